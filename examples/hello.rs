@@ -1,0 +1,32 @@
+//! Every rank greets, then adds itself to a counter in rank 0's memory without rank 0's help.
+
+use clap::Parser;
+use transom::{Op, Window};
+
+/// Says hello from every rank, and counts the ranks in a window of rank 0.
+#[derive(Parser)]
+#[command(after_help = "Examples:\n  cargo run --release --example hello -- --ranks 8\n  \
+                        transom run -n 8 --tag target/release/examples/hello")]
+struct Args {
+    /// How many ranks to start; if `transom run` started this program, it has said so already
+    #[arg(long, default_value_t = 4)]
+    ranks: usize,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    let world = transom::start(args.ranks)?;
+    println!("hello from rank {} of {}", world.rank(), world.size());
+
+    let mut counter: Window<u64> = world.allocate(1)?;
+    let epoch = counter.lock_shared(0)?;
+    let before = epoch.fetch_and_op(0, Op::Sum, 1)?;
+    epoch.unlock()?;
+
+    counter.fence()?; // everyone has added
+    if before == 0 {
+        let total = counter.lock_shared(0)?.get_one(0)?;
+        println!("rank {} came first; {total} ranks were counted", world.rank());
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! What a protocol reports.
+
+use crate::Rank;
+use std::fmt;
+
+/// Why a call on a lock, an access group or a barrier failed. `E` is the network's own error.
+///
+/// # Examples
+/// ```
+/// use transom_locks::Error;
+/// let error: Error<std::io::Error> = Error::AlreadyLocked { target: 3 };
+/// assert_eq!(error.to_string(), "this rank already holds the lock of rank 3, or is asking for it; unlock it first");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error<E> {
+    /// A second request of one rank for one lock.
+    AlreadyLocked {
+        /// Whose lock.
+        target: Rank,
+    },
+    /// An unlock without a lock.
+    NotLocked {
+        /// Whose lock.
+        target: Rank,
+    },
+    /// An earlier call on this lock failed midway; what the queue holds of this rank is unknown.
+    Broken {
+        /// Whose lock.
+        target: Rank,
+    },
+    /// More ranks than the lock word can name and count.
+    TooManyRanks {
+        /// How many there are.
+        ranks: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A rank outside `0..ranks`.
+    NoSuchRank {
+        /// The rank named.
+        rank: Rank,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// A word holds what the protocol never writes: something else wrote to lock memory.
+    Corrupt {
+        /// Where, as well as it is known: the lock's target and the value found.
+        target: Rank,
+        /// The value found.
+        word: u64,
+    },
+    /// A post, start, complete or wait out of turn, or a group that names a rank twice.
+    Epoch(&'static str),
+    /// The network failed.
+    Words(E),
+}
+
+impl<E> Error<E> {
+    /// Checks a rank that a caller names.
+    #[inline]
+    pub(crate) fn check_rank(rank: Rank, ranks: usize) -> Result<(), Self> {
+        if rank < ranks { Ok(()) } else { Err(Error::NoSuchRank { rank, ranks }) }
+    }
+}
+
+impl<E> From<E> for Error<E> {
+    fn from(error: E) -> Self {
+        Error::Words(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Error<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::AlreadyLocked { target } => {
+                write!(f, "this rank already holds the lock of rank {target}, or is asking for it; unlock it first")
+            }
+            Error::NotLocked { target } => write!(f, "this rank does not hold the lock of rank {target}"),
+            Error::Broken { target } => {
+                write!(f, "an earlier call on the lock of rank {target} failed midway; the lock cannot be used again")
+            }
+            Error::TooManyRanks { ranks, most } => {
+                write!(f, "{ranks} ranks cannot share one lock word; {most} at most")
+            }
+            Error::NoSuchRank { rank, ranks } => write!(f, "there is no rank {rank}; ranks are 0 to {}", ranks - 1),
+            Error::Corrupt { target, word } => write!(
+                f,
+                "lock memory for the lock of rank {target} holds {word:#x}, which the protocol never writes; \
+                 something else wrote there"
+            ),
+            Error::Epoch(what) => f.write_str(what),
+            Error::Words(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // Shown as itself, so its own source is the next in the chain.
+            Error::Words(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+

@@ -1,0 +1,280 @@
+//! The order book: what every request on a lock is owed, written down as the verbs go by, and checked.
+
+use crate::seat::Field;
+use crate::{At, Mode, Places, Rank};
+
+/// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
+///
+/// # Examples
+/// ```
+/// use transom_locks::{model::Call, Mode};
+/// assert_eq!(Call::both(2, Mode::Shared), [Call::Acquire(2, Mode::Shared), Call::Release(2)]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// Take the lock of this target.
+    Acquire(Rank, Mode),
+    /// Let go of the lock of this target.
+    Release(Rank),
+    /// Take the locks of all targets, shared.
+    AcquireAll,
+    /// Let go of the locks of all targets.
+    ReleaseAll,
+}
+
+impl Call {
+    /// A whole request: the lock of `target` is taken and let go.
+    pub const fn both(target: Rank, mode: Mode) -> [Call; 2] {
+        [Call::Acquire(target, mode), Call::Release(target)]
+    }
+}
+
+/// A verb as the network executed it.
+///
+/// # Examples
+/// ```
+/// use transom_locks::{model::Verb, At};
+/// assert_eq!(Verb::Post { at: At { rank: 1, word: 4 }, value: 7 }.at().rank, 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Compare-and-swap.
+    Cas {
+        /// On which word.
+        at: At,
+        /// What the caller took it to hold.
+        expected: u64,
+        /// What it was to hold.
+        new: u64,
+    },
+    /// Fetch-and-add.
+    Add {
+        /// On which word.
+        at: At,
+        /// What was added.
+        delta: u64,
+    },
+    /// A put of 8 bytes.
+    Post {
+        /// To which word.
+        at: At,
+        /// What was put.
+        value: u64,
+    },
+}
+
+impl Verb {
+    /// The word it acts on.
+    pub fn at(self) -> At {
+        match self {
+            Verb::Cas { at, .. } | Verb::Add { at, .. } | Verb::Post { at, .. } => at,
+        }
+    }
+}
+
+/// An audit of a family of locks. A request takes its place in the order at its atomic on the lock word: the
+/// compare-and-swap that succeeds, or the addition of a reader. When the call that acquires returns, every earlier
+/// request on that lock must have been released, but for readers among readers; a release counts from its first verb.
+/// This one property is mutual exclusion, readers that share, and strict first come, first served (hence no
+/// starvation). The book also counts each call's operations on the network against the cost that README.md promises.
+///
+/// Both model networks keep one; it is plain data, so that an explored state includes it.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{Book, Call, Verb};
+/// use transom_locks::{At, Mode, Places};
+///
+/// let mut book = Book::new(Places::new(0, 2), 2);
+/// let home = At { rank: 0, word: 0 };
+/// for rank in 0..2 {
+///     book.begins(rank, Call::Acquire(0, Mode::Exclusive)).unwrap();
+///     book.saw(rank, Verb::Cas { at: home, expected: 0, new: 1 }, 0).unwrap();
+/// }
+/// book.returned(0).unwrap();
+/// assert!(book.returned(1).unwrap_err().contains("rank 0"), "rank 0 came first and has not let go");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Book {
+    places: Places,
+    /// For each target the requests that have a place and have not been released, in order.
+    queues: Vec<Vec<Entry>>,
+    /// For each rank the call it is in.
+    calls: Vec<Option<Tally>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Entry {
+    rank: Rank,
+    mode: Mode,
+    granted: bool,
+}
+
+/// The operations of one call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Tally {
+    call: Call,
+    begun: bool,
+    /// Compare-and-swaps that succeeded.
+    cas: u32,
+    add: u32,
+    /// Posts to other ranks, but for grants.
+    post: u32,
+    grants: u32,
+    /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
+    failed: Option<(At, bool)>,
+}
+
+impl Book {
+    /// A book on the locks of `ranks` ranks at `places`.
+    pub fn new(places: Places, ranks: usize) -> Self {
+        Book { places, queues: vec![Vec::new(); ranks], calls: vec![None; ranks] }
+    }
+
+    /// `rank` begins `call` with its next verb: a lock that it releases is held until then.
+    ///
+    /// # Errors
+    /// It is in another call.
+    pub fn begins(&mut self, rank: Rank, call: Call) -> Result<(), String> {
+        match &mut self.calls[rank] {
+            Some(tally) => Err(format!("rank {rank} begins {call:?} within {:?}", tally.call)),
+            none => {
+                *none = Some(Tally { call, begun: false, cas: 0, add: 0, post: 0, grants: 0, failed: None });
+                Ok(())
+            }
+        }
+    }
+
+    /// `rank` executed `verb` and the word had held `found`. Called before any other rank takes a step.
+    ///
+    /// # Errors
+    /// It begins the release of what is not held, or a compare-and-swap failed again though nobody touched the word
+    /// since it failed before.
+    pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
+        self.begin(rank)?;
+        let at = verb.at();
+        let place = self.places.field(at);
+        if !matches!(verb, Verb::Cas { expected, .. } if expected != found) {
+            for tally in self.calls.iter_mut().flatten() {
+                if let Some((failed, touched)) = &mut tally.failed {
+                    *touched |= *failed == at;
+                }
+            }
+        }
+        let Some(tally) = &mut self.calls[rank] else { return Ok(()) };
+        match verb {
+            Verb::Cas { expected, .. } if expected == found => {
+                tally.cas += 1;
+                tally.failed = None;
+            }
+            Verb::Cas { .. } => {
+                if tally.failed == Some((at, false)) {
+                    return Err(format!("rank {rank} retries on a word that nobody changed, {at:?}"));
+                }
+                tally.failed = Some((at, false));
+            }
+            Verb::Add { .. } => tally.add += 1,
+            Verb::Post { .. } if at.rank == rank => {}
+            Verb::Post { .. } if matches!(place, Some((_, Field::Grant))) => tally.grants += 1,
+            Verb::Post { .. } => tally.post += 1,
+        }
+        let mode = match (tally.call, verb) {
+            (Call::Acquire(_, Mode::Exclusive), Verb::Cas { expected, .. }) if expected == found => Mode::Exclusive,
+            (Call::Acquire(_, Mode::Shared) | Call::AcquireAll, Verb::Add { .. }) => Mode::Shared,
+            _ => return Ok(()),
+        };
+        if let Some((target, Field::Word)) = place
+            && let Some(queue) = self.queues.get_mut(target)
+        {
+            queue.push(Entry { rank, mode, granted: false });
+        }
+        Ok(())
+    }
+
+    /// The call of `rank` returned.
+    ///
+    /// # Errors
+    /// What was granted too early, or cost too much, in words.
+    pub fn returned(&mut self, rank: Rank) -> Result<(), String> {
+        self.begin(rank)?;
+        let Some(tally) = self.calls[rank].take() else { return Ok(()) };
+        tally.check(rank, self.queues.len())?;
+        match tally.call {
+            Call::Acquire(target, _) => self.granted(rank, target),
+            Call::AcquireAll => (0..self.queues.len()).try_for_each(|target| self.granted(rank, target)),
+            Call::Release(_) | Call::ReleaseAll => Ok(()),
+        }
+    }
+
+    /// How many hold the lock of `target`, and whether shared.
+    pub fn holders(&self, target: Rank) -> (usize, Option<Mode>) {
+        let mut holders = self.queues.get(target).into_iter().flatten().filter(|entry| entry.granted);
+        match holders.next() {
+            Some(first) => (1 + holders.count(), Some(first.mode)),
+            None => (0, None),
+        }
+    }
+
+    /// A release begun is a release.
+    fn begin(&mut self, rank: Rank) -> Result<(), String> {
+        let Some(tally) = self.calls[rank].as_mut().filter(|tally| !tally.begun) else { return Ok(()) };
+        tally.begun = true;
+        let targets = match tally.call {
+            Call::Release(target) => target..target + 1,
+            Call::ReleaseAll => 0..self.queues.len(),
+            _ => return Ok(()),
+        };
+        for target in targets {
+            let queue = self.queues.get_mut(target).ok_or_else(|| format!("there is no lock of rank {target}"))?;
+            match queue.iter().position(|entry| entry.rank == rank && entry.granted) {
+                Some(place) => drop(queue.remove(place)),
+                None => return Err(format!("rank {rank} releases the lock of rank {target}, which it does not hold")),
+            }
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, rank: Rank, target: Rank) -> Result<(), String> {
+        let queue = self.queues.get_mut(target).ok_or_else(|| format!("there is no lock of rank {target}"))?;
+        let Some(place) = queue.iter().position(|entry| entry.rank == rank) else {
+            return Err(format!("rank {rank} was granted the lock of rank {target} without a place in the order"));
+        };
+        let mode = queue[place].mode;
+        if let Some(first) =
+            queue[..place].iter().find(|entry| mode == Mode::Exclusive || entry.mode == Mode::Exclusive)
+        {
+            return Err(format!(
+                "rank {rank} was granted the lock of rank {target} ({mode:?}) before rank {} ({:?}), which came first, \
+                 let go",
+                first.rank, first.mode
+            ));
+        }
+        queue[place].granted = true;
+        Ok(())
+    }
+}
+
+impl Tally {
+    /// The cost that README.md promises. Each failed compare-and-swap has been seen to be due to another rank, or is
+    /// the first guess.
+    fn check(&self, rank: Rank, ranks: usize) -> Result<(), String> {
+        let most = match self.call {
+            // A reader compares-and-swaps either to register or to make room in the count.
+            Call::Acquire(_, Mode::Shared) => [1, 1, 0, 0],
+            Call::Acquire(_, Mode::Exclusive) => [1, 0, 1, 0],
+            Call::AcquireAll => [ranks as u32, ranks as u32, 0, 0],
+            // Which kind of release it is, the verbs show.
+            Call::Release(_) if self.grants + self.post + self.cas == 0 => [0, 2, 0, 0],
+            Call::Release(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
+            Call::ReleaseAll => [0, 2 * ranks as u32, 0, 0],
+        };
+        let spent = [self.cas, self.add, self.post, self.grants];
+        if spent.iter().zip(&most).any(|(spent, most)| spent > most) {
+            return Err(format!(
+                "{:?} of rank {rank} took {spent:?} compare-and-swaps, additions, posts and grants; at most {most:?}",
+                self.call
+            ));
+        }
+        Ok(())
+    }
+}

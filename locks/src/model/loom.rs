@@ -1,0 +1,274 @@
+//! A network over loom's atomics (feature `loom`): its ranks are loom threads, so that loom runs the code as it ships
+//! under the C11 memory model, with orderings as weak as the network says they are.
+//!
+//! With this feature the threads of one rank queue on loom's mutex, which works only inside a loom model; so the
+//! feature is for such checks alone.
+
+use super::book::{Book, Call, Verb};
+use crate::{At, Awaited, Places, Rank, Words};
+use ::loom::sync::atomic::{AtomicU64, Ordering};
+use ::loom::thread;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How the verbs order memory. A network that keeps what [`Words`] asks for has the [`Default`]; anything weaker is a
+/// mutant that a check should catch.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::loom::Orderings;
+/// use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+/// let mutant = Orderings { post: Relaxed, ..Orderings::default() };
+/// assert_eq!(mutant.cas, AcqRel);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Orderings {
+    /// Of a compare-and-swap that succeeds; one that fails acquires if this does.
+    pub cas: Ordering,
+    /// Of an addition.
+    pub add: Ordering,
+    /// Of a post.
+    pub post: Ordering,
+    /// Of the look at a word that is waited on.
+    pub wait: Ordering,
+}
+
+impl Default for Orderings {
+    fn default() -> Self {
+        use Ordering::{AcqRel, Acquire, Release};
+        Orderings { cas: AcqRel, add: AcqRel, post: Release, wait: Acquire }
+    }
+}
+
+/// How a rank waits.
+///
+/// # Examples
+/// ```
+/// assert_ne!(transom_locks::model::loom::Waiting::Parks, transom_locks::model::loom::Waiting::Spins);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Sleeps until a verb on its memory; few schedules, and loom finds deadlocks. Being woken itself lets it see all
+    /// that came before, so that only waits that need no sleep show an ordering that is too weak.
+    Parks,
+    /// Looks again and again, and may see old values; for two ranks.
+    Spins,
+}
+
+/// A network of loom threads, to be made inside `loom::model`.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::loom::{Net, Orderings, Waiting};
+/// use transom_locks::{At, Awaited, Words};
+///
+/// loom::model(|| {
+///     let net = Net::new(2, &[0], Waiting::Parks, Orderings::default());
+///     let zero = net.rank(0);
+///     let other = loom::thread::spawn(move || zero.wait(0, Awaited::Rank(1), |word| word == 7).unwrap());
+///     net.rank(1).post(At { rank: 0, word: 0 }, 7).unwrap();
+///     other.join().unwrap();
+/// });
+/// ```
+#[derive(Debug)]
+pub struct Net {
+    /// The words in use, the same at each rank.
+    used: Vec<usize>,
+    /// For each rank those words.
+    words: Vec<Vec<AtomicU64>>,
+    waiting: Waiting,
+    orderings: Orderings,
+    // Loom switches threads only at its own operations, so what is written here just after one is atomic with it.
+    book: Mutex<Option<Book>>,
+    asleep: Mutex<Vec<(At, thread::Thread)>>,
+}
+
+/// The network as one rank sees it; its threads may share it by reference.
+///
+/// # Examples
+/// ```
+/// # use transom_locks::model::loom::{Net, Orderings, Waiting};
+/// use transom_locks::Words;
+/// loom::model(|| {
+///     let net = Net::new(2, &[0], Waiting::Parks, Orderings::default());
+///     assert_eq!(net.rank(1).rank(), 1);
+/// });
+/// ```
+#[derive(Clone, Debug)]
+pub struct RankWords {
+    net: Arc<Net>,
+    rank: Rank,
+}
+
+/// A verb that cannot be executed, or one that the order book objects to.
+///
+/// # Examples
+/// ```
+/// # use transom_locks::model::loom::{Net, Orderings, Waiting};
+/// use transom_locks::{At, Words};
+/// loom::model(|| {
+///     let net = Net::new(1, &[0], Waiting::Parks, Orderings::default());
+///     let error = net.rank(0).post(At { rank: 3, word: 0 }, 1).unwrap_err();
+///     assert_eq!(error.to_string(), "rank 3 has no word 0");
+/// });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong(pub String);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+impl Net {
+    /// A network of `ranks` ranks, which use only the words `used`, all 0.
+    pub fn new(ranks: usize, used: &[usize], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
+        let row = |_| used.iter().map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Net {
+            used: used.to_vec(),
+            words: (0..ranks).map(row).collect(),
+            waiting,
+            orderings,
+            book: Mutex::new(None),
+            asleep: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// A network for the locks of `targets` among `ranks` ranks, whose words begin at 0, with an order [`Book`].
+    pub fn for_locks(ranks: usize, targets: &[Rank], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
+        let places = Places::new(0, ranks);
+        let used: Vec<usize> = (0..Places::words(ranks))
+            .filter(|&word| {
+                // The lock word's target is the rank it lies at: for this it lies at one of the targets.
+                word == 0 || places.field(At { rank: 0, word }).is_some_and(|(target, _)| targets.contains(&target))
+            })
+            .collect();
+        let net = Net::new(ranks, &used, waiting, orderings);
+        *lock(&net.book) = Some(Book::new(places, ranks));
+        net
+    }
+
+    /// The network as `rank` sees it.
+    pub fn rank(self: &Arc<Self>, rank: Rank) -> RankWords {
+        RankWords { net: Arc::clone(self), rank }
+    }
+
+    /// What a word holds, once all threads have been joined; 0 if it is not in use.
+    pub fn word(&self, at: At) -> u64 {
+        self.at(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// The words in use that are not 0, once all threads have been joined.
+    pub fn nonzero(&self) -> Vec<(At, u64)> {
+        let all = (0..self.words.len()).flat_map(|rank| self.used.iter().map(move |&word| At { rank, word }));
+        all.map(|at| (at, self.word(at))).filter(|&(_, value)| value != 0).collect()
+    }
+
+    fn at(&self, at: At) -> Result<&AtomicU64, Wrong> {
+        let found = self.used.binary_search(&at.word).ok().and_then(|place| self.words.get(at.rank)?.get(place));
+        found.ok_or_else(|| Wrong(format!("rank {} has no word {}", at.rank, at.word)))
+    }
+}
+
+impl RankWords {
+    /// Tells the order book that this rank begins a call; to be followed by the call and [`returned`](Self::returned).
+    ///
+    /// # Errors
+    /// As [`Book::begins`].
+    pub fn begins(&self, call: Call) -> Result<(), Wrong> {
+        self.in_book(|book| book.begins(self.rank, call))
+    }
+
+    /// Tells the order book that the call has returned.
+    ///
+    /// # Errors
+    /// As [`Book::returned`].
+    pub fn returned(&self) -> Result<(), Wrong> {
+        self.in_book(|book| book.returned(self.rank))
+    }
+
+    fn in_book(&self, tell: impl FnOnce(&mut Book) -> Result<(), String>) -> Result<(), Wrong> {
+        lock(&self.net.book).as_mut().map_or(Ok(()), tell).map_err(Wrong)
+    }
+
+    /// After a verb: the book sees it, whoever sleeps on the word wakes.
+    fn done(&self, verb: Verb, found: u64) -> Result<u64, Wrong> {
+        let at = verb.at();
+        self.in_book(|book| book.saw(self.rank, verb, found))?;
+        lock(&self.net.asleep).retain(|(word, thread)| {
+            if *word == at {
+                thread.unpark();
+            }
+            *word != at
+        });
+        Ok(found)
+    }
+}
+
+impl Words for RankWords {
+    type Error = Wrong;
+    type Pending = u64;
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.net.words.len()
+    }
+
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Wrong> {
+        let order = self.net.orderings.cas;
+        let failed = if order == Ordering::Relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let outcome = self.net.at(at)?.compare_exchange(expected, new, order, failed);
+        self.done(Verb::Cas { at, expected, new }, outcome.unwrap_or_else(|found| found))
+    }
+
+    fn start_add(&self, at: At, delta: u64) -> Result<u64, Wrong> {
+        let found = self.net.at(at)?.fetch_add(delta, self.net.orderings.add);
+        self.done(Verb::Add { at, delta }, found)
+    }
+
+    fn finish(&self, found: u64) -> Result<u64, Wrong> {
+        Ok(found)
+    }
+
+    fn post(&self, at: At, value: u64) -> Result<(), Wrong> {
+        let (word, order) = (self.net.at(at)?, self.net.orderings.post);
+        match self.net.waiting {
+            // Loom gives a plain store and a read-modify-write of two threads no order; a rank that parks needs one.
+            Waiting::Parks => drop(word.swap(value, order)),
+            Waiting::Spins => word.store(value, order),
+        }
+        self.done(Verb::Post { at, value }, 0).map(drop)
+    }
+
+    fn wait(&self, word: usize, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Wrong> {
+        let at = At { rank: self.rank, word };
+        let (word, order) = (self.net.at(at)?, self.net.orderings.wait);
+        loop {
+            let value = match self.net.waiting {
+                // The latest value: a verb that comes after this look finds the rank asleep.
+                Waiting::Parks => word.fetch_add(0, order),
+                Waiting::Spins => word.load(order),
+            };
+            if until(value) {
+                return Ok(value);
+            }
+            match self.net.waiting {
+                Waiting::Parks => {
+                    lock(&self.net.asleep).push((at, thread::current()));
+                    thread::park();
+                }
+                Waiting::Spins => thread::yield_now(),
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

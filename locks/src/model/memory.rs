@@ -1,0 +1,74 @@
+//! The words of a simulated network, and the posts and additions under way to them.
+
+use crate::{At, Rank};
+use std::collections::{BTreeMap, VecDeque};
+
+/// All words of all ranks; only those that are not 0 are kept, so that states stay small.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Memory(Vec<(u64, u64)>);
+
+impl Memory {
+    pub fn get(&self, at: At) -> u64 {
+        self.place(at).map_or(0, |place| self.0[place].1)
+    }
+
+    /// Returns what the word held.
+    pub fn set(&mut self, at: At, value: u64) -> u64 {
+        match (self.place(at), value) {
+            (Ok(place), 0) => self.0.remove(place).1,
+            (Ok(place), value) => std::mem::replace(&mut self.0[place].1, value),
+            (Err(_), 0) => 0,
+            (Err(place), value) => {
+                self.0.insert(place, (key(at), value));
+                0
+            }
+        }
+    }
+
+    pub fn nonzero(&self) -> impl Iterator<Item = (At, u64)> {
+        self.0.iter().map(|&(key, value)| (At { rank: (key >> 32) as Rank, word: (key & 0xffff_ffff) as usize }, value))
+    }
+
+    fn place(&self, at: At) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&key(at), |&(key, _)| key)
+    }
+}
+
+fn key(at: At) -> u64 {
+    (at.rank as u64) << 32 | at.word as u64
+}
+
+/// A message under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Message {
+    Post { at: At, value: u64 },
+    /// An addition, and where its sender keeps the result: which phase, which entry of its record.
+    Add { at: At, delta: u64, phase: usize, entry: usize },
+}
+
+/// One first-in, first-out channel for each source and destination; empty ones are not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Channels(BTreeMap<(Rank, Rank), VecDeque<Message>>);
+
+impl Channels {
+    pub fn send(&mut self, from: Rank, to: Rank, message: Message) {
+        self.0.entry((from, to)).or_default().push_back(message);
+    }
+
+    pub fn receive(&mut self, from: Rank, to: Rank) -> Option<Message> {
+        let channel = self.0.get_mut(&(from, to))?;
+        let message = channel.pop_front();
+        if channel.is_empty() {
+            self.0.remove(&(from, to));
+        }
+        message
+    }
+
+    pub fn is_empty(&self, from: Rank, to: Rank) -> bool {
+        !self.0.contains_key(&(from, to))
+    }
+
+    pub fn busy(&self) -> impl Iterator<Item = (Rank, Rank)> {
+        self.0.keys().copied()
+    }
+}

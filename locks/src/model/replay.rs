@@ -1,0 +1,256 @@
+//! What a phase sees of the simulated network: the results of its verbs so far, one more verb, and then a stop.
+
+use super::book::{Book, Call, Verb};
+use super::memory::{Channels, Memory, Message};
+use crate::{At, Awaited, Rank, Words};
+use std::cell::RefCell;
+use std::fmt;
+
+/// The simulated network stopped the phase here, to run it again with one result more. A phase hands it on with `?`.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{At, Words};
+/// // This phase never sees the error: it is run once more for each verb, from the beginning.
+/// let net = Sim::new(1, 1, sim::once(|_, words| words.add(At { rank: 0, word: 0 }, 1).map(|found| assert_eq!(found, 0))));
+/// net.run_random(1).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suspended(());
+
+impl fmt::Display for Suspended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("suspended; to be run again with one result more")
+    }
+}
+
+impl std::error::Error for Suspended {}
+
+/// Whether a post, or an addition that is not waited for, takes effect at once.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Delivery, Sim};
+/// use transom_locks::{At, Words};
+/// // Two ranks post to a third; by whichever order they are delivered, it ends.
+/// let post = sim::once(|rank, words| words.post(At { rank: 2, word: 0 }, rank as u64));
+/// let net = Sim::new(3, 1, post).with_delivery(Delivery::Deferred);
+/// assert!(net.explore(1000).unwrap() > 8);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Delivery {
+    /// At once.
+    Immediate,
+    /// In a step of its own, first in, first out between two ranks; whatever the same rank asks of the same
+    /// destination comes after. This is how a network adapter does it.
+    Deferred,
+}
+
+/// Why a rank cannot take a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Blocked {
+    /// It waits on this word of its own.
+    Word(usize),
+    /// Its next verb comes after what is under way to this rank.
+    Channel(Rank),
+    /// It waits for the result of this entry of its record.
+    Entry(usize),
+}
+
+/// The network as one rank sees it in one run of a phase; [`Words`] is all a program uses of it.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Replay, Sim, Suspended};
+/// use transom_locks::{At, Words};
+/// fn phase(words: &Replay) -> Result<(), Suspended> {
+///     words.post(At { rank: words.rank(), word: 0 }, 1)
+/// }
+/// Sim::new(2, 1, sim::once(|_, words| phase(words))).run_random(1).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Replay {
+    pub(super) rank: Rank,
+    pub(super) shape: Shape,
+    pub(super) run: RefCell<Run>,
+}
+
+/// What never changes of a network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub ranks: usize,
+    pub words: usize,
+    pub delivery: Delivery,
+}
+
+/// The world during a run of a phase, and how far the run is.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    pub memory: Memory,
+    pub channels: Channels,
+    pub book: Option<Book>,
+    /// The results of this phase's verbs so far; `None` while an addition is under way.
+    pub record: Vec<Option<u64>>,
+    pub phase: usize,
+    pub call: Option<Call>,
+    /// How many results have been fed in.
+    pub fed: usize,
+    /// Whether one more verb may be executed.
+    pub may_step: bool,
+    pub blocked: Option<Blocked>,
+    /// The word that the verb changed.
+    pub touched: Option<At>,
+    /// What is wrong with the verb, or with what it did to the order book.
+    pub fault: Option<String>,
+}
+
+impl Replay {
+    /// The next verb: its recorded result, or one step by `act`, or the end of this run. `blocked` says what keeps
+    /// the verb from being executed now.
+    fn verb(
+        &self,
+        blocked: impl FnOnce(&Run) -> Option<Blocked>,
+        act: impl FnOnce(&mut Run) -> Option<u64>,
+    ) -> Result<Option<u64>, Suspended> {
+        let run = &mut *self.run.borrow_mut();
+        if let Some(&result) = run.record.get(run.fed) {
+            run.fed += 1;
+            return Ok(result);
+        }
+        if run.fault.is_none() {
+            run.blocked = blocked(run);
+        }
+        if run.fault.is_some() || run.blocked.is_some() || !std::mem::take(&mut run.may_step) {
+            return Err(Suspended(()));
+        }
+        if let (Some(call), Some(book), true) = (run.call, &mut run.book, run.record.is_empty()) {
+            run.fault = book.begins(self.rank, call).err();
+        }
+        let result = act(run);
+        run.record.push(result);
+        run.fed += 1;
+        if run.fault.is_some() { Err(Suspended(())) } else { Ok(result) }
+    }
+
+    fn check(&self, at: At) -> Result<(), Suspended> {
+        if at.rank < self.shape.ranks && at.word < self.shape.words {
+            return Ok(());
+        }
+        self.run.borrow_mut().fault = Some(format!("rank {} has no word {}", at.rank, at.word));
+        Err(Suspended(()))
+    }
+
+    /// What keeps a verb that follows earlier ones to the same rank.
+    fn behind(&self, at: At) -> impl FnOnce(&Run) -> Option<Blocked> {
+        let from = self.rank;
+        move |run| (!run.channels.is_empty(from, at.rank)).then_some(Blocked::Channel(at.rank))
+    }
+
+    fn deferred(&self, at: At) -> bool {
+        self.shape.delivery == Delivery::Deferred && at.rank != self.rank
+    }
+}
+
+impl Run {
+    /// Executes a verb on the words; returns what the word held.
+    pub fn execute(&mut self, rank: Rank, verb: Verb) -> u64 {
+        let at = verb.at();
+        let held = self.memory.get(at);
+        let new = match verb {
+            Verb::Cas { expected, new, .. } => (held == expected).then_some(new),
+            Verb::Add { delta, .. } => Some(held.wrapping_add(delta)),
+            Verb::Post { value, .. } => Some(value),
+        };
+        if let Some(new) = new {
+            self.memory.set(at, new);
+            self.touched = Some(at);
+        }
+        if let Some(book) = &mut self.book
+            && let Err(violation) = book.saw(rank, verb, held)
+        {
+            self.fault = Some(violation);
+        }
+        held
+    }
+}
+
+impl Words for Replay {
+    type Error = Suspended;
+    type Pending = usize;
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.shape.ranks
+    }
+
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Suspended> {
+        self.check(at)?;
+        let verb = Verb::Cas { at, expected, new };
+        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb))).map(Option::unwrap_or_default)
+    }
+
+    fn start_add(&self, at: At, delta: u64) -> Result<usize, Suspended> {
+        self.check(at)?;
+        self.verb(
+            |_| None,
+            |run| {
+                if self.deferred(at) {
+                    let (phase, entry) = (run.phase, run.fed);
+                    run.channels.send(self.rank, at.rank, Message::Add { at, delta, phase, entry });
+                    None
+                } else {
+                    Some(run.execute(self.rank, Verb::Add { at, delta }))
+                }
+            },
+        )?;
+        Ok(self.run.borrow().fed - 1)
+    }
+
+    fn finish(&self, entry: usize) -> Result<u64, Suspended> {
+        let run = &mut *self.run.borrow_mut();
+        match run.record[entry] {
+            Some(result) => Ok(result),
+            None => {
+                run.blocked = Some(Blocked::Entry(entry));
+                Err(Suspended(()))
+            }
+        }
+    }
+
+    fn add(&self, at: At, delta: u64) -> Result<u64, Suspended> {
+        self.check(at)?;
+        let verb = Verb::Add { at, delta };
+        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb))).map(Option::unwrap_or_default)
+    }
+
+    fn post(&self, at: At, value: u64) -> Result<(), Suspended> {
+        self.check(at)?;
+        self.verb(
+            |_| None,
+            |run| {
+                if self.deferred(at) {
+                    // The book counts what is asked for; what it does to the word, the delivery shows.
+                    run.channels.send(self.rank, at.rank, Message::Post { at, value });
+                    if let Some(book) = &mut run.book {
+                        run.fault = book.saw(self.rank, Verb::Post { at, value }, 0).err();
+                    }
+                } else {
+                    run.execute(self.rank, Verb::Post { at, value });
+                }
+                Some(0)
+            },
+        )?;
+        Ok(())
+    }
+
+    fn wait(&self, word: usize, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
+        let at = At { rank: self.rank, word };
+        self.check(at)?;
+        let blocked = |run: &Run| (!until(run.memory.get(at))).then_some(Blocked::Word(word));
+        self.verb(blocked, |run| Some(run.memory.get(at))).map(Option::unwrap_or_default)
+    }
+}

@@ -1,0 +1,400 @@
+//! A network whose whole state is plain data, so that every schedule of the protocol's verbs, or random ones, can be
+//! run on the code as it ships.
+
+use super::book::{Book, Verb};
+use super::memory::{Channels, Memory, Message};
+use super::program::Program;
+use super::replay::{Blocked, Run, Shape};
+use crate::{At, Error, Rank};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+use std::mem::take;
+
+pub use super::program::{Once, once};
+pub use super::replay::{Delivery, Replay, Suspended};
+
+/// A simulated network of ranks that each run a [`Program`]. Each verb is one atomic step; between two steps any other
+/// rank may take some.
+///
+/// A phase of a program is run on a [`Replay`], which feeds it the results of its verbs so far and stops it after one
+/// more. So a rank is no thread but plain data, and so is the whole [`State`]: [`step`](Self::step) makes one of
+/// another, [`explore`](Self::explore) visits all, [`run_random`](Self::run_random) walks through some.
+///
+/// # Examples
+/// Three ranks add to a word; whatever the schedule, it ends at 3.
+/// ```
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{At, Words};
+///
+/// let word = At { rank: 0, word: 0 };
+/// let net = Sim::new(3, 1, sim::once(move |_, words| words.add(word, 1).map(drop)));
+/// assert_eq!(net.run_random(42).unwrap().word(word), 3);
+/// assert_eq!(net.explore(100).unwrap(), 8); // states: who has added and who has not
+/// ```
+#[derive(Debug)]
+pub struct Sim<P> {
+    program: P,
+    shape: Shape,
+}
+
+/// A state of a simulated network; `L` is what the program keeps of each rank.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{At, Words};
+/// let net = Sim::new(2, 1, sim::once(|rank, words| words.post(At { rank, word: 0 }, 5)));
+/// let state = net.start().unwrap();
+/// assert_eq!((state.phase(1), state.word(At { rank: 1, word: 0 })), (0, 0));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State<L> {
+    memory: Memory,
+    channels: Channels,
+    book: Option<Book>,
+    ranks: Vec<RankState<L>>,
+}
+
+/// A rank: between phases but for the results of the present one's verbs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct RankState<L> {
+    phase: usize,
+    local: L,
+    record: Vec<Option<u64>>,
+    /// Follows from the rest of the state; kept so as not to run every phase to find it.
+    blocked: Option<Blocked>,
+    done: bool,
+}
+
+/// One step of a simulated network.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Sim, Step};
+/// use transom_locks::{At, Words};
+/// let net = Sim::new(1, 1, sim::once(|rank, words| words.post(At { rank, word: 0 }, 5)));
+/// let state = net.start().unwrap();
+/// assert_eq!(net.steps(&state).collect::<Vec<_>>(), [Step::Rank(0)]);
+/// assert!(net.step(&state, Step::Rank(0)).unwrap().is_done());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// This rank executes its next verb.
+    Rank(Rank),
+    /// The oldest message from one rank to another is delivered.
+    Deliver {
+        /// Its sender.
+        from: Rank,
+        /// Its destination.
+        to: Rank,
+    },
+}
+
+/// What is wrong, and how to see it again.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{Awaited, Words};
+/// let net = Sim::new(2, 1, sim::once(|_, words| words.wait(0, Awaited::Anyone, |word| word > 0).map(drop)));
+/// let failure = net.run_random(9).unwrap_err();
+/// assert!(failure.to_string().starts_with("deadlock: rank 0 waits on its word 0, which holds 0x0;"), "{failure}");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// In words.
+    pub what: String,
+    /// The seed of the random schedule that showed it.
+    pub seed: Option<u64>,
+    /// The steps from the start to it.
+    pub steps: Vec<Step>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (after {} steps", self.what, self.steps.len())?;
+        match self.seed {
+            Some(seed) => write!(f, "; seed {seed})"),
+            None => write!(f, ")"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl<P: Program> Sim<P> {
+    /// A network of `ranks` ranks with `words` words each, all 0. Posts take effect at once.
+    pub fn new(ranks: usize, words: usize, program: P) -> Self {
+        Sim { program, shape: Shape { ranks, words, delivery: Delivery::Immediate } }
+    }
+
+    /// The same with another way of delivery.
+    pub fn with_delivery(mut self, delivery: Delivery) -> Self {
+        self.shape.delivery = delivery;
+        self
+    }
+
+    /// The program.
+    pub fn program(&self) -> &P {
+        &self.program
+    }
+
+    /// The state before the first step.
+    ///
+    /// # Errors
+    /// A failure that needs no step.
+    pub fn start(&self) -> Result<State<P::Local>, Failure> {
+        let rank = |rank| RankState {
+            phase: 0,
+            local: self.program.start(rank),
+            record: Vec::new(),
+            blocked: None,
+            done: false,
+        };
+        let mut state = State {
+            memory: Memory::default(),
+            channels: Channels::default(),
+            book: self.program.locks().map(|places| Book::new(places, self.shape.ranks)),
+            ranks: (0..self.shape.ranks).map(rank).collect(),
+        };
+        self.program.before(&mut |at, value| {
+            state.memory.set(at, value);
+        });
+        let begun = (0..self.shape.ranks).try_for_each(|rank| self.run(&mut state, rank, false).map(drop));
+        begun.and_then(|()| self.check(&state)).map_err(Failure::of)?;
+        Ok(state)
+    }
+
+    /// The steps that can be taken in `state`.
+    pub fn steps<'a>(&self, state: &'a State<P::Local>) -> impl Iterator<Item = Step> + use<'a, P> {
+        let ready = |(rank, state): (Rank, &RankState<_>)| {
+            (!state.done && state.blocked.is_none()).then_some(Step::Rank(rank))
+        };
+        let deliveries = state.channels.busy().map(|(from, to)| Step::Deliver { from, to });
+        state.ranks.iter().enumerate().filter_map(ready).chain(deliveries)
+    }
+
+    /// The state after `step`.
+    ///
+    /// # Errors
+    /// A phase's error, what the order book or the program's check says, or that nobody can go on; in words.
+    pub fn step(&self, state: &State<P::Local>, step: Step) -> Result<State<P::Local>, String> {
+        let mut next = state.clone();
+        self.apply(&mut next, step)?;
+        Ok(next)
+    }
+
+    /// Runs one random schedule to its end; the same `seed` gives the same one.
+    ///
+    /// # Errors
+    /// The first failure, with the seed.
+    pub fn run_random(&self, seed: u64) -> Result<State<P::Local>, Failure> {
+        let mut state = self.start()?;
+        let mut random = Random(seed);
+        let mut taken = Vec::new();
+        let mut steps = Vec::new();
+        while !state.is_done() {
+            steps.clear();
+            steps.extend(self.steps(&state));
+            let step = steps[random.below(steps.len())];
+            taken.push(step);
+            if let Err(what) = self.apply(&mut state, step) {
+                return Err(Failure { what, seed: Some(seed), steps: taken });
+            }
+        }
+        Ok(state)
+    }
+
+    /// Visits every state that some schedule reaches, depth first, and returns how many there are. Keeps all of them:
+    /// for millions use a model checker such as stateright on [`step`](Self::step).
+    ///
+    /// # Errors
+    /// The first failure found, or that there are more than `most` states.
+    pub fn explore(&self, most: usize) -> Result<usize, Failure> {
+        let start = self.start()?;
+        let mut seen = HashSet::from([start.clone()]);
+        let mut path: Vec<Step> = Vec::new();
+        let todo: Vec<Step> = self.steps(&start).collect();
+        let mut stack = vec![(start, todo)];
+        while let Some((state, todo)) = stack.last_mut() {
+            let Some(step) = todo.pop() else {
+                stack.pop();
+                path.pop();
+                continue;
+            };
+            path.push(step);
+            let next = match self.step(state, step) {
+                Ok(next) => next,
+                Err(what) => return Err(Failure { what, seed: None, steps: path }),
+            };
+            if !seen.insert(next.clone()) {
+                path.pop();
+                continue;
+            }
+            if seen.len() > most {
+                return Err(Failure { what: format!("more than {most} states"), seed: None, steps: path });
+            }
+            let todo = self.steps(&next).collect();
+            stack.push((next, todo));
+        }
+        Ok(seen.len())
+    }
+
+    fn apply(&self, state: &mut State<P::Local>, step: Step) -> Result<(), String> {
+        let touched = match step {
+            Step::Rank(rank) => self.run(state, rank, true)?,
+            Step::Deliver { from, to } => self.deliver(state, from, to)?,
+        };
+        if let Some(at) = touched
+            && state.ranks.get(at.rank).is_some_and(|rank| rank.blocked == Some(Blocked::Word(at.word)))
+        {
+            self.run(state, at.rank, false)?;
+        }
+        self.check(state)
+    }
+
+    fn deliver(&self, state: &mut State<P::Local>, from: Rank, to: Rank) -> Result<Option<At>, String> {
+        let Some(message) = state.channels.receive(from, to) else {
+            return Err(format!("nothing is under way from rank {from} to rank {to}"));
+        };
+        let touched = match message {
+            Message::Post { at, value } => {
+                state.memory.set(at, value);
+                at
+            }
+            Message::Add { at, delta, phase, entry } => {
+                let mut run = Run { memory: take(&mut state.memory), book: state.book.take(), ..Run::default() };
+                let found = run.execute(from, Verb::Add { at, delta });
+                (state.memory, state.book) = (run.memory, run.book);
+                run.fault.map_or(Ok(()), Err)?;
+                let sender = &mut state.ranks[from];
+                if sender.phase == phase {
+                    sender.record[entry] = Some(found);
+                }
+                at
+            }
+        };
+        if matches!(state.ranks[from].blocked, Some(Blocked::Entry(_) | Blocked::Channel(_))) {
+            self.run(state, from, false)?;
+        }
+        Ok(Some(touched))
+    }
+
+    /// Runs the phase of `rank` for one verb more, or only to see what keeps it from one. Phases that end without a
+    /// further verb are done in passing. Returns the word it touched.
+    fn run(&self, state: &mut State<P::Local>, rank: Rank, mut may_step: bool) -> Result<Option<At>, String> {
+        let mut touched = None;
+        loop {
+            let me = &mut state.ranks[rank];
+            if me.phase == self.program.phases(rank) {
+                me.done = true;
+                return Ok(touched);
+            }
+            let phase = me.phase;
+            let mut local = me.local.clone();
+            let run = Run {
+                memory: take(&mut state.memory),
+                channels: take(&mut state.channels),
+                book: state.book.take(),
+                record: take(&mut me.record),
+                phase,
+                call: self.program.call(rank, phase),
+                may_step: take(&mut may_step),
+                ..Run::default()
+            };
+            let words = Replay { rank, shape: self.shape, run: RefCell::new(run) };
+            let outcome = self.program.phase(rank, phase, &mut local, &words);
+            let run = words.run.into_inner();
+            (state.memory, state.channels, state.book) = (run.memory, run.channels, run.book);
+            touched = touched.or(run.touched);
+            if let Some(fault) = run.fault {
+                return Err(fault);
+            }
+            let me = &mut state.ranks[rank];
+            me.blocked = run.blocked;
+            match outcome {
+                Ok(()) => {
+                    if let Some(book) = &mut state.book {
+                        book.returned(rank)?;
+                    }
+                    me.phase += 1;
+                    me.local = local;
+                }
+                Err(Error::Words(Suspended { .. })) => {
+                    me.record = run.record;
+                    return Ok(touched);
+                }
+                Err(error) => return Err(format!("phase {phase} of rank {rank}: {error}")),
+            }
+        }
+    }
+
+    fn check(&self, state: &State<P::Local>) -> Result<(), String> {
+        self.program.check(state)?;
+        if state.is_done() || self.steps(state).next().is_some() {
+            return Ok(());
+        }
+        let mut what = String::from("deadlock:");
+        for (rank, blocked) in state.ranks.iter().enumerate().filter(|(_, rank)| !rank.done) {
+            let Some(Blocked::Word(word)) = blocked.blocked else { continue };
+            what += &format!(" rank {rank} waits on its word {word}");
+            let at = At { rank, word };
+            if let Some((target, field)) = self.program.locks().and_then(|places| places.field(at)) {
+                what += &format!(" ({field:?}, lock of rank {target})");
+            }
+            what += &format!(", which holds {:#x};", state.word(at));
+        }
+        Err(what)
+    }
+}
+
+impl<L> State<L> {
+    /// What a word holds.
+    pub fn word(&self, at: At) -> u64 {
+        self.memory.get(at)
+    }
+
+    /// The words that are not 0.
+    pub fn nonzero(&self) -> impl Iterator<Item = (At, u64)> {
+        self.memory.nonzero()
+    }
+
+    /// The phase in which a rank is.
+    pub fn phase(&self, rank: Rank) -> usize {
+        self.ranks[rank].phase
+    }
+
+    /// What the program keeps of a rank, as it was when its phase began.
+    pub fn local(&self, rank: Rank) -> &L {
+        &self.ranks[rank].local
+    }
+
+    /// The order book, if the program uses locks.
+    pub fn book(&self) -> Option<&Book> {
+        self.book.as_ref()
+    }
+
+    /// Whether every rank has ended and every message has arrived.
+    pub fn is_done(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.done) && self.channels.busy().next().is_none()
+    }
+}
+
+impl Failure {
+    fn of(what: String) -> Self {
+        Failure { what, seed: None, steps: Vec::new() }
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): plain, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % n as u64) as usize
+    }
+}

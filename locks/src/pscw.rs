@@ -1,0 +1,160 @@
+//! Matching of post/start/complete/wait: exposure and access epochs between groups of any size and order.
+
+use crate::{At, Awaited, Error, Rank, Words};
+
+/// One rank's handle on post/start/complete/wait (general active target synchronisation).
+///
+/// Each rank has two words for every other: the exposures that this one opened to me (written by its `post`) and the
+/// accesses that it completed at me (written by its `complete`). Both only count up, so that an origin may run ahead
+/// into its next access epoch, and groups may name their members in any order. A `post` costs one 8-byte put for each
+/// origin, a `complete` one for each target, `start`, `wait` and `test` nothing remote.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{Pscw, Words};
+///
+/// let net = Sim::new(3, Pscw::words(3), sim::once(|_, words| {
+///     let mut pscw = Pscw::new(words.ranks(), 0);
+///     if words.rank() == 0 {
+///         pscw.post(words, &[1, 2])?; // my window is open to ranks 1 and 2
+///         pscw.wait(words)
+///     } else {
+///         pscw.start(words, &[0])?; // puts and gets at rank 0 go here
+///         pscw.complete(words)
+///     }
+/// }));
+/// net.run_random(5).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pscw {
+    base: usize,
+    ranks: usize,
+    peers: Box<[Counts]>,
+    /// The open exposure epoch: its origins.
+    exposed: Option<Vec<Rank>>,
+    /// The open access epoch: its targets.
+    accessed: Option<Vec<Rank>>,
+}
+
+/// What passed between this rank and one other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Counts {
+    /// Exposures that I opened to it; it completed one less while one is open.
+    posted: u64,
+    /// Accesses that I started at it.
+    started: u64,
+}
+
+impl Pscw {
+    /// Words at each rank: `2 ranks`.
+    pub const fn words(ranks: usize) -> usize {
+        2 * ranks
+    }
+
+    /// A handle for `ranks` ranks whose words begin at `base` and are 0 at the start.
+    pub fn new(ranks: usize, base: usize) -> Self {
+        Pscw { base, ranks, peers: vec![Counts::default(); ranks].into(), exposed: None, accessed: None }
+    }
+
+    /// Opens an exposure epoch: this rank's window may be accessed by `origins`. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Epoch`] if one is open or a rank is named twice; [`Error::NoSuchRank`]; [`Error::Words`].
+    pub fn post<W: Words>(&mut self, words: &W, origins: &[Rank]) -> Result<(), Error<W::Error>> {
+        if self.exposed.is_some() {
+            return Err(Error::Epoch("post: an exposure epoch is open; end it with wait or test first"));
+        }
+        self.check_group(origins)?;
+        for &origin in origins {
+            self.peers[origin].posted += 1;
+            let word = self.exposed_by(words.rank());
+            words.post(At { rank: origin, word }, self.peers[origin].posted)?;
+        }
+        self.exposed = Some(origins.to_vec());
+        Ok(())
+    }
+
+    /// Opens an access epoch to `targets`, once each of them has posted to this rank.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub fn start<W: Words>(&mut self, words: &W, targets: &[Rank]) -> Result<(), Error<W::Error>> {
+        if self.accessed.is_some() {
+            return Err(Error::Epoch("start: an access epoch is open; end it with complete first"));
+        }
+        self.check_group(targets)?;
+        for &target in targets {
+            let nth = self.peers[target].started + 1;
+            words.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
+            self.peers[target].started = nth;
+        }
+        self.accessed = Some(targets.to_vec());
+        Ok(())
+    }
+
+    /// Ends the access epoch: each target is told, after all that was put there. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Epoch`] if none is open; [`Error::Words`].
+    pub fn complete<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
+        let targets = self.accessed.take().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
+        for target in targets {
+            let word = self.completed_by(words.rank());
+            words.post(At { rank: target, word }, self.peers[target].started)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the exposure epoch, once every origin has completed.
+    ///
+    /// # Errors
+    /// [`Error::Epoch`] if none is open; [`Error::Words`].
+    pub fn wait<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
+        let origins = self.exposed.as_ref().ok_or(Error::Epoch(NO_EXPOSURE))?;
+        for &origin in origins {
+            let nth = self.peers[origin].posted;
+            words.wait(self.completed_by(origin), Awaited::Rank(origin), |completed| completed >= nth)?;
+        }
+        self.exposed = None;
+        Ok(())
+    }
+
+    /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn test<W: Words>(&mut self, words: &W) -> Result<bool, Error<W::Error>> {
+        let origins = self.exposed.as_ref().ok_or(Error::Epoch(NO_EXPOSURE))?;
+        for &origin in origins {
+            let completed = words.wait(self.completed_by(origin), Awaited::Anyone, |_| true)?;
+            if completed < self.peers[origin].posted {
+                return Ok(false);
+            }
+        }
+        self.exposed = None;
+        Ok(true)
+    }
+
+    fn exposed_by(&self, target: Rank) -> usize {
+        self.base + target
+    }
+
+    fn completed_by(&self, origin: Rank) -> usize {
+        self.base + self.ranks + origin
+    }
+
+    fn check_group<E>(&self, group: &[Rank]) -> Result<(), Error<E>> {
+        let mut named = vec![false; self.ranks];
+        for &rank in group {
+            Error::check_rank(rank, self.ranks)?;
+            if std::mem::replace(&mut named[rank], true) {
+                return Err(Error::Epoch("a group names each rank once at most"));
+            }
+        }
+        Ok(())
+    }
+}
+
+
+const NO_EXPOSURE: &str = "no exposure epoch is open; post opens one";

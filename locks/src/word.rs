@@ -1,0 +1,221 @@
+//! The packed words of the passive lock, as value types: what they hold and how each request changes them.
+
+use crate::Rank;
+use std::fmt;
+
+/// The lock word, at the target. Four fields, the counts `C` bits wide (16 but in checks that want them to wrap):
+///
+/// ```text
+///     departed (C)   readers that left the open group
+///     arrived  (C)   readers that joined since the last exclusive request
+///     (32-2C unused)
+///     tail     (16)  rank+1 of the last exclusive requester, 0 none
+///     head     (16)  rank+1 of the exclusive requester the open group's readers must tell, 0 none
+/// ```
+///
+/// `departed` is on top, so its carry falls off; `arrived` carries into it, and [`crowded`](Self::crowded) says when
+/// a reader must [`renormalise`](Self::renormalised) before that can happen.
+///
+/// # Examples
+/// ```
+/// use transom_locks::Word;
+/// let word: Word = Word(Word::<16>::ARRIVED * 2); // two readers
+/// let queued = word.with_exclusive(4); // rank 4 closes their group and waits for them
+/// assert_eq!((word.readers(), queued.tail(), queued.head(), queued.readers()), (2, Some(4), Some(4), 0));
+/// assert_eq!(format!("{queued:?}"), "{departed 0, arrived 0, tail 4, head 4}");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Word<const C: u32 = 16>(pub u64);
+
+impl<const C: u32> Word<C> {
+    /// Adding this lets one reader arrive.
+    pub const ARRIVED: u64 = 1 << (64 - 2 * C);
+    /// Adding this lets one reader of the open group depart.
+    pub const DEPARTED: u64 = 1 << (64 - C);
+    /// The most ranks that may share one lock: each adds at most one arrival before it sees that the count is past
+    /// its half, so the other half must hold all of them. 32,767 for 16 bits.
+    pub const MAX_RANKS: usize = (1 << (C - 1)) - 1;
+
+    const COUNT: u64 = (1 << C) - 1;
+    const RANK: u64 = 0xffff;
+
+    fn pack(departed: u64, arrived: u64, tail: u64, head: u64) -> Self {
+        Word(departed * Self::DEPARTED | arrived * Self::ARRIVED | tail << 16 | head)
+    }
+
+    /// Readers that left the open group.
+    pub fn departed(self) -> u64 {
+        self.0 >> (64 - C)
+    }
+
+    /// Readers that joined since the last exclusive request.
+    pub fn arrived(self) -> u64 {
+        self.0 >> (64 - 2 * C) & Self::COUNT
+    }
+
+    /// The last exclusive requester: whoever comes next queues behind it.
+    #[inline]
+    pub fn tail(self) -> Option<Rank> {
+        ((self.0 >> 16 & Self::RANK) as Rank).checked_sub(1)
+    }
+
+    /// The exclusive requester that the open group's readers tell when they leave.
+    #[inline]
+    pub fn head(self) -> Option<Rank> {
+        ((self.0 & Self::RANK) as Rank).checked_sub(1)
+    }
+
+    /// Readers of the open group that have not left.
+    pub fn readers(self) -> u64 {
+        self.arrived().wrapping_sub(self.departed()) & Self::COUNT
+    }
+
+    /// After an exclusive request of `rank`: it is the tail, the group before it is closed; if nobody was queued, the
+    /// open group's readers tell it.
+    #[inline]
+    pub fn with_exclusive(self, rank: Rank) -> Self {
+        let me = rank as u64 + 1;
+        match self.tail() {
+            None => Self::pack(0, 0, me, me),
+            Some(_) => Self::pack(self.departed(), 0, me, self.0 & Self::RANK),
+        }
+    }
+
+    /// After the tail, holding the lock, lets go: the readers that queued behind it are the new open group.
+    #[inline]
+    pub fn without_exclusive(self) -> Self {
+        Self::pack(0, self.arrived(), 0, 0)
+    }
+
+    /// Whether a reader that finds this must renormalise before it goes on: nobody is queued and the arrivals are
+    /// past the half of their field.
+    #[inline]
+    pub fn crowded(self) -> bool {
+        self.tail().is_none() && self.arrived() > Self::COUNT / 2
+    }
+
+    /// The same readers, counted from zero departures.
+    pub fn renormalised(self) -> Self {
+        Self::pack(0, self.readers(), 0, 0)
+    }
+
+    /// Whether nobody holds the lock or waits for it.
+    pub fn is_idle(self) -> bool {
+        self.tail().is_none() && self.head().is_none() && self.readers() == 0
+    }
+}
+
+impl<const C: u32> fmt::Debug for Word<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{departed {}, arrived {}", self.departed(), self.arrived())?;
+        for (name, rank) in [("tail", self.tail()), ("head", self.head())] {
+            match rank {
+                Some(rank) => write!(f, ", {name} {rank}")?,
+                None => write!(f, ", {name} none")?,
+            }
+        }
+        write!(f, "}}")
+    }
+}
+
+/// `next` of a node: who asked exclusively after me, and how many readers stand between us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Next {
+    pub rank: Rank,
+    pub readers: u64,
+}
+
+impl Next {
+    pub fn pack(self) -> u64 {
+        (self.rank as u64 + 1) << 32 | self.readers
+    }
+
+    pub fn unpack(word: u64) -> Self {
+        // Wrapping: a word that no protocol wrote names no rank, and the network says so.
+        Next { rank: ((word >> 32) as Rank).wrapping_sub(1), readers: word & 0xffff_ffff }
+    }
+}
+
+/// `waiters` of a node: a stack of the readers that registered with its owner, as a count and the last three ranks.
+/// A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`, where the owner reads
+/// on after three: memory stays one word a node however many readers wait.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Waiters(pub u64);
+
+impl Waiters {
+    /// How many ranks one word names.
+    pub const NAMED: u64 = 3;
+
+    pub fn count(self) -> u64 {
+        self.0 >> 48
+    }
+
+    pub fn pushed(self, rank: Rank) -> Self {
+        Waiters((self.count() + 1) << 48 | (rank as u64 + 1) << 32 | (self.0 >> 16 & 0xffff_ffff))
+    }
+
+    /// The last ranks pushed, the latest first: three, or as many as there are.
+    pub fn named(self) -> impl Iterator<Item = Rank> {
+        [32, 16, 0].into_iter().map_while(move |shift| ((self.0 >> shift & 0xffff) as Rank).checked_sub(1))
+    }
+}
+
+/// `grant` of a node: go in, and whom to tell when leaving.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Grant {
+    /// Into the open group: leave through the lock word.
+    Open,
+    /// Into a closed group: tell this rank, which is next.
+    Before(Rank),
+}
+
+impl Grant {
+    const OPEN: u64 = u64::MAX;
+
+    pub fn pack(self) -> u64 {
+        match self {
+            Grant::Open => Self::OPEN,
+            Grant::Before(rank) => rank as u64 + 1,
+        }
+    }
+
+    pub fn unpack(word: u64) -> Self {
+        match word {
+            Self::OPEN => Grant::Open,
+            rank => Grant::Before((rank as Rank).wrapping_sub(1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn departures_fall_off_the_top_and_arrivals_are_renormalised_before_they_carry() {
+        let mut word = Word::<3>(0);
+        for _ in 0..3 {
+            word.0 = word.0.wrapping_add(Word::<3>::ARRIVED);
+        }
+        assert!(!word.crowded());
+        word.0 += Word::<3>::ARRIVED;
+        assert!(word.crowded(), "{word:?}");
+        for _ in 0..4 {
+            word.0 = word.0.wrapping_add(Word::<3>::DEPARTED);
+        }
+        assert!(word.is_idle(), "{word:?}");
+        assert_eq!(word.renormalised(), Word(0));
+        for _ in 0..4 {
+            word.0 = word.0.wrapping_add(Word::<3>::DEPARTED);
+        }
+        assert_eq!((word.departed(), word.arrived(), word.tail()), (0, 4, None), "{word:?}");
+    }
+
+    #[test]
+    fn a_waiters_word_names_the_last_three() {
+        let word = [7, 0, 65_533, 2].into_iter().fold(Waiters::default(), Waiters::pushed);
+        assert_eq!(word.count(), 4);
+        assert_eq!(word.named().collect::<Vec<_>>(), [2, 65_533, 0]);
+        assert_eq!(Waiters::default().pushed(7).named().collect::<Vec<_>>(), [7]);
+    }
+}

@@ -1,0 +1,136 @@
+//! The four verbs on 64-bit words that every protocol of this crate is made of.
+
+/// A rank: the number of a process (or thread) in its job or team, from 0.
+pub type Rank = usize;
+
+/// Where a word is: the rank whose registered memory holds it, and its index there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct At {
+    /// The rank in whose memory the word lies.
+    pub rank: Rank,
+    /// The index of the word in that memory, in words of 8 bytes.
+    pub word: usize,
+}
+
+/// Whose action ends a wait, so that a network that sees ranks die or leave knows when waiting is vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Awaited {
+    /// This rank alone can end the wait: it must neither have died nor have left.
+    Rank(Rank),
+    /// Any rank of the queue may end it: nobody may have died.
+    Anyone,
+}
+
+/// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put that tells, and waiting on
+/// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of its owner.
+///
+/// # What an implementation signs
+/// 1. `cas`, `add` and `post` are atomic towards each other on one word, whoever calls them.
+/// 2. A `cas`, `add` or `post` takes effect after every earlier put or `post` of the same caller *to the same rank*,
+///    and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the caller
+///    see all that came before it (acquire).
+/// 3. A `post` to the caller's own rank has taken effect when the call returns.
+/// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever verb
+///    changed the word: a `cas` or an `add` of another rank wakes the owner as a `post` does.
+/// 5. A wait that can no longer end, because a rank died or left, is an error in bounded time.
+///
+/// # Examples
+/// A turn passed round, on the model network that the crate brings:
+/// ```
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{At, Awaited, Words};
+///
+/// fn pass<W: Words>(words: &W) -> Result<(), W::Error> {
+///     let (me, n) = (words.rank(), words.ranks());
+///     if me > 0 {
+///         words.wait(0, Awaited::Rank(me - 1), |v| v == 1)?;
+///     }
+///     if me + 1 < n {
+///         words.post(At { rank: me + 1, word: 0 }, 1)?;
+///     }
+///     Ok(())
+/// }
+///
+/// let net = Sim::new(3, 1, sim::once(|_, words| pass(words)));
+/// net.run_random(42).unwrap();
+/// ```
+pub trait Words {
+    /// Why a verb failed; a dead peer, for example. Protocols hand it on and stop.
+    type Error;
+    /// An addition under way, to be handed to [`finish`](Self::finish).
+    type Pending;
+
+    /// The caller's own rank.
+    fn rank(&self) -> Rank;
+
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+
+    /// Compare-and-swap: puts `new` if the word holds `expected`; returns what it held. One remote operation.
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error>;
+
+    /// Starts a fetch-and-add (wrapping) and does not wait for its result, so that many can be in flight at once.
+    /// One remote operation.
+    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error>;
+
+    /// The value that the word of a started addition held before it.
+    fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error>;
+
+    /// Fetch-and-add, wrapping; returns what the word held. Adding 0 reads. One remote operation.
+    #[inline]
+    fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
+        let pending = self.start_add(at, delta)?;
+        self.finish(pending)
+    }
+
+    /// Puts 8 bytes and wakes the owner if it waits. One remote operation; does not wait for its arrival.
+    fn post(&self, at: At, value: u64) -> Result<(), Self::Error>;
+
+    /// Waits until one's own word satisfies `until`, and returns the value that did. No remote operation.
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error>;
+}
+
+impl<W: Words> Words for &W {
+    type Error = W::Error;
+    type Pending = W::Pending;
+
+    #[inline]
+    fn rank(&self) -> Rank {
+        (**self).rank()
+    }
+
+    #[inline]
+    fn ranks(&self) -> usize {
+        (**self).ranks()
+    }
+
+    #[inline]
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
+        (**self).cas(at, expected, new)
+    }
+
+    #[inline]
+    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error> {
+        (**self).start_add(at, delta)
+    }
+
+    #[inline]
+    fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error> {
+        (**self).finish(pending)
+    }
+
+    #[inline]
+    fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
+        (**self).add(at, delta)
+    }
+
+    #[inline]
+    fn post(&self, at: At, value: u64) -> Result<(), Self::Error> {
+        (**self).post(at, value)
+    }
+
+    #[inline]
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+        (**self).wait(word, on, until)
+    }
+}

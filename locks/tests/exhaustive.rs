@@ -1,0 +1,246 @@
+//! Every state of the shipping lock that any schedule reaches, for all mixes of requests of a few ranks, by the model
+//! checker stateright: strict FIFO, mutual exclusion, readers that share, bounded cost, no deadlock, idle at the end.
+
+// With loom, the lock's own mutex is loom's, which works in loom's models only.
+#![cfg(not(feature = "loom"))]
+
+mod mutants;
+
+use mutants::{Mutant, Mutated};
+use stateright::{Checker, Model, Property};
+use std::fmt;
+use std::time::Instant;
+use transom_locks::Mode::{Exclusive, Shared};
+use transom_locks::model::Delivery::{self, Deferred, Immediate};
+use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
+use transom_locks::{Error, Field, Places, Rank, Seat};
+
+/// A simulated network as stateright's model. A failing step leads to a state that says why.
+struct Checked<P>(Sim<P>);
+
+type Seen<P> = Result<State<<P as Program>::Local>, String>;
+
+impl<P: Program> Model for Checked<P> {
+    type State = Seen<P>;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<Seen<P>> {
+        vec![self.0.start().map_err(|failure| failure.what)]
+    }
+
+    fn actions(&self, state: &Seen<P>, actions: &mut Vec<Step>) {
+        if let Ok(state) = state {
+            actions.extend(self.0.steps(state));
+        }
+    }
+
+    fn next_state(&self, state: &Seen<P>, step: Step) -> Option<Seen<P>> {
+        Some(self.0.step(state.as_ref().ok()?, step))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("right", |_, state: &Seen<P>| state.is_ok()),
+            Property::sometimes("readers share", |_, state: &Seen<P>| {
+                let book = state.as_ref().ok().and_then(State::book);
+                book.is_some_and(|book| book.holders(0).0 > 1)
+            }),
+        ]
+    }
+}
+
+/// What a check saw: how many states, whether readers shared, what went wrong.
+struct Verdict {
+    states: usize,
+    shared: bool,
+    wrong: Option<String>,
+}
+
+fn check<P>(sim: Sim<P>) -> Verdict
+where
+    P: Program<Local: Send + Sync> + Send + Sync + 'static,
+{
+    let checker = Checked(sim).checker().threads(2).spawn_bfs().join();
+    Verdict {
+        states: checker.unique_state_count(),
+        shared: checker.discovery("readers share").is_some(),
+        wrong: checker.discovery("right").and_then(|path| path.last_state().as_ref().err().cloned()),
+    }
+}
+
+/// Checks every mix and prints the states there were.
+fn check_all<const C: u32>(what: impl fmt::Display, delivery: Delivery, mixes: impl Iterator<Item = Vec<Vec<Call>>>) {
+    let (begun, mut states, mut count) = (Instant::now(), 0, 0);
+    for rows in mixes {
+        let verdict = check(Mix::<C>::new(rows.clone()).sim().with_delivery(delivery));
+        assert_eq!(verdict.wrong, None, "{rows:?}");
+        let readers = rows.iter().filter(|row| row.iter().any(is_shared)).count();
+        assert_eq!(verdict.shared, readers > 1, "readers share whenever there are two: {rows:?}");
+        states += verdict.states;
+        count += 1;
+    }
+    println!("{what}, {delivery:?}: {count} mixes, {states} states, {:.1?}", begun.elapsed());
+}
+
+fn is_shared(call: &Call) -> bool {
+    matches!(call, Call::Acquire(0, Shared) | Call::AcquireAll)
+}
+
+/// Every mix of `ranks` ranks with `requests` requests each on the lock of rank 0, but for the order of the ranks.
+fn mixes(ranks: usize, requests: u32) -> impl Iterator<Item = Vec<Vec<Call>>> {
+    let kinds = 1usize << requests;
+    let row = move |kind: usize| -> Vec<Call> {
+        (0..requests).flat_map(|nth| Call::both(0, if kind >> nth & 1 == 0 { Shared } else { Exclusive })).collect()
+    };
+    (0..kinds.pow(ranks as u32)).filter_map(move |number| {
+        let kinds: Vec<usize> = (0..ranks as u32).map(|rank| number / kinds.pow(rank) % kinds).collect();
+        kinds.is_sorted().then(|| kinds.into_iter().map(row).collect())
+    })
+}
+
+
+fn shared(target: Rank) -> Vec<Call> {
+    Call::both(target, Shared).into()
+}
+
+fn exclusive(target: Rank) -> Vec<Call> {
+    Call::both(target, Exclusive).into()
+}
+
+fn all() -> Vec<Call> {
+    vec![Call::AcquireAll, Call::ReleaseAll]
+}
+
+#[test]
+fn two_ranks() {
+    for requests in 1..=4 {
+        check_all::<16>(format!("2 ranks x {requests}"), Immediate, mixes(2, requests));
+    }
+    for requests in 1..=3 {
+        check_all::<16>(format!("2 ranks x {requests}"), Deferred, mixes(2, requests));
+    }
+}
+
+#[test]
+fn three_ranks() {
+    check_all::<16>("3 ranks x 1", Immediate, mixes(3, 1));
+    check_all::<16>("3 ranks x 2", Immediate, mixes(3, 2));
+    check_all::<16>("3 ranks x 1", Deferred, mixes(3, 1));
+    check_all::<16>("3 ranks x 2", Deferred, mixes(3, 2));
+}
+
+#[test]
+fn four_ranks() {
+    check_all::<16>("4 ranks x 1", Immediate, mixes(4, 1));
+    check_all::<16>("4 ranks x 1", Deferred, mixes(4, 1));
+    // Twice each: what fits.
+    let twice = [vec![[shared(0), shared(0)].concat(); 4]];
+    check_all::<16>("4 ranks x 2, readers", Immediate, twice.into_iter());
+    let last = [[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()];
+    let again = last.into_iter().map(|twice| vec![exclusive(0), shared(0), shared(0), twice]);
+    check_all::<16>("4 ranks, one of them x 2", Immediate, again);
+}
+
+/// A chain of waiting readers longer than one word names.
+#[test]
+fn five_ranks_four_readers_wait() {
+    let rows = vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)];
+    check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows].into_iter());
+}
+
+/// The requests of lock_all are in flight at once, and may arrive in any order.
+#[test]
+fn all_locks() {
+    for delivery in [Immediate, Deferred] {
+        let others = [exclusive(0), exclusive(1), shared(1), [exclusive(1), exclusive(0)].concat(), all()];
+        check_all::<16>("2 ranks, one takes all locks", delivery, others.into_iter().map(|row| vec![row, all()]));
+        let three = [vec![exclusive(0), exclusive(1), all()], vec![exclusive(0), shared(0), all()]];
+        check_all::<16>("3 ranks, one takes all locks", delivery, three.into_iter());
+    }
+}
+
+/// Counts of three bits wrap and are renormalised.
+#[test]
+fn narrow_counts() {
+    let reads = |n: usize| shared(0).repeat(n);
+    let rows = [
+        vec![reads(9), reads(9)],
+        vec![reads(5), reads(5), reads(5)],
+        vec![reads(4), [reads(4), exclusive(0)].concat()],
+        vec![[exclusive(0), reads(4)].concat(), [reads(6), exclusive(0)].concat()],
+        vec![reads(4), reads(3), exclusive(0)],
+        vec![reads(3), [reads(3), exclusive(0)].concat(), reads(3)],
+    ];
+    check_all::<3>("counts of 3 bits", Immediate, rows.into_iter());
+}
+
+/// A mix whose ranks run a mutant.
+struct MutantMix<const C: u32> {
+    mix: Mix<C>,
+    mutant: Mutant,
+    rows: Vec<Vec<Call>>,
+}
+
+impl<const C: u32> Program for MutantMix<C> {
+    type Local = Vec<Seat<C>>;
+
+    fn start(&self, rank: Rank) -> Self::Local {
+        self.mix.start(rank)
+    }
+
+    fn phases(&self, rank: Rank) -> usize {
+        self.mix.phases(rank)
+    }
+
+    fn phase(&self, rank: Rank, phase: usize, seats: &mut Self::Local, words: &Replay) -> Result<(), Error<Suspended>> {
+        let words = Mutated::<_, C> { words, places: Places::new(0, self.rows.len()), mutant: Some(self.mutant) };
+        self.rows[rank][phase].run(seats, &words, 0)
+    }
+
+    fn locks(&self) -> Option<Places> {
+        self.mix.locks()
+    }
+
+    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
+        self.mix.call(rank, phase)
+    }
+
+    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
+        self.mix.check(state)
+    }
+}
+
+/// How a mutant fails on the first of these mixes on which it does.
+fn caught<const C: u32>(mutant: Mutant, mixes: &[Vec<Vec<Call>>]) -> Option<String> {
+    mixes.iter().find_map(|rows| {
+        let program = MutantMix::<C> { mix: Mix::new(rows.clone()), mutant, rows: rows.clone() };
+        check(Sim::new(rows.len(), Places::words(rows.len()), program)).wrong
+    })
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let mut passed = Vec::new();
+    let mut report = |mutant: Mutant, how: Option<String>| match how {
+        Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+        None => passed.push(mutant),
+    };
+    let small: Vec<_> = mixes(2, 1).chain(mixes(2, 2)).chain(mixes(3, 1)).chain(mixes(3, 2)).collect();
+    for mutant in mutants::WITH_THREE_RANKS {
+        report(mutant, caught::<16>(mutant, &small));
+    }
+    let chain = [vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)]];
+    report(Mutant::Untold(Field::Link), caught::<16>(Mutant::Untold(Field::Link), &chain));
+    let long = [vec![shared(0).repeat(9), [shared(0).repeat(9), exclusive(0)].concat()]];
+    report(Mutant::NotRenormalised, caught::<3>(Mutant::NotRenormalised, &long));
+    assert!(passed.is_empty(), "not caught: {passed:?}");
+}
+
+/// The crate's own exploration visits the same states as stateright.
+#[test]
+fn two_explorations_agree() {
+    for rows in mixes(2, 2).chain(mixes(3, 1)) {
+        let visited = Mix::<16>::new(rows.clone()).sim().explore(100_000).unwrap();
+        assert_eq!(visited, check(Mix::<16>::new(rows).sim()).states);
+    }
+}

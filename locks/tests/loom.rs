@@ -1,0 +1,189 @@
+//! The shipping lock, access groups and barrier as loom runs them: under the C11 memory model, with orderings no
+//! stronger than the network signs. `cargo loom` runs this and the mutants.
+
+mod mutants;
+mod rig;
+
+use loom::cell::UnsafeCell;
+use rig::{Setup, all, check, exclusive, explore, plain, shared};
+use std::sync::Arc;
+use std::time::Instant;
+use transom_locks::model::Call;
+use transom_locks::model::loom::{Net, Orderings, Waiting};
+use transom_locks::{Barrier, Error, Mode, PassiveLock, Pscw};
+
+/// Checks every mix of `ranks` of these rows, but for the order of the ranks, and prints how many schedules there were.
+fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
+    let (begun, mut schedules, mut mixes) = (Instant::now(), 0, 0);
+    for number in 0..rows.len().pow(ranks as u32) {
+        let kinds: Vec<usize> = (0..ranks as u32).map(|rank| number / rows.len().pow(rank) % rows.len()).collect();
+        if kinds.is_sorted() {
+            let mix: Vec<_> = kinds.iter().map(|&kind| rows[kind].clone()).collect();
+            schedules += check(setup, &mix);
+            mixes += 1;
+        }
+    }
+    println!("{what}: {mixes} mixes, {schedules} schedules, {:.1?}", begun.elapsed());
+}
+
+fn singles() -> Vec<Vec<Call>> {
+    vec![shared(0), exclusive(0)]
+}
+
+fn doubles() -> Vec<Vec<Call>> {
+    singles().iter().flat_map(|first| singles().into_iter().map(|second| [first.clone(), second].concat())).collect()
+}
+
+fn at_most(preemptions: usize) -> Setup {
+    Setup { preemptions: Some(preemptions), ..plain() }
+}
+
+#[test]
+fn two_ranks() {
+    check_mixes("2 ranks x 1, all schedules", plain(), 2, &singles());
+    check_mixes("2 ranks x 2, all schedules", plain(), 2, &doubles());
+}
+
+/// Here nothing but the verbs orders memory, and a wait may see old values.
+#[test]
+fn two_ranks_that_spin() {
+    let spinning = Setup { waiting: Waiting::Spins, ..plain() };
+    check_mixes("2 ranks x 1, spinning, all schedules", spinning, 2, &singles());
+    let spinning = Setup { preemptions: Some(5), ..spinning };
+    check_mixes("2 ranks x 2, spinning, 5 preemptions", spinning, 2, &doubles());
+}
+
+#[test]
+fn two_ranks_two_locks() {
+    let both = |order: [usize; 2], mode| -> Vec<Call> {
+        let [first, second] = order;
+        vec![Call::Acquire(first, mode), Call::Acquire(second, mode), Call::Release(first), Call::Release(second)]
+    };
+    let rows = [both([0, 1], Mode::Shared), both([0, 1], Mode::Exclusive)];
+    check_mixes("2 ranks, one lock in the other, 5 preemptions", at_most(5), 2, &rows);
+    let rows = [all(), [shared(0), exclusive(1)].concat(), [exclusive(1), exclusive(0)].concat()];
+    check_mixes("2 ranks, all locks or one after the other, 4 preemptions", at_most(4), 2, &rows);
+}
+
+#[test]
+fn three_ranks() {
+    check_mixes("3 ranks x 1, 5 preemptions", at_most(5), 3, &singles());
+    check_mixes("3 ranks x 2, 3 preemptions", at_most(3), 3, &doubles());
+    let rows = [all(), exclusive(0), exclusive(2)];
+    check_mixes("3 ranks, all locks or one, 3 preemptions", at_most(3), 3, &rows);
+}
+
+#[test]
+fn four_ranks() {
+    check_mixes("4 ranks x 1, 2 preemptions", at_most(2), 4, &singles());
+    check_mixes("4 ranks x 1, 3 preemptions", at_most(3), 4, &singles());
+}
+
+/// A chain of waiting readers longer than one word names: the owner reads on in links.
+#[test]
+fn five_ranks_four_readers_wait() {
+    let rows = [exclusive(0), shared(0), shared(0), shared(0), shared(0)];
+    let begun = Instant::now();
+    let schedules = check(at_most(2), &rows);
+    println!("5 ranks, a writer and four readers, 2 preemptions: {schedules} schedules, {:.1?}", begun.elapsed());
+}
+
+/// Threads of rank 0 share a handle, against another rank; the data's races are what is checked.
+#[test]
+fn threads_of_one_rank() {
+    for mode in [Mode::Shared, Mode::Exclusive] {
+        let begun = Instant::now();
+        let schedules = explore(Some(3), move || {
+            let net = Net::for_locks(2, &[0], Waiting::Parks, Orderings::default());
+            let data = Arc::new(UnsafeCell::new(()));
+            let zero = Arc::new(<PassiveLock<_>>::new(net.rank(0), 0).unwrap());
+            let one = Arc::new(<PassiveLock<_>>::new(net.rank(1), 0).unwrap());
+            let job = |lock: &Arc<PassiveLock<_>>, mode| {
+                let (lock, data) = (Arc::clone(lock), Arc::clone(&data));
+                move || {
+                    lock.acquire(0, mode).unwrap();
+                    assert_eq!(lock.acquire(0, mode), Err(Error::AlreadyLocked { target: 0 }));
+                    match mode {
+                        Mode::Shared => data.with(drop),
+                        Mode::Exclusive => data.with_mut(drop),
+                    }
+                    lock.release(0).unwrap();
+                }
+            };
+            let threads = [loom::thread::spawn(job(&zero, mode)), loom::thread::spawn(job(&one, Mode::Exclusive))];
+            job(&zero, Mode::Exclusive)();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            rig::check_end(&net, 2);
+        });
+        println!("2 threads of one rank ({mode:?}, Exclusive) and another rank, 3 preemptions: {schedules} schedules, {:.1?}", begun.elapsed());
+    }
+}
+
+/// Rank 0 exposes its memory twice; the others write to their part of it, and it reads in between.
+#[test]
+fn access_groups() {
+    for (ranks, preemptions) in [(2, None), (3, Some(3))] {
+        let begun = Instant::now();
+        let schedules = explore(preemptions, move || {
+            let used: Vec<usize> = (0..Pscw::words(ranks)).collect();
+            let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
+            let data: Arc<Vec<_>> = Arc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
+            let others: Vec<usize> = (1..ranks).collect();
+            let origin = |rank: usize| {
+                let (words, data) = (net.rank(rank), Arc::clone(&data));
+                move || {
+                    let mut group = Pscw::new(ranks, 0);
+                    for _ in 0..2 {
+                        group.start(&words, &[0]).unwrap();
+                        data[rank].with_mut(drop);
+                        group.complete(&words).unwrap();
+                    }
+                }
+            };
+            let threads: Vec<_> = others.iter().map(|&rank| loom::thread::spawn(origin(rank))).collect();
+            let (words, mut group) = (net.rank(0), Pscw::new(ranks, 0));
+            for _ in 0..2 {
+                group.post(&words, &others).unwrap();
+                group.wait(&words).unwrap();
+                data.iter().for_each(|data| data.with(drop));
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+        println!("post/start/complete/wait, {ranks} ranks: {schedules} schedules, {:.1?}", begun.elapsed());
+    }
+}
+
+/// Each rank writes its own part, and after the barrier reads that of all.
+#[test]
+fn barrier() {
+    for (ranks, rounds, preemptions) in [(2, 1, None), (3, 1, Some(2)), (4, 1, Some(1))] {
+        let begun = Instant::now();
+        let schedules = explore(preemptions, move || {
+            let used: Vec<usize> = (0..Barrier::words(ranks)).step_by(8).collect();
+            let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
+            let data: Arc<Vec<_>> = Arc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
+            let job = |rank: usize| {
+                let (words, data) = (net.rank(rank), Arc::clone(&data));
+                move || {
+                    let mut barrier = Barrier::new(ranks, 0);
+                    for _ in 0..rounds {
+                        data[rank].with_mut(drop);
+                        barrier.wait(&words).unwrap();
+                        data.iter().for_each(|data| data.with(drop));
+                        barrier.wait(&words).unwrap();
+                    }
+                }
+            };
+            let threads: Vec<_> = (1..ranks).map(|rank| loom::thread::spawn(job(rank))).collect();
+            job(0)();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+        println!("barrier, {ranks} ranks, {} times: {schedules} schedules, {:.1?}", 2 * rounds, begun.elapsed());
+    }
+}

@@ -1,0 +1,122 @@
+//! Waiting for a word of one's own memory: spin, then yield, then sleep until the bell of its block rings.
+//!
+//! No wake-up is lost: the waiter raises `sleepers` before it looks at the word a last time, the ringer looks at
+//! `sleepers` after it changed the word, all four sequentially consistent; so one of them sees the other. If the
+//! ringer does, it changes `bell`, on whose earlier value the waiter sleeps.
+
+use crate::memory::{Header, View};
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use transom_windows::FabricError;
+
+/// How long a sleeper goes without looking whether those it waits for still live.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// How long to spin and yield before sleeping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Looks at the word, with a pause each.
+    pub spins: u32,
+    /// Time spent yielding the processor to others.
+    pub yields: Duration,
+}
+
+impl Patience {
+    /// A hand-over between two running ranks takes well under a microsecond: worth spinning for while every rank has
+    /// a core. Where ranks share cores, whoever is waited for may need this one: yield at once.
+    pub fn new(ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let spins = if ranks <= cores { 2000 } else { 20 };
+        Patience { spins, yields: Duration::from_micros(200) }
+    }
+}
+
+/// Wakes the owner of a block if it sleeps; to be called after its word was changed by a sequentially consistent
+/// operation.
+#[inline(always)]
+pub(crate) fn ring(header: &Header) {
+    if header.sleepers.load(SeqCst) != 0 {
+        ring_loud(header);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn ring_loud(header: &Header) {
+    header.bell.fetch_add(1, SeqCst);
+    let _ = futex::wake(&header.bell, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Waits until the word satisfies `until`, and returns the value that did. `vain` is asked now and then whether the
+/// wait can still end; its error ends it, unless the word changed after all.
+#[inline(always)]
+pub(crate) fn wait(
+    view: &View,
+    word: &AtomicU64,
+    patience: Patience,
+    until: impl Fn(u64) -> bool,
+    vain: impl FnMut() -> Result<(), FabricError>,
+) -> Result<u64, FabricError> {
+    let value = word.load(SeqCst);
+    if until(value) {
+        return Ok(value);
+    }
+    for _ in 0..patience.spins {
+        std::hint::spin_loop();
+        let value = word.load(SeqCst);
+        if until(value) {
+            return Ok(value);
+        }
+    }
+    wait_long(view, word, patience, until, vain)
+}
+
+#[cold]
+#[inline(never)]
+fn wait_long(
+    view: &View,
+    word: &AtomicU64,
+    patience: Patience,
+    until: impl Fn(u64) -> bool,
+    mut vain: impl FnMut() -> Result<(), FabricError>,
+) -> Result<u64, FabricError> {
+    let look = || Some(word.load(SeqCst)).filter(|&value| until(value));
+    let began = Instant::now();
+    while began.elapsed() < patience.yields {
+        std::thread::yield_now();
+        if let Some(value) = look() {
+            return Ok(value);
+        }
+    }
+    let header = view.header();
+    loop {
+        header.sleepers.fetch_add(1, SeqCst);
+        let bell = header.bell.load(SeqCst);
+        let seen = look();
+        if seen.is_none() {
+            sleep(header, bell);
+        }
+        header.sleepers.fetch_sub(1, SeqCst);
+        if let Some(value) = seen.or_else(&look) {
+            return Ok(value);
+        }
+        if let Err(error) = vain() {
+            // Whoever died or left may have told us just before.
+            return look().ok_or(error);
+        }
+    }
+}
+
+#[cfg(not(miri))]
+fn sleep(header: &Header, bell: u32) {
+    let round = ROUND.try_into().expect("a tenth of a second is a timespec");
+    // However it ends (rung, changed before, interrupted, timed out), the caller looks again.
+    let _ = futex::wait(&header.bell, futex::Flags::empty(), bell, Some(&round));
+}
+
+/// Miri has no futex for the raw system calls used here.
+#[cfg(miri)]
+fn sleep(_: &Header, _: u32) {
+    std::thread::yield_now();
+}

@@ -1,0 +1,300 @@
+//! The control block: what all ranks of a job share from the start. It tells who is there, who died or left, and
+//! carries the first exchange.
+//!
+//! ```text
+//!     words 0..8            ranks, failed (rank+1 of the first that died)
+//!     then for each rank    header, barrier lines, a line {pid, status}, a mailbox
+//! ```
+//! Written by every rank; whatever is read from it is checked.
+
+use crate::bell::{self, Patience};
+use crate::memory::{HEADER, Memory, View};
+use crate::{copy, system};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, OnceLock};
+use transom_locks::{At, Awaited, Barrier, Rank, Word, Words};
+use transom_windows::FabricError;
+
+const RANKS: usize = 0;
+const FAILED: usize = 8;
+const TOP: usize = 64;
+
+/// Bytes of a message that one round of an exchange carries.
+const MAILBOX: usize = 512;
+/// The longest message of an exchange: a length beyond it is not ours.
+const LONGEST: u64 = 1 << 24;
+
+/// A rank's status: not yet there, there, or gone after saying so.
+const JOINING: u64 = 0;
+const RUNNING: u64 = 1;
+const LEFT: u64 = 2;
+
+/// One rank's (or the launcher's) view of the control block.
+pub(crate) struct Control {
+    top: View,
+    blocks: Box<[View]>,
+    patience: Patience,
+    /// Descriptors that become readable when the process of a rank ends; empty where ranks are threads.
+    processes: OnceLock<Box<[OwnedFd]>>,
+}
+
+/// A rank's line {pid, status} and mailbox, in bytes from the beginning of its block.
+fn status_line(ranks: usize) -> usize {
+    Barrier::words(ranks) * 8
+}
+
+fn block_bytes(ranks: usize) -> usize {
+    status_line(ranks) + 64 + 8 + (MAILBOX - 8)
+}
+
+impl Control {
+    /// Bytes of the control block of so many ranks, if there can be so many.
+    pub fn bytes(ranks: usize) -> Result<usize, FabricError> {
+        let most = Word::<16>::MAX_RANKS;
+        match ranks {
+            0 => Err(corrupt("a job has at least one rank".into())),
+            _ if ranks > most => Err(corrupt(format!("a job of {ranks} ranks; a lock word can name {most}"))),
+            _ => Ok(TOP + ranks * (HEADER + block_bytes(ranks))),
+        }
+    }
+
+    /// A new control block, by whoever starts the job.
+    pub fn create(memory: Arc<Memory>, ranks: usize) -> Self {
+        let control = Self::lay_out(memory, ranks);
+        control.top_word(RANKS).store(ranks as u64, SeqCst);
+        control
+    }
+
+    /// The control block that somebody else made.
+    pub fn open(memory: Arc<Memory>, ranks: usize) -> Result<Self, FabricError> {
+        let control = Self::lay_out(memory, ranks);
+        match control.top_word(RANKS).load(SeqCst) {
+            found if found == ranks as u64 => Ok(control),
+            found => Err(corrupt(format!("the control block is for {found} ranks, {ranks} were announced"))),
+        }
+    }
+
+    fn lay_out(memory: Arc<Memory>, ranks: usize) -> Self {
+        let stride = HEADER + block_bytes(ranks);
+        let block = |rank| View::nested(&memory, TOP + rank * stride, block_bytes(ranks));
+        Control {
+            top: View::whole(&memory),
+            blocks: (0..ranks).map(block).collect(),
+            patience: Patience::new(ranks),
+            processes: OnceLock::new(),
+        }
+    }
+
+    /// A rank's handle on the barrier of the exchange.
+    pub fn barrier(&self) -> Barrier {
+        Barrier::new(self.ranks(), 0)
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Says that `rank` is there.
+    pub fn enter(&self, rank: Rank) -> Result<(), FabricError> {
+        let (pid, status) = (self.line(rank, 0), self.line(rank, 8));
+        pid.store(u64::from(std::process::id()), SeqCst);
+        match status.compare_exchange(JOINING, RUNNING, SeqCst, SeqCst) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(corrupt(format!("rank {rank} has joined this job before; each rank joins once"))),
+        }
+    }
+
+    /// Says that `rank` needs nothing of anybody any more.
+    pub fn leave(&self, rank: Rank) {
+        self.line(rank, 8).store(LEFT, SeqCst);
+    }
+
+    /// Says that `rank` died; the first to be said so is what everybody's waits end with.
+    pub fn fail(&self, rank: Rank) {
+        let _ = self.top_word(FAILED).compare_exchange(0, rank as u64 + 1, SeqCst, SeqCst);
+    }
+
+    /// Whether the rank has said that it left.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.line(rank, 8).load(SeqCst) == LEFT
+    }
+
+    /// Whether the rank was ever there.
+    pub fn has_joined(&self, rank: Rank) -> bool {
+        self.line(rank, 8).load(SeqCst) != JOINING
+    }
+
+    /// From here on notices by itself when the process of a rank ends.
+    pub fn watch(&self, me: Rank) -> Result<(), FabricError> {
+        let mut processes = Vec::with_capacity(self.ranks());
+        for rank in 0..self.ranks() {
+            let number = self.line(rank, 0).load(SeqCst);
+            let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
+            let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(fd) => processes.push(fd),
+                Err(rustix::io::Errno::SRCH) => {
+                    self.fail(rank);
+                    return Err(FabricError::PeerDied { rank });
+                }
+                Err(errno) => {
+                    return Err(system(format!("pidfd_open failed for process {number}, rank {rank}"), errno.into()));
+                }
+            }
+        }
+        tracing::debug!(rank = me, ranks = self.ranks(), "watching the processes of all ranks");
+        let _ = self.processes.set(processes.into());
+        Ok(())
+    }
+
+    /// An error if a wait for `whom` cannot end any more.
+    pub fn vain(&self, me: Rank, whom: Awaited) -> Result<(), FabricError> {
+        if let Some(rank) = self.dead(me) {
+            return Err(FabricError::PeerDied { rank });
+        }
+        match whom {
+            Awaited::Rank(rank) if rank < self.ranks() && self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first rank that died. Noticing it tells all others.
+    fn dead(&self, me: Rank) -> Option<Rank> {
+        let failed = || (self.top_word(FAILED).load(SeqCst) as Rank).checked_sub(1);
+        if let Some(rank) = failed() {
+            return Some(rank);
+        }
+        let processes = self.processes.get()?;
+        let mut polled: Vec<_> = processes.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        if poll(&mut polled, Some(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0) == 0 {
+            return None;
+        }
+        let ended = |rank: &Rank| !polled[*rank].revents().is_empty() && !self.has_left(*rank);
+        let rank = (0..self.ranks()).find(ended)?;
+        tracing::warn!(rank = me, dead = rank, "a rank died; telling the others");
+        self.fail(rank);
+        failed()
+    }
+
+    /// [`transom_windows::Exchange::barrier`]. `barrier` is the rank's own, the same at every call.
+    #[inline]
+    pub fn sync(&self, me: Rank, barrier: &mut Barrier) -> Result<(), FabricError> {
+        barrier.wait(&Rounds { control: self, me }).map_err(|error| match error {
+            transom_locks::Error::Words(error) => error,
+            other => corrupt(other.to_string()),
+        })
+    }
+
+    /// [`transom_windows::Exchange::all_gather`]: mailboxes, written between two barriers.
+    pub fn all_gather(&self, me: Rank, barrier: &mut Barrier, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        if mine.len() as u64 > LONGEST {
+            let why = format!("{} bytes are more than the {LONGEST} that an exchange can carry", mine.len());
+            return Err(corrupt(why));
+        }
+        let mut gathered = vec![Vec::new(); self.ranks()];
+        let mut lens = vec![u64::MAX; self.ranks()];
+        let mut sent = 0;
+        while lens.iter().zip(&gathered).any(|(&len, got)| (got.len() as u64) < len) {
+            let part = &mine[sent.min(mine.len())..mine.len().min(sent + MAILBOX - 8)];
+            sent += part.len();
+            self.mailbox(me).write(mine.len() as u64, part)?;
+            self.sync(me, barrier)?;
+            for rank in 0..self.ranks() {
+                lens[rank] = self.mailbox(rank).read(&mut gathered[rank])?;
+            }
+            self.sync(me, barrier)?;
+        }
+        Ok(gathered)
+    }
+
+    fn top_word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
+        self.top.word(offset).expect("the top is laid out")
+    }
+
+    fn line(&self, rank: Rank, offset: usize) -> &std::sync::atomic::AtomicU64 {
+        self.blocks[rank].word(status_line(self.ranks()) + offset).expect("blocks are laid out")
+    }
+
+    fn mailbox(&self, rank: Rank) -> Mailbox<'_> {
+        Mailbox { block: &self.blocks[rank], rank, at: status_line(self.ranks()) + 64 }
+    }
+}
+
+/// `{length of the whole message, the next part of it}`.
+struct Mailbox<'c> {
+    block: &'c View,
+    rank: Rank,
+    at: usize,
+}
+
+impl Mailbox<'_> {
+    fn write(&self, len: u64, part: &[u8]) -> Result<(), FabricError> {
+        self.block.word(self.at)?.store(len, SeqCst);
+        let to = self.block.bytes(self.at + 8, part.len())?;
+        // SAFETY: inside the block, as just checked; mailboxes are only accessed by `copy`.
+        unsafe { copy::to_shared(to, part) };
+        Ok(())
+    }
+
+    /// Appends the part that lies here, and returns the length of the whole.
+    fn read(&self, got: &mut Vec<u8>) -> Result<u64, FabricError> {
+        let len = self.block.word(self.at)?.load(SeqCst);
+        let Some(rest) = len.checked_sub(got.len() as u64).filter(|_| len <= LONGEST) else {
+            return Err(corrupt(format!("rank {} announces a message of {len} bytes", self.rank)));
+        };
+        let begin = got.len();
+        got.resize(begin + (rest as usize).min(MAILBOX - 8), 0);
+        let from = self.block.bytes(self.at + 8, got.len() - begin)?;
+        // SAFETY: as in `write`.
+        unsafe { copy::from_shared(from, &mut got[begin..]) };
+        Ok(len)
+    }
+}
+
+/// The words of the exchange's barrier.
+struct Rounds<'c> {
+    control: &'c Control,
+    me: Rank,
+}
+
+impl Words for Rounds<'_> {
+    type Error = FabricError;
+    type Pending = u64;
+
+    fn rank(&self) -> Rank {
+        self.me
+    }
+
+    fn ranks(&self) -> usize {
+        self.control.ranks()
+    }
+
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, FabricError> {
+        crate::fabric::cas(&self.control.blocks[at.rank], at.word * 8, expected, new)
+    }
+
+    fn start_add(&self, at: At, delta: u64) -> Result<u64, FabricError> {
+        crate::fabric::add(&self.control.blocks[at.rank], at.word * 8, delta)
+    }
+
+    fn finish(&self, pending: u64) -> Result<u64, FabricError> {
+        Ok(pending)
+    }
+
+    fn post(&self, at: At, value: u64) -> Result<(), FabricError> {
+        crate::fabric::post(&self.control.blocks[at.rank], at.word * 8, value)
+    }
+
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
+        let view = &self.control.blocks[self.me];
+        let vain = || self.control.vain(self.me, on);
+        bell::wait(view, view.word(word * 8)?, self.control.patience, until, vain)
+    }
+}
+
+fn corrupt(why: String) -> FabricError {
+    FabricError::Corrupt { why }
+}

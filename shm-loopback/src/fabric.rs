@@ -1,0 +1,291 @@
+//! The provider: a remote operation is the origin's own load, store or instruction on the target's memory.
+
+use crate::bell::{self, Patience};
+use crate::control::Control;
+use crate::memory::{Memory, View};
+use crate::copy;
+use rustix::fs::MemfdFlags;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use transom_locks::{Awaited, Barrier, Rank};
+use transom_windows::{Exchange, Fabric, FabricError};
+
+/// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone.
+/// When the last clone and window of a rank are gone, the rank has left the job; when that happens in a panic, or the
+/// process ends without it, the rank died.
+///
+/// # Examples
+/// ```
+/// use transom_shm_loopback::Loopback;
+/// use transom_windows::Exchange;
+///
+/// let mut ranks = Loopback::threads(2)?.into_iter();
+/// let (zero, one) = (ranks.next().unwrap(), ranks.next().unwrap());
+/// let other = std::thread::spawn(move || one.all_gather(b"one").unwrap());
+/// assert_eq!(zero.all_gather(b"zero")?, [&b"zero"[..], b"one"]);
+/// assert_eq!(other.join().unwrap(), [&b"zero"[..], b"one"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Loopback(Arc<Membership>);
+
+/// One rank's membership of its job.
+struct Membership {
+    rank: Rank,
+    control: Arc<Control>,
+    patience: Patience,
+    exchange: Mutex<Barrier>,
+    /// The blocks that ranks of this process registered, by tag.
+    blocks: Arc<Blocks>,
+    /// Whether regions are memfds, for other processes to open.
+    across_processes: bool,
+}
+
+type Blocks = Mutex<HashMap<u64, Weak<Memory>>>;
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.control.fail(self.rank);
+        }
+        self.control.leave(self.rank);
+        tracing::debug!(rank = self.rank, "left the job");
+    }
+}
+
+impl Loopback {
+    /// A job of one rank, this thread.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory.
+    pub fn alone() -> Result<Self, FabricError> {
+        Ok(Self::threads(1)?.remove(0))
+    }
+
+    /// A job whose ranks are threads of this process: one handle for each, to be moved into its thread.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory.
+    pub fn threads(ranks: usize) -> Result<Vec<Self>, FabricError> {
+        let memory = Arc::new(Memory::heap(Control::bytes(ranks)?, fresh_tag())?);
+        let control = Arc::new(Control::create(memory, ranks));
+        let blocks = Arc::new(Blocks::default());
+        (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false)).collect()
+    }
+
+    /// A rank of a job of processes; collective.
+    pub(crate) fn process(rank: Rank, control: Control) -> Result<Self, FabricError> {
+        let member = Self::member(rank, Arc::new(control), Arc::default(), true)?;
+        member.barrier()?; // everyone has written its process number
+        member.0.control.watch(rank)?;
+        member.barrier()?; // everyone watches, before anyone can leave
+        Ok(member)
+    }
+
+    /// The rank's place in the exchange, which its threads take in turn.
+    fn exchange(&self) -> MutexGuard<'_, Barrier> {
+        self.0.exchange.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn member(rank: Rank, control: Arc<Control>, blocks: Arc<Blocks>, processes: bool) -> Result<Self, FabricError> {
+        control.enter(rank)?;
+        let (patience, exchange) = (Patience::new(control.ranks()), Mutex::new(control.barrier()));
+        Ok(Loopback(Arc::new(Membership { rank, control, patience, exchange, blocks, across_processes: processes })))
+    }
+}
+
+impl Exchange for Loopback {
+    fn rank(&self) -> Rank {
+        self.0.rank
+    }
+
+    fn size(&self) -> usize {
+        self.0.control.ranks()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.0.control.all_gather(self.0.rank, &mut self.exchange(), mine)
+    }
+
+    fn barrier(&self) -> Result<(), FabricError> {
+        self.0.control.sync(self.0.rank, &mut self.exchange())
+    }
+}
+
+/// Memory of this rank that others may reach by its key.
+pub struct Region {
+    view: View,
+    tag: u64,
+    blocks: Arc<Blocks>,
+    /// Kept open for as long as the key is good.
+    _fd: Option<OwnedFd>,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
+    }
+}
+
+/// What leads to a region: `{tag, pid, descriptor}`.
+struct Key {
+    tag: u64,
+    pid: u32,
+    fd: u32,
+}
+
+impl Key {
+    fn to_bytes(&self) -> Vec<u8> {
+        [&self.tag.to_le_bytes()[..], &self.pid.to_le_bytes(), &self.fd.to_le_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (tag, rest) = bytes.split_first_chunk()?;
+        let (pid, rest) = rest.split_first_chunk()?;
+        let fd = u32::from_le_bytes(rest.try_into().ok()?);
+        Some(Key { tag: u64::from_le_bytes(*tag), pid: u32::from_le_bytes(*pid), fd })
+    }
+}
+
+/// A number that no other block has.
+pub(crate) fn fresh_tag() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+impl Fabric for Loopback {
+    type Region = Region;
+    type Remote = View;
+    type Pending = u64;
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+        let tag = fresh_tag();
+        let (memory, fd) = if self.0.across_processes {
+            let (memory, fd) = Memory::create(bytes, tag, MemfdFlags::CLOEXEC)?;
+            (memory, Some(fd))
+        } else {
+            (Memory::heap(bytes, tag)?, None)
+        };
+        let memory = Arc::new(memory);
+        let blocks = self.0.blocks.clone();
+        blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(tag, Arc::downgrade(&memory));
+        let number = fd.as_ref().map_or(0, |fd| fd.as_raw_fd() as u32);
+        let key = Key { tag, pid: std::process::id(), fd: number }.to_bytes();
+        Ok((Region { view: View::whole(&memory), tag, blocks, _fd: fd }, key))
+    }
+
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
+        let bad_key = |why, source| FabricError::BadKey { rank, why, source };
+        let key = Key::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len()), None))?;
+        let here = self.0.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key.tag).cloned();
+        let memory = match here.and_then(|memory| memory.upgrade()) {
+            Some(memory) if memory.len() == bytes => memory,
+            Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
+            None if self.0.across_processes => {
+                let opened = Memory::open_of(key.pid, key.fd, bytes, key.tag);
+                Arc::new(opened.map_err(|(why, source)| bad_key(why, source))?)
+            }
+            None => return Err(bad_key("it is no longer registered".into(), None)),
+        };
+        Ok(View::whole(&memory))
+    }
+
+    #[inline(always)]
+    fn put(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        let shared = to.bytes(offset, source.len())?;
+        // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
+        unsafe { copy::to_shared(shared, source) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        let shared = from.bytes(offset, into.len())?;
+        // SAFETY: as for `put`.
+        unsafe { copy::from_shared(shared, into) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn cas(&self, at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
+        cas(at, offset, expected, new)
+    }
+
+    #[inline(always)]
+    fn start_add(&self, at: &View, offset: usize, delta: u64) -> Result<u64, FabricError> {
+        add(at, offset, delta)
+    }
+
+    #[inline(always)]
+    fn finish(&self, pending: u64) -> Result<u64, FabricError> {
+        Ok(pending)
+    }
+
+    #[inline(always)]
+    fn post(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+        post(at, offset, value)
+    }
+
+    #[inline(always)]
+    fn wait(
+        &self,
+        on: &Region,
+        offset: usize,
+        whom: Awaited,
+        until: impl Fn(u64) -> bool,
+    ) -> Result<u64, FabricError> {
+        let word = on.view.word(offset)?;
+        bell::wait(&on.view, word, self.0.patience, until, || self.0.control.vain(self.0.rank, whom))
+    }
+
+    #[inline(always)]
+    fn load(&self, from: &Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.get(&from.view, offset, into)
+    }
+
+    #[inline(always)]
+    fn store(&self, to: &Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.put(&to.view, offset, source)
+    }
+
+    /// Stores become visible by themselves, in order; the fence waits until they have.
+    #[inline(always)]
+    fn flush(&self, _: &View) -> Result<(), FabricError> {
+        fence(SeqCst);
+        Ok(())
+    }
+
+    /// Every verb is at least a release operation: nothing is left to do.
+    #[inline(always)]
+    fn order(&self, _: &View) -> Result<(), FabricError> {
+        Ok(())
+    }
+}
+
+#[inline(always)]
+pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
+    let found = match at.word(offset)?.compare_exchange(expected, new, SeqCst, SeqCst) {
+        Ok(found) => {
+            bell::ring(at.header());
+            found
+        }
+        Err(found) => found,
+    };
+    Ok(found)
+}
+
+#[inline(always)]
+pub(crate) fn add(at: &View, offset: usize, delta: u64) -> Result<u64, FabricError> {
+    let found = at.word(offset)?.fetch_add(delta, SeqCst);
+    bell::ring(at.header());
+    Ok(found)
+}
+
+#[inline(always)]
+pub(crate) fn post(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+    at.word(offset)?.store(value, SeqCst);
+    bell::ring(at.header());
+    Ok(())
+}

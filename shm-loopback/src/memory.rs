@@ -1,0 +1,229 @@
+//! Shared memory: a memfd mapped here and reached by descriptor, or, for ranks that are threads, a heap block.
+//!
+//! A block begins with a header of one cache line (who made it, its size, and the bell on which its owner sleeps);
+//! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
+
+use crate::system;
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use transom_windows::FabricError;
+
+/// Written at the beginning of every block; the last byte is the version of the layout.
+const MAGIC: u64 = u64::from_be_bytes(*b"transom\x01");
+
+/// The first cache line of a block.
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    magic: AtomicU64,
+    /// Tells blocks apart: a key must lead to the block it was made for.
+    tag: AtomicU64,
+    /// Bytes after the header.
+    bytes: AtomicU64,
+    /// Threads of the owner that sleep, or are about to, until a word here changes.
+    pub sleepers: AtomicU32,
+    /// Counts the rings; what a sleeper's futex watches.
+    pub bell: AtomicU32,
+}
+
+/// Bytes of the header.
+pub(crate) const HEADER: usize = size_of::<Header>();
+const _: () = assert!(HEADER == 64 && align_of::<Header>() == 64);
+
+/// A block, mapped or allocated here.
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    /// Bytes after the header.
+    bytes: usize,
+    backing: Backing,
+}
+
+enum Backing {
+    /// Unmapped when dropped.
+    Mapped { _map: MmapRaw },
+    Heap(Layout),
+}
+
+// SAFETY: the block is reached only through atomics and the copies of `copy.rs`, from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// A zeroed memfd of `bytes` after the header, sealed in size, and its mapping.
+    pub fn create(bytes: usize, tag: u64, flags: MemfdFlags) -> Result<(Self, OwnedFd), FabricError> {
+        let all = bytes.checked_add(HEADER).filter(|&all| all <= isize::MAX as usize);
+        let failed = |call: &str, source: rustix::io::Errno| {
+            system(format!("{call} failed for {bytes} bytes of shared memory"), source.into())
+        };
+        let all = all.ok_or_else(|| failed("ftruncate", rustix::io::Errno::NOMEM))?;
+        let fd = rustix::fs::memfd_create("transom", flags | MemfdFlags::ALLOW_SEALING)
+            .map_err(|errno| failed("memfd_create", errno))?;
+        rustix::fs::ftruncate(&fd, all as u64).map_err(|errno| failed("ftruncate", errno))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|errno| failed("sealing", errno))?;
+        let memory = Self::map(fd.as_fd(), all)?;
+        memory.sign(tag);
+        Ok((memory, fd))
+    }
+
+    /// Maps a descriptor that somebody else made: its size must be sealed, and the header must be ours.
+    pub fn open(fd: BorrowedFd<'_>, bytes: usize, tag: u64) -> Result<Self, String> {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| format!("it is no memfd ({errno})"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err("its size is not sealed".into());
+        }
+        let size = rustix::fs::fstat(fd).map_err(|errno| format!("fstat: {errno}"))?.st_size as u64;
+        let all = bytes.checked_add(HEADER).filter(|&all| all as u64 == size);
+        let all = all.ok_or_else(|| format!("it has {size} bytes, and {bytes} after a header were announced"))?;
+        let memory = Self::map(fd, all).map_err(|error| error.to_string())?;
+        memory.check(tag)?;
+        Ok(memory)
+    }
+
+    /// Opens descriptor `fd` of process `pid`.
+    pub fn open_of(pid: u32, fd: u32, bytes: usize, tag: u64) -> Result<Self, (String, Option<std::io::Error>)> {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        let opened = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| (format!("cannot open {path}"), Some(errno.into())))?;
+        Self::open(opened.as_fd(), bytes, tag).map_err(|why| (format!("{path}: {why}"), None))
+    }
+
+    /// A zeroed block for ranks that are threads of this process.
+    pub fn heap(bytes: usize, tag: u64) -> Result<Self, FabricError> {
+        let no_memory = || {
+            let out = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            system(format!("cannot allocate {bytes} bytes for a thread's rank"), out)
+        };
+        let all = bytes.checked_add(HEADER).ok_or_else(no_memory)?;
+        let layout = Layout::from_size_align(all, align_of::<Header>()).map_err(|_| no_memory())?;
+        // SAFETY: the layout is not empty, it has a header.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_memory)?;
+        let memory = Memory { base, bytes, backing: Backing::Heap(layout) };
+        memory.sign(tag);
+        Ok(memory)
+    }
+
+    fn map(fd: BorrowedFd<'_>, all: usize) -> Result<Self, FabricError> {
+        let map = MmapOptions::new()
+            .len(all)
+            .map_raw(fd.as_raw_fd())
+            .map_err(|source| system(format!("mmap failed for {all} bytes of shared memory"), source))?;
+        let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is not at address 0");
+        Ok(Memory { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map } })
+    }
+
+    fn sign(&self, tag: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.header().tag.store(tag, Relaxed);
+        self.header().bytes.store(self.bytes as u64, Relaxed);
+        self.header().magic.store(MAGIC, Relaxed);
+    }
+
+    fn check(&self, tag: u64) -> Result<(), String> {
+        use std::sync::atomic::Ordering::Relaxed;
+        match self.header().magic.load(Relaxed) {
+            MAGIC => {}
+            magic if magic >> 8 == MAGIC >> 8 => {
+                let (theirs, ours) = (magic as u8, MAGIC as u8);
+                return Err(format!("its layout is version {theirs}, this library's is {ours}; build both alike"));
+            }
+            magic => return Err(format!("it begins with {magic:#x}, which is no memory of this library")),
+        }
+        let found = self.header().tag.load(Relaxed);
+        if found == tag { Ok(()) } else { Err(format!("its tag is {found:#x}, {tag:#x} was announced")) }
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: every block begins with a header, is aligned to it (a page, or the layout), and outlives `self`;
+        // the header is all atomics.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// Bytes after the header.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The first byte after the header.
+    pub fn start(&self) -> NonNull<u8> {
+        // SAFETY: the block has `HEADER + bytes` bytes.
+        unsafe { self.base.add(HEADER) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Backing::Heap(layout) = self.backing {
+            // SAFETY: allocated with this layout, and freed once.
+            unsafe { dealloc(self.base.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Part of a block, with the header whose bell its owner sleeps on: what operations work on.
+#[derive(Clone)]
+pub struct View {
+    start: NonNull<u8>,
+    len: usize,
+    header: NonNull<Header>,
+    /// Keeps all of the above mapped.
+    _memory: Arc<Memory>,
+}
+
+// SAFETY: as for `Memory`.
+unsafe impl Send for View {}
+// SAFETY: as for `Memory`.
+unsafe impl Sync for View {}
+
+impl View {
+    /// All bytes after the header.
+    pub(crate) fn whole(memory: &Arc<Memory>) -> Self {
+        let header = NonNull::from(memory.header());
+        View { start: memory.start(), len: memory.len(), header, _memory: memory.clone() }
+    }
+
+    /// A block within a block: at byte `offset` (after the outer header) begins a header of its own, `len` bytes
+    /// follow it.
+    ///
+    /// # Panics
+    /// If it does not lie within.
+    pub(crate) fn nested(memory: &Arc<Memory>, offset: usize, len: usize) -> Self {
+        assert!(offset.is_multiple_of(HEADER) && offset + HEADER + len <= memory.len(), "a block within its block");
+        // SAFETY: within the outer block by the assertion, so aligned to a cache line, and all atomics.
+        let (header, start) = unsafe { (memory.start().add(offset).cast(), memory.start().add(offset + HEADER)) };
+        View { start, len, header, _memory: memory.clone() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: kept mapped by `_memory`, all atomics.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The address of `len` bytes from `offset` on, if they are inside.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Result<*mut u8, FabricError> {
+        if offset <= self.len && len <= self.len - offset {
+            // SAFETY: inside the view, as just checked.
+            Ok(unsafe { self.start.add(offset).as_ptr() })
+        } else {
+            Err(FabricError::OutOfBounds { offset, len, size: self.len })
+        }
+    }
+
+    /// The word at byte `offset`.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
+        let at = self.bytes(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(FabricError::Misaligned { offset });
+        }
+        // SAFETY: inside and aligned (a view starts at a cache line), and only accessed atomically.
+        Ok(unsafe { &*at.cast::<AtomicU64>() })
+    }
+}

@@ -1,0 +1,71 @@
+//! Processes that ranks started and left behind.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
+use rustix::process::{child_subreaper, set_child_subreaper};
+use rustix::process::{pidfd_open, pidfd_send_signal, waitid, waitpid};
+use std::collections::HashSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// While it lives, orphans among this process's descendants become its children; when it is dropped, they end.
+pub(super) struct Orphans {
+    /// Children that were there before: not ours to end.
+    before: HashSet<Pid>,
+    was_subreaper: Option<Pid>,
+}
+
+impl Orphans {
+    pub fn adopt() -> io::Result<Self> {
+        let orphans = Orphans { before: children(), was_subreaper: child_subreaper()? };
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+        Ok(orphans)
+    }
+
+    /// Kills and reaps all children that were not there before; to be called when no rank is left. The children of
+    /// those that end become children in turn, so this goes on until there are none, or, if some cannot be killed,
+    /// for two seconds.
+    pub fn end(&self) {
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            let left: Vec<Pid> = children().difference(&self.before).copied().collect();
+            if left.is_empty() && (!self.before.is_empty() || no_children()) {
+                return;
+            }
+            for pid in left {
+                tracing::debug!(pid = pid.as_raw_pid(), "killing what a rank left behind");
+                // It is not reaped before the end of this, so the number is still its own.
+                let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+                let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+                let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&second));
+                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+        }
+        tracing::warn!("processes that ranks left behind could not be ended");
+    }
+}
+
+impl Drop for Orphans {
+    fn drop(&mut self) {
+        self.end();
+        let _ = set_child_subreaper(self.was_subreaper);
+    }
+}
+
+/// The children of all threads of this process; none where the kernel does not tell.
+fn children() -> HashSet<Pid> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(pid).collect::<Vec<_>>()).collect()
+}
+
+fn pid(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}
+
+/// A list of children may miss some while others end; this does not, but cannot tell which they are.
+fn no_children() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))
+}

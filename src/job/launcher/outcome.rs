@@ -1,0 +1,207 @@
+//! How a job ended, and why it could not be started.
+
+use crate::job::variables::VariableError;
+use std::fmt;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use transom_locks::Rank;
+use transom_windows::FabricError;
+
+/// How the ranks of a job ended.
+///
+/// # Examples
+/// ```
+/// let outcome = transom::Launch::new("true", 2).capture(true).run()?;
+/// assert_eq!((outcome.exit_code(), outcome.to_string().as_str()), (0, "all 2 ranks ended well"));
+/// # Ok::<(), transom::LaunchError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub(super) statuses: Vec<Status>,
+    pub(super) failure: Option<Failure>,
+    pub(super) output: Vec<Vec<u8>>,
+}
+
+/// How a rank's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// By itself, with a status; 0 if all went well.
+    Exited(i32),
+    /// By a signal, with its number.
+    Killed(i32),
+}
+
+/// What made a job fail: the first thing that went wrong, not what followed from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A rank failed, the first to do so.
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// How it ended.
+        status: Status,
+    },
+    /// The deadline passed.
+    Deadline {
+        /// The ranks that had not ended and were killed.
+        running: Vec<Rank>,
+    },
+    /// The launcher got a signal.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Nobody reads the launcher's stdout any more.
+    OutputClosed,
+}
+
+/// Why a job could not be started, or not be seen to its end. None of its ranks is running.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No ranks, or more than a lock can tell apart.
+    #[error("a job has 1 to {most} ranks, not {ranks}")]
+    Ranks {
+        /// The ranks asked for.
+        ranks: usize,
+        /// The most there can be.
+        most: usize,
+    },
+    /// The program could not be started.
+    #[error("rank {rank}: cannot start `{}`: {advice}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The rank that it was to be.
+        rank: Rank,
+        /// What is wrong and what to do.
+        advice: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A variable of the environment with a value that cannot be.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
+    /// What the ranks share could not be made.
+    #[error("what the ranks share cannot be made")]
+    Job(#[from] FabricError),
+    /// The output of the ranks could not be written.
+    #[error("the output of the ranks cannot be written: {0}")]
+    Output(#[source] io::Error),
+    /// The system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl Outcome {
+    /// Whether all ranks ended well, with status 0.
+    pub fn success(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    /// What made the job fail, if it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// How each rank ended.
+    pub fn statuses(&self) -> &[Status] {
+        &self.statuses
+    }
+
+    /// What a rank wrote to stdout and stderr, by whole lines in the order in which they came; empty if it was not
+    /// [captured](crate::Launch::capture).
+    pub fn output(&self, rank: Rank) -> &[u8] {
+        self.output.get(rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// The status for a launcher to exit with, as a shell has it: of the first rank that failed; 128 and the signal if
+    /// one ended it, or the launcher; 124 if the deadline passed; 141 (SIGPIPE) if nobody read the output.
+    pub fn exit_code(&self) -> u8 {
+        let code = match self.failure {
+            None => 0,
+            Some(Failure::Rank { status: Status::Exited(code), .. }) => code,
+            Some(Failure::Rank { status: Status::Killed(signal), .. } | Failure::Interrupted { signal }) => {
+                128 + signal
+            }
+            Some(Failure::Deadline { .. }) => 124,
+            Some(Failure::OutputClosed) => 141,
+        };
+        u8::try_from(code).unwrap_or(1)
+    }
+}
+
+impl Status {
+    /// Whether all went well.
+    pub fn success(self) -> bool {
+        self == Status::Exited(0)
+    }
+}
+
+impl From<ExitStatus> for Status {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Status::Exited(code),
+            (None, Some(signal)) => Status::Killed(signal),
+            // A process that was waited for has ended in one of the two ways.
+            (None, None) => Status::Exited(1),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.failure, self.statuses.len()) {
+            (Some(failure), _) => failure.fmt(f),
+            (None, 1) => f.write_str("the only rank ended well"),
+            (None, ranks) => write!(f, "all {ranks} ranks ended well"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Rank { rank, status } => write!(f, "rank {rank} {status}"),
+            Failure::Deadline { running } => match running.as_slice() {
+                [] => f.write_str("the deadline passed before all output was written"),
+                [rank] => write!(f, "the deadline passed; rank {rank} had not ended"),
+                ranks => {
+                    let ranks: Vec<_> = ranks.iter().map(Rank::to_string).collect();
+                    write!(f, "the deadline passed; ranks {} had not ended", ranks.join(", "))
+                }
+            },
+            Failure::Interrupted { signal } => write!(f, "ended by {}", Named(*signal)),
+            Failure::OutputClosed => f.write_str("nobody reads the output any more"),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Status::Exited(code) => write!(f, "exited with status {code}"),
+            Status::Killed(signal) => write!(f, "was killed by {}", Named(*signal)),
+        }
+    }
+}
+
+/// A signal by number and name.
+struct Named(i32);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match signal_hook::low_level::signal_name(self.0) {
+            Some(name) => write!(f, "signal {} ({name})", self.0),
+            None => write!(f, "signal {}", self.0),
+        }
+    }
+}

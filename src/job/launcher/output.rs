@@ -1,0 +1,277 @@
+//! What the ranks write: taken from their pipes, cut into lines, and written again without ever blocking the launcher.
+
+use super::ranks::Pipes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use transom_locks::Rank;
+
+/// A longer line is passed on in parts, which other lines may come between: a rank that writes no newlines at all must
+/// not fill the memory.
+const LONGEST_LINE: usize = 64 << 20;
+/// No more is read while this much waits to be written; the ranks then wait in their writes.
+const ENOUGH: usize = 1 << 20;
+/// What one write may carry to a pipe that `poll` says is ready and not block, nor be mixed with what others write to
+/// it (`PIPE_BUF`).
+const PORTION: usize = 4096;
+const READ: usize = 64 << 10;
+
+/// The ranks' pipes and what came out of them.
+pub(super) struct Output {
+    /// Two for each rank, in order.
+    sources: Vec<Source>,
+    sink: Sink,
+    tag: bool,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+struct Source {
+    rank: Rank,
+    stream: Stream,
+    pipe: Option<OwnedFd>,
+    /// The line that has not ended.
+    line: Vec<u8>,
+    /// A part of that line was passed on already.
+    begun: bool,
+}
+
+enum Sink {
+    Kept(Vec<Vec<u8>>),
+    Forwarded(Queue),
+}
+
+/// Both streams in one queue, so that they reach a terminal in the order in which they came, and never mixed in a line.
+struct Queue {
+    /// This process's stdout and stderr, while they can be written to.
+    outlets: [Option<OwnedFd>; 2],
+    lines: VecDeque<(Stream, Vec<u8>)>,
+    bytes: usize,
+    /// How much of the first is written.
+    written: usize,
+}
+
+impl Output {
+    pub fn new(ranks: usize, pipes: Vec<Pipes>, tag: bool, keep: bool) -> io::Result<Self> {
+        let mut sources = Vec::with_capacity(2 * ranks);
+        for (rank, pipes) in pipes.into_iter().enumerate() {
+            for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
+                rustix::io::ioctl_fionbio(&pipe, true)?;
+                sources.push(Source { rank, stream, pipe: Some(pipe), line: Vec::new(), begun: false });
+            }
+        }
+        let sink = if keep { Sink::Kept(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
+        Ok(Output { sources, sink, tag, buffer: vec![0; READ] })
+    }
+
+    /// The pipes to be read now, by number.
+    pub fn pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
+        let room = match &self.sink {
+            Sink::Kept(_) => true,
+            Sink::Forwarded(queue) => queue.bytes < ENOUGH,
+        };
+        let open = self.sources.iter().enumerate().filter(move |_| room);
+        open.filter_map(|(number, source)| Some((number, source.pipe.as_ref()?.as_fd())))
+    }
+
+    /// Reads once from a pipe, if something is there.
+    pub fn read(&mut self, number: usize) -> usize {
+        let source = &mut self.sources[number];
+        let Some(pipe) = &source.pipe else { return 0 };
+        match rustix::io::read(pipe, &mut self.buffer[..]) {
+            Ok(0) => {
+                source.pipe = None;
+                source.complete(self.tag, &mut self.sink);
+                0
+            }
+            Ok(read) => {
+                source.take(&self.buffer[..read], self.tag, &mut self.sink);
+                read
+            }
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(error) => {
+                tracing::warn!(rank = source.rank, %error, "a rank's output cannot be read any more");
+                source.pipe = None;
+                source.complete(self.tag, &mut self.sink);
+                0
+            }
+        }
+    }
+
+    /// Reads what a rank that ended has written, and completes its last line. What processes that it left behind write
+    /// to its pipes is passed on as well, but not waited for.
+    pub fn finish(&mut self, rank: Rank) {
+        for number in [2 * rank, 2 * rank + 1] {
+            let there = self.sources[number].pipe.as_ref().map(rustix::io::ioctl_fionread);
+            let mut left = there.and_then(Result::ok).unwrap_or(0) as usize;
+            while left > 0 {
+                match self.read(number) {
+                    0 => break,
+                    read => left = left.saturating_sub(read),
+                }
+            }
+            self.sources[number].complete(self.tag, &mut self.sink);
+        }
+    }
+
+    /// Ends the reading, when no rank is left: others that have the pipes may hold them open for ever.
+    pub fn close(&mut self) {
+        for rank in 0..self.sources.len() / 2 {
+            self.finish(rank);
+        }
+        self.sources.iter_mut().for_each(|source| source.pipe = None);
+    }
+
+    /// A line of the launcher's own, for stderr.
+    pub fn say(&mut self, line: &str) {
+        if let Sink::Forwarded(queue) = &mut self.sink {
+            queue.push(Stream::Stderr, &[format!("transom: {line}\n").as_bytes()]);
+        }
+    }
+
+    /// What must be ready before more can be written; none if all is.
+    pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
+        match &self.sink {
+            Sink::Kept(_) => None,
+            Sink::Forwarded(queue) => queue.lines.front().and_then(|(stream, _)| queue.outlet(*stream)),
+        }
+    }
+
+    /// Writes what can be written now. An error is of stdout, which is then closed for good.
+    pub fn write(&mut self) -> io::Result<()> {
+        match &mut self.sink {
+            Sink::Kept(_) => Ok(()),
+            Sink::Forwarded(queue) => queue.write(),
+        }
+    }
+
+    /// What was kept of each rank.
+    pub fn kept(self) -> Vec<Vec<u8>> {
+        match self.sink {
+            Sink::Kept(kept) => kept,
+            Sink::Forwarded(_) => Vec::new(),
+        }
+    }
+}
+
+impl Source {
+    fn take(&mut self, bytes: &[u8], tag: bool, sink: &mut Sink) {
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let (ended, rest) = bytes.split_at(whole);
+        if !ended.is_empty() {
+            self.line.extend_from_slice(ended);
+            self.pass_on(tag, sink);
+        }
+        self.line.extend_from_slice(rest);
+        if self.line.len() > LONGEST_LINE {
+            self.pass_on(tag, sink);
+        }
+    }
+
+    fn complete(&mut self, tag: bool, sink: &mut Sink) {
+        if self.begun || !self.line.is_empty() {
+            self.line.push(b'\n');
+            self.pass_on(tag, sink);
+        }
+    }
+
+    fn pass_on(&mut self, tag: bool, sink: &mut Sink) {
+        let tag = if tag { format!("[{}] ", self.rank) } else { String::new() };
+        let lines: Vec<&[u8]> = match tag.is_empty() {
+            true => vec![&self.line],
+            false => {
+                let lines = self.line.split_inclusive(|byte| *byte == b'\n');
+                lines.flat_map(|line| [tag.as_bytes(), line]).skip(self.begun.into()).collect()
+            }
+        };
+        match sink {
+            Sink::Kept(kept) => kept[self.rank].extend(lines.into_iter().flatten()),
+            Sink::Forwarded(queue) => queue.push(self.stream, &lines),
+        }
+        self.begun = self.line.last() != Some(&b'\n');
+        self.line.clear();
+    }
+}
+
+impl Queue {
+    fn new() -> io::Result<Self> {
+        let mut stdout = io::stdout();
+        // What this process has printed itself comes before what its ranks print.
+        let _ = stdout.flush();
+        let outlets = [stdout.as_fd().try_clone_to_owned()?, io::stderr().as_fd().try_clone_to_owned()?];
+        Ok(Queue { outlets: outlets.map(Some), lines: VecDeque::new(), bytes: 0, written: 0 })
+    }
+
+    fn outlet(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        self.outlets[stream as usize].as_ref().map(OwnedFd::as_fd)
+    }
+
+    fn push(&mut self, stream: Stream, parts: &[&[u8]]) {
+        if self.outlet(stream).is_none() {
+            return;
+        }
+        if self.lines.back().is_none_or(|(last, _)| *last != stream) {
+            self.lines.push_back((stream, Vec::new()));
+        }
+        if let Some((_, lines)) = self.lines.back_mut() {
+            for part in parts {
+                lines.extend_from_slice(part);
+                self.bytes += part.len();
+            }
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while let Some((stream, lines)) = self.lines.front() {
+            let (stream, rest) = (*stream, &lines[self.written..]);
+            let outlet = self.outlet(stream).filter(|_| !rest.is_empty());
+            let Some(outlet) = outlet else {
+                self.bytes -= rest.len();
+                self.written = 0;
+                self.lines.pop_front();
+                continue;
+            };
+            if !ready(outlet) {
+                return Ok(());
+            }
+            match rustix::io::write(outlet, portion(rest)) {
+                Ok(written) => {
+                    self.bytes -= written;
+                    self.written += written;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => {
+                    self.outlets[stream as usize] = None;
+                    // Nobody can be told that stderr is gone, and the job can go on without it.
+                    if stream == Stream::Stdout {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a write would not block, or would fail at once.
+fn ready(fd: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&now)) != Ok(0)
+}
+
+/// As many whole lines as fit into one portion, or a portion of a line that does not.
+fn portion(bytes: &[u8]) -> &[u8] {
+    if bytes.len() <= PORTION {
+        return bytes;
+    }
+    let whole = bytes[..PORTION].iter().rposition(|byte| *byte == b'\n');
+    &bytes[..whole.map_or(PORTION, |last| last + 1)]
+}

@@ -1,0 +1,133 @@
+//! The processes of the ranks: starting them, sending signals to them, and that none is left.
+
+use super::{Launch, LaunchError, Status};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use transom_locks::Rank;
+use transom_shm_loopback::Job;
+
+/// The processes of all ranks. Those that have not ended are killed when it is dropped.
+pub(super) struct Ranks(Vec<Process>);
+
+/// The reading ends of a rank's stdout and stderr.
+pub(super) type Pipes = [OwnedFd; 2];
+
+struct Process {
+    child: Child,
+    /// Readable when the process has ended.
+    pidfd: OwnedFd,
+    status: Option<Status>,
+}
+
+impl Ranks {
+    /// Starts all of them. If one cannot be started, those before it are killed.
+    pub fn start(launch: &Launch, job: &Job) -> Result<(Self, Vec<Pipes>), LaunchError> {
+        let mut ranks = Ranks(Vec::with_capacity(launch.ranks));
+        let mut pipes = Vec::with_capacity(launch.ranks);
+        for rank in 0..launch.ranks {
+            let started = ranks.start_one(rank, launch, job);
+            pipes.push(started.map_err(|source| {
+                let advice = advice(&source, &launch.program, launch.ranks);
+                LaunchError::Start { program: launch.program.clone(), rank, advice, source }
+            })?);
+        }
+        Ok((ranks, pipes))
+    }
+
+    fn start_one(&mut self, rank: Rank, launch: &Launch, job: &Job) -> io::Result<Pipes> {
+        let mut command = Command::new(&launch.program);
+        command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
+        command.envs(job.environment(rank));
+        let stdin = if rank == 0 && !launch.capture { Stdio::inherit() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let launcher = getpid();
+        let die_with_launcher = move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // A launcher that died before the call above sends nothing.
+            if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+        };
+        // SAFETY: between fork and exec it makes two system calls and nothing else: it does not allocate, lock, or
+        // touch what another thread may have been changing.
+        unsafe { command.pre_exec(die_with_launcher) };
+        let mut child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
+        tracing::debug!(rank, pid = pid.as_raw_pid(), "rank started");
+        let missing = || io::Error::other("a pipe that was asked for is not there");
+        let pipes = (child.stdout.take(), child.stderr.take());
+        self.0.push(Process { child, pidfd, status: None });
+        Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
+    }
+
+    /// The ranks that have not ended, each with what becomes readable when it does.
+    pub fn running(&self) -> impl Iterator<Item = (Rank, BorrowedFd<'_>)> {
+        let running = self.0.iter().enumerate().filter(|(_, process)| process.status.is_none());
+        running.map(|(rank, process)| (rank, process.pidfd.as_fd()))
+    }
+
+    /// How a rank ended, if it has.
+    pub fn reap(&mut self, rank: Rank) -> io::Result<Option<Status>> {
+        let process = &mut self.0[rank];
+        if process.status.is_none() {
+            process.status = process.child.try_wait()?.map(Status::from);
+        }
+        Ok(process.status)
+    }
+
+    /// How all ranks ended, once they have.
+    pub fn statuses(&self) -> Option<Vec<Status>> {
+        self.0.iter().map(|process| process.status).collect()
+    }
+
+    /// To all that have not ended.
+    pub fn signal(&self, signal: Signal) {
+        for (rank, pidfd) in self.running() {
+            tracing::debug!(rank, signal = signal.as_raw(), "signal sent");
+            // It may have ended meanwhile.
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        for process in self.0.iter_mut().filter(|process| process.status.is_none()) {
+            let _ = process.child.wait();
+        }
+    }
+}
+
+/// What is wrong with a program that cannot be started, and what to do.
+fn advice(error: &io::Error, program: &Path, ranks: usize) -> String {
+    use rustix::io::Errno;
+    let shown = program.display();
+    let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT) if by_path && program.exists() => {
+            format!("no such program in PATH; the one in this folder is `./{shown}`")
+        }
+        Some(Errno::NOENT) if by_path => "no such program in PATH; is it built, and is the name right?".to_owned(),
+        Some(Errno::NOENT) if program.exists() => "the interpreter that its first line names is not there".to_owned(),
+        Some(Errno::NOENT) => "there is no such file; is it built, and is the path right?".to_owned(),
+        Some(Errno::ACCESS) if program.is_dir() => "it is a folder; name the program in it".to_owned(),
+        Some(Errno::ACCESS) => format!("it is not executable; `chmod +x {shown}` makes it so if it is a program"),
+        Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
+                                `#!/bin/sh`"
+            .to_owned(),
+        Some(Errno::MFILE | Errno::NFILE) => {
+            format!("too many open files: {ranks} ranks need {}; `ulimit -n` says and sets the limit", 3 * ranks + 32)
+        }
+        Some(Errno::AGAIN) => "too many processes; `ulimit -u` says and sets the limit".to_owned(),
+        Some(Errno::TOOBIG) => "its arguments and environment are too long".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,41 @@
+//! Signals to the launcher, as something that `poll` can wait for.
+
+use rustix::fd::{AsFd, BorrowedFd};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::io;
+use std::os::unix::net::UnixStream;
+
+/// While it lives, the signals that end a job are not this process's end.
+pub(super) struct Signals {
+    delivery: SignalDelivery<UnixStream, SignalOnly>,
+}
+
+impl Signals {
+    pub fn handle() -> io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        let ignored = ignored();
+        let obeyed = [SIGINT, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        // SIGCHLD too: where it is ignored, the system would reap the ranks before their status is read.
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, obeyed.chain([SIGTERM, SIGCHLD]))?;
+        Ok(Signals { delivery })
+    }
+
+    /// Readable when a signal has come.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.delivery.get_read().as_fd()
+    }
+
+    /// The signals that came and that ask for the job's end.
+    pub fn pending(&mut self) -> impl Iterator<Item = i32> {
+        self.delivery.pending().filter(|signal| *signal != SIGCHLD)
+    }
+}
+
+/// The set of signals that this process ignores, by bits; none if the system does not tell.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,237 @@
+//! The launcher's one loop: it sleeps until a rank ends or writes, a signal comes, or a time is up.
+
+use super::orphans::Orphans;
+use super::output::Output;
+use super::ranks::Ranks;
+use super::signals::Signals;
+use super::{Failure, LaunchError, Outcome, Status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use signal_hook::consts::SIGINT;
+use std::io;
+use std::time::{Duration, Instant};
+use transom_locks::Rank;
+use transom_shm_loopback::Job;
+
+/// How long a rank has to end after SIGTERM.
+const TERM_TO_KILL: Duration = Duration::from_secs(1);
+/// How long the rest of the output may take after the user has asked for the end.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+
+/// A job that runs. When it is dropped, ranks go before orphans, which some of them may become.
+pub(super) struct Watch {
+    job: Job,
+    ranks: Ranks,
+    output: Output,
+    signals: Option<Signals>,
+    orphans: Option<Orphans>,
+    grace: Duration,
+    deadline: Option<Instant>,
+    phase: Phase,
+    failure: Option<Failure>,
+    /// A signal asked for the end.
+    interrupted: bool,
+    /// When to leave unwritten what nobody reads.
+    give_up_output: Option<Instant>,
+}
+
+/// How far the ranks have been brought to their end.
+#[derive(Clone, Copy)]
+enum Phase {
+    Running,
+    /// One failed, the others may report it until then.
+    Grace(Instant),
+    /// They have got SIGTERM, and get SIGKILL then.
+    Terminating(Instant),
+    Killed,
+}
+
+/// What woke the launcher.
+enum Event {
+    Signal,
+    Writable,
+    Ended(Rank),
+    Readable(usize),
+}
+
+impl Watch {
+    pub fn new(
+        job: Job,
+        ranks: Ranks,
+        output: Output,
+        signals: Option<Signals>,
+        orphans: Option<Orphans>,
+        grace: Duration,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Watch {
+            job,
+            ranks,
+            output,
+            signals,
+            orphans,
+            grace,
+            deadline,
+            phase: Phase::Running,
+            failure: None,
+            interrupted: false,
+            give_up_output: None,
+        }
+    }
+
+    pub fn until_the_end(mut self) -> Result<Outcome, LaunchError> {
+        let statuses = loop {
+            if let Some(statuses) = self.ranks.statuses() {
+                break statuses;
+            }
+            self.turn()?;
+        };
+        self.orphans.iter().for_each(Orphans::end);
+        self.output.close();
+        self.write()?;
+        while self.output.awaited().is_some() && self.give_up_output.is_none_or(|until| Instant::now() < until) {
+            self.turn()?;
+        }
+        Ok(Outcome { statuses, failure: self.failure, output: self.output.kept() })
+    }
+
+    /// Sleeps until something happens, and does what is to be done about it.
+    fn turn(&mut self) -> Result<(), LaunchError> {
+        let events = self.sleep().map_err(|source| LaunchError::System { what: "waiting for the ranks", source })?;
+        self.hear_signals();
+        self.reap(events.iter().filter_map(|event| if let Event::Ended(rank) = event { Some(*rank) } else { None }))?;
+        for event in events {
+            if let Event::Readable(pipe) = event {
+                self.output.read(pipe);
+            }
+        }
+        self.keep_time();
+        self.write()
+    }
+
+    fn sleep(&self) -> io::Result<Vec<Event>> {
+        let mut watched: Vec<(Event, PollFd<'_>)> = Vec::new();
+        let event = |event, fd, flags| (event, PollFd::from_borrowed_fd(fd, flags));
+        watched.extend(self.signals.iter().map(|signals| event(Event::Signal, signals.fd(), PollFlags::IN)));
+        watched.extend(self.output.awaited().map(|fd| event(Event::Writable, fd, PollFlags::OUT)));
+        watched.extend(self.ranks.running().map(|(rank, fd)| event(Event::Ended(rank), fd, PollFlags::IN)));
+        watched.extend(self.output.pipes().map(|(pipe, fd)| event(Event::Readable(pipe), fd, PollFlags::IN)));
+        let (events, mut fds): (Vec<Event>, Vec<PollFd<'_>>) = watched.into_iter().unzip();
+        let left = self.next_time().map(|time| time.saturating_duration_since(Instant::now()));
+        // What is too long for the system is as good as no limit.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        let happened = events.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(happened.map(|(event, _)| event).collect())
+    }
+
+    /// When something is to be done even if nothing happens.
+    fn next_time(&self) -> Option<Instant> {
+        let running = self.ranks.running().next().is_some();
+        let next = match self.phase {
+            Phase::Grace(until) | Phase::Terminating(until) if running => Some(until),
+            _ => None,
+        };
+        let give_up = self.give_up_output.filter(|_| !running);
+        [next, give_up, self.deadline].into_iter().flatten().min()
+    }
+
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.deadline = None;
+            self.give_up_output = Some(now + LAST_OUTPUT);
+            let running = self.ranks.running().map(|(rank, _)| rank).collect();
+            self.fail(Failure::Deadline { running });
+            self.kill();
+        }
+        match self.phase {
+            Phase::Grace(until) if until <= now => self.terminate(),
+            Phase::Terminating(until) if until <= now => self.kill(),
+            _ => {}
+        }
+    }
+
+    fn hear_signals(&mut self) {
+        let heard: Vec<i32> = self.signals.iter_mut().flat_map(Signals::pending).collect();
+        for signal in heard {
+            tracing::debug!(signal, "the launcher got a signal");
+            // A terminal sends it to the ranks as well, whose end by it may be seen first.
+            if matches!(self.failure, Some(Failure::Rank { status: Status::Killed(by), .. }) if by == signal) {
+                self.failure = Some(Failure::Interrupted { signal });
+            }
+            self.fail(Failure::Interrupted { signal });
+            if self.interrupted && signal == SIGINT {
+                self.kill();
+                self.give_up_output = Some(Instant::now());
+            } else {
+                self.terminate();
+                self.give_up_output.get_or_insert(Instant::now() + TERM_TO_KILL + LAST_OUTPUT);
+            }
+            self.interrupted = true;
+        }
+    }
+
+    fn reap(&mut self, ended: impl Iterator<Item = Rank>) -> Result<(), LaunchError> {
+        let mut failed: Option<(Rank, Status)> = None;
+        for rank in ended {
+            let status = self.ranks.reap(rank);
+            let status = status.map_err(|source| LaunchError::System { what: "asking how a rank ended", source })?;
+            let Some(status) = status else { continue };
+            self.job.ended(rank, status.success());
+            tracing::debug!(rank, %status, "rank ended");
+            self.output.finish(rank);
+            // Of several that ended at once, one that was killed is rather the cause than one that saw it and gave up.
+            let cause = |status| matches!(status, Status::Killed(_));
+            if !status.success() && failed.is_none_or(|(_, first)| cause(status) && !cause(first)) {
+                failed = Some((rank, status));
+            }
+        }
+        if let Some((rank, status)) = failed {
+            self.hear_signals();
+            self.fail(Failure::Rank { rank, status });
+            if let Phase::Running = self.phase {
+                self.phase = Phase::Grace(Instant::now() + self.grace);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), LaunchError> {
+        while let Err(error) = self.output.write() {
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                return Err(LaunchError::Output(error));
+            }
+            // Stdout is closed now and its lines are dropped; what is for stderr is still to be written.
+            self.fail(Failure::OutputClosed);
+            self.terminate();
+        }
+        Ok(())
+    }
+
+    /// Says what made the job fail, if it is the first thing.
+    fn fail(&mut self, failure: Failure) {
+        if self.failure.is_none() {
+            if failure != Failure::OutputClosed {
+                self.output.say(&failure.to_string());
+            }
+            self.failure = Some(failure);
+        }
+    }
+
+    fn terminate(&mut self) {
+        if let Phase::Running | Phase::Grace(_) = self.phase {
+            self.ranks.signal(Signal::TERM);
+            self.phase = Phase::Terminating(Instant::now() + TERM_TO_KILL);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.ranks.signal(Signal::KILL);
+        self.phase = Phase::Killed;
+    }
+}

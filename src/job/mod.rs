@@ -1,0 +1,189 @@
+//! Being a rank: how a program finds its world, however it was started.
+
+pub mod launcher;
+pub mod variables;
+
+use crate::Window;
+use bytemuck::Pod;
+use launcher::{Launch, LaunchError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use transom_locks::Rank;
+use transom_shm_loopback::{Invitation, Loopback};
+use transom_windows::{Error, Exchange, FabricError};
+
+/// All ranks of a job, as one of them sees it. Dropping it and the windows made from it leaves the job.
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// println!("rank {} of {}", world.rank(), world.size());
+/// # Ok::<(), transom::StartError>(())
+/// ```
+pub struct World {
+    fabric: Loopback,
+    windows: AtomicU32,
+}
+
+impl World {
+    fn new(fabric: Loopback) -> Self {
+        World { fabric, windows: AtomicU32::new(0) }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> Rank {
+        self.fabric.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.fabric.size()
+    }
+
+    /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.
+    ///
+    /// # Errors
+    /// [`Error::Size`], [`Error::Fabric`]; see [`windows::Window::allocate`](transom_windows::Window::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// let totals = transom::threads(3, |world| -> Result<u64, transom::Error> {
+    ///     let mut window = world.allocate::<u64>(1)?;
+    ///     window.lock_shared(0)?.fetch_and_op(0, transom::Op::Sum, 1 + world.rank() as u64)?;
+    ///     window.fence()?;
+    ///     window.lock_shared(0)?.get_one(0)
+    /// })?;
+    /// assert!(totals.into_iter().all(|total| total.unwrap() == 1 + 2 + 3));
+    /// # Ok::<(), transom::StartError>(())
+    /// ```
+    pub fn allocate<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+        // Windows are made together, so every rank counts alike.
+        Window::allocate(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), len)
+    }
+
+    /// Collective: returns when every rank has called it. ceil(log2 ranks) posts.
+    ///
+    /// # Errors
+    /// [`FabricError::PeerDied`] or [`FabricError::PeerLeft`] if a rank can no longer call.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(4, |world| world.barrier().unwrap())?;
+    /// # Ok::<(), transom::StartError>(())
+    /// ```
+    pub fn barrier(&self) -> Result<(), FabricError> {
+        self.fabric.barrier()
+    }
+}
+
+/// The world of a program that something else starts: the job that a launcher (`transom run`) made this process a
+/// rank of, or a world of one if it was started alone. Collective; once a process.
+///
+/// # Errors
+/// [`StartError::Join`] if the launcher's invitation cannot be followed; [`StartError::Variable`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// assert_eq!(world.size(), 1); // no launcher started this example
+/// # Ok::<(), transom::StartError>(())
+/// ```
+pub fn init() -> Result<World, StartError> {
+    log_if_asked()?;
+    match Invitation::from_env().map_err(StartError::Join)? {
+        Some(invitation) => {
+            let fabric = invitation.join().map_err(StartError::Join)?;
+            tracing::info!(rank = fabric.rank(), size = fabric.size(), "joined the job");
+            Ok(World::new(fabric))
+        }
+        None => Ok(World::new(Loopback::alone().map_err(StartError::Join)?)),
+    }
+}
+
+/// The world of a program that starts itself. In a process that a launcher made a rank this is [`init`], whatever
+/// `ranks` says; otherwise this process becomes the launcher of `ranks` copies of itself, with the same arguments,
+/// and ends with the job's exit status: the call returns in the copies only.
+///
+/// # Errors
+/// As [`init`]; [`StartError::Launch`] if the copies cannot be started.
+///
+/// # Examples
+/// ```no_run
+/// let world = transom::start(4)?; // from here on there are four of us
+/// println!("rank {} of {}", world.rank(), world.size());
+/// # Ok::<(), transom::StartError>(())
+/// ```
+pub fn start(ranks: usize) -> Result<World, StartError> {
+    if Invitation::from_env().map_err(StartError::Join)?.is_some() {
+        return init();
+    }
+    log_if_asked()?;
+    let program = std::env::current_exe().map_err(StartError::Program)?;
+    let copies = Launch::new(program, ranks).args(std::env::args_os().skip(1));
+    let outcome = copies.reap_orphans(true).handle_signals(true).run()?;
+    std::process::exit(outcome.exit_code().into());
+}
+
+/// Runs `body` on `ranks` ranks that are threads of this process, for small examples, tests and debugging, and
+/// returns what each returned. Windows and calls are the same as between processes; a rank that panics has died.
+///
+/// # Errors
+/// [`StartError::Join`] if there is no memory; [`StartError::Variable`].
+///
+/// # Panics
+/// If a rank panicked, with its panic.
+///
+/// # Examples
+/// ```
+/// assert_eq!(transom::threads(3, |world| world.rank() * 10)?, [0, 10, 20]);
+/// # Ok::<(), transom::StartError>(())
+/// ```
+pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Result<Vec<R>, StartError> {
+    log_if_asked()?;
+    let fabrics = Loopback::threads(ranks).map_err(StartError::Join)?;
+    let body = &body;
+    Ok(std::thread::scope(|scope| {
+        let ranks: Vec<_> = fabrics
+            .into_iter()
+            .map(|fabric| {
+                let name = format!("rank {}", fabric.rank());
+                let rank = std::thread::Builder::new().name(name).spawn_scoped(scope, || body(World::new(fabric)));
+                rank.expect("the system gives a thread for each rank")
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    }))
+}
+
+/// Prints the events that TRANSOM_LOG asks for, unless the program has a subscriber of its own.
+fn log_if_asked() -> Result<(), StartError> {
+    use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+    if let Some(filter) = variables::get::<Targets>("TRANSOM_LOG")? {
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    }
+    Ok(())
+}
+
+/// Why a program has no world.
+///
+/// # Examples
+/// ```
+/// let error = transom::StartError::Join(transom::FabricError::PeerDied { rank: 1 });
+/// assert_eq!(error.to_string(), "cannot join the job: rank 1 died");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The job that this process was started for cannot be joined.
+    #[error("cannot join the job: {0}")]
+    Join(#[source] FabricError),
+    /// The ranks cannot be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The program cannot find itself to start copies.
+    #[error("cannot find the program to start copies of: {0}")]
+    Program(#[source] std::io::Error),
+    /// A TRANSOM_ variable says what cannot be.
+    #[error(transparent)]
+    Variable(#[from] variables::VariableError),
+}

@@ -1,0 +1,136 @@
+//! Every environment variable that transom reads, in one table: `transom info` prints it, and whoever reads a variable
+//! takes what to say about a bad value from it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// One row of [`TABLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Variable {
+    /// Its name, `TRANSOM_…`.
+    pub name: &'static str,
+    /// Whose it is to set.
+    pub set_by: SetBy,
+    /// What it does.
+    pub meaning: &'static str,
+    /// What a value looks like, for messages: "expected …".
+    pub expected: &'static str,
+    /// What holds if it is not set.
+    pub default: &'static str,
+}
+
+/// Who sets a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SetBy {
+    /// Whoever starts the program, as they wish.
+    User,
+    /// The launcher, for each rank; not to be set by hand.
+    Launcher,
+}
+
+/// All variables; a `TRANSOM_` name that is not here means nothing.
+///
+/// # Examples
+/// ```
+/// assert!(transom::variables::TABLE.iter().all(|variable| variable.name.starts_with("TRANSOM_")));
+/// ```
+pub const TABLE: &[Variable] = &[
+    Variable {
+        name: "TRANSOM_LOG",
+        set_by: SetBy::User,
+        meaning: "what is logged to stderr, by level and by crate",
+        expected: "a level or a list of crate=level, e.g. `info` or `warn,transom_shm_loopback=debug`",
+        default: "nothing is logged",
+    },
+    Variable {
+        name: "TRANSOM_GRACE",
+        set_by: SetBy::User,
+        meaning: "how long the other ranks may go on after the first failure, to report their own errors",
+        expected: "seconds, e.g. `2` or `0.5`",
+        default: "2",
+    },
+    Variable {
+        name: "TRANSOM_RANK",
+        set_by: SetBy::Launcher,
+        meaning: "which rank the process is",
+        expected: "a number below TRANSOM_SIZE",
+        default: "the only rank, of a job of its own",
+    },
+    Variable {
+        name: "TRANSOM_SIZE",
+        set_by: SetBy::Launcher,
+        meaning: "how many ranks the job has",
+        expected: "a number above 0",
+        default: "1",
+    },
+    Variable {
+        name: "TRANSOM_SHM",
+        set_by: SetBy::Launcher,
+        meaning: "the way to the memory that the ranks of a job share from the start",
+        expected: "a descriptor that the launcher passes on, and its tag",
+        default: "no such memory",
+    },
+];
+
+/// The value of a variable, or `None` if it is not set.
+///
+/// # Errors
+/// [`VariableError`] if it is set to something that `T` does not parse: a value that is there is never ignored.
+///
+/// # Examples
+/// ```
+/// use transom::variables::{Seconds, get};
+/// assert!(get::<Seconds>("TRANSOM_GRACE")?.is_none());
+/// # Ok::<(), transom::variables::VariableError>(())
+/// ```
+pub fn get<T: FromStr<Err: std::fmt::Display>>(name: &'static str) -> Result<Option<T>, VariableError> {
+    let Some(value) = std::env::var_os(name) else { return Ok(None) };
+    let error = |why: String| {
+        let expected = TABLE.iter().find(|row| row.name == name).map_or("another value", |row| row.expected);
+        VariableError { name, value: value.to_string_lossy().into_owned(), expected, why }
+    };
+    let text = value.to_str().ok_or_else(|| error("it is not UTF-8".to_owned()))?;
+    text.parse().map(Some).map_err(|why: T::Err| error(why.to_string()))
+}
+
+/// A variable with a value that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value:?}: {why}; expected {expected}")]
+#[non_exhaustive]
+pub struct VariableError {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What a value looks like.
+    pub expected: &'static str,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// A time in seconds, as users write it.
+///
+/// # Examples
+/// ```
+/// use transom::variables::Seconds;
+/// assert_eq!("0.5".parse::<Seconds>().unwrap().0.as_millis(), 500);
+/// assert!("-1".parse::<Seconds>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seconds(pub Duration);
+
+impl FromStr for Seconds {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // Beyond a year is a mistake, and would overflow when added to a clock.
+        let most = 365.0 * 24.0 * 3600.0;
+        match text.trim().parse::<f64>() {
+            Ok(seconds) if (0.0..=most).contains(&seconds) => Ok(Seconds(Duration::from_secs_f64(seconds))),
+            Ok(_) => Err("not between 0 and a year in seconds"),
+            Err(_) => Err("not a number of seconds"),
+        }
+    }
+}

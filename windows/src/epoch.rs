@@ -1,0 +1,211 @@
+//! Epochs: as long as one is open, it lends the targets it opened. Each borrows its window, so an operation outside
+//! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it, and the lock simply
+//! stays taken, which the next call on the same handle reports.
+
+use crate::segment::Segment;
+use crate::target::Target;
+use crate::window::{Core, Local};
+use crate::{Error, Fabric};
+use bytemuck::Pod;
+use std::ops::Deref;
+use transom_locks::{Ahead, PassiveLock, Rank};
+
+/// A locked target: derefs to the [`Target`] it opened, unlocks when dropped.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// let epoch = window.lock_exclusive(0)?;
+/// epoch.put(0, &[1])?;
+/// epoch.unlock()?; // or drop it; an error would then only be logged
+/// assert_eq!(window.lock_exclusive(0)?.get_one(0)?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LockEpoch<'w, T: Pod, F: Fabric> {
+    target: Target<'w, T, F>,
+    held: Held<'w, F>,
+    ahead: Ahead,
+}
+
+impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
+    #[inline]
+    pub(crate) fn new(target: Target<'w, T, F>, lock: &'w mut PassiveLock<Segment<F>>, ahead: Ahead) -> Self {
+        let what = What::One(target.rank());
+        LockEpoch { target, held: Held { lock, what }, ahead }
+    }
+
+    /// Who stood before this request when it took its place in the queue.
+    pub fn ahead(&self) -> Ahead {
+        self.ahead
+    }
+
+    /// Ends the epoch: what it put is visible to whoever locks the target next.
+    ///
+    /// # Errors
+    /// [`Error::Lock`] if a rank died that the unlock had to tell or hear from; [`Error::Fabric`].
+    #[inline]
+    pub fn unlock(mut self) -> Result<(), Error> {
+        let ordered = self.target.order();
+        let (window, rank) = (self.target.window(), self.target.rank());
+        self.held.release().map_err(|source| Error::Lock { window, rank, source })?;
+        ordered
+    }
+}
+
+impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
+    type Target = Target<'w, T, F>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.target
+    }
+}
+
+impl<T: Pod, F: Fabric> Drop for LockEpoch<'_, T, F> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.held.what != What::Nothing {
+            let _ = self.target.order();
+        }
+    }
+}
+
+/// Every target locked, shared; unlocks when dropped.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// use transom_windows::Op;
+/// let epoch = window.lock_all()?;
+/// for rank in 0..epoch.ranks() {
+///     epoch.target(rank)?.fetch_and_op(0, Op::Sum, 1)?;
+/// }
+/// epoch.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
+    core: &'w Core<T, F>,
+    held: Held<'w, F>,
+}
+
+impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
+    pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Segment<F>>) -> Self {
+        LockAllEpoch { core, held: Held { lock, what: What::All } }
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.core.data.remotes.len()
+    }
+
+    /// One of the targets.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`].
+    #[inline]
+    pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
+        Target::new(self.core, rank)
+    }
+
+    /// This rank's own part.
+    pub fn local(&self) -> Local<'_, T, F> {
+        Local { core: self.core }
+    }
+
+    /// Returns when this rank's earlier operations are visible at every target.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn flush_all(&self) -> Result<(), Error> {
+        (0..self.ranks()).try_for_each(|rank| self.target(rank)?.flush())
+    }
+
+    /// Ends the epoch.
+    ///
+    /// # Errors
+    /// As [`LockEpoch::unlock`].
+    pub fn unlock(mut self) -> Result<(), Error> {
+        let ordered = self.order_all();
+        let (window, rank) = (self.core.id, self.core.data.fabric.rank());
+        self.held.release().map_err(|source| Error::Lock { window, rank, source })?;
+        ordered
+    }
+
+    fn order_all(&self) -> Result<(), Error> {
+        (0..self.ranks()).try_for_each(|rank| self.target(rank)?.order())
+    }
+}
+
+impl<T: Pod, F: Fabric> Drop for LockAllEpoch<'_, T, F> {
+    fn drop(&mut self) {
+        if self.held.what != What::Nothing {
+            let _ = self.order_all();
+        }
+    }
+}
+
+/// The epoch between two fences: lends every target until the next call on the window.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// let epoch = window.fence()?;
+/// epoch.target(0)?.put(1, &[2])?;
+/// window.fence()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct FenceEpoch<'w, T, F: Fabric> {
+    pub(crate) core: &'w Core<T, F>,
+}
+
+impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
+    /// One of the targets.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`].
+    #[inline]
+    pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
+        Target::new(self.core, rank)
+    }
+
+    /// This rank's own part.
+    pub fn local(&self) -> Local<'_, T, F> {
+        Local { core: self.core }
+    }
+}
+
+/// What an epoch holds of its window's lock, let go once: by `release`, or when dropped.
+struct Held<'w, F: Fabric> {
+    lock: &'w mut PassiveLock<Segment<F>>,
+    what: What,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    One(Rank),
+    All,
+    Nothing,
+}
+
+impl<F: Fabric> Held<'_, F> {
+    #[inline]
+    fn release(&mut self) -> Result<(), transom_locks::Error<crate::FabricError>> {
+        match std::mem::replace(&mut self.what, What::Nothing) {
+            What::One(target) => self.lock.release_mut(target),
+            What::All => self.lock.release_all_mut(),
+            What::Nothing => Ok(()),
+        }
+    }
+}
+
+impl<F: Fabric> Drop for Held<'_, F> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::error!(%error, "an epoch was dropped, and its unlock failed");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Errors of windows: which window, which rank, where.
+
+use crate::FabricError;
+use transom_locks::Rank;
+
+/// Why a call on a window failed.
+///
+/// # Examples
+/// ```
+/// let error = transom_windows::Error::OutOfBounds { window: 1, rank: 2, offset: 9, len: 4, size: 10 };
+/// assert_eq!(error.to_string(), "window 1, rank 2: elements 9..13 are outside the 10 that it exposes");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Elements outside what the target exposes.
+    #[error("window {window}, rank {rank}: elements {offset}..{} are outside the {size} that it exposes", offset.saturating_add(*len))]
+    OutOfBounds {
+        /// The number of the window, in the order in which the job made them.
+        window: u32,
+        /// The target.
+        rank: Rank,
+        /// The first element.
+        offset: usize,
+        /// How many.
+        len: usize,
+        /// How many elements the target exposes.
+        size: usize,
+    },
+    /// A target outside `0..size`.
+    #[error("window {window}: there is no rank {rank}; ranks are 0 to {}", size - 1)]
+    NoSuchRank {
+        /// The window.
+        window: u32,
+        /// The rank named.
+        rank: Rank,
+        /// How many ranks share the window.
+        size: usize,
+    },
+    /// More memory than can be addressed, or none that can be divided into elements.
+    #[error("a window of {len} elements of {element} bytes cannot be made: {why}")]
+    Size {
+        /// Elements asked for.
+        len: usize,
+        /// Bytes each.
+        element: usize,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+    /// A lock call out of turn, too many ranks for the lock, or a peer that died while it was waited for.
+    #[error("window {window}, lock of rank {rank}: {source}")]
+    Lock {
+        /// The window.
+        window: u32,
+        /// The target.
+        rank: Rank,
+        /// What was wrong.
+        #[source]
+        source: transom_locks::Error<FabricError>,
+    },
+    /// The synchronisation of all ranks failed.
+    #[error("window {window}, {call}: {source}")]
+    Sync {
+        /// The window.
+        window: u32,
+        /// The call.
+        call: &'static str,
+        /// What was wrong.
+        #[source]
+        source: transom_locks::Error<FabricError>,
+    },
+    /// The provider failed.
+    #[error("window {window}, rank {rank}: {source}")]
+    Fabric {
+        /// The window.
+        window: u32,
+        /// The target.
+        rank: Rank,
+        /// What was wrong.
+        #[source]
+        source: FabricError,
+    },
+}
+
+impl Error {
+    /// The rank whose death or leaving made the call fail, if that is why.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::{Error, FabricError};
+    /// let error = Error::Fabric { window: 0, rank: 1, source: FabricError::PeerDied { rank: 3 } };
+    /// assert_eq!(error.lost_rank(), Some(3));
+    /// ```
+    pub fn lost_rank(&self) -> Option<Rank> {
+        let source = match self {
+            Error::Lock { source: transom_locks::Error::Words(source), .. }
+            | Error::Sync { source: transom_locks::Error::Words(source), .. }
+            | Error::Fabric { source, .. } => source,
+            _ => return None,
+        };
+        match source {
+            FabricError::PeerDied { rank } | FabricError::PeerLeft { rank } => Some(*rank),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a provider signs: registered memory reached by key, and the verbs on it.
+
+use std::io;
+use transom_locks::{Awaited, Rank};
+
+/// How ranks tell each other small things when they make something together: all that a window needs of a launcher.
+///
+/// # Examples
+/// A world of one needs no network:
+/// ```
+/// use transom_windows::{Exchange, FabricError};
+/// struct Alone;
+/// impl Exchange for Alone {
+///     fn rank(&self) -> usize { 0 }
+///     fn size(&self) -> usize { 1 }
+///     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> { Ok(vec![mine.to_vec()]) }
+/// }
+/// assert_eq!(Alone.all_gather(b"key").unwrap(), [b"key"]);
+/// ```
+pub trait Exchange {
+    /// The caller's rank.
+    fn rank(&self) -> Rank;
+
+    /// How many ranks there are.
+    fn size(&self) -> usize;
+
+    /// Collective: gives everyone's bytes to everyone, in the order of ranks. Lengths may differ. It also
+    /// synchronises: nobody returns before everybody has called.
+    ///
+    /// # Errors
+    /// [`FabricError::PeerDied`] or [`FabricError::PeerLeft`] if somebody can no longer call.
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError>;
+
+    /// Collective: returns when everybody has called it.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    fn barrier(&self) -> Result<(), FabricError> {
+        self.all_gather(&[]).map(drop)
+    }
+}
+
+/// A provider: memory of this rank that others may reach, memory of others that this rank may reach, and one-sided
+/// operations between them. Offsets are in bytes from the beginning of a region and are checked by the provider
+/// against the size it holds itself; nothing that a peer says is trusted as an index.
+///
+/// # What a provider signs
+/// 1. A `post` (or `cas`, `add`) to a rank is seen after every earlier put or post to that rank by the same caller.
+/// 2. [`flush`](Self::flush) returns when earlier operations on that memory are visible there;
+///    [`order`](Self::order) when they will be seen before any later verb of the caller, whatever its target.
+/// 3. A word is touched only by `cas`, `add`, `post` and `wait` of its fabric, by its own host too: CPU and NIC
+///    atomics never meet on one word.
+/// 4. Only 64-bit compare-and-swap and fetch-and-add exist (InfiniBand has no swap).
+/// 5. Busy is not an error. Errors are grouped by what they break ([`FabricError`]).
+/// 6. A peer that dies becomes an error naming the rank, in bounded time, at every call that needed it.
+///
+/// A provider over a network posts its operations: `put` may return when the bytes are copied out, and `start_add`
+/// hands back a ticket; what is pending owns what it needs, so that nothing dangles if a caller walks away.
+pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
+    /// Registered memory of this rank, and its right to be reached: dropping it withdraws both.
+    type Region: Send + Sync;
+    /// The right to reach a region of some rank (this one included).
+    type Remote: Send + Sync;
+    /// An addition under way.
+    type Pending;
+
+    /// Allocates and registers zeroed memory, beginning at a cache line; returns the key by which peers attach.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory.
+    fn allocate(&self, bytes: usize) -> Result<(Self::Region, Vec<u8>), FabricError>;
+
+    /// Makes the region of `bytes` bytes that `rank` registered under `key` reachable.
+    ///
+    /// # Errors
+    /// [`FabricError::BadKey`] if the key or what it leads to is not such a region.
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
+
+    /// Writes bytes. `source` may be used again when it returns; they are visible there after a flush.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`]; those of a peer. So for all the following.
+    fn put(&self, to: &Self::Remote, offset: usize, source: &[u8]) -> Result<(), FabricError>;
+
+    /// Reads bytes; they are there when it returns.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
+
+    /// Compare-and-swap of an aligned word; returns what it held.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`FabricError::Misaligned`].
+    fn cas(&self, at: &Self::Remote, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError>;
+
+    /// Starts a fetch-and-add on an aligned word.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas).
+    fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64) -> Result<Self::Pending, FabricError>;
+
+    /// What the word of a started addition held.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas).
+    fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
+
+    /// Puts an aligned word and wakes the owner if it waits.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas).
+    fn post(&self, at: &Self::Remote, offset: usize, value: u64) -> Result<(), FabricError>;
+
+    /// Waits until a word of one's own region satisfies `until`; without remote operations.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas); [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait is vain.
+    fn wait(
+        &self,
+        on: &Self::Region,
+        offset: usize,
+        whom: Awaited,
+        until: impl Fn(u64) -> bool,
+    ) -> Result<u64, FabricError>;
+
+    /// Reads one's own region, as others left it.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    fn load(&self, from: &Self::Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
+
+    /// Writes one's own region.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
+
+    /// Returns when this caller's earlier operations on that memory are visible there.
+    ///
+    /// # Errors
+    /// Those of the operations, if they could fail after they returned.
+    fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
+
+    /// Returns when this caller's earlier operations on that memory will be seen by whoever sees a later verb of it.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
+}
+
+/// Why an operation of a provider failed, grouped by what it breaks: the operation alone (bounds, alignment), a peer,
+/// a window (key, corrupt), or the job (system).
+///
+/// # Examples
+/// ```
+/// let error = transom_windows::FabricError::PeerDied { rank: 3 };
+/// assert_eq!(error.to_string(), "rank 3 died");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// Bytes outside a region.
+    #[error("{len} bytes from byte {offset} on are outside a region of {size} bytes")]
+    OutOfBounds {
+        /// Where they begin, in bytes.
+        offset: usize,
+        /// How many they are, in bytes.
+        len: usize,
+        /// The region's size, in bytes.
+        size: usize,
+    },
+    /// An atomic on bytes that are not a word.
+    #[error("an atomic at byte {offset} is not aligned to 8 bytes")]
+    Misaligned {
+        /// Where it is, in bytes.
+        offset: usize,
+    },
+    /// The rank's process ended without leaving the job.
+    #[error("rank {rank} died")]
+    PeerDied {
+        /// Which one.
+        rank: Rank,
+    },
+    /// The rank left the job, and this call waits for it.
+    #[error("rank {rank} has left the job, and this call waits for it")]
+    PeerLeft {
+        /// Which one.
+        rank: Rank,
+    },
+    /// A peer's key does not lead to the memory it should.
+    #[error("the memory of rank {rank} cannot be reached: {why}")]
+    BadKey {
+        /// Whose.
+        rank: Rank,
+        /// What was found.
+        why: String,
+        /// The system's word on it, if it had one.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// Something that ranks share is not as this version of the library writes it.
+    #[error("shared memory of the job is not as expected: {why}")]
+    Corrupt {
+        /// What was found.
+        why: String,
+    },
+    /// The operating system refused.
+    #[error("{what}")]
+    System {
+        /// What was asked of it.
+        what: String,
+        /// Its answer.
+        #[source]
+        source: io::Error,
+    },
+}

@@ -1,0 +1,22 @@
+//! Windows of memory that every rank exposes, epochs as types, and what a provider must sign to carry them.
+//!
+//! [`Window`] is what a program holds; a call that synchronises opens an epoch, and the epoch lends [`Target`]s, which
+//! have every operation. [`Fabric`] is the provider underneath. The protocols that only need words (lock, fence) come
+//! from `transom-locks`.
+
+mod counters;
+mod epoch;
+mod error;
+mod fabric;
+mod op;
+mod segment;
+mod target;
+mod window;
+
+pub use counters::Counters;
+pub use epoch::{FenceEpoch, LockAllEpoch, LockEpoch};
+pub use error::Error;
+pub use fabric::{Exchange, Fabric, FabricError};
+pub use op::{Atomic, Op};
+pub use target::Target;
+pub use window::{Local, Window};

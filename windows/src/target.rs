@@ -1,0 +1,215 @@
+//! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
+
+use crate::window::Core;
+use crate::{Atomic, Error, Fabric, FabricError, Op};
+use bytemuck::Pod;
+use transom_locks::Rank;
+
+/// The right to access one rank's part of a window, as long as the epoch that lends it is open. Offsets and lengths
+/// are in elements from the beginning of the target's part, and are checked against its size.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// let epoch = window.lock_exclusive(0)?; // an epoch on one target is its Target
+/// epoch.put(3, &[7, 8])?;
+/// let mut two = [0; 2];
+/// epoch.get(3, &mut two)?;
+/// assert_eq!(two, [7, 8]);
+/// assert!(epoch.put(1 << 20, &[1]).is_err());
+/// epoch.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Target<'e, T, F: Fabric> {
+    core: &'e Core<T, F>,
+    remote: &'e F::Remote,
+    rank: Rank,
+}
+
+impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
+    #[inline]
+    pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
+        match core.data.remotes.get(rank) {
+            Some(remote) => Ok(Target { core, remote, rank }),
+            None => Err(core.no_such_rank(rank)),
+        }
+    }
+
+    /// The target's rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn window(&self) -> u32 {
+        self.core.id
+    }
+
+    /// How many elements the target exposes.
+    pub fn len(&self) -> usize {
+        self.core.data.sizes[self.rank] / size_of::<T>()
+    }
+
+    /// Whether the target exposes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes `source` from element `offset` on; visible there after a [`flush`](Self::flush) or the epoch's end.
+    /// `source` may be used again at once. 1 write.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::Fabric`].
+    #[inline]
+    pub fn put(&self, offset: usize, source: &[T]) -> Result<(), Error> {
+        let bytes = bytemuck::cast_slice(source);
+        self.core.data.tally.puts.bump();
+        match self.core.data.fabric.put(self.remote, byte_offset::<T>(offset), bytes) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, source.len())),
+        }
+    }
+
+    /// Reads elements from `offset` on; they are there when it returns. 1 read.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::Fabric`].
+    #[inline]
+    pub fn get(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
+        let len = into.len();
+        self.core.data.tally.gets.bump();
+        match self.core.data.fabric.get(self.remote, byte_offset::<T>(offset), bytemuck::cast_slice_mut(into)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, len)),
+        }
+    }
+
+    /// Reads one element. 1 read.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// assert_eq!(window.lock_shared(0)?.get_one(0)?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn get_one(&self, offset: usize) -> Result<T, Error> {
+        let mut one = [T::zeroed()];
+        self.get(offset, &mut one)?;
+        Ok(one[0])
+    }
+
+    /// Returns when this rank's earlier operations at the target are visible there.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    #[inline]
+    pub fn flush(&self) -> Result<(), Error> {
+        self.core.data.tally.flushes.bump();
+        match self.core.data.fabric.flush(self.remote) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, 0, 0)),
+        }
+    }
+
+    /// What [`Fabric::order`] does, at the end of an epoch.
+    #[inline]
+    pub(crate) fn order(&self) -> Result<(), Error> {
+        match self.core.data.fabric.order(self.remote) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, 0, 0)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
+        let (window, rank) = (self.core.id, self.rank);
+        match error {
+            FabricError::OutOfBounds { .. } => Error::OutOfBounds { window, rank, offset, len, size: self.len() },
+            source => Error::Fabric { window, rank, source },
+        }
+    }
+}
+
+impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+    /// Replaces an element by the result of an operation on it, atomically towards every atomic of every rank, and
+    /// returns what it was. Sums of integers: 1 fetch-and-add; others 1 read and compare-and-swaps until one takes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Op;
+    /// let epoch = window.lock_shared(0)?;
+    /// assert_eq!(epoch.fetch_and_op(0, Op::Sum, 5)?, 0);
+    /// assert_eq!(epoch.fetch_and_op(0, Op::Max, 3)?, 5);
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
+        let fabric = &self.core.data.fabric;
+        self.core.data.tally.atomics.bump();
+        let at = byte_offset::<T>(offset);
+        let outcome = match T::as_add(op, operand) {
+            Some(delta) => fabric.start_add(self.remote, at, delta).and_then(|pending| fabric.finish(pending)),
+            None => self.fetch_and_apply(at, op, operand),
+        };
+        match outcome {
+            Ok(word) => Ok(T::from_word(word)),
+            Err(error) => Err(self.error(error, offset, 1)),
+        }
+    }
+
+    fn fetch_and_apply(&self, at: usize, op: Op, operand: T) -> Result<u64, FabricError> {
+        let fabric = &self.core.data.fabric;
+        let mut seen = fabric.finish(fabric.start_add(self.remote, at, 0)?)?;
+        loop {
+            let new = T::apply(op, T::from_word(seen), operand).to_word();
+            let found = fabric.cas(self.remote, at, seen, new)?;
+            if found == seen {
+                return Ok(seen);
+            }
+            seen = found;
+        }
+    }
+
+    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was. 1 compare-and-swap.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// let epoch = window.lock_shared(0)?;
+    /// assert_eq!(epoch.compare_and_swap(0, 0, 9)?, 0); // it was 0, so it is 9 now
+    /// assert_eq!(epoch.compare_and_swap(0, 0, 1)?, 9); // and stays 9
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
+        self.core.data.tally.atomics.bump();
+        let (expected, new) = (expected.to_word(), new.to_word());
+        match self.core.data.fabric.cas(self.remote, byte_offset::<T>(offset), expected, new) {
+            Ok(word) => Ok(T::from_word(word)),
+            Err(error) => Err(self.error(error, offset, 1)),
+        }
+    }
+}
+
+/// The first byte of an element; one that overflows is outside every region, and the fabric says so.
+#[inline]
+pub(crate) fn byte_offset<T>(offset: usize) -> usize {
+    offset.saturating_mul(size_of::<T>())
+}
