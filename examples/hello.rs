@@ -9,13 +9,13 @@ use transom::{Op, Window};
                         transom run -n 8 --tag target/release/examples/hello")]
 struct Args {
     /// How many ranks to start; if `transom run` started this program, it has said so already
-    #[arg(long, default_value_t = 4)]
-    ranks: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
+    ranks: u16,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
-    let world = transom::start(args.ranks)?;
+    let world = transom::start(args.ranks.into())?;
     println!("hello from rank {} of {}", world.rank(), world.size());
 
     let mut counter: Window<u64> = world.allocate(1)?;

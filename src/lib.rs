@@ -4,7 +4,7 @@ mod job;
 
 pub use job::launcher::{Failure, Launch, LaunchError, Outcome, Status};
 pub use job::variables;
-pub use job::{StartError, World, init, start, threads};
+pub use job::{StartError, World, init, log_from_env, start, threads};
 pub use transom_locks as locks;
 pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;

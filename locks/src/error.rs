@@ -103,4 +103,3 @@ impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
         }
     }
 }
-

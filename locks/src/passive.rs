@@ -3,6 +3,7 @@
 use crate::primitive::{Condvar, Mutex, MutexGuard, ThreadId, current};
 use crate::seat::Settled;
 use crate::{Ahead, Error, Places, Rank, Seat, Word, Words};
+use std::ops::Range;
 
 /// How a lock is held.
 ///
@@ -30,7 +31,8 @@ pub enum Mode {
 /// the code has the steps and the cost of each call.
 ///
 /// # Examples
-/// ```
+#[cfg_attr(not(feature = "loom"), doc = "```")]
+#[cfg_attr(feature = "loom", doc = "```no_run")] // Loom's mutex works inside loom's models only.
 /// use transom_locks::model::{sim, Sim};
 /// use transom_locks::{Error, Mode, PassiveLock, Places};
 ///
@@ -85,8 +87,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
 
     /// For a model, which keeps the seats in its states.
     pub(crate) fn with_seats(words: W, base: usize, seats: impl Iterator<Item = Seat<C>>) -> Self {
-        let slot =
-            |seat| Slot { state: Mutex::new(State { seat, owner: None, busy: false }), freed: Condvar::new() };
+        let slot = |seat| Slot { state: Mutex::new(State { seat, owner: None, busy: false }), freed: Condvar::new() };
         let places = Places::new(base, words.ranks());
         PassiveLock { words, places, slots: seats.map(slot).collect() }
     }
@@ -162,35 +163,48 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// Takes the locks of all ranks, shared, all requests in flight at once: one round trip if no exclusive request
     /// is held or queued anywhere.
     ///
-    /// The requests take their places in no order. So a rank must not ask for one lock while it holds another
-    /// exclusively, if others take all: each could have what the other waits for.
+    /// Where requests must wait, this rank never waits for a lock while it holds, or has a place at, one of a higher
+    /// rank: it lets go of those and asks again later. So calls of this kind, and programs that take several locks in
+    /// the order of their ranks, cannot come to wait for each other in a circle.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); one that is held already leaves all others untouched.
     pub fn acquire_all_mut(&mut self) -> Result<(), Error<W::Error>> {
-        let places = self.places;
         if let Some(target) = (0..self.slots.len()).find(|&target| self.seat(target).is_held()) {
             return Err(Error::AlreadyLocked { target });
         }
-        let targets = 0..self.slots.len();
+        let mut held = 0;
+        while held < self.slots.len() {
+            held = self.acquire_from(held)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more.
+    fn acquire_from(&mut self, first: Rank) -> Result<Rank, Error<W::Error>> {
+        let targets = first..self.slots.len();
         let mut pending = Vec::with_capacity(targets.len());
         for target in targets.clone() {
-            let (words, _, seat) = self.parts(target)?;
+            let (words, places, seat) = self.parts(target)?;
             pending.push(seat.start_shared(words, places, target)?);
         }
         let mut waiting = Vec::new();
-        for (target, pending) in targets.zip(pending) {
-            let (words, _, seat) = self.parts(target)?;
+        for (target, pending) in targets.clone().zip(pending) {
+            let (words, places, seat) = self.parts(target)?;
             let settled = seat.settle_shared(words, places, target, pending)?;
             if let Settled::Waiting(_) = settled {
                 waiting.push((target, settled));
             }
         }
-        for (target, settled) in waiting {
-            let (words, _, seat) = self.parts(target)?;
+        // From the highest down: what it has a place at meanwhile lies below.
+        let mut end = targets.end;
+        while let Some((target, settled)) = waiting.pop() {
+            self.release_range(target + 1..end)?;
+            end = target + 1;
+            let (words, places, seat) = self.parts(target)?;
             seat.await_shared(words, places, target, settled)?;
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Lets go of the locks of all ranks, all requests in flight at once.
@@ -198,14 +212,16 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// # Errors
     /// As [`release`](Self::release); one that is not held leaves all others untouched.
     pub fn release_all_mut(&mut self) -> Result<(), Error<W::Error>> {
-        let places = self.places;
         if let Some(target) = (0..self.slots.len()).find(|&target| !self.seat(target).is_held()) {
             return Err(Error::NotLocked { target });
         }
-        let targets = 0..self.slots.len();
+        self.release_range(0..self.slots.len())
+    }
+
+    fn release_range(&mut self, targets: Range<Rank>) -> Result<(), Error<W::Error>> {
         let mut pending = Vec::with_capacity(targets.len());
         for target in targets.clone() {
-            let (words, _, seat) = self.parts(target)?;
+            let (words, places, seat) = self.parts(target)?;
             pending.push(match seat.leave(target)? {
                 Some(grant) => Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?)),
                 None => {
@@ -215,7 +231,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
             });
         }
         for (target, pending) in targets.zip(pending) {
-            let (words, _, seat) = self.parts(target)?;
+            let (words, places, seat) = self.parts(target)?;
             if let Some((grant, pending)) = pending {
                 seat.finish_leaving(words, places, target, grant, pending)?;
             }

@@ -156,5 +156,4 @@ impl Pscw {
     }
 }
 
-
 const NO_EXPOSURE: &str = "no exposure epoch is open; post opens one";

@@ -217,12 +217,7 @@ impl<const C: u32> Seat<C> {
 
     /// The request's atomic, not waited for: lock_all has all of them in flight at once.
     #[inline]
-    pub(crate) fn start_shared<W: Words>(
-        &mut self,
-        words: &W,
-        places: Places,
-        target: Rank,
-    ) -> Result<W::Pending, W> {
+    pub(crate) fn start_shared<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<W::Pending, W> {
         self.enter(target)?;
         Ok(words.start_add(places.home(target), Word::<C>::ARRIVED)?)
     }

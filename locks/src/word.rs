@@ -40,7 +40,7 @@ impl<const C: u32> Word<C> {
     const RANK: u64 = 0xffff;
 
     fn pack(departed: u64, arrived: u64, tail: u64, head: u64) -> Self {
-        Word(departed * Self::DEPARTED | arrived * Self::ARRIVED | tail << 16 | head)
+        Word((departed * Self::DEPARTED) | (arrived * Self::ARRIVED) | (tail << 16) | head)
     }
 
     /// Readers that left the open group.

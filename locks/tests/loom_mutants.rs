@@ -59,8 +59,11 @@ fn every_mutant_is_caught() {
         ("add acquires only", Orderings { add: Acquire, ..sound }),
         ("add releases only", Orderings { add: Release, ..sound }),
     ];
-    let setups = (weak.into_iter().map(|(name, orderings)| (name.to_string(), Setup { orderings, ..spins })))
-        .chain(mutants::WITH_THREE_RANKS.into_iter().map(|mutant| (format!("{mutant:?}"), Setup { mutant: Some(mutant), ..plain() })));
+    let setups = (weak.into_iter().map(|(name, orderings)| (name.to_string(), Setup { orderings, ..spins }))).chain(
+        mutants::WITH_THREE_RANKS
+            .into_iter()
+            .map(|mutant| (format!("{mutant:?}"), Setup { mutant: Some(mutant), ..plain() })),
+    );
     let mut passed = Vec::new();
     println!("{:<26} mix  caught by", "mutant");
     for (name, setup) in setups {

@@ -56,11 +56,10 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// A zeroed memfd of `bytes` after the header, sealed in size, and its mapping.
     pub fn create(bytes: usize, tag: u64, flags: MemfdFlags) -> Result<(Self, OwnedFd), FabricError> {
-        let all = bytes.checked_add(HEADER).filter(|&all| all <= isize::MAX as usize);
+        let all = with_header(bytes)?;
         let failed = |call: &str, source: rustix::io::Errno| {
             system(format!("{call} failed for {bytes} bytes of shared memory"), source.into())
         };
-        let all = all.ok_or_else(|| failed("ftruncate", rustix::io::Errno::NOMEM))?;
         let fd = rustix::fs::memfd_create("transom", flags | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| failed("memfd_create", errno))?;
         rustix::fs::ftruncate(&fd, all as u64).map_err(|errno| failed("ftruncate", errno))?;
@@ -95,14 +94,10 @@ impl Memory {
 
     /// A zeroed block for ranks that are threads of this process.
     pub fn heap(bytes: usize, tag: u64) -> Result<Self, FabricError> {
-        let no_memory = || {
-            let out = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-            system(format!("cannot allocate {bytes} bytes for a thread's rank"), out)
-        };
-        let all = bytes.checked_add(HEADER).ok_or_else(no_memory)?;
-        let layout = Layout::from_size_align(all, align_of::<Header>()).map_err(|_| no_memory())?;
+        let layout = Layout::from_size_align(with_header(bytes)?, align_of::<Header>());
+        let layout = layout.map_err(|_| no_memory(bytes))?;
         // SAFETY: the layout is not empty, it has a header.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_memory)?;
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| no_memory(bytes))?;
         let memory = Memory { base, bytes, backing: Backing::Heap(layout) };
         memory.sign(tag);
         Ok(memory)
@@ -163,6 +158,19 @@ impl Drop for Memory {
             unsafe { dealloc(self.base.as_ptr(), layout) }
         }
     }
+}
+
+/// The size of a block, unless this machine cannot have so much memory. Some systems promise any amount and kill
+/// whoever comes to use it; an error is better.
+fn with_header(bytes: usize) -> Result<usize, FabricError> {
+    let info = rustix::system::sysinfo();
+    let most = (info.totalram as u64 + info.totalswap as u64).saturating_mul(u64::from(info.mem_unit.max(1)));
+    bytes.checked_add(HEADER).filter(|&all| all as u64 <= most).ok_or_else(|| no_memory(bytes))
+}
+
+fn no_memory(bytes: usize) -> FabricError {
+    let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+    system(format!("this machine has no {bytes} bytes of memory"), source)
 }
 
 /// Part of a block, with the header whose bell its owner sleeps on: what operations work on.

@@ -88,7 +88,7 @@ impl World {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn init() -> Result<World, StartError> {
-    log_if_asked()?;
+    log_from_env()?;
     match Invitation::from_env().map_err(StartError::Join)? {
         Some(invitation) => {
             let fabric = invitation.join().map_err(StartError::Join)?;
@@ -116,7 +116,7 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
     if Invitation::from_env().map_err(StartError::Join)?.is_some() {
         return init();
     }
-    log_if_asked()?;
+    log_from_env()?;
     let program = std::env::current_exe().map_err(StartError::Program)?;
     let copies = Launch::new(program, ranks).args(std::env::args_os().skip(1));
     let outcome = copies.reap_orphans(true).handle_signals(true).run()?;
@@ -138,7 +138,7 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Result<Vec<R>, StartError> {
-    log_if_asked()?;
+    log_from_env()?;
     let fabrics = Loopback::threads(ranks).map_err(StartError::Join)?;
     let body = &body;
     Ok(std::thread::scope(|scope| {
@@ -154,8 +154,18 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Resul
     }))
 }
 
-/// Prints the events that TRANSOM_LOG asks for, unless the program has a subscriber of its own.
-fn log_if_asked() -> Result<(), StartError> {
+/// Prints to stderr the events that TRANSOM_LOG asks for, unless the program has a subscriber of its own. [`init`],
+/// [`start`] and [`threads`] do this; call it to see what comes before.
+///
+/// # Errors
+/// [`StartError::Variable`] if TRANSOM_LOG is no filter.
+///
+/// # Examples
+/// ```
+/// transom::log_from_env()?; // nothing, as TRANSOM_LOG is not set here
+/// # Ok::<(), transom::StartError>(())
+/// ```
+pub fn log_from_env() -> Result<(), StartError> {
     use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
     if let Some(filter) = variables::get::<Targets>("TRANSOM_LOG")? {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);

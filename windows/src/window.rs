@@ -102,7 +102,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 
     /// Opens an access epoch that has `target` to itself; waits, without remote operations, behind those that asked
-    /// before. Free: 1 compare-and-swap, and 1 to unlock.
+    /// before. Free: 1 compare-and-swap (2 if readers of other ranks used the lock since this rank last did), and 1 to
+    /// unlock.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::Lock`] if an earlier epoch on the target was leaked, or if a rank died.

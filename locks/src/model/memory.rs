@@ -41,9 +41,17 @@ fn key(at: At) -> u64 {
 /// A message under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Message {
-    Post { at: At, value: u64 },
+    Post {
+        at: At,
+        value: u64,
+    },
     /// An addition, and where its sender keeps the result: which phase, which entry of its record.
-    Add { at: At, delta: u64, phase: usize, entry: usize },
+    Add {
+        at: At,
+        delta: u64,
+        phase: usize,
+        entry: usize,
+    },
 }
 
 /// One first-in, first-out channel for each source and destination; empty ones are not kept.

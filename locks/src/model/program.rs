@@ -3,8 +3,8 @@
 use super::book::Call;
 use super::replay::{Replay, Suspended};
 use super::sim::{Sim, State};
-use crate::{At, Error, Mode, PassiveLock, Places, Rank, Seat, Word, Words};
 use crate::seat::Field;
+use crate::{At, Error, Mode, PassiveLock, Places, Rank, Seat, Word, Words};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -54,13 +54,7 @@ pub trait Program {
     ///
     /// # Errors
     /// Whatever the words return, which the network expects; any other error is a failure of the check.
-    fn phase(
-        &self,
-        rank: Rank,
-        phase: usize,
-        local: &mut Self::Local,
-        words: &Replay,
-    ) -> Result<(), Error<Suspended>>;
+    fn phase(&self, rank: Rank, phase: usize, local: &mut Self::Local, words: &Replay) -> Result<(), Error<Suspended>>;
 
     /// Where the locks are that an order [`Book`](super::Book) is to be kept of.
     fn locks(&self) -> Option<Places> {
@@ -175,13 +169,7 @@ impl<const C: u32> Program for Mix<C> {
         self.rows[rank].len()
     }
 
-    fn phase(
-        &self,
-        rank: Rank,
-        phase: usize,
-        seats: &mut Self::Local,
-        words: &Replay,
-    ) -> Result<(), Error<Suspended>> {
+    fn phase(&self, rank: Rank, phase: usize, seats: &mut Self::Local, words: &Replay) -> Result<(), Error<Suspended>> {
         self.rows[rank][phase].run(seats, words, 0)
     }
 

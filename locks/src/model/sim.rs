@@ -168,9 +168,8 @@ impl<P: Program> Sim<P> {
 
     /// The steps that can be taken in `state`.
     pub fn steps<'a>(&self, state: &'a State<P::Local>) -> impl Iterator<Item = Step> + use<'a, P> {
-        let ready = |(rank, state): (Rank, &RankState<_>)| {
-            (!state.done && state.blocked.is_none()).then_some(Step::Rank(rank))
-        };
+        let ready =
+            |(rank, state): (Rank, &RankState<_>)| (!state.done && state.blocked.is_none()).then_some(Step::Rank(rank));
         let deliveries = state.channels.busy().map(|(from, to)| Step::Deliver { from, to });
         state.ranks.iter().enumerate().filter_map(ready).chain(deliveries)
     }

@@ -59,7 +59,8 @@ pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'sta
 /// races on; returns how many schedules there were.
 pub fn check(setup: Setup, rows: &[Vec<Call>]) -> usize {
     let rows = rows.to_vec();
-    let targets: Vec<Rank> = (0..rows.len()).filter(|target| rows.iter().flatten().any(|call| concerns(*call, *target))).collect();
+    let targets: Vec<Rank> =
+        (0..rows.len()).filter(|target| rows.iter().flatten().any(|call| concerns(*call, *target))).collect();
     explore(setup.preemptions, move || {
         let net = Net::for_locks(rows.len(), &targets, setup.waiting, setup.orderings);
         let data: Arc<Vec<UnsafeCell<()>>> = Arc::new(rows.iter().map(|_| UnsafeCell::new(())).collect());
@@ -83,12 +84,7 @@ fn concerns(call: Call, target: Rank) -> bool {
     }
 }
 
-fn run(
-    mutant: Option<Mutant>,
-    rank: &RankWords,
-    data: &[UnsafeCell<()>],
-    calls: &[Call],
-) -> Result<(), Error<Wrong>> {
+fn run(mutant: Option<Mutant>, rank: &RankWords, data: &[UnsafeCell<()>], calls: &[Call]) -> Result<(), Error<Wrong>> {
     let words = Mutated::<_, 16> { words: rank, places: Places::new(0, data.len()), mutant };
     let mut lock = <PassiveLock<_>>::new(words, 0)?;
     for &call in calls {

@@ -5,10 +5,6 @@ mod run;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use transom::variables::{self, VariableError};
 
 /// One-sided RMA and PGAS: runs programs as jobs of ranks that put, get and lock each other's memory.
 #[derive(Parser)]
@@ -32,7 +28,7 @@ Examples:
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
-    let result = log().map_err(Into::into).and_then(|()| match command {
+    let result = transom::log_from_env().map_err(Into::into).and_then(|()| match command {
         Command::Run(run) => run.execute(),
         Command::Info(info) => info.execute(),
     });
@@ -46,13 +42,4 @@ fn main() -> ExitCode {
         eprintln!("transom: {all}");
         ExitCode::from(run::exit_code(error.as_ref()))
     })
-}
-
-fn log() -> Result<(), VariableError> {
-    if let Some(filter) = variables::get::<Targets>("TRANSOM_LOG")? {
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time();
-        // Nobody has set another one before: this is the program's first step.
-        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
-    }
-    Ok(())
 }

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use transom::variables::{Seconds, VariableError};
-use transom::{Launch, LaunchError};
+use transom::variables::Seconds;
+use transom::{Launch, LaunchError, StartError};
 
 /// Starts so many ranks of a program on this machine and waits until all have ended.
 ///
@@ -71,7 +71,7 @@ pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
         Some(LaunchError::Ranks { .. } | LaunchError::Variable(_)) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. }) => 126,
-        None if error.is::<VariableError>() => 2,
+        None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,
         _ => 1,
     }
 }

@@ -34,6 +34,16 @@ pub enum Status {
 }
 
 /// What made a job fail: the first thing that went wrong, not what followed from it.
+///
+/// # Examples
+/// ```
+/// use transom::{Failure, Launch, Status};
+///
+/// let outcome = Launch::new("sh", 1).args(["-c", "kill -KILL $$"]).capture(true).run()?;
+/// assert_eq!(outcome.failure(), Some(&Failure::Rank { rank: 0, status: Status::Killed(9) }));
+/// assert_eq!((outcome.exit_code(), outcome.to_string().as_str()), (137, "rank 0 was killed by signal 9 (SIGKILL)"));
+/// # Ok::<(), transom::LaunchError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
@@ -59,6 +69,13 @@ pub enum Failure {
 }
 
 /// Why a job could not be started, or not be seen to its end. None of its ranks is running.
+///
+/// # Examples
+/// ```
+/// let error = transom::Launch::new("./no-such-program", 2).run().unwrap_err();
+/// let said = "rank 0: cannot start `./no-such-program`: there is no such file; is it built, and is the path right?";
+/// assert_eq!(error.to_string(), said);
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {

@@ -1,0 +1,135 @@
+//! Ranks compete for one lock; the order of grants is checked against the order of requests.
+//!
+//! Every request learns at its place in the queue which exclusive request stood just before it. Whoever holds the lock
+//! exclusively writes its name beside it, so that each can see, once granted, whether that one was the last to have
+//! had it: if not, somebody overtook somebody.
+
+use clap::Parser;
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use transom::{Ahead, Op, Rank, Window, World};
+
+/// N ranks compete for the lock of rank 0, shared and exclusive; shows who got it how often and how long each waited.
+///
+/// Exits with an error if grants did not come in the order of the requests.
+#[derive(Parser)]
+#[command(after_help = "Examples:\n  cargo run --release --example fair_lock -- --ranks 4\n  \
+                        cargo run --release --example fair_lock -- --ranks 8 --shared 90 --seconds 3\n\n\
+                        More ranks than cores are welcome: that is where unfair locks starve.")]
+struct Args {
+    /// How many ranks to start
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
+    ranks: u16,
+    /// Share of the requests that are shared, in percent; the others are exclusive
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(..=100))]
+    shared: u8,
+    /// How long to compete
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
+        _ => Err("a number of seconds above 0, up to 3600, is expected".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("fair_lock: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What one rank saw, as it lies in the window of rank 0.
+const FIELDS: usize = 4;
+#[derive(Default)]
+struct Seen {
+    shared: u64,
+    exclusive: u64,
+    overtaken: u64,
+    longest_wait: Duration,
+}
+
+fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let world = transom::start(args.ranks.into())?;
+    // At rank 0: the name of the last exclusive holder, then FIELDS of each rank.
+    let mut window: Window<u64> = world.allocate(if world.rank() == 0 { 1 + FIELDS * world.size() } else { 0 })?;
+    window.fence()?;
+    let seen = compete(&world, &mut window, args)?;
+
+    let mine = [seen.shared, seen.exclusive, seen.overtaken, seen.longest_wait.as_nanos() as u64];
+    window.lock_shared(0)?.put(1 + FIELDS * world.rank(), &mine)?;
+    window.fence()?;
+    let overtaken: u64 = (0..world.size())
+        .map(|rank| window.lock_shared(0)?.get_one(1 + FIELDS * rank + 2))
+        .sum::<Result<u64, transom::Error>>()?;
+    if world.rank() == 0 {
+        report(args, &window.local().read(1, FIELDS * world.size())?);
+    }
+    window.fence()?;
+    Ok(overtaken == 0)
+}
+
+fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen, transom::Error> {
+    let (me, mut seen) = (world.rank(), Seen::default());
+    // Each rank has a mix of its own, the same every time.
+    let mut random = fastrand::Rng::with_seed(me as u64);
+    let end = Instant::now() + Duration::from_secs_f64(args.seconds);
+    loop {
+        let shared = random.u8(0..100) < args.shared;
+        let asked = Instant::now();
+        if asked >= end {
+            return Ok(seen);
+        }
+        let epoch = if shared { window.lock_shared(0)? } else { window.lock_exclusive(0)? };
+        seen.longest_wait = seen.longest_wait.max(asked.elapsed());
+        seen.overtaken += u64::from(!in_turn(epoch.ahead(), epoch.get_one(0)?));
+        if shared {
+            seen.shared += 1;
+        } else {
+            epoch.fetch_and_op(0, Op::Replace, name(me))?;
+            seen.exclusive += 1;
+        }
+        epoch.unlock()?;
+    }
+}
+
+/// Whether the last exclusive holder is the one that stood before this request, if one did.
+fn in_turn(ahead: Ahead, last: u64) -> bool {
+    ahead.exclusive.is_none_or(|before| name(before) == last)
+}
+
+/// 0 is nobody.
+fn name(rank: Rank) -> u64 {
+    rank as u64 + 1
+}
+
+fn report(args: &Args, seen: &[u64]) {
+    let rows: Vec<_> = seen.chunks_exact(FIELDS).collect();
+    let got: Vec<u64> = rows.iter().map(|row| row[0] + row[1]).collect();
+    let (total, most) = (got.iter().sum::<u64>(), got.iter().max().copied().unwrap_or(0));
+    println!("{} ranks, {} % shared, {} s: {} acquisitions", rows.len(), args.shared, args.seconds, total);
+    println!(
+        "{:>5} {:>12} {:>10} {:>10} {:>14} {:>10}",
+        "rank", "acquisitions", "shared", "exclusive", "longest wait", "overtaken"
+    );
+    for (rank, (row, &got)) in rows.iter().zip(&got).enumerate() {
+        let bar = "#".repeat((got * 30).checked_div(most).unwrap_or(0) as usize);
+        let longest = format!("{:.3} ms", row[3] as f64 / 1e6);
+        println!("{rank:>5} {got:>12} {:>10} {:>10} {longest:>14} {:>10}  {bar}", row[0], row[1], row[2]);
+    }
+    let squares: f64 = got.iter().map(|&got| (got as f64).powi(2)).sum();
+    let jain = if total == 0 { 1.0 } else { (total as f64).powi(2) / (rows.len() as f64 * squares) };
+    println!("evenness (Jain's index, 1 is best): {jain:.4}");
+    match rows.iter().map(|row| row[2]).sum::<u64>() {
+        0 => println!("grants came in request order"),
+        overtaken => println!("NOT FAIR: {overtaken} requests were overtaken"),
+    }
+}

@@ -1,0 +1,174 @@
+//! Random schedules of the shipping lock with many ranks: the same properties as exhaustive.rs, further from the
+//! ground. A failure prints its seed; `TRANSOM_SEED=<seed> cargo test -p transom-locks --test random` runs that alone.
+
+// With loom, the lock's own mutex is loom's, which works in loom's models only.
+#![cfg(not(feature = "loom"))]
+
+mod mutants;
+
+use mutants::{Mutant, Mutated};
+use std::time::Instant;
+use transom_locks::Mode::{Exclusive, Shared};
+use transom_locks::model::{Call, Delivery, Mix, Program, Replay, Sim, State, Suspended, sim};
+use transom_locks::{Barrier, Error, Field, Places, Pscw, Rank, Seat, Words};
+
+/// The seeds to run: `TRANSOM_SEED`, or the first `most`.
+fn seeds(most: u64) -> impl Iterator<Item = u64> {
+    let one: Option<u64> = std::env::var("TRANSOM_SEED").ok().and_then(|seed| seed.parse().ok());
+    one.map_or(0..most, |seed| seed..seed + 1)
+}
+
+/// Runs many random schedules and prints how many.
+fn run<P: Program>(what: &str, most: u64, net: impl Fn(u64) -> Sim<P>) {
+    let begun = Instant::now();
+    let mut count = 0;
+    for seed in seeds(most) {
+        for delivery in [Delivery::Immediate, Delivery::Deferred] {
+            if let Err(failure) = net(seed).with_delivery(delivery).run_random(seed) {
+                panic!("{what}, {delivery:?}: {failure}; TRANSOM_SEED={seed} runs it again");
+            }
+            count += 1;
+        }
+    }
+    println!("{what}: {count} schedules, {:.1?}", begun.elapsed());
+}
+
+/// Requests of `ranks` ranks on `targets` locks, a writer in every `one_in`, all locks in every twentieth.
+fn mix(ranks: usize, requests: usize, targets: usize, one_in: u64, seed: u64) -> Vec<Vec<Call>> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = move |below: u64| {
+        // Xorshift64 (Marsaglia, 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % below
+    };
+    let mut request = move || {
+        if random(20) == 0 {
+            return [Call::AcquireAll, Call::ReleaseAll];
+        }
+        let target = random(targets as u64) as Rank;
+        Call::both(target, if random(one_in) == 0 { Exclusive } else { Shared })
+    };
+    (0..ranks).map(|_| (0..requests).flat_map(|_| request()).collect()).collect()
+}
+
+#[test]
+fn mixes_of_many_ranks() {
+    for (ranks, requests, schedules) in [(5, 8, 3000), (16, 6, 600), (33, 4, 120), (64, 3, 40)] {
+        for (targets, one_in) in [(1, 2), (1, 8), (3, 3)] {
+            let what = format!("{ranks} ranks x {requests} on {targets} locks, 1 writer in {one_in}");
+            run(&what, schedules, |seed| Mix::<16>::new(mix(ranks, requests, targets, one_in, seed)).sim());
+        }
+    }
+}
+
+/// All readers queue behind one writer, so that the chain of links has many words.
+#[test]
+fn a_long_chain_of_readers() {
+    for ranks in [16, 33, 64] {
+        run(&format!("{} readers behind a writer", ranks - 1), 10, |_| Behind::new(ranks, None).sim());
+    }
+}
+
+#[test]
+fn a_chain_without_links_fails() {
+    let failure = Behind::new(16, Some(Mutant::Untold(Field::Link))).sim().run_random(1).unwrap_err();
+    println!("no links: {failure}");
+    assert!(failure.what.contains("lock memory for the lock of rank 0 holds"), "{failure}");
+}
+
+/// Rank 0 takes the lock exclusively, and lets go once the others stand behind it; then all do it again, shared.
+struct Behind {
+    ranks: usize,
+    mutant: Option<Mutant>,
+}
+
+impl Behind {
+    fn new(ranks: usize, mutant: Option<Mutant>) -> Self {
+        Behind { ranks, mutant }
+    }
+
+    /// One word more at each rank, which rank 0 posts to when it holds the lock.
+    fn sim(self) -> Sim<Self> {
+        Sim::new(self.ranks, Places::words(self.ranks) + 1, self)
+    }
+}
+
+impl Program for Behind {
+    type Local = Seat;
+
+    fn start(&self, _: Rank) -> Seat {
+        Seat::new()
+    }
+
+    fn phases(&self, _: Rank) -> usize {
+        5
+    }
+
+    fn phase(&self, rank: Rank, phase: usize, seat: &mut Seat, words: &Replay) -> Result<(), Error<Suspended>> {
+        use transom_locks::{At, Awaited};
+        let places = Places::new(0, self.ranks);
+        let flag = Places::words(self.ranks);
+        let lock = Mutated::<_, 16> { words, places, mutant: self.mutant };
+        match (phase, rank) {
+            (0, 0) => drop(seat.exclusive(&lock, places, 0)?),
+            (1, 0) => (1..self.ranks).try_for_each(|rank| words.post(At { rank, word: flag }, 1))?,
+            // Its waiters: the count is in the top 16 bits.
+            (2, 0) => drop(words.wait(8 + 3, Awaited::Anyone, |waiters| waiters >> 48 == self.ranks as u64 - 1)?),
+            (3, 0) => seat.release(&lock, places, 0)?,
+            (0, _) => drop(words.wait(flag, Awaited::Rank(0), |flag| flag == 1)?),
+            (1 | 3, _) => drop(seat.shared(&lock, places, 0)?),
+            (2, _) | (4, 1..) => seat.release(&lock, places, 0)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn locks(&self) -> Option<Places> {
+        Some(Places::new(0, self.ranks))
+    }
+
+    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
+        match (phase, rank) {
+            (0, 0) => Some(Call::Acquire(0, Exclusive)),
+            (3, 0) => Some(Call::Release(0)),
+            (1 | 3, 1..) => Some(Call::Acquire(0, Shared)),
+            (2 | 4, 1..) => Some(Call::Release(0)),
+            _ => None,
+        }
+    }
+
+    fn check(&self, state: &State<Seat>) -> Result<(), String> {
+        let held = state.is_done() && (0..self.ranks).any(|rank| state.local(rank).is_held());
+        if held { Err("at the end a lock is held".into()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn barriers_and_access_groups() {
+    for ranks in [2, 5, 16, 33] {
+        run(&format!("barrier of {ranks}"), 20, |_| {
+            let wait = move |_: Rank, words: &Replay| {
+                let mut barrier = Barrier::new(ranks, 0);
+                (0..3).try_for_each(|_| barrier.wait(words))
+            };
+            Sim::new(ranks, Barrier::words(ranks), sim::once(wait))
+        });
+        // Each rank opens its memory to its neighbour on the right and accesses that of the one on the left, twice.
+        run(&format!("access groups of {ranks}"), 20, |_| {
+            let exchange = move |rank: Rank, words: &Replay| {
+                let mut group = Pscw::new(ranks, 0);
+                let (right, left) = ([(rank + 1) % ranks], [(rank + ranks - 1) % ranks]);
+                for _ in 0..2 {
+                    group.post(words, &right)?;
+                    group.start(words, &left)?;
+                    group.complete(words)?;
+                    group.wait(words)?;
+                }
+                Ok::<(), Error<Suspended>>(())
+            };
+            Sim::new(ranks, Pscw::words(ranks), sim::once(exchange))
+        });
+    }
+}

@@ -1,0 +1,195 @@
+//! Ranks that die or leave: every call of the others that needs them ends in an error that names them, within a second;
+//! and nothing is left behind.
+
+mod ranks;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
+use transom::{Failure, Outcome, Status, Window, World};
+
+const IN_TIME: Duration = Duration::from_secs(1);
+const VICTIM: usize = 1;
+
+fn die() -> ! {
+    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
+    unreachable!("SIGKILL cannot be survived");
+}
+
+/// The call fails in time and names the victim.
+fn fails_in_time<T>(call: impl FnOnce() -> Result<T, transom::Error>) {
+    let begun = Instant::now();
+    let error = call().err().expect("a call that needs a dead rank fails");
+    assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+    assert!(begun.elapsed() < IN_TIME, "it took {:?}", begun.elapsed());
+}
+
+/// Only the victim died, of SIGKILL; the survivors' assertions held.
+fn only_the_victim_died(outcome: &Outcome) {
+    let expected = Failure::Rank { rank: VICTIM, status: Status::Killed(9) };
+    for (rank, status) in outcome.statuses().iter().enumerate().filter(|(rank, _)| *rank != VICTIM) {
+        let output = String::from_utf8_lossy(outcome.output(rank));
+        assert_eq!(*status, Status::Exited(0), "rank {rank}:\n{output}");
+    }
+    assert_eq!(outcome.failure(), Some(&expected), "{outcome}");
+}
+
+/// Runs `body` on several numbers of ranks and checks that what it did left nothing.
+fn with_a_death(name: &str, body: impl Fn(World)) {
+    for size in [2, 3, 4, 8] {
+        let before = shm();
+        let Some(outcome) = ranks::outcome_of(size, name, &body) else { return };
+        only_the_victim_died(&outcome);
+        assert_eq!(shm(), before, "something new is in /dev/shm");
+    }
+}
+
+fn shm() -> Vec<String> {
+    let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let mut names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Tells every rank that the time has come, and waits for it: a fence that no dead rank is needed for.
+struct Sign(Window<u64>);
+
+impl Sign {
+    fn new(world: &World) -> Self {
+        Sign(world.allocate(1).unwrap())
+    }
+
+    fn give(&mut self) {
+        for rank in 0..self.0.ranks() {
+            self.0.lock_exclusive(rank).unwrap().put(0, &[1]).unwrap();
+        }
+    }
+
+    fn await_it(&self) {
+        while self.0.local().get(0).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_holder_dies() {
+    with_a_death("a_holder_dies", |world| {
+        let mut sign = Sign::new(&world);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == VICTIM {
+            let _epoch = window.lock_exclusive(0).unwrap();
+            sign.give();
+            die();
+        }
+        sign.await_it();
+        if world.rank().is_multiple_of(2) {
+            fails_in_time(|| window.lock_exclusive(0).map(drop));
+        } else {
+            fails_in_time(|| window.lock_shared(0).map(drop));
+        }
+        // What no dead rank is needed for goes on.
+        window.lock_exclusive(VICTIM).unwrap().put(0, &[5]).unwrap();
+    });
+}
+
+#[test]
+fn one_that_waits_dies() {
+    with_a_death("one_that_waits_dies", |world| {
+        let mut sign = Sign::new(&world);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        match world.rank() {
+            0 => {
+                let epoch = window.lock_exclusive(0).unwrap();
+                sign.give();
+                std::thread::sleep(Duration::from_millis(300)); // until the victim has queued and died
+                let _ = epoch.unlock(); // hands over to the dead: the memory is there, so this may succeed
+            }
+            VICTIM => {
+                sign.await_it();
+                std::thread::spawn(|| {
+                    std::thread::sleep(Duration::from_millis(100));
+                    die();
+                });
+                let _ = window.lock_exclusive(0);
+                unreachable!("it died while it waited");
+            }
+            _ => {
+                sign.await_it();
+                std::thread::sleep(Duration::from_millis(50)); // behind the victim
+                let begun = Instant::now();
+                let error = window.lock_exclusive(0).err().expect("it queues behind a dead rank");
+                assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+                assert!(begun.elapsed() < Duration::from_millis(250) + IN_TIME);
+            }
+        }
+    });
+}
+
+#[test]
+fn one_that_the_others_meet_dies() {
+    with_a_death("one_that_the_others_meet_dies", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        if world.rank() == VICTIM {
+            die();
+        }
+        fails_in_time(|| window.fence().map(drop));
+        assert!(world.barrier().is_err());
+    });
+}
+
+#[test]
+fn one_that_is_needed_to_allocate_dies() {
+    with_a_death("one_that_is_needed_to_allocate_dies", |world| {
+        if world.rank() == VICTIM {
+            die();
+        }
+        fails_in_time(|| world.allocate::<u64>(1).map(drop));
+    });
+}
+
+#[test]
+fn the_memory_of_the_dead_can_still_be_reached() {
+    with_a_death("the_memory_of_the_dead_can_still_be_reached", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.local().set(0, 42 + world.rank() as u64).unwrap();
+        window.fence().unwrap();
+        if world.rank() == VICTIM {
+            die();
+        }
+        assert_eq!(window.lock_shared(VICTIM).unwrap().get_one(0).unwrap(), 43);
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_missed_where_it_is_needed() {
+    ranks::on(&[2, 3, 4, 8], "a_rank_that_leaves_is_missed_where_it_is_needed", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let mut other: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        if world.rank() == VICTIM {
+            return; // its windows and world are dropped: it has left
+        }
+        // Locks do not need it, not even its own.
+        other.lock_exclusive(VICTIM).unwrap().put(0, &[1]).unwrap();
+        let error = window.fence().err().expect("a fence needs everybody");
+        // Others leave in turn once they have their error.
+        assert!(error.lost_rank().is_some_and(|lost| lost != world.rank()), "{error}");
+    });
+}
+
+#[test]
+fn a_thread_that_panics_has_died() {
+    let ran = std::panic::catch_unwind(|| {
+        transom::threads(3, |world| {
+            let mut window: Window<u64> = world.allocate(1).unwrap();
+            window.fence().unwrap();
+            if world.rank() == VICTIM {
+                let _epoch = window.lock_exclusive(0).unwrap();
+                panic!("the victim");
+            }
+            fails_in_time(|| window.fence().map(drop));
+        })
+    });
+    let panic = ran.expect_err("the victim's panic goes on");
+    assert_eq!(panic.downcast_ref(), Some(&"the victim"));
+}

@@ -1,0 +1,90 @@
+//! The examples as a user runs them: right results, more ranks than cores, and nonsense answered with advice.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn example(name: &str, args: &str) -> Output {
+    // Built beside the program itself.
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_transom"));
+    let path = built.parent().expect("a folder of the build").join("examples").join(name);
+    assert!(path.exists(), "{} is missing: `cargo test` builds it, `cargo test --test` does not", path.display());
+    let output = Command::new("timeout").arg("120").arg(&path).args(args.split_whitespace()).output();
+    output.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[track_caller]
+fn succeeds(name: &str, args: &str, says: &[&str]) -> String {
+    let output = example(name, args);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} {args}: {}\n{out}{err}", output.status);
+    for word in says {
+        assert!(out.contains(word), "{name} {args} does not say {word:?}:\n{out}");
+    }
+    out.into_owned()
+}
+
+#[track_caller]
+fn refuses(name: &str, args: &str, says: &[&str]) {
+    let output = example(name, args);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{name} {args}\n{err}");
+    for word in says {
+        assert!(err.contains(word), "{name} {args} does not say {word:?}:\n{err}");
+    }
+}
+
+#[test]
+fn hello_greets_from_every_rank() {
+    for ranks in [1, 2, 3, 8] {
+        let out = succeeds("hello", &format!("--ranks {ranks}"), &[&format!("{ranks} ranks were counted")]);
+        assert_eq!(out.matches("hello from rank").count(), ranks);
+    }
+}
+
+#[test]
+fn lu_is_right_for_any_size_block_and_number_of_ranks() {
+    for args in [
+        "--ranks 1 -n 1 --block 1",
+        "--ranks 2 -n 64",
+        "--ranks 3 -n 50 --block 7",
+        "--ranks 4 -n 256 --block 32",
+        "--ranks 7 -n 97 --block 13",
+        "--ranks 8 -n 33 --block 33",
+        "--ranks 64 -n 130 --block 8",
+    ] {
+        succeeds("lu", args, &["(good: at most 10)", "GFLOP/s", "gets", "puts", "locks", "atomics"]);
+    }
+}
+
+#[test]
+fn fair_lock_finds_grants_in_request_order() {
+    for args in ["--ranks 1", "--ranks 2 --shared 0", "--ranks 4 --shared 50", "--ranks 8 --shared 90"] {
+        succeeds("fair_lock", &format!("{args} --seconds 0.3"), &["grants came in request order", "longest wait", "#"]);
+    }
+}
+
+#[test]
+fn nonsense_is_answered_with_advice() {
+    refuses("lu", "-n 0", &["a whole number from 1 on"]);
+    refuses("lu", "-n -5", &["a whole number from 1 on"]);
+    refuses("lu", "-n 16 --block 17", &["larger than the matrix", "--block 16 or less"]);
+    refuses("lu", "--block x", &["a whole number from 1 on"]);
+    refuses("fair_lock", "--shared 101", &["101"]);
+    refuses("fair_lock", "--seconds 0", &["seconds above 0"]);
+    for name in ["hello", "lu", "fair_lock"] {
+        refuses(name, "--ranks 0", &["ranks"]);
+        refuses(name, "--ranks 99999999", &["32767"]);
+        refuses(name, "--rnaks 4", &["--ranks"]);
+        succeeds(name, "--help", &["Examples:", "--ranks"]);
+    }
+}
+
+#[test]
+fn a_matrix_too_large_for_memory_is_an_error_not_a_crash() {
+    for n in ["4000000000", "18446744073709551615", "3000000"] {
+        let output = example("lu", &format!("--ranks 2 -n {n}"));
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains("lu:") && !err.contains("panicked"), "{err}");
+    }
+}

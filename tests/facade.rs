@@ -1,0 +1,39 @@
+//! Each thing that the facade re-exports is there and works, by its name here.
+
+use transom::{Ahead, Atomic, Counters, Error, Fabric, FabricError, Launch, Op, Rank, StartError, Window, World};
+
+#[test]
+fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
+    let world: World = transom::init()?;
+    let me: Rank = world.rank();
+    assert_eq!((me, world.size()), (0, 1));
+    let mut window: Window<i64> = world.allocate(4)?;
+    let epoch = window.lock_exclusive(me)?;
+    assert_eq!(epoch.ahead(), Ahead::default());
+    assert_eq!(epoch.fetch_and_op(1, Op::Min, -3)?, 0);
+    epoch.unlock()?;
+    let outside: Error = window.local().set(4, 0).unwrap_err();
+    assert_eq!(outside.lost_rank(), None);
+    let counted: Counters = window.counters();
+    assert_eq!((counted.locks, counted.atomics), (1, 1));
+    assert_eq!(i64::apply(Op::Sum, 1, 2), 3);
+    Ok(())
+}
+
+#[test]
+fn the_layers_below_can_be_used_by_themselves() -> Result<(), FabricError> {
+    let fabric: Fabric = transom::shm_loopback::Loopback::alone()?;
+    let window = transom::windows::Window::<u8, _>::allocate(&fabric, 9, 1);
+    assert_eq!(window.expect("one byte").id(), 9);
+    assert!(transom::locks::Word::<16>(0).is_idle());
+    Ok(())
+}
+
+#[test]
+fn a_job_can_be_launched_from_a_program() -> Result<(), StartError> {
+    transom::log_from_env()?;
+    let outcome = Launch::new("sh", 2).args(["-c", "exit $((TRANSOM_RANK * 3))"]).capture(true).run()?;
+    assert_eq!((outcome.exit_code(), outcome.to_string().as_str()), (3, "rank 1 exited with status 3"));
+    assert!(transom::variables::TABLE.iter().any(|variable| variable.name == "TRANSOM_LOG"));
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls out of turn.
+
+mod ranks;
+use transom::{Error, Op, Window, World, locks};
+
+#[test]
+fn an_exclusive_epoch_is_alone() {
+    ranks::on_all_sizes("an_exclusive_epoch_is_alone", |world: World| {
+        const EACH: u64 = 1000;
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        let n = world.size();
+        for i in 0..EACH {
+            // Two elements that only move together; every rank's lock in turn.
+            let epoch = window.lock_exclusive(i as usize % n).unwrap();
+            let mut both = [0; 2];
+            epoch.get(0, &mut both).unwrap();
+            assert_eq!(both[0], both[1], "somebody was here at the same time");
+            epoch.put(0, &[both[0] + 1]).unwrap();
+            epoch.put(1, &[both[1] + 1]).unwrap();
+            epoch.unlock().unwrap();
+        }
+        window.fence().unwrap();
+        let turns = (0..EACH).filter(|i| *i as usize % n == world.rank()).count() * n;
+        assert_eq!(window.local().read(0, 2).unwrap(), [turns as u64; 2]);
+    });
+}
+
+#[test]
+fn readers_hold_together_and_writers_between_them_alone() {
+    ranks::on_all_sizes("readers_hold_together_and_writers_between_them_alone", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let mut meeting: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        // All ranks hold the lock of rank 0 shared, each until it has seen all the others hold it too.
+        let epoch = window.lock_shared(0).unwrap();
+        meeting.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        while meeting.lock_shared(0).unwrap().get_one(0).unwrap() < n as u64 {
+            std::thread::yield_now();
+        }
+        epoch.unlock().unwrap();
+        // Readers must never see the two elements apart.
+        for i in 0..2000u64 {
+            if (i + me as u64).is_multiple_of(4) {
+                let epoch = window.lock_exclusive(0).unwrap();
+                let value = epoch.get_one(0).unwrap();
+                epoch.put(0, &[value + 1]).unwrap();
+                epoch.put(1, &[value + 1]).unwrap();
+                epoch.unlock().unwrap();
+            } else {
+                let epoch = window.lock_shared(0).unwrap();
+                assert_eq!(epoch.get_one(0).unwrap(), epoch.get_one(1).unwrap());
+                epoch.unlock().unwrap();
+            }
+        }
+        window.fence().unwrap();
+        if me == 0 {
+            assert_eq!(window.local().get(0).unwrap(), 500 * n as u64);
+        }
+    });
+}
+
+/// 10,000 hand-overs: each request knows which exclusive request took its place just before it, and once granted must
+/// find that one's name, and its count, as the last.
+#[test]
+fn grants_come_in_the_order_of_requests() {
+    ranks::on_all_sizes("grants_come_in_the_order_of_requests", |world| {
+        let me = world.rank() as u64 + 1;
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        let mut waited = 0;
+        for i in 0..10_000 / world.size() {
+            let shared = (i * 7 + world.rank()).is_multiple_of(5);
+            let epoch = if shared { window.lock_shared(0).unwrap() } else { window.lock_exclusive(0).unwrap() };
+            let last = epoch.get_one(0).unwrap();
+            if let Some(before) = epoch.ahead().exclusive {
+                assert_eq!(before as u64 + 1, last, "overtaken at request {i}");
+                waited += 1;
+            }
+            if !shared {
+                epoch.put(0, &[me]).unwrap();
+                epoch.fetch_and_op(1, Op::Sum, 1).unwrap();
+            }
+            epoch.unlock().unwrap();
+        }
+        println!("rank {}: {waited} requests queued behind another", world.rank());
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn lock_all_shares_with_readers_and_excludes_writers() {
+    ranks::on_all_sizes("lock_all_shares_with_readers_and_excludes_writers", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        for round in 0..300 {
+            if (round + me).is_multiple_of(3) {
+                let epoch = window.lock_all().unwrap();
+                assert_eq!(epoch.ranks(), n);
+                for rank in 0..n {
+                    let target = epoch.target(rank).unwrap();
+                    assert_eq!(target.get_one(0).unwrap(), target.get_one(1).unwrap());
+                }
+                epoch.flush_all().unwrap();
+                epoch.unlock().unwrap();
+            } else {
+                let epoch = window.lock_exclusive((me + round) % n).unwrap();
+                let value = epoch.get_one(0).unwrap() + 1;
+                epoch.put(0, &[value]).unwrap();
+                epoch.put(1, &[value]).unwrap();
+                epoch.unlock().unwrap();
+            }
+        }
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn dropping_an_epoch_unlocks() {
+    ranks::on_all_sizes("dropping_an_epoch_unlocks", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        for _ in 0..100 {
+            window.lock_exclusive(0).unwrap().put(0, &[1]).unwrap();
+            drop(window.lock_all().unwrap());
+        }
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
+    ranks::on_all_sizes("a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so", |world| {
+        // Everybody leaks an epoch on its own part, so nobody waits for anybody.
+        let me = world.rank();
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        std::mem::forget(window.lock_exclusive(me).unwrap());
+        let already = |outcome: Result<(), Error>| {
+            let Err(Error::Lock { rank, source: locks::Error::AlreadyLocked { target }, .. }) = outcome else {
+                panic!("{outcome:?}");
+            };
+            assert_eq!((rank, target), (me, me));
+        };
+        already(window.lock_exclusive(me).map(drop));
+        already(window.lock_shared(me).map(drop));
+        already(window.lock_all().map(drop));
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn threads_of_one_rank_share_an_epoch() {
+    ranks::on_all_sizes("threads_of_one_rank_share_an_epoch", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        let epoch = window.lock_all().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for rank in 0..epoch.ranks() {
+                        epoch.target(rank).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+                    }
+                });
+            }
+        });
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        assert_eq!(window.local().get(0).unwrap(), 3 * world.size() as u64);
+    });
+}

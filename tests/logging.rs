@@ -1,0 +1,36 @@
+//! TRANSOM_LOG shows what the library does, on stderr, and only what it asks for.
+
+use std::process::Command;
+
+fn hello(log: Option<&str>) -> (bool, String) {
+    let hello = std::path::Path::new(env!("CARGO_BIN_EXE_transom")).with_file_name("examples").join("hello");
+    let mut command = Command::new(hello);
+    command.args(["--ranks", "2"]).env_remove("TRANSOM_LOG");
+    if let Some(log) = log {
+        command.env("TRANSOM_LOG", log);
+    }
+    let output = command.output().expect("hello is built with the tests");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn nothing_is_logged_unless_asked_for() {
+    assert_eq!(hello(None), (true, String::new()));
+}
+
+#[test]
+fn events_are_logged_by_level_and_crate() {
+    let (ran, log) = hello(Some("debug"));
+    assert!(ran, "{log}");
+    for event in ["joined the job", "window allocated", "left the job"] {
+        assert!(log.contains(event), "no {event:?} in:\n{log}");
+    }
+    let (ran, log) = hello(Some("off,transom_windows=debug"));
+    assert!(ran && log.contains("window allocated") && !log.contains("joined the job"), "{log}");
+}
+
+#[test]
+fn a_filter_that_is_none_is_an_error() {
+    let (ran, log) = hello(Some("transom=loud"));
+    assert!(!ran && log.contains("TRANSOM_LOG"), "{log}");
+}

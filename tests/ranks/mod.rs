@@ -1,0 +1,66 @@
+//! Runs a test's body on ranks: real processes of 1, 2, 3, 4 and 8 ranks (more than these machines have cores), then
+//! as many threads of one process, each within a deadline; and says which rank failed and how.
+//!
+//! The test starts copies of its own program, told by the environment to run the same test as a rank.
+
+use std::time::Duration;
+use transom::{Launch, Outcome, World};
+
+pub const SIZES: [usize; 5] = [1, 2, 3, 4, 8];
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Set for a copy: `ranks`, or how many threads to run.
+const ROLE: &str = "TEST_ROLE";
+
+/// Runs `body` on every number of ranks. `name` is the test's own, as the test program knows it.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn on_all_sizes(name: &str, body: impl Fn(World) + Sync) {
+    on(&SIZES, name, body);
+}
+
+/// Runs `body` on the given numbers of ranks.
+pub fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
+    match std::env::var(ROLE).as_deref() {
+        Ok("rank") => body(transom::init().expect("a rank can join its job")),
+        Ok(threads) => {
+            let threads = threads.parse().expect("a number of threads");
+            transom::threads(threads, body).expect("threads can be ranks");
+        }
+        Err(_) => {
+            for &size in sizes {
+                passed(&format!("{size} processes"), &outcome(size, name, "rank"));
+            }
+            for size in sizes {
+                passed(&format!("{size} threads"), &outcome(1, name, &size.to_string()));
+            }
+        }
+    }
+}
+
+/// Runs `body` on processes only, and hands over what became of them: for tests in which ranks are to die.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outcome> {
+    if std::env::var_os(ROLE).is_some() {
+        body(transom::init().expect("a rank can join its job"));
+        return None;
+    }
+    Some(outcome(size, name, "rank"))
+}
+
+fn outcome(size: usize, name: &str, role: &str) -> Outcome {
+    let copies = Launch::new(std::env::current_exe().expect("this test program"), size)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env("RUST_BACKTRACE", "0")
+        .deadline(DEADLINE)
+        .capture(true);
+    copies.run().expect("copies of the test program start")
+}
+
+fn passed(what: &str, outcome: &Outcome) {
+    if !outcome.success() {
+        let outputs: String = (0..outcome.statuses().len())
+            .map(|rank| format!("--- rank {rank}\n{}", String::from_utf8_lossy(outcome.output(rank))))
+            .collect();
+        panic!("on {what}: {outcome}\n{outputs}");
+    }
+}
