@@ -16,6 +16,13 @@ const GRANT: usize = 4;
 const LINK: usize = 5;
 
 /// The field of a node, for whoever watches the words of a lock go by.
+///
+/// # Examples
+/// ```
+/// use transom_locks::{At, Field, Places};
+/// // In the memory of rank 1, the first word of its node for the lock of rank 0.
+/// assert_eq!(Places::new(0, 2).field(At { rank: 1, word: 8 }), Some((0, Field::Next)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// The lock word of its rank.
@@ -36,6 +43,13 @@ pub enum Field {
 
 /// Where the words of one family of locks lie (one lock at each rank), the same at every rank: from `base` on a line
 /// with the lock word of the rank itself, then a node for the lock of each rank.
+///
+/// # Examples
+/// ```
+/// use transom_locks::{At, Field, Places};
+/// assert_eq!(Places::words(64), 8 * 65);
+/// assert_eq!(Places::new(16, 64).field(At { rank: 5, word: 16 }), Some((5, Field::Word)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Places {
     base: usize,
@@ -82,6 +96,13 @@ impl Places {
 }
 
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
+///
+/// # Examples
+/// ```
+/// use transom_locks::Ahead;
+/// // Nobody: the lock was free, or for a shared request held by readers only.
+/// assert_eq!(Ahead::default(), Ahead { exclusive: None, readers: 0 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Ahead {
     /// The exclusive request just before this one, held or waiting; the lock is granted after it.
@@ -99,8 +120,8 @@ enum Held {
     Broken,
 }
 
-/// One rank's place at the lock of one target, as plain data, with the protocol's steps on it. [`PassiveLock`]
-/// (crate::PassiveLock) is a row of seats; a model keeps seats in its states. `C` is the width of the word's counts.
+/// One rank's place at the lock of one target, as plain data, with the protocol's steps on it.
+/// [`PassiveLock`](crate::PassiveLock) is a row of seats; a model keeps seats in its states. `C` is the width of the word's counts.
 ///
 /// # Examples
 /// ```

@@ -4,6 +4,13 @@
 pub type Rank = usize;
 
 /// Where a word is: the rank whose registered memory holds it, and its index there.
+///
+/// # Examples
+/// ```
+/// use transom_locks::At;
+/// let at = At { rank: 3, word: 0 };
+/// assert_ne!(at, At { rank: 4, ..at });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct At {
     /// The rank in whose memory the word lies.
@@ -13,6 +20,11 @@ pub struct At {
 }
 
 /// Whose action ends a wait, so that a network that sees ranks die or leave knows when waiting is vain.
+///
+/// # Examples
+/// ```
+/// assert_ne!(transom_locks::Awaited::Rank(3), transom_locks::Awaited::Anyone);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Awaited {
     /// This rank alone can end the wait: it must neither have died nor have left.

@@ -6,6 +6,7 @@ mod rig;
 
 use loom::cell::UnsafeCell;
 use rig::{Setup, all, check, exclusive, explore, plain, shared};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use transom_locks::model::Call;
@@ -97,11 +98,11 @@ fn threads_of_one_rank() {
         let begun = Instant::now();
         let schedules = explore(Some(3), move || {
             let net = Net::for_locks(2, &[0], Waiting::Parks, Orderings::default());
-            let data = Arc::new(UnsafeCell::new(()));
+            let data = Rc::new(UnsafeCell::new(()));
             let zero = Arc::new(<PassiveLock<_>>::new(net.rank(0), 0).unwrap());
             let one = Arc::new(<PassiveLock<_>>::new(net.rank(1), 0).unwrap());
             let job = |lock: &Arc<PassiveLock<_>>, mode| {
-                let (lock, data) = (Arc::clone(lock), Arc::clone(&data));
+                let (lock, data) = (Arc::clone(lock), Rc::clone(&data));
                 move || {
                     lock.acquire(0, mode).unwrap();
                     assert_eq!(lock.acquire(0, mode), Err(Error::AlreadyLocked { target: 0 }));
@@ -134,10 +135,10 @@ fn access_groups() {
         let schedules = explore(preemptions, move || {
             let used: Vec<usize> = (0..Pscw::words(ranks)).collect();
             let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
-            let data: Arc<Vec<_>> = Arc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
+            let data: Rc<Vec<_>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
             let others: Vec<usize> = (1..ranks).collect();
             let origin = |rank: usize| {
-                let (words, data) = (net.rank(rank), Arc::clone(&data));
+                let (words, data) = (net.rank(rank), Rc::clone(&data));
                 move || {
                     let mut group = Pscw::new(ranks, 0);
                     for _ in 0..2 {
@@ -170,9 +171,9 @@ fn barrier() {
         let schedules = explore(preemptions, move || {
             let used: Vec<usize> = (0..Barrier::words(ranks)).step_by(8).collect();
             let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
-            let data: Arc<Vec<_>> = Arc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
+            let data: Rc<Vec<_>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
             let job = |rank: usize| {
-                let (words, data) = (net.rank(rank), Arc::clone(&data));
+                let (words, data) = (net.rank(rank), Rc::clone(&data));
                 move || {
                     let mut barrier = Barrier::new(ranks, 0);
                     for _ in 0..rounds {

@@ -19,7 +19,12 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
         vec![[exclusive(0), shared(0)].concat(), exclusive(0)],
         vec![[exclusive(0), exclusive(0)].concat(), [shared(0), exclusive(0)].concat()],
         vec![shared(0), exclusive(0), exclusive(0)],
+        vec![[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()],
+        vec![[exclusive(0), shared(0)].concat(), [exclusive(0), exclusive(0)].concat()],
+        vec![[shared(0), shared(0)].concat(), [exclusive(0), exclusive(0)].concat()],
+        vec![[exclusive(0), exclusive(0)].concat(), [exclusive(0), exclusive(0)].concat()],
         vec![[shared(0), exclusive(0)].concat(), exclusive(0), exclusive(0)],
+        vec![[exclusive(0), exclusive(0)].concat(), exclusive(0), exclusive(0)],
     ]
 }
 

@@ -2,8 +2,8 @@
 
 use crate::bell::{self, Patience};
 use crate::control::Control;
-use crate::memory::{Memory, View};
 use crate::copy;
+use crate::memory::{Memory, View};
 use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -229,13 +229,7 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn wait(
-        &self,
-        on: &Region,
-        offset: usize,
-        whom: Awaited,
-        until: impl Fn(u64) -> bool,
-    ) -> Result<u64, FabricError> {
+    fn wait(&self, on: &Region, offset: usize, whom: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
         let word = on.view.word(offset)?;
         bell::wait(&on.view, word, self.0.patience, until, || self.0.control.vain(self.0.rank, whom))
     }

@@ -3,8 +3,8 @@
 use crate::Loopback;
 use crate::control::Control;
 use crate::fabric::fresh_tag;
-use crate::system;
 use crate::memory::Memory;
+use crate::system;
 use rustix::fs::MemfdFlags;
 use rustix::io::FdFlags;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -100,14 +100,19 @@ impl Invitation {
         let parsed = || {
             let (fd, tag) = door.split_once(',')?;
             let (rank, size) = (rank.parse().ok()?, size.parse().ok()?);
-            let invitation =
-                Invitation { rank, size, fd: fd.parse().ok()?, tag: u64::from_str_radix(tag, 16).ok()? };
+            let invitation = Invitation { rank, size, fd: fd.parse().ok()?, tag: u64::from_str_radix(tag, 16).ok()? };
             (rank < size && invitation.fd >= 0).then_some(invitation)
         };
         let why = || {
-            format!("{}: a launcher does not write that", Self::VARIABLES.iter().zip(&values).map(|(name, value)| {
-                format!("{name}={}", value.as_deref().unwrap_or(""))
-            }).collect::<Vec<_>>().join(" "))
+            format!(
+                "{}: a launcher does not write that",
+                Self::VARIABLES
+                    .iter()
+                    .zip(&values)
+                    .map(|(name, value)| { format!("{name}={}", value.as_deref().unwrap_or("")) })
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            )
         };
         parsed().map(Some).ok_or_else(|| FabricError::Corrupt { why: why() })
     }
@@ -119,8 +124,9 @@ impl Invitation {
     /// before; [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
     pub fn join(self) -> Result<Loopback, FabricError> {
         // A copy: the number comes from outside and may belong to somebody.
-        let unusable =
-            |errno: rustix::io::Errno| system(format!("descriptor {} of the job cannot be used", self.fd), errno.into());
+        let unusable = |errno: rustix::io::Errno| {
+            system(format!("descriptor {} of the job cannot be used", self.fd), errno.into())
+        };
         // SAFETY: only borrowed for the copy; if the number is not open, the call says so.
         let theirs = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd) });
         let fd = rustix::io::fcntl_dupfd_cloexec(&*theirs, 0).map_err(unusable)?;
