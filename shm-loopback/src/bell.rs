@@ -29,8 +29,9 @@ impl Patience {
     /// a core. Where ranks share cores, whoever is waited for may need this one: yield at once.
     pub fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let spins = if ranks <= cores { 2000 } else { 20 };
-        Patience { spins, yields: Duration::from_micros(200) }
+        let e = |n: &str, d: u32| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
+        let spins = if ranks <= cores { e("S1", 2000) } else { e("S2", 20) };
+        Patience { spins, yields: Duration::from_micros(e("Y", 200) as u64) }
     }
 }
 
@@ -121,4 +122,37 @@ fn sleep(header: &Header, bell: u32) {
     }
     #[cfg(miri)]
     let _ = (header, bell, std::thread::yield_now());
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use std::sync::Arc;
+
+    /// Two threads hand a ball over, each sleeping at once; a wake-up that is lost costs a round.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const HAND_OVERS: u64 = 20_000;
+        let memory = || View::whole(&Arc::new(Memory::heap(64, 1).expect("a cache line")));
+        let sides = [memory(), memory()];
+        let asleep_at_once = Patience { spins: 0, yields: Duration::ZERO };
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for me in 0..2 {
+                let sides = &sides;
+                scope.spawn(move || {
+                    for turn in (me..HAND_OVERS).step_by(2) {
+                        let (mine, other) = (&sides[me as usize], &sides[1 - me as usize]);
+                        let word = mine.word(0).expect("the first word");
+                        wait(mine, word, asleep_at_once, |seen| seen >= turn, || Ok(())).expect("the other lives");
+                        other.word(0).expect("the first word").store(turn + 1, SeqCst);
+                        ring(other.header());
+                    }
+                });
+            }
+        });
+        let lost = begun.elapsed().as_millis() / ROUND.as_millis();
+        assert!(lost < 100, "{HAND_OVERS} hand-overs took {:?}", begun.elapsed());
+    }
 }

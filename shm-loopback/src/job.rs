@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::system;
 use rustix::fs::MemfdFlags;
 use rustix::io::FdFlags;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use transom_locks::Rank;
 use transom_windows::FabricError;
@@ -127,13 +127,14 @@ impl Invitation {
         let unusable = |errno: rustix::io::Errno| {
             system(format!("descriptor {} of the job cannot be used", self.fd), errno.into())
         };
-        // SAFETY: only borrowed for the copy; if the number is not open, the call says so.
-        let theirs = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd) });
-        let fd = rustix::io::fcntl_dupfd_cloexec(&*theirs, 0).map_err(unusable)?;
+        // SAFETY: the launcher left it open for this process and nobody here knows of it to close it; of a number that
+        // is not open, the first call says so. It is not -1, as `from_env` checked.
+        let theirs = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let fd = rustix::io::fcntl_dupfd_cloexec(theirs, 0).map_err(unusable)?;
         let opened = Memory::open(fd.as_fd(), Control::bytes(self.size)?, self.tag);
         let memory = opened.map_err(|why| FabricError::Corrupt { why: format!("descriptor {}: {why}", self.fd) })?;
         // It is ours: programs that this one starts need not inherit it.
-        let _ = rustix::io::fcntl_setfd(&*theirs, FdFlags::CLOEXEC);
+        let _ = rustix::io::fcntl_setfd(theirs, FdFlags::CLOEXEC);
         Loopback::process(self.rank, Control::open(Arc::new(memory), self.size)?)
     }
 }

@@ -6,7 +6,7 @@ use crate::target::{Target, byte_offset};
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
-use transom_locks::{Barrier, Mode, PassiveLock, Places, Rank};
+use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
@@ -138,6 +138,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         match self.lock.acquire_mut(rank, mode) {
             Ok(ahead) => {
                 self.core.data.tally.locks.bump();
+                if ahead != Ahead::default() {
+                    waited(self.core.id, rank, mode, ahead);
+                }
                 Ok(LockEpoch::new(target, &mut self.lock, ahead))
             }
             Err(source) => Err(Error::Lock { window: self.core.id, rank, source }),
@@ -192,6 +195,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.core.data.tally.fences.bump();
         Ok(FenceEpoch { core: &self.core })
     }
+}
+
+#[cold]
+fn waited(window: u32, target: Rank, mode: Mode, ahead: Ahead) {
+    tracing::trace!(window, target, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
 }
 
 impl<T, F: Fabric> Core<T, F> {

@@ -1,0 +1,69 @@
+//! Instructions of each call, counted by callgrind: `cargo bench --bench instructions` (needs valgrind).
+//!
+//! Each call is run 1,000 and 2,000 times in a program of its own; the difference is what 1,000 take. Counts do not
+//! depend on what else the machine does, so a change of one is a change of the code.
+
+use std::hint::black_box;
+use std::process::Command;
+use transom::{Error, Op, Window};
+
+type Call = fn(&mut Window<u64>, usize) -> Result<(), Error>;
+
+/// Each call, done `times` times on this rank's own part.
+const CALLS: &[(&str, Call)] = &[
+    ("put 8 B", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        (0..times).try_for_each(|i| epoch.put(black_box(3), &[i as u64]))
+    }),
+    ("put 8 B + flush", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        (0..times).try_for_each(|i| epoch.put(black_box(3), &[i as u64]).and_then(|()| epoch.flush()))
+    }),
+    ("get 8 B", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        (0..times).try_for_each(|_| epoch.get_one(black_box(3)).map(|value| drop(black_box(value))))
+    }),
+    ("put 2 KiB", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        let source = [1; 256];
+        (0..times).try_for_each(|_| epoch.put(black_box(3), &source))
+    }),
+    ("fetch_and_op sum", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        (0..times).try_for_each(|_| epoch.fetch_and_op(black_box(3), Op::Sum, 1).map(drop))
+    }),
+    ("compare_and_swap", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        (0..times).try_for_each(|i| epoch.compare_and_swap(black_box(3), i as u64, i as u64 + 1).map(drop))
+    }),
+    ("lock exclusive + unlock", |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
+    ("lock shared + unlock", |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
+    ("lock_all + unlock, 1 rank", |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
+    ("fence, 1 rank", |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<_> = std::env::args().collect();
+    if let [_, call, times] = &args[..] {
+        let call = CALLS.iter().find(|(name, _)| name == call).expect("a call of the table").1;
+        let mut window = transom::init()?.allocate(1 << 10)?;
+        return Ok(call(&mut window, times.parse()?)?);
+    }
+    println!("{:<28} {:>12}", "", "instructions");
+    for (call, _) in CALLS {
+        let thousand = collected(call, "2000")? - collected(call, "1000")?;
+        println!("{call:<28} {:>12.1}", thousand as f64 / 1000.0);
+    }
+    Ok(())
+}
+
+/// What callgrind collects from this program, run with one call.
+fn collected(call: &str, times: &str) -> Result<u64, Box<dyn std::error::Error>> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
+    let output = valgrind.args([call, times]).output().map_err(|error| format!("cannot run valgrind: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let count =
+        text.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok());
+    count.ok_or_else(|| format!("callgrind collected nothing:\n{text}").into())
+}
