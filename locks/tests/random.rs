@@ -1,5 +1,5 @@
 //! Random schedules of the shipping lock with many ranks: the same properties as exhaustive.rs, further from the
-//! ground. A failure prints its seed; `TRANSOM_SEED=<seed> cargo test -p transom-locks --test random` runs that alone.
+//! ground. A failure prints its seed; `SEED=<seed> cargo test -p transom-locks --test random` runs that alone.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -12,9 +12,9 @@ use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Call, Delivery, Mix, Program, Replay, Sim, State, Suspended, sim};
 use transom_locks::{Barrier, Error, Field, Places, Pscw, Rank, Seat, Words};
 
-/// The seeds to run: `TRANSOM_SEED`, or the first `most`.
+/// The seeds to run: `SEED`, or the first `most`.
 fn seeds(most: u64) -> impl Iterator<Item = u64> {
-    let one: Option<u64> = std::env::var("TRANSOM_SEED").ok().and_then(|seed| seed.parse().ok());
+    let one: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     one.map_or(0..most, |seed| seed..seed + 1)
 }
 
@@ -25,7 +25,7 @@ fn run<P: Program>(what: &str, most: u64, net: impl Fn(u64) -> Sim<P>) {
     for seed in seeds(most) {
         for delivery in [Delivery::Immediate, Delivery::Deferred] {
             if let Err(failure) = net(seed).with_delivery(delivery).run_random(seed) {
-                panic!("{what}, {delivery:?}: {failure}; TRANSOM_SEED={seed} runs it again");
+                panic!("{what}, {delivery:?}: {failure}; SEED={seed} runs it again");
             }
             count += 1;
         }

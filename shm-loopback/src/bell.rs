@@ -29,9 +29,8 @@ impl Patience {
     /// a core. Where ranks share cores, whoever is waited for may need this one: yield at once.
     pub fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let e = |n: &str, d: u32| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
-        let spins = if ranks <= cores { e("S1", 2000) } else { e("S2", 20) };
-        Patience { spins, yields: Duration::from_micros(e("Y", 200) as u64) }
+        let spins = if ranks <= cores { 2000 } else { 20 };
+        Patience { spins, yields: Duration::from_micros(200) }
     }
 }
 
