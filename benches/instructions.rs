@@ -21,7 +21,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
     ("get 8 B", |window, times| {
         let epoch = window.lock_shared(0)?;
-        (0..times).try_for_each(|_| epoch.get_one(black_box(3)).map(|value| drop(black_box(value))))
+        (0..times).try_for_each(|_| epoch.get_one(black_box(3)).map(|value| _ = black_box(value)))
     }),
     ("put 2 KiB", |window, times| {
         let epoch = window.lock_shared(0)?;
