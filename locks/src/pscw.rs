@@ -57,6 +57,11 @@ impl Pscw {
         Pscw { base, ranks, peers: vec![Counts::default(); ranks].into(), exposed: None, accessed: None }
     }
 
+    /// The targets of the access epoch, if one is open.
+    pub fn targets(&self) -> Option<&[Rank]> {
+        self.accessed.as_deref()
+    }
+
     /// Opens an exposure epoch: this rank's window may be accessed by `origins`. Does not wait.
     ///
     /// # Errors

@@ -1,13 +1,13 @@
-//! Waiting for a word of one's own memory: spin, then yield, then sleep until the bell of its block rings.
+//! Waiting for words of one's own memory: spin, then yield, then sleep until the bell of its block rings.
 //!
-//! No wake-up is lost: the waiter raises `sleepers` before it looks at the word a last time, the ringer looks at
-//! `sleepers` after it changed the word, all four sequentially consistent; so one of them sees the other. If the
+//! No wake-up is lost: the waiter raises `sleepers` before it looks at the words a last time, the ringer looks at
+//! `sleepers` after it changed a word, all four sequentially consistent; so one of them sees the other. If the
 //! ringer does, it changes `bell`, on whose earlier value the waiter sleeps.
 
-use crate::memory::{Header, View};
+use crate::memory::Header;
 #[cfg(not(miri))]
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use transom_windows::FabricError;
 
@@ -18,7 +18,7 @@ const ROUND: Duration = Duration::from_millis(100);
 /// How long to spin and yield before sleeping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Looks at the word, with a pause each.
+    /// Looks at the words, with a pause each.
     pub spins: u32,
     /// Time spent yielding the processor to others.
     pub yields: Duration,
@@ -52,62 +52,54 @@ fn ring_loud(header: &Header) {
     let _ = futex::wake(&header.bell, futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// Waits until the word satisfies `until`, and returns the value that did. `vain` is asked now and then whether the
-/// wait can still end; its error ends it, unless the word changed after all.
+/// Waits until `look` finds what it looks for in words of the block, which it must load sequentially consistently.
+/// `vain` is asked now and then whether the wait can still end; its error ends it, unless `look` succeeds after all.
 #[inline(always)]
-pub(crate) fn wait(
-    view: &View,
-    word: &AtomicU64,
+pub(crate) fn wait<R>(
+    header: &Header,
     patience: Patience,
-    until: impl Fn(u64) -> bool,
+    mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     vain: impl FnMut() -> Result<(), FabricError>,
-) -> Result<u64, FabricError> {
-    let value = word.load(SeqCst);
-    if until(value) {
-        return Ok(value);
-    }
-    for _ in 0..patience.spins {
-        std::hint::spin_loop();
-        let value = word.load(SeqCst);
-        if until(value) {
-            return Ok(value);
+) -> Result<R, FabricError> {
+    for _ in 0..=patience.spins {
+        if let Some(found) = look()? {
+            return Ok(found);
         }
+        std::hint::spin_loop();
     }
-    wait_long(view, word, patience, until, vain)
+    wait_long(header, patience, look, vain)
 }
 
 #[cold]
 #[inline(never)]
-fn wait_long(
-    view: &View,
-    word: &AtomicU64,
+fn wait_long<R>(
+    header: &Header,
     patience: Patience,
-    until: impl Fn(u64) -> bool,
+    mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     mut vain: impl FnMut() -> Result<(), FabricError>,
-) -> Result<u64, FabricError> {
-    let look = || Some(word.load(SeqCst)).filter(|&value| until(value));
+) -> Result<R, FabricError> {
     let began = Instant::now();
     while began.elapsed() < patience.yields {
         std::thread::yield_now();
-        if let Some(value) = look() {
-            return Ok(value);
+        if let Some(found) = look()? {
+            return Ok(found);
         }
     }
-    let header = view.header();
     loop {
         header.sleepers.fetch_add(1, SeqCst);
         let bell = header.bell.load(SeqCst);
-        let seen = look();
-        if seen.is_none() {
+        let mut seen = look();
+        if let Ok(None) = seen {
             sleep(header, bell);
+            seen = look();
         }
         header.sleepers.fetch_sub(1, SeqCst);
-        if let Some(value) = seen.or_else(&look) {
-            return Ok(value);
+        if let Some(found) = seen? {
+            return Ok(found);
         }
         if let Err(error) = vain() {
             // Whoever died or left may have told us just before.
-            return look().ok_or(error);
+            return look()?.ok_or(error);
         }
     }
 }
@@ -126,7 +118,7 @@ fn sleep(header: &Header, bell: u32) {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use crate::memory::{Memory, View};
     use std::sync::Arc;
 
     /// Two threads hand a ball over, each sleeping at once; a wake-up that is lost costs a round.
@@ -144,7 +136,8 @@ mod tests {
                     for turn in (me..HAND_OVERS).step_by(2) {
                         let (mine, other) = (&sides[me as usize], &sides[1 - me as usize]);
                         let word = mine.word(0).expect("the first word");
-                        wait(mine, word, asleep_at_once, |seen| seen >= turn, || Ok(())).expect("the other lives");
+                        let look = || Ok((word.load(SeqCst) >= turn).then_some(()));
+                        wait(mine.header(), asleep_at_once, look, || Ok(())).expect("the other lives");
                         other.word(0).expect("the first word").store(turn + 1, SeqCst);
                         ring(other.header());
                     }

@@ -290,8 +290,9 @@ impl Words for Rounds<'_> {
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
         let view = &self.control.blocks[self.me];
-        let vain = || self.control.vain(self.me, on);
-        bell::wait(view, view.word(word * 8)?, self.control.patience, until, vain)
+        let word = view.word(word * 8)?;
+        let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
+        bell::wait(view.header(), self.control.patience, look, || self.control.vain(self.me, on))
     }
 }
 

@@ -229,9 +229,18 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn wait(&self, on: &Region, offset: usize, whom: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
-        let word = on.view.word(offset)?;
-        bell::wait(&on.view, word, self.0.patience, until, || self.0.control.vain(self.0.rank, whom))
+    fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
+        Ok(on.view.word(offset)?.load(SeqCst))
+    }
+
+    #[inline(always)]
+    fn wait<R>(
+        &self,
+        on: &Region,
+        whom: Awaited,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        bell::wait(on.view.header(), self.0.patience, look, || self.0.control.vain(self.0.rank, whom))
     }
 
     #[inline(always)]

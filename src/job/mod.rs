@@ -56,8 +56,31 @@ impl World {
     /// # Ok::<(), transom::StartError>(())
     /// ```
     pub fn allocate<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+        self.allocate_with_signals(len, 0)
+    }
+
+    /// [`allocate`](Self::allocate), and `signals` signal words at this rank, for
+    /// [`put_signal`](transom_windows::Target::put_signal).
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut window = world.allocate_with_signals::<u64>(10, 1)?;
+    ///     let other = 1 - world.rank();
+    ///     let epoch = window.lock_all()?;
+    ///     epoch.target(other)?.put_signal(0, &[42; 10], 0, 1)?; // data, then the news of it
+    ///     epoch.signals().wait_until(0, |arrived| arrived == 1)?;
+    ///     assert_eq!(epoch.local().get(9)?, 42);
+    ///     epoch.unlock()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allocate_with_signals<T: Pod>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
         // Windows are made together, so every rank counts alike.
-        Window::allocate(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), len)
+        Window::allocate_with_signals(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), len, signals)
     }
 
     /// Collective: returns when every rank has called it. ceil(log2 ranks) posts.

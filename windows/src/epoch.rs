@@ -2,13 +2,15 @@
 //! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it, and the lock simply
 //! stays taken, which the next call on the same handle reports.
 
+use crate::local::Local;
 use crate::segment::Segment;
+use crate::signals::Signals;
 use crate::target::Target;
-use crate::window::{Core, Local};
+use crate::window::Core;
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::ops::Deref;
-use transom_locks::{Ahead, PassiveLock, Rank};
+use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 
 /// A locked target: derefs to the [`Target`] it opened, unlocks when dropped.
 ///
@@ -114,6 +116,11 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
         Local { core: self.core }
     }
 
+    /// This rank's own signal words.
+    pub fn signals(&self) -> Signals<'_, T, F> {
+        Signals { core: self.core }
+    }
+
     /// Returns when this rank's earlier operations are visible at every target.
     ///
     /// # Errors
@@ -146,6 +153,79 @@ impl<T: Pod, F: Fabric> Drop for LockAllEpoch<'_, T, F> {
     }
 }
 
+/// An access epoch to the targets that a `start` named; completes when dropped.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// window.post(&[0])?;
+/// let epoch = window.start(&[0])?;
+/// epoch.target(0)?.put(0, &[1])?;
+/// assert!(epoch.target(1).is_err());
+/// epoch.complete()?;
+/// window.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct AccessEpoch<'w, T: Pod, F: Fabric> {
+    core: &'w Core<T, F>,
+    words: &'w Segment<F>,
+    pscw: &'w mut Pscw,
+}
+
+impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
+    pub(crate) fn new(core: &'w Core<T, F>, words: &'w Segment<F>, pscw: &'w mut Pscw) -> Self {
+        AccessEpoch { core, words, pscw }
+    }
+
+    /// One of the targets that `start` named.
+    ///
+    /// # Errors
+    /// [`Error::NotStarted`] if it did not name the rank; [`Error::NoSuchRank`].
+    #[inline]
+    pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
+        if self.pscw.targets().is_some_and(|targets| targets.contains(&rank)) {
+            return Target::new(self.core, rank);
+        }
+        Target::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
+    }
+
+    /// This rank's own part.
+    pub fn local(&self) -> Local<'_, T, F> {
+        Local { core: self.core }
+    }
+
+    /// This rank's own signal words.
+    pub fn signals(&self) -> Signals<'_, T, F> {
+        Signals { core: self.core }
+    }
+
+    /// Ends the epoch: each target learns of it after all that was put there. Does not wait. 1 post for each target.
+    ///
+    /// # Errors
+    /// [`Error::Sync`], [`Error::Fabric`].
+    pub fn complete(mut self) -> Result<(), Error> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        for &rank in self.pscw.targets().unwrap_or_default() {
+            Target::new(self.core, rank)?.order()?;
+        }
+        self.pscw.complete(self.words).map_err(|source| self.core.sync_error("complete", source))
+    }
+}
+
+impl<T: Pod, F: Fabric> Drop for AccessEpoch<'_, T, F> {
+    fn drop(&mut self) {
+        if self.pscw.targets().is_some()
+            && let Err(error) = self.finish()
+        {
+            tracing::error!(%error, "an access epoch was dropped, and its completion failed");
+        }
+    }
+}
+
 /// The epoch between two fences: lends every target until the next call on the window.
 ///
 /// # Examples
@@ -174,6 +254,11 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     /// This rank's own part.
     pub fn local(&self) -> Local<'_, T, F> {
         Local { core: self.core }
+    }
+
+    /// This rank's own signal words.
+    pub fn signals(&self) -> Signals<'_, T, F> {
+        Signals { core: self.core }
     }
 }
 

@@ -37,6 +37,26 @@ pub enum Error {
         /// How many ranks share the window.
         size: usize,
     },
+    /// A target that the `start` of the access epoch did not name.
+    #[error("window {window}: the access epoch was not started for rank {rank}")]
+    NotStarted {
+        /// The window.
+        window: u32,
+        /// The rank named.
+        rank: Rank,
+    },
+    /// A signal word that the rank does not have.
+    #[error("window {window}, rank {rank}: there is no signal {signal}; it has {signals}, see allocate_with_signals")]
+    NoSuchSignal {
+        /// The window.
+        window: u32,
+        /// Whose.
+        rank: Rank,
+        /// The signal named.
+        signal: usize,
+        /// How many it has.
+        signals: usize,
+    },
     /// More memory than can be addressed, or none that can be divided into elements.
     #[error("a window of {len} elements of {element} bytes cannot be made: {why}")]
     Size {

@@ -48,7 +48,7 @@ pub trait Exchange {
 /// 1. A `post` (or `cas`, `add`) to a rank is seen after every earlier put or post to that rank by the same caller.
 /// 2. [`flush`](Self::flush) returns when earlier operations on that memory are visible there;
 ///    [`order`](Self::order) when they will be seen before any later verb of the caller, whatever its target.
-/// 3. A word is touched only by `cas`, `add`, `post` and `wait` of its fabric, by its own host too: CPU and NIC
+/// 3. A word is touched only by `cas`, `add`, `post` and `word` of its fabric, by its own host too: CPU and NIC
 ///    atomics never meet on one word.
 /// 4. Only 64-bit compare-and-swap and fetch-and-add exist (InfiniBand has no swap).
 /// 5. Busy is not an error. Errors are grouped by what they break ([`FabricError`]).
@@ -112,17 +112,23 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`cas`](Self::cas).
     fn post(&self, at: &Self::Remote, offset: usize, value: u64) -> Result<(), FabricError>;
 
-    /// Waits until a word of one's own region satisfies `until`; without remote operations.
+    /// An aligned word of one's own region, as others left it. No remote operation.
     ///
     /// # Errors
-    /// As [`cas`](Self::cas); [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait is vain.
-    fn wait(
+    /// As [`cas`](Self::cas).
+    fn word(&self, on: &Self::Region, offset: usize) -> Result<u64, FabricError>;
+
+    /// Waits until `look` finds in one's own region what it looks for; it is asked again whenever a word there may
+    /// have changed. No remote operation.
+    ///
+    /// # Errors
+    /// Those of `look`; [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait is vain.
+    fn wait<R>(
         &self,
         on: &Self::Region,
-        offset: usize,
         whom: Awaited,
-        until: impl Fn(u64) -> bool,
-    ) -> Result<u64, FabricError>;
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError>;
 
     /// Reads one's own region, as others left it.
     ///

@@ -5,49 +5,88 @@ use crate::counters::Tally;
 use crate::{Fabric, FabricError};
 use transom_locks::{At, Awaited, Rank, Words};
 
-/// One region at each rank, of sizes that may differ, and the right to reach them all.
+/// One region at each rank, of sizes that may differ, and the right to reach them all: bytes, then words.
 pub(crate) struct Segment<F: Fabric> {
     pub fabric: F,
     pub region: F::Region,
     pub remotes: Box<[F::Remote]>,
-    /// Each rank's size in bytes.
-    pub sizes: Box<[usize]>,
+    pub sizes: Box<[Size]>,
     pub tally: Tally,
     rank: Rank,
 }
 
+/// What a rank's region holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub bytes: usize,
+    pub words: usize,
+}
+
+impl Size {
+    /// Where a word lies: behind the bytes.
+    #[inline]
+    pub fn word_offset(self, word: usize) -> usize {
+        self.bytes.next_multiple_of(8) + 8 * word
+    }
+
+    fn total(self) -> Option<usize> {
+        let words = self.words.checked_mul(8)?;
+        self.bytes.checked_next_multiple_of(8)?.checked_add(words).filter(|&total| total <= isize::MAX as usize / 2)
+    }
+
+    /// As it goes to the others, before the key.
+    fn to_record(self) -> Vec<u8> {
+        [self.bytes, self.words].into_iter().flat_map(|part| (part as u64).to_le_bytes()).collect()
+    }
+
+    fn from_record(record: &[u8]) -> Option<(Self, &[u8])> {
+        let (bytes, rest) = record.split_first_chunk()?;
+        let (words, key) = rest.split_first_chunk()?;
+        let size = Size { bytes: u64::from_le_bytes(*bytes) as usize, words: u64::from_le_bytes(*words) as usize };
+        size.total().map(|_| (size, key))
+    }
+}
+
+/// Why a segment cannot be: something is wrong with this rank's size, or the fabric failed, here or elsewhere.
+pub(crate) enum SegmentError {
+    Size(&'static str),
+    Fabric(FabricError),
+}
+
+impl From<FabricError> for SegmentError {
+    fn from(error: FabricError) -> Self {
+        SegmentError::Fabric(error)
+    }
+}
+
 impl<F: Fabric> Segment<F> {
-    /// Collective: `bytes` of zeroed memory at this rank.
-    pub fn allocate(fabric: &F, bytes: usize) -> Result<Self, FabricError> {
-        let made = fabric.allocate(bytes);
-        // A rank that failed says so before it returns: the others must not wait for it in vain.
-        let mine = match &made {
-            Ok((_, key)) => [&(bytes as u64).to_le_bytes()[..], key].concat(),
-            Err(_) => Vec::new(),
-        };
-        let theirs = fabric.all_gather(&mine)?;
+    /// Collective: zeroed `bytes`, and `words` behind them, at this rank. A rank whose part cannot be says so to the
+    /// others; either all have the segment or none has, and nobody waits for one that failed.
+    pub fn allocate(fabric: &F, bytes: Result<usize, &'static str>, words: usize) -> Result<Self, SegmentError> {
+        let made = bytes.map_err(SegmentError::Size).and_then(|bytes| {
+            let size = Size { bytes, words };
+            let total = size.total().ok_or(SegmentError::Size("too many bytes"))?;
+            let (region, key) = fabric.allocate(total)?;
+            Ok((region, [size.to_record(), key].concat()))
+        });
+        let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, record)| record))?;
         let (region, _) = made?;
-        let mut sizes = Vec::with_capacity(theirs.len());
-        let mut remotes = Vec::with_capacity(theirs.len());
-        for (rank, record) in theirs.iter().enumerate() {
-            let Some((size, key)) = record.split_first_chunk::<8>() else {
-                let why = "it could not allocate its part of the window".into();
-                return Err(FabricError::BadKey { rank, why, source: None });
-            };
-            let size = u64::from_le_bytes(*size) as usize;
-            remotes.push(fabric.attach(rank, key, size)?);
-            sizes.push(size);
+        let records: Vec<_> = theirs.iter().map(|record| Size::from_record(record)).collect();
+        if let Some(rank) = records.iter().position(Option::is_none) {
+            return Err(unmade(rank, "it could not allocate its part").into());
         }
-        // Keys may name what only lives as long as its owner keeps it: nobody goes on before all have attached.
-        fabric.barrier()?;
-        Ok(Segment {
-            fabric: fabric.clone(),
-            region,
-            remotes: remotes.into(),
-            sizes: sizes.into(),
-            tally: Tally::default(),
-            rank: fabric.rank(),
-        })
+        let records = records.into_iter().flatten();
+        let (sizes, keys): (Vec<_>, Vec<_>) = records.unzip();
+        let attach = |(rank, key): (Rank, &&[u8])| fabric.attach(rank, key, sizes[rank].total().unwrap_or(0));
+        let attached: Result<Box<[_]>, _> = keys.iter().enumerate().map(attach).collect();
+        // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
+        let failed = fabric.all_gather(&[u8::from(attached.is_err())])?;
+        let remotes = attached?;
+        if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
+            return Err(unmade(rank, "it could not reach the parts of all others").into());
+        }
+        let (fabric, rank) = (fabric.clone(), fabric.rank());
+        Ok(Segment { fabric, region, remotes, sizes: sizes.into(), tally: Tally::default(), rank })
     }
 
     #[inline]
@@ -57,6 +96,10 @@ impl<F: Fabric> Segment<F> {
             None => Err(no_such_rank(at.rank)),
         }
     }
+}
+
+fn unmade(rank: Rank, why: &str) -> FabricError {
+    FabricError::BadKey { rank, why: why.into(), source: None }
 }
 
 #[cold]
@@ -106,6 +149,9 @@ impl<F: Fabric> Words for Segment<F> {
 
     #[inline]
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
-        self.fabric.wait(&self.region, word.wrapping_mul(8), on, until)
+        self.fabric.wait(&self.region, on, || {
+            let value = self.fabric.word(&self.region, word.wrapping_mul(8))?;
+            Ok(until(value).then_some(value))
+        })
     }
 }

@@ -47,7 +47,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
 
     /// How many elements the target exposes.
     pub fn len(&self) -> usize {
-        self.core.data.sizes[self.rank] / size_of::<T>()
+        self.core.data.sizes[self.rank].bytes / size_of::<T>()
     }
 
     /// Whether the target exposes nothing.
@@ -66,6 +66,26 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         self.core.data.tally.puts.bump();
         match self.core.data.fabric.put(self.remote, byte_offset::<T>(offset), bytes) {
             Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, source.len())),
+        }
+    }
+
+    /// [`put`](Self::put), then adds `add` to a signal word of the target: whoever sees the signal there sees the data.
+    /// The target waits by [`Signals::wait_until`](crate::Signals::wait_until). 1 write, 1 fetch-and-add.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`Error::NoSuchSignal`]; nothing was put then.
+    ///
+    /// # Examples
+    /// See [`Signals`](crate::Signals).
+    #[inline]
+    pub fn put_signal(&self, offset: usize, source: &[T], signal: usize, add: u64) -> Result<(), Error> {
+        let signal = self.core.signal_offset(self.rank, signal)?;
+        self.put(offset, source)?;
+        self.core.data.tally.signals.bump();
+        let fabric = &self.core.data.fabric;
+        match fabric.start_add(self.remote, signal, add).and_then(|pending| fabric.finish(pending)) {
+            Ok(_) => Ok(()),
             Err(error) => Err(self.error(error, offset, source.len())),
         }
     }

@@ -1,12 +1,14 @@
 //! Windows: memory that every rank of a job exposes, and the calls that open epochs on it.
 
-use crate::epoch::{FenceEpoch, LockAllEpoch, LockEpoch};
-use crate::segment::Segment;
-use crate::target::{Target, byte_offset};
+use crate::epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
+use crate::local::Local;
+use crate::segment::{Segment, SegmentError};
+use crate::signals::Signals;
+use crate::target::Target;
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
-use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Rank};
+use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
@@ -15,7 +17,8 @@ use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Rank};
 /// so no reference into the memory is ever lent; one's own part is read and written by copies, see
 /// [`local`](Self::local).
 ///
-/// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks)` bytes of lock and barrier words.
+/// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks` bytes of lock, barrier
+/// and post/start words.
 ///
 /// # Examples
 /// ```
@@ -32,6 +35,7 @@ pub struct Window<T, F: Fabric> {
     core: Core<T, F>,
     lock: PassiveLock<Segment<F>>,
     barrier: Barrier,
+    pscw: Pscw,
 }
 
 /// What operations need of a window; epochs share it while they hold the rest.
@@ -49,31 +53,43 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Lock`] for more ranks than a lock
     /// can have; [`Error::Fabric`] if there is no memory, here or elsewhere.
     pub fn allocate(fabric: &F, id: u32, len: usize) -> Result<Self, Error> {
-        let rank = fabric.rank();
-        let fabric_error = |source| Error::Fabric { window: id, rank, source };
-        let size = match size_of::<T>() {
+        Self::allocate_with_signals(fabric, id, len, 0)
+    }
+
+    /// [`allocate`](Self::allocate), and `signals` signal words at this rank, for
+    /// [`put_signal`](crate::Target::put_signal): 8 bytes more for each.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// let mut window = transom_windows::Window::<f64, _>::allocate_with_signals(&fabric, 0, 64, 2)?;
+    /// window.lock_all()?.target(0)?.put_signal(3, &[1.5], 1, 1)?; // data, then the news of it
+    /// assert_eq!(window.signals().wait_until(1, |news| news == 1)?, 1);
+    /// assert_eq!(window.local().get(3)?, 1.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allocate_with_signals(fabric: &F, id: u32, len: usize, signals: usize) -> Result<Self, Error> {
+        let (rank, ranks) = (fabric.rank(), fabric.size());
+        let bytes = match size_of::<T>() {
             0 => Err("its elements have no size"),
             _ if align_of::<T>() > 64 => Err("its elements are aligned to more than a cache line"),
-            size => len.checked_mul(size).filter(|&bytes| bytes <= isize::MAX as usize).ok_or("too many bytes"),
+            size => len.checked_mul(size).ok_or("too many bytes"),
         };
-        // A rank that cannot take part says so in the collective: the others must not wait for it.
-        let ranks = fabric.size();
-        let words = Places::words(ranks) + Barrier::words(ranks);
-        let segment = Segment::allocate(fabric, words * 8).map_err(fabric_error)?;
-        let data = match size {
-            Ok(bytes) => Segment::allocate(fabric, bytes).map_err(fabric_error)?,
-            Err(why) => {
-                let _ = fabric.all_gather(&[]);
-                return Err(Error::Size { len, element: size_of::<T>(), why });
-            }
+        let failed = |source| match source {
+            SegmentError::Size(why) => Error::Size { len, element: size_of::<T>(), why },
+            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
         };
-        let lock = PassiveLock::new(segment, 0).map_err(|source| Error::Lock { window: id, rank, source })?;
-        tracing::debug!(window = id, rank, len, element = size_of::<T>(), "window allocated");
-        Ok(Window {
-            core: Core { id, data, element: PhantomData },
-            lock,
-            barrier: Barrier::new(ranks, Places::words(ranks)),
-        })
+        let words = Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks);
+        let words = Segment::allocate(fabric, Ok(0), words).map_err(failed)?;
+        let data = Segment::allocate(fabric, bytes, signals).map_err(failed)?;
+        let lock = PassiveLock::new(words, 0).map_err(|source| Error::Lock { window: id, rank, source })?;
+        tracing::debug!(window = id, rank, len, element = size_of::<T>(), signals, "window allocated");
+        let barrier = Barrier::new(ranks, Places::words(ranks));
+        let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
+        Ok(Window { core: Core { id, data, element: PhantomData }, lock, barrier, pscw })
     }
 
     /// The number of the window, in the order in which the job made them; errors name it.
@@ -94,6 +110,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// This rank's own part. No epoch is needed; what others put is seen once a synchronisation orders it.
     pub fn local(&self) -> Local<'_, T, F> {
         Local { core: &self.core }
+    }
+
+    /// This rank's own signal words. No epoch is needed.
+    pub fn signals(&self) -> Signals<'_, T, F> {
+        Signals { core: &self.core }
     }
 
     /// What this rank did on the window so far.
@@ -170,6 +191,72 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(LockAllEpoch::new(&self.core, &mut self.lock))
     }
 
+    /// Opens an exposure epoch: the ranks of `origins` may access this rank's part in the access epochs that their
+    /// [`start`](Self::start) opens. Does not wait. 1 post for each origin.
+    ///
+    /// # Errors
+    /// [`Error::Sync`] if an exposure epoch is open, or `origins` names a rank twice or one that does not exist.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// window.post(&[0])?; // this rank is its own neighbour here
+    /// let epoch = window.start(&[0])?;
+    /// epoch.target(0)?.put(5, &[6])?;
+    /// epoch.complete()?;
+    /// window.wait()?; // all origins have completed
+    /// assert_eq!(window.local().get(5)?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn post(&mut self, origins: &[Rank]) -> Result<(), Error> {
+        let posted = self.pscw.post(self.lock.words(), origins);
+        posted.map_err(|source| self.core.sync_error("post", source))
+    }
+
+    /// Opens an access epoch to `targets`, once each of them has posted to this rank. No remote operation.
+    ///
+    /// # Errors
+    /// [`Error::Sync`] as [`post`](Self::post), or if a target died or left.
+    ///
+    /// # Examples
+    /// See [`post`](Self::post).
+    pub fn start(&mut self, targets: &[Rank]) -> Result<AccessEpoch<'_, T, F>, Error> {
+        let started = self.pscw.start(self.lock.words(), targets);
+        started.map_err(|source| self.core.sync_error("start", source))?;
+        Ok(AccessEpoch::new(&self.core, self.lock.words(), &mut self.pscw))
+    }
+
+    /// Ends the exposure epoch, once every origin has completed: what they put is here. No remote operation.
+    ///
+    /// # Errors
+    /// [`Error::Sync`] if none is open, or an origin died or left.
+    ///
+    /// # Examples
+    /// See [`post`](Self::post).
+    pub fn wait(&mut self) -> Result<(), Error> {
+        self.pscw.wait(self.lock.words()).map_err(|source| self.core.sync_error("wait", source))
+    }
+
+    /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// window.post(&[0])?;
+    /// assert!(!window.test()?);
+    /// window.start(&[0])?.complete()?;
+    /// assert!(window.test()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn test(&mut self) -> Result<bool, Error> {
+        self.pscw.test(self.lock.words()).map_err(|source| self.core.sync_error("test", source))
+    }
+
     /// Collective: ends the epoch of the last fence, if any, and opens the next: what any rank put before is visible
     /// everywhere after. ceil(log2 ranks) posts.
     ///
@@ -190,8 +277,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         for rank in 0..self.ranks() {
             Target::new(&self.core, rank)?.order()?;
         }
-        let window = self.core.id;
-        self.barrier.wait(self.lock.words()).map_err(|source| Error::Sync { window, call: "fence", source })?;
+        self.barrier.wait(self.lock.words()).map_err(|source| self.core.sync_error("fence", source))?;
         self.core.data.tally.fences.bump();
         Ok(FenceEpoch { core: &self.core })
     }
@@ -204,106 +290,12 @@ fn waited(window: u32, target: Rank, mode: Mode, ahead: Ahead) {
 
 impl<T, F: Fabric> Core<T, F> {
     #[cold]
-    pub fn no_such_rank(&self, rank: Rank) -> Error {
-        Error::NoSuchRank { window: self.id, rank, size: self.data.remotes.len() }
-    }
-}
-
-/// A rank's own part of a window: copies in and out, since other ranks may write at any time.
-///
-/// # Examples
-/// ```
-/// # let fabric = transom_shm_loopback::Loopback::alone()?;
-/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-/// let local = window.local();
-/// local.write(2, &[1, 2, 3])?;
-/// assert_eq!(local.read(0, 6)?, [0, 0, 1, 2, 3, 0]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Local<'w, T, F: Fabric> {
-    pub(crate) core: &'w Core<T, F>,
-}
-
-impl<T: Pod, F: Fabric> Local<'_, T, F> {
-    /// How many elements this rank exposes.
-    pub fn len(&self) -> usize {
-        self.core.data.sizes[self.rank()] / size_of::<T>()
-    }
-
-    /// Whether this rank exposes nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// One element.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`]. So for the following.
-    #[inline]
-    pub fn get(&self, offset: usize) -> Result<T, Error> {
-        let mut one = [T::zeroed()];
-        self.read_into(offset, &mut one)?;
-        Ok(one[0])
-    }
-
-    /// Sets one element.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`].
-    #[inline]
-    pub fn set(&self, offset: usize, value: T) -> Result<(), Error> {
-        self.write(offset, &[value])
-    }
-
-    /// A copy of `len` elements from `offset` on.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`].
-    pub fn read(&self, offset: usize, len: usize) -> Result<Vec<T>, Error> {
-        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
-            return Err(self.error(FabricError::OutOfBounds { offset, len, size: 0 }, offset, len));
-        }
-        let mut copy = vec![T::zeroed(); len];
-        self.read_into(offset, &mut copy)?;
-        Ok(copy)
-    }
-
-    /// Copies elements from `offset` on.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`].
-    #[inline]
-    pub fn read_into(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        let (data, len) = (&self.core.data, into.len());
-        match data.fabric.load(&data.region, byte_offset::<T>(offset), bytemuck::cast_slice_mut(into)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, offset, len)),
-        }
-    }
-
-    /// Writes elements from `offset` on.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`].
-    #[inline]
-    pub fn write(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        let data = &self.core.data;
-        match data.fabric.store(&data.region, byte_offset::<T>(offset), bytemuck::cast_slice(source)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, offset, source.len())),
-        }
-    }
-
-    fn rank(&self) -> Rank {
-        self.core.data.fabric.rank()
+    pub fn sync_error(&self, call: &'static str, source: transom_locks::Error<FabricError>) -> Error {
+        Error::Sync { window: self.id, call, source }
     }
 
     #[cold]
-    fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
-        let (window, rank) = (self.core.id, self.rank());
-        match error {
-            FabricError::OutOfBounds { .. } => Error::OutOfBounds { window, rank, offset, len, size: self.len() },
-            source => Error::Fabric { window, rank, source },
-        }
+    pub fn no_such_rank(&self, rank: Rank) -> Error {
+        Error::NoSuchRank { window: self.id, rank, size: self.data.remotes.len() }
     }
 }

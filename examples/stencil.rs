@@ -1,0 +1,230 @@
+//! Heat in a plate: each point becomes the mean of its four neighbours, again and again. Ranks own strips of rows and
+//! need the last row of the strip above and the first of the strip below, their *halo*. Three ways to exchange it, each
+//! checked against one rank that does it all.
+
+use clap::{Parser, ValueEnum};
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Instant;
+use transom::{Rank, Window, World};
+
+/// Diffuses heat in an n x n plate by strips of rows, exchanges halos by each synchronisation, and checks every point.
+#[derive(Parser)]
+#[command(after_help = "Examples:\n  cargo run --release --example stencil -- --ranks 4\n  \
+                        cargo run --release --example stencil -- --ranks 2 -n 2000 --steps 50 --by signal")]
+struct Args {
+    /// How many ranks to start
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
+    ranks: u16,
+    /// Rows and columns of the plate; at least one row for each rank
+    #[arg(short, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    n: u32,
+    /// How often every point becomes the mean of its neighbours
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// How halos are exchanged; all ways, one after the other, if not said
+    #[arg(long)]
+    by: Option<By>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum By {
+    /// A fence of all ranks each step
+    Fence,
+    /// Post, start, complete and wait between neighbours
+    Pscw,
+    /// Put-with-signal: no call but the put itself
+    Signal,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.n < u32::from(args.ranks) {
+        eprintln!(
+            "stencil: {} rows are not one for each of {} ranks; use -n {} or more",
+            args.n, args.ranks, args.ranks
+        );
+        return ExitCode::from(2);
+    }
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("stencil: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let world = transom::start(args.ranks.into())?;
+    let (n, ranks) = (args.n as usize, world.size());
+    if n < ranks {
+        return Err(format!("{n} rows are not one for each of {ranks} ranks").into());
+    }
+    let expected = Strip::new(n, 0, 1).diffused_alone(args.steps);
+    let mut all_right = true;
+    for by in args.by.map_or(vec![By::Fence, By::Pscw, By::Signal], |by| vec![by]) {
+        let mut strip = Strip::new(n, world.rank(), ranks);
+        let mut halo = Halo::new(&world, n)?;
+        world.barrier()?;
+        let begun = Instant::now();
+        for step in 0..args.steps {
+            halo.exchange(by, step as usize, &mut strip)?;
+            strip.diffuse();
+        }
+        world.barrier()?;
+        let seconds = begun.elapsed().as_secs_f64();
+
+        // The same operations in the same order: every point must be the same, to the last bit.
+        let mine = &expected.points[strip.first * n..][..strip.rows() * n];
+        let wrong = strip.inner().iter().zip(mine).filter(|(point, right)| point != right).count();
+        let wrong = halo.sum(&world, wrong as f64)?;
+        all_right &= wrong == 0.0;
+        if world.rank() == 0 {
+            let (points, name) =
+                ((n * n) as f64 * f64::from(args.steps), by.to_possible_value().expect("none is hidden"));
+            let verdict =
+                if wrong == 0.0 { "every point is right".into() } else { format!("{wrong} points are WRONG") };
+            println!(
+                "by {:<7} {seconds:.4} s, {:>8.1} million points/s, {verdict}",
+                name.get_name(),
+                points / seconds / 1e6
+            );
+        }
+    }
+    Ok(all_right)
+}
+
+/// A strip of rows, with a row above and one below that belong to the neighbours; outside the plate it is hot above
+/// and cold elsewhere.
+struct Strip {
+    n: usize,
+    first: usize,
+    points: Vec<f64>,
+    next: Vec<f64>,
+}
+
+impl Strip {
+    fn new(n: usize, rank: Rank, ranks: usize) -> Self {
+        let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
+        let mut points = vec![0.0; (end - first + 2) * n];
+        if first == 0 {
+            points[..n].fill(100.0);
+        }
+        Strip { n, first, next: points.clone(), points }
+    }
+
+    fn rows(&self) -> usize {
+        self.points.len() / self.n - 2
+    }
+
+    fn row(&self, row: usize) -> &[f64] {
+        &self.points[row * self.n..][..self.n]
+    }
+
+    fn inner(&self) -> &[f64] {
+        &self.points[self.n..self.points.len() - self.n]
+    }
+
+    fn diffuse(&mut self) {
+        let n = self.n;
+        for i in 1..=self.rows() {
+            for j in 0..n {
+                let left = if j > 0 { self.points[i * n + j - 1] } else { 0.0 };
+                let right = if j + 1 < n { self.points[i * n + j + 1] } else { 0.0 };
+                let (above, below) = (self.points[(i - 1) * n + j], self.points[(i + 1) * n + j]);
+                self.next[i * n + j] = 0.25 * (above + below + left + right);
+            }
+        }
+        // What lies outside the plate stays; halos are exchanged anew.
+        let inner = n..self.points.len() - n;
+        self.points[inner.clone()].copy_from_slice(&self.next[inner]);
+    }
+
+    /// The whole plate, done by one: its rows without those outside.
+    fn diffused_alone(mut self, steps: u32) -> Self {
+        for _ in 0..steps {
+            self.diffuse();
+        }
+        self.points = self.inner().to_vec();
+        self
+    }
+}
+
+/// Where the neighbours put their rows: two places for each, used in turn, so that a neighbour that is a step ahead
+/// does not overwrite a row that has not been read.
+struct Halo {
+    window: Window<f64>,
+    neighbours: Vec<Rank>,
+}
+
+const FROM_ABOVE: usize = 0;
+const FROM_BELOW: usize = 1;
+
+impl Halo {
+    fn new(world: &World, n: usize) -> Result<Self, transom::Error> {
+        let (me, ranks) = (world.rank(), world.size());
+        let neighbours = [me.checked_sub(1), Some(me + 1).filter(|&below| below < ranks)];
+        let window = world.allocate_with_signals(4 * n, 2)?;
+        Ok(Halo { window, neighbours: neighbours.into_iter().flatten().collect() })
+    }
+
+    fn exchange(&mut self, by: By, step: usize, strip: &mut Strip) -> Result<(), transom::Error> {
+        let (me, n, turn) = (self.window.rank(), strip.n, step % 2);
+        // My first row is what the one above has below it, my last what the one below has above it.
+        let row_for = |rank: Rank, strip: &Strip| match rank < me {
+            true => (strip.row(1).to_vec(), FROM_BELOW),
+            false => (strip.row(strip.rows()).to_vec(), FROM_ABOVE),
+        };
+        let place = |side: usize| (2 * turn + side) * n;
+        match by {
+            By::Fence => {
+                let epoch = self.window.fence()?;
+                for &rank in &self.neighbours {
+                    let (row, side) = row_for(rank, strip);
+                    epoch.target(rank)?.put(place(side), &row)?;
+                }
+                self.window.fence()?;
+            }
+            By::Pscw => {
+                self.window.post(&self.neighbours)?;
+                let epoch = self.window.start(&self.neighbours)?;
+                for &rank in &self.neighbours {
+                    let (row, side) = row_for(rank, strip);
+                    epoch.target(rank)?.put(place(side), &row)?;
+                }
+                epoch.complete()?;
+                self.window.wait()?;
+            }
+            By::Signal => {
+                let epoch = self.window.lock_all()?;
+                for &rank in &self.neighbours {
+                    let (row, side) = row_for(rank, strip);
+                    epoch.target(rank)?.put_signal(place(side), &row, side, 1)?;
+                }
+                for &rank in &self.neighbours {
+                    let side = if rank < me { FROM_ABOVE } else { FROM_BELOW };
+                    epoch.signals().wait_until(side, |rows| rows > step as u64)?;
+                }
+                epoch.unlock()?;
+            }
+        }
+        let (rows, local) = (strip.rows(), self.window.local());
+        for &rank in &self.neighbours {
+            let (side, row) = if rank < me { (FROM_ABOVE, 0) } else { (FROM_BELOW, rows + 1) };
+            local.read_into(place(side), &mut strip.points[row * n..][..n])?;
+        }
+        Ok(())
+    }
+
+    /// The sum of everybody's number.
+    fn sum(&self, world: &World, mine: f64) -> Result<f64, transom::Error> {
+        let mut window: Window<f64> = world.allocate(1)?;
+        window.lock_shared(0)?.fetch_and_op(0, transom::Op::Sum, mine)?;
+        window.fence()?;
+        let sum = window.lock_shared(0)?.get_one(0)?;
+        window.fence()?;
+        Ok(sum)
+    }
+}

@@ -1,0 +1,65 @@
+//! Put with signal: whoever sees the signal sees the data; and waiting for one of several.
+
+mod ranks;
+use transom::{Error, Window};
+
+#[test]
+fn the_data_is_there_when_the_signal_is() {
+    ranks::on_all_sizes("the_data_is_there_when_the_signal_is", |world| {
+        let (me, n) = (world.rank(), world.size());
+        const LEN: usize = 100;
+        // A stretch and a signal for each origin, and one signal for "you may write again".
+        let mut window: Window<usize> = world.allocate_with_signals(LEN * n, n + 1).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let signals = epoch.signals();
+        assert_eq!(signals.len(), n + 1);
+        for round in 1..=300 {
+            for step in 0..n {
+                let target = epoch.target((me + step) % n).unwrap();
+                target.put_signal(me * LEN, &[round; LEN], me, 1).unwrap();
+            }
+            let mut waiting: Vec<_> = (0..n).collect();
+            while !waiting.is_empty() {
+                let (origin, value) = signals.wait_any(&waiting, |_, value| value >= round as u64).unwrap();
+                assert_eq!(value, round as u64, "rank {origin} may not run ahead");
+                assert_eq!(epoch.local().read(origin * LEN, LEN).unwrap(), [round; LEN]);
+                waiting.retain(|&rank| rank != origin);
+            }
+            for rank in 0..n {
+                epoch.target(rank).unwrap().put_signal(0, &[], n, 1).unwrap();
+            }
+            signals.wait_until(n, |all| all >= (round * n) as u64).unwrap();
+        }
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
+    ranks::on_all_sizes("signals_can_be_read_and_set_and_what_is_not_there_is_refused", |world| {
+        // Rank r has r signals.
+        let me = world.rank();
+        let mut window: Window<u8> = world.allocate_with_signals(3, me).unwrap();
+        window.local().write(0, &[9; 3]).unwrap();
+        assert_eq!((window.signals().len(), window.signals().is_empty()), (me, me == 0));
+        for signal in 0..me {
+            window.signals().set(signal, 5).unwrap();
+            assert_eq!(window.signals().read(signal).unwrap(), 5);
+        }
+        let epoch = window.fence().unwrap();
+        for rank in 0..world.size() {
+            let outcome = epoch.target(rank).unwrap().put_signal(0, &[1], rank, 1);
+            let Err(Error::NoSuchSignal { rank: named, signal, signals, .. }) = outcome else { panic!("{outcome:?}") };
+            assert_eq!((named, signal, signals), (rank, rank, rank));
+            let outside = epoch.target(rank).unwrap().put_signal(3, &[1], 0, 1);
+            assert!(outside.is_err(), "elements end where signals begin");
+        }
+        assert!(matches!(epoch.signals().wait_any(&[], |_, _| true), Err(Error::NoSuchSignal { .. })));
+        assert!(matches!(epoch.signals().read(me), Err(Error::NoSuchSignal { .. })));
+        window.fence().unwrap();
+        assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "a refused signal put nothing");
+        assert!((0..me).all(|signal| window.signals().read(signal).unwrap() == 5));
+        window.fence().unwrap();
+    });
+}

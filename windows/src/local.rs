@@ -1,0 +1,106 @@
+//! A rank's own part of a window.
+
+use crate::target::byte_offset;
+use crate::window::Core;
+use crate::{Error, Fabric, FabricError};
+use bytemuck::Pod;
+use transom_locks::Rank;
+
+/// A rank's own part of a window: copies in and out, since other ranks may write at any time.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// let local = window.local();
+/// local.write(2, &[1, 2, 3])?;
+/// assert_eq!(local.read(0, 6)?, [0, 0, 1, 2, 3, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Local<'w, T, F: Fabric> {
+    pub(crate) core: &'w Core<T, F>,
+}
+
+impl<T: Pod, F: Fabric> Local<'_, T, F> {
+    /// How many elements this rank exposes.
+    pub fn len(&self) -> usize {
+        self.core.data.sizes[self.rank()].bytes / size_of::<T>()
+    }
+
+    /// Whether this rank exposes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One element.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]. So for the following.
+    #[inline]
+    pub fn get(&self, offset: usize) -> Result<T, Error> {
+        let mut one = [T::zeroed()];
+        self.read_into(offset, &mut one)?;
+        Ok(one[0])
+    }
+
+    /// Sets one element.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    #[inline]
+    pub fn set(&self, offset: usize, value: T) -> Result<(), Error> {
+        self.write(offset, &[value])
+    }
+
+    /// A copy of `len` elements from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn read(&self, offset: usize, len: usize) -> Result<Vec<T>, Error> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
+            return Err(self.error(FabricError::OutOfBounds { offset, len, size: 0 }, offset, len));
+        }
+        let mut copy = vec![T::zeroed(); len];
+        self.read_into(offset, &mut copy)?;
+        Ok(copy)
+    }
+
+    /// Copies elements from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    #[inline]
+    pub fn read_into(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
+        let (data, len) = (&self.core.data, into.len());
+        match data.fabric.load(&data.region, byte_offset::<T>(offset), bytemuck::cast_slice_mut(into)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, len)),
+        }
+    }
+
+    /// Writes elements from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    #[inline]
+    pub fn write(&self, offset: usize, source: &[T]) -> Result<(), Error> {
+        let data = &self.core.data;
+        match data.fabric.store(&data.region, byte_offset::<T>(offset), bytemuck::cast_slice(source)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, source.len())),
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        self.core.data.fabric.rank()
+    }
+
+    #[cold]
+    fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
+        let (window, rank) = (self.core.id, self.rank());
+        match error {
+            FabricError::OutOfBounds { .. } => Error::OutOfBounds { window, rank, offset, len, size: self.len() },
+            source => Error::Fabric { window, rank, source },
+        }
+    }
+}

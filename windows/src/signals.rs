@@ -1,0 +1,109 @@
+//! Signal words: how a target learns that data has arrived, without a call of its own in between.
+
+use crate::window::Core;
+use crate::{Error, Fabric, FabricError};
+use bytemuck::Pod;
+use transom_locks::{Awaited, Rank};
+
+/// A rank's own signal words, which [`put_signal`](crate::Target::put_signal) of others adds to. Whoever sees a signal
+/// sees the data that was put before it. Waiting takes no remote operation.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// let mut window = transom_windows::Window::<u64, _>::allocate_with_signals(&fabric, 0, 8, 2)?;
+/// let epoch = window.lock_all()?;
+/// epoch.target(0)?.put_signal(0, &[7], 1, 1)?;
+/// let (signal, value) = epoch.signals().wait_any(&[0, 1], |_, value| value > 0)?;
+/// assert_eq!((signal, value, epoch.local().get(0)?), (1, 1, 7));
+/// epoch.signals().set(1, 0)?; // for the next time
+/// epoch.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Signals<'w, T, F: Fabric> {
+    pub(crate) core: &'w Core<T, F>,
+}
+
+impl<T: Pod, F: Fabric> Signals<'_, T, F> {
+    /// How many this rank has.
+    pub fn len(&self) -> usize {
+        self.core.data.sizes[self.rank()].words
+    }
+
+    /// Whether this rank has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A signal's value now.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSignal`]. So for the following.
+    pub fn read(&self, signal: usize) -> Result<u64, Error> {
+        let offset = self.core.signal_offset(self.rank(), signal)?;
+        self.core.data.fabric.word(&self.core.data.region, offset).map_err(|source| self.error(source))
+    }
+
+    /// Sets a signal; adds of others that are under way may come before or after.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSignal`].
+    pub fn set(&self, signal: usize, value: u64) -> Result<(), Error> {
+        let (data, rank) = (&self.core.data, self.rank());
+        let offset = self.core.signal_offset(rank, signal)?;
+        data.fabric.post(&data.remotes[rank], offset, value).map_err(|source| self.error(source))
+    }
+
+    /// Waits until a signal's value satisfies `until`, and returns it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSignal`]; [`Error::Fabric`] if a rank died.
+    pub fn wait_until(&self, signal: usize, until: impl Fn(u64) -> bool) -> Result<u64, Error> {
+        Ok(self.wait_any(&[signal], |_, value| until(value))?.1)
+    }
+
+    /// Waits until the value of one of several signals satisfies `until`, and returns the signal and its value; the
+    /// first named, if several do.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSignal`], also if none is named; [`Error::Fabric`] if a rank died.
+    pub fn wait_any(&self, signals: &[usize], until: impl Fn(usize, u64) -> bool) -> Result<(usize, u64), Error> {
+        let data = &self.core.data;
+        for &signal in signals.iter().chain(signals.is_empty().then_some(&usize::MAX)) {
+            self.core.signal_offset(self.rank(), signal)?;
+        }
+        let size = data.sizes[self.rank()];
+        let look = || {
+            for &signal in signals {
+                let value = data.fabric.word(&data.region, size.word_offset(signal))?;
+                if until(signal, value) {
+                    return Ok(Some((signal, value)));
+                }
+            }
+            Ok(None)
+        };
+        data.fabric.wait(&data.region, Awaited::Anyone, look).map_err(|source| self.error(source))
+    }
+
+    fn rank(&self) -> Rank {
+        self.core.data.fabric.rank()
+    }
+
+    #[cold]
+    fn error(&self, source: FabricError) -> Error {
+        Error::Fabric { window: self.core.id, rank: self.rank(), source }
+    }
+}
+
+impl<T, F: Fabric> Core<T, F> {
+    /// Where a rank's signal lies, in bytes.
+    #[inline]
+    pub(crate) fn signal_offset(&self, rank: Rank, signal: usize) -> Result<usize, Error> {
+        let size = self.data.sizes[rank];
+        if signal < size.words {
+            Ok(size.word_offset(signal))
+        } else {
+            Err(Error::NoSuchSignal { window: self.id, rank, signal, signals: size.words })
+        }
+    }
+}
