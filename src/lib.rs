@@ -11,16 +11,6 @@ pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
 pub use transom_windows::{Atomic, Counters, Error, FabricError, Op};
 
-/// The provider of a [`World`]: ranks on one machine.
-///
-/// # Examples
-/// ```
-/// use transom::windows::Exchange;
-/// assert_eq!(transom::Fabric::alone()?.size(), 1);
-/// # Ok::<(), transom::FabricError>(())
-/// ```
-pub type Fabric = transom_shm_loopback::Loopback;
-
 /// A window of a [`World`].
 ///
 /// # Examples
@@ -30,4 +20,4 @@ pub type Fabric = transom_shm_loopback::Loopback;
 /// window.lock_exclusive(0)?.put(0, &[1.0])?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type Window<T> = transom_windows::Window<T, Fabric>;
+pub type Window<T> = transom_windows::Window<T, transom_shm_loopback::Loopback>;

@@ -4,7 +4,7 @@
 mod ranks;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
-use transom::{Failure, Outcome, Status, Window, World};
+use transom::{FabricError, Failure, Op, Outcome, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -161,20 +161,52 @@ fn the_memory_of_the_dead_can_still_be_reached() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_missed_where_it_is_needed() {
-    ranks::on(&[2, 3, 4, 8], "a_rank_that_leaves_is_missed_where_it_is_needed", |world| {
+fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
+    ranks::on(&[2, 3, 4, 8], "a_rank_that_leaves_is_missed_by_all_where_it_is_needed", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let mut other: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         if world.rank() == VICTIM {
             return; // its windows and world are dropped: it has left
         }
-        // Locks do not need it, not even its own.
-        other.lock_exclusive(VICTIM).unwrap().put(0, &[1]).unwrap();
+        let begun = Instant::now();
         let error = window.fence().err().expect("a fence needs everybody");
-        // Others leave in turn once they have their error.
         assert!(error.lost_rank().is_some_and(|lost| lost != world.rank()), "{error}");
+        assert!(window.fence().is_err() && world.barrier().is_err() && world.allocate::<u64>(1).is_err());
+        assert!(begun.elapsed() < 4 * IN_TIME, "it took {:?}", begun.elapsed());
+        // Locks do not need it, not even its own; and nobody leaves before all have had their errors.
+        other.lock_exclusive(VICTIM).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        while other.lock_shared(VICTIM).unwrap().get_one(0).unwrap() < world.size() as u64 - 1 {
+            std::thread::yield_now();
+        }
     });
+}
+
+#[test]
+fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
+    ranks::on(&[2, 3, 4, 8], "a_leaked_lock_is_let_go_when_its_rank_leaves", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == VICTIM {
+            std::mem::forget(window.lock_exclusive(0).unwrap());
+            window.fence().unwrap();
+            return;
+        }
+        window.fence().unwrap();
+        window.lock_exclusive(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+    });
+}
+
+#[test]
+fn a_thread_that_ends_has_left_whatever_it_keeps() {
+    let kept = transom::threads(3, |world| {
+        if world.rank() == VICTIM {
+            return Some(world);
+        }
+        let error = world.barrier().expect_err("a barrier needs everybody");
+        assert!(matches!(error, FabricError::PeerLeft { .. } | FabricError::GivenUp { .. }), "{error}");
+        None
+    });
+    assert!(kept.unwrap()[VICTIM].is_some());
 }
 
 #[test]

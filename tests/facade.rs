@@ -1,6 +1,6 @@
 //! Each thing that the facade re-exports is there and works, by its name here.
 
-use transom::{Ahead, Atomic, Counters, Error, Fabric, FabricError, Launch, Op, Rank, StartError, Window, World};
+use transom::{Ahead, Atomic, Counters, Error, FabricError, Launch, Op, Rank, StartError, Window, World};
 
 #[test]
 fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@ fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
 
 #[test]
 fn the_layers_below_can_be_used_by_themselves() -> Result<(), FabricError> {
-    let fabric: Fabric = transom::shm_loopback::Loopback::alone()?;
+    let fabric = transom::shm_loopback::Loopback::alone()?;
     let window = transom::windows::Window::<u8, _>::allocate(&fabric, 9, 1);
     assert_eq!(window.expect("one byte").id(), 9);
     assert!(transom::locks::Word::<16>(0).is_idle());

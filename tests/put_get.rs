@@ -124,16 +124,3 @@ fn what_is_outside_is_refused_and_nothing_changes() {
         assert_eq!(window.local().read(0, 10).unwrap(), [7; 10]);
     });
 }
-
-#[test]
-fn a_window_that_cannot_be_is_refused_to_all() {
-    ranks::on_all_sizes("a_window_that_cannot_be_is_refused_to_all", |world| {
-        assert!(matches!(world.allocate::<u64>(usize::MAX).map(drop), Err(Error::Size { .. })));
-        assert!(matches!(world.allocate::<()>(5).map(drop), Err(Error::Size { .. })));
-        // One rank alone asks for too much: nobody hangs, and everybody learns of it.
-        let len = if world.rank() == 0 { usize::MAX / 8 } else { 1 };
-        assert!(world.allocate::<u64>(len).is_err());
-        let mut window: Window<u64> = world.allocate(1).unwrap();
-        window.fence().unwrap();
-    });
-}

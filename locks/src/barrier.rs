@@ -7,6 +7,8 @@ const LINE: usize = 8;
 
 /// One rank's handle on a barrier of all ranks: ceil(log2 ranks) posts and as many local waits each time.
 ///
+/// A rank whose call fails gives the barrier up, for good, and tells those that would wait for it: they fail too.
+///
 /// Hensgen, Finkel and Manber, "Two Algorithms for Barrier Synchronization", 1988. A round's word counts the
 /// barriers passed, so that a rank which runs ahead into the next one cannot be mistaken: it can be one ahead at most.
 ///
@@ -44,20 +46,47 @@ impl Barrier {
     /// Returns when every rank has called it as often as this one.
     ///
     /// # Errors
-    /// [`Error::Words`] if the network fails or a rank died or left: the barrier cannot be passed any more.
+    /// [`Error::Words`] if the network fails or a rank that this one waits for died or left, [`Error::GivenUp`] if
+    /// that happened to another: the barrier cannot be passed any more, now or later.
     #[inline]
     pub fn wait<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
+        if self.passed == GIVEN_UP {
+            return Err(Error::GivenUp { rank: words.rank() });
+        }
         self.passed += 1;
         for round in 0..rounds(self.ranks) {
-            let step = 1 << round;
-            let word = self.base + LINE * round as usize;
-            let before: Rank = (words.rank() + self.ranks - step) % self.ranks;
-            words.post(At { rank: (words.rank() + step) % self.ranks, word }, self.passed)?;
-            words.wait(word, Awaited::Rank(before), |passed| passed >= self.passed)?;
+            if let Err(error) = self.round(words, round) {
+                self.passed = GIVEN_UP;
+                for round in round..rounds(self.ranks) {
+                    // One that cannot be told has failed by itself.
+                    let _ = words.post(self.after(words.rank(), round), GIVEN_UP);
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
+
+    #[inline]
+    fn round<W: Words>(&self, words: &W, round: u32) -> Result<(), Error<W::Error>> {
+        let before = (words.rank() + self.ranks - (1 << round)) % self.ranks;
+        let after = self.after(words.rank(), round);
+        words.post(after, self.passed)?;
+        match words.wait(after.word, Awaited::Rank(before), |passed| passed >= self.passed)? {
+            GIVEN_UP => Err(Error::GivenUp { rank: before }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The word of a round at the rank that this one tells.
+    #[inline]
+    fn after(&self, rank: Rank, round: u32) -> At {
+        At { rank: (rank + (1 << round)) % self.ranks, word: self.base + LINE * round as usize }
+    }
 }
+
+/// What a word holds once the rank before has given up: no count of barriers reaches it.
+const GIVEN_UP: u64 = u64::MAX;
 
 const fn rounds(ranks: usize) -> u32 {
     match ranks {

@@ -12,6 +12,7 @@ use std::fmt;
 /// assert_eq!(error.to_string(), "this rank already holds the lock of rank 3, or is asking for it; unlock it first");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error<E> {
     /// A second request of one rank for one lock.
     AlreadyLocked {
@@ -49,6 +50,11 @@ pub enum Error<E> {
         /// The value found.
         word: u64,
     },
+    /// A rank gave up a barrier, because a call of it failed.
+    GivenUp {
+        /// Which, as far as this rank knows.
+        rank: Rank,
+    },
     /// A post, start, complete or wait out of turn, or a group that names a rank twice.
     Epoch(&'static str),
     /// The network failed.
@@ -82,12 +88,17 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::TooManyRanks { ranks, most } => {
                 write!(f, "{ranks} ranks cannot share one lock word; {most} at most")
             }
-            Error::NoSuchRank { rank, ranks } => write!(f, "there is no rank {rank}; ranks are 0 to {}", ranks - 1),
+            Error::NoSuchRank { rank, ranks } => {
+                write!(f, "there is no rank {rank}; ranks are 0 to {}", ranks.saturating_sub(1))
+            }
             Error::Corrupt { target, word } => write!(
                 f,
                 "lock memory for the lock of rank {target} holds {word:#x}, which the protocol never writes; \
                  something else wrote there"
             ),
+            Error::GivenUp { rank } => {
+                write!(f, "rank {rank} has given up this synchronisation, because its call failed")
+            }
             Error::Epoch(what) => f.write_str(what),
             Error::Words(error) => error.fmt(f),
         }

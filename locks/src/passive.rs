@@ -168,16 +168,36 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// the order of their ranks, cannot come to wait for each other in a circle.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); one that is held already leaves all others untouched.
+    /// As [`acquire`](Self::acquire); one that is held already leaves all others untouched. What the call took before it
+    /// failed it lets go again.
     pub fn acquire_all_mut(&mut self) -> Result<(), Error<W::Error>> {
         if let Some(target) = (0..self.slots.len()).find(|&target| self.seat(target).is_held()) {
             return Err(Error::AlreadyLocked { target });
         }
         let mut held = 0;
         while held < self.slots.len() {
-            held = self.acquire_from(held)?;
+            match self.acquire_from(held) {
+                Ok(end) => held = end,
+                Err(error) => {
+                    let _ = self.release_held_mut();
+                    return Err(error);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Lets go of every lock that this rank holds; says whether all its seats are as they should be then. For a
+    /// handle that is given up: others must not wait for a lock that nobody can release any more.
+    pub fn release_held_mut(&mut self) -> bool {
+        let mut whole = true;
+        for target in 0..self.slots.len() {
+            if self.seat(target).is_held() {
+                whole &= self.release_mut(target).is_ok();
+            }
+            whole &= !self.seat(target).is_broken();
+        }
+        whole
     }
 
     /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more.

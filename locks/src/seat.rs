@@ -169,6 +169,11 @@ impl<const C: u32> Seat<C> {
         matches!(self.held, Held::Exclusive | Held::Shared(_))
     }
 
+    /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
+    pub fn is_broken(&self) -> bool {
+        self.held == Held::Broken
+    }
+
     /// Takes the lock of `target` exclusively: 1 compare-and-swap if it is free; otherwise also one for each request
     /// that came in between, 1 post, and local waiting.
     ///

@@ -55,8 +55,7 @@ impl Control {
     pub fn bytes(ranks: usize) -> Result<usize, FabricError> {
         let most = Word::<16>::MAX_RANKS;
         match ranks {
-            0 => Err(corrupt("a job has at least one rank".into())),
-            _ if ranks > most => Err(corrupt(format!("a job of {ranks} ranks; a lock word can name {most}"))),
+            _ if ranks == 0 || ranks > most => Err(misuse(format!("a job has 1 to {most} ranks, not {ranks}"))),
             _ => Ok(TOP + ranks * (HEADER + block_bytes(ranks))),
         }
     }
@@ -100,11 +99,12 @@ impl Control {
     /// Says that `rank` is there.
     pub fn enter(&self, rank: Rank) -> Result<(), FabricError> {
         let (pid, status) = (self.line(rank, 0), self.line(rank, 8));
-        pid.store(u64::from(std::process::id()), SeqCst);
         match status.compare_exchange(JOINING, RUNNING, SeqCst, SeqCst) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(corrupt(format!("rank {rank} has joined this job before; each rank joins once"))),
+            // Others read it after a barrier only.
+            Ok(_) => pid.store(u64::from(std::process::id()), SeqCst),
+            Err(_) => return Err(misuse(format!("rank {rank} has joined this job before; each rank joins once"))),
         }
+        Ok(())
     }
 
     /// Says that `rank` needs nothing of anybody any more.
@@ -120,6 +120,18 @@ impl Control {
     /// Whether the rank has said that it left.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.line(rank, 8).load(SeqCst) == LEFT
+    }
+
+    /// The first rank that died.
+    pub fn failed(&self) -> Option<Rank> {
+        (self.top_word(FAILED).load(SeqCst) as Rank).checked_sub(1)
+    }
+
+    /// Why a collective cannot be any more: a rank died, or left.
+    pub fn lost(&self, me: Rank) -> Option<FabricError> {
+        let died = self.dead(me).map(|rank| FabricError::PeerDied { rank });
+        let left = || (0..self.ranks()).find(|&rank| self.has_left(rank)).map(|rank| FabricError::PeerLeft { rank });
+        died.or_else(left)
     }
 
     /// Whether the rank was ever there.
@@ -163,8 +175,7 @@ impl Control {
 
     /// The first rank that died. Noticing it tells all others.
     fn dead(&self, me: Rank) -> Option<Rank> {
-        let failed = || (self.top_word(FAILED).load(SeqCst) as Rank).checked_sub(1);
-        if let Some(rank) = failed() {
+        if let Some(rank) = self.failed() {
             return Some(rank);
         }
         let processes = self.processes.get()?;
@@ -176,7 +187,7 @@ impl Control {
         let rank = (0..self.ranks()).find(ended)?;
         tracing::warn!(rank = me, dead = rank, "a rank died; telling the others");
         self.fail(rank);
-        failed()
+        self.failed()
     }
 
     /// [`transom_windows::Exchange::barrier`]. `barrier` is the rank's own, the same at every call.
@@ -184,16 +195,13 @@ impl Control {
     pub fn sync(&self, me: Rank, barrier: &mut Barrier) -> Result<(), FabricError> {
         barrier.wait(&Rounds { control: self, me }).map_err(|error| match error {
             transom_locks::Error::Words(error) => error,
+            transom_locks::Error::GivenUp { rank } => self.lost(me).unwrap_or(FabricError::GivenUp { rank }),
             other => corrupt(other.to_string()),
         })
     }
 
     /// [`transom_windows::Exchange::all_gather`]: mailboxes, written between two barriers.
     pub fn all_gather(&self, me: Rank, barrier: &mut Barrier, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        if mine.len() as u64 > LONGEST {
-            let why = format!("{} bytes are more than the {LONGEST} that an exchange can carry", mine.len());
-            return Err(corrupt(why));
-        }
         let mut gathered = vec![Vec::new(); self.ranks()];
         let mut lens = vec![u64::MAX; self.ranks()];
         let mut sent = 0;
@@ -202,10 +210,14 @@ impl Control {
             sent += part.len();
             self.mailbox(me).write(mine.len() as u64, part)?;
             self.sync(me, barrier)?;
-            for rank in 0..self.ranks() {
-                lens[rank] = self.mailbox(rank).read(&mut gathered[rank])?;
-            }
+            let read = |(rank, (len, got)): (Rank, (&mut u64, &mut Vec<u8>))| {
+                *len = self.mailbox(rank).read(got)?;
+                Ok(())
+            };
+            let read: Result<(), _> = lens.iter_mut().zip(&mut gathered).enumerate().try_for_each(read);
+            // Everybody reads the same and fails alike, but nobody may write anew before all have read.
             self.sync(me, barrier)?;
+            read?;
         }
         Ok(gathered)
     }
@@ -243,7 +255,8 @@ impl Mailbox<'_> {
     fn read(&self, got: &mut Vec<u8>) -> Result<u64, FabricError> {
         let len = self.block.word(self.at)?.load(SeqCst);
         let Some(rest) = len.checked_sub(got.len() as u64).filter(|_| len <= LONGEST) else {
-            return Err(corrupt(format!("rank {} announces a message of {len} bytes", self.rank)));
+            let why = format!("rank {} announces {len} bytes to all; {LONGEST} can be exchanged at most", self.rank);
+            return Err(misuse(why));
         };
         let begin = got.len();
         got.resize(begin + (rest as usize).min(MAILBOX - 8), 0);
@@ -298,4 +311,8 @@ impl Words for Rounds<'_> {
 
 fn corrupt(why: String) -> FabricError {
     FabricError::Corrupt { why }
+}
+
+fn misuse(why: String) -> FabricError {
+    FabricError::Misuse { why }
 }

@@ -1,10 +1,10 @@
 //! Copies between private memory and memory that other ranks read and write at the same moment.
 //!
-//! Racing with another rank is the caller's program at fault, but must stay defined: every access to shared memory is
-//! an atomic one, or made by assembly, which the compiler must take to be as good as relaxed atomic accesses of
-//! bytes. On x86-64, `rep movsb` reaches the speed of memcpy from 1 KiB up, and vector registers below.
-
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+//! Racing with another rank is the caller's program at fault, but must stay defined. On x86-64 every access is made by
+//! assembly: the compiler knows nothing of it but which bytes it may change, and the processor defines what racing
+//! accesses of any width give. `rep movsb` reaches the speed of memcpy from 1 KiB up, vector registers below.
+//! Elsewhere, and for tools that must see every access, copies are relaxed atomics, a word at a time where aligned; there a
+//! race between accesses of different widths is beyond what Rust's memory model defines today.
 
 /// Copies `source` to shared memory. Elements of 1, 2, 4 or 8 aligned bytes, alone, are written in one piece.
 ///
@@ -13,21 +13,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 /// these functions.
 #[inline(always)]
 pub(crate) unsafe fn to_shared(shared: *mut u8, source: &[u8]) {
-    let from = source.as_ptr();
-    macro_rules! whole {
-        ($atomic:ty, $int:ty) => {
-            // SAFETY: in bounds by the caller's word, aligned by the match's guard.
-            unsafe { (*shared.cast::<$atomic>()).store(from.cast::<$int>().read_unaligned(), Relaxed) }
-        };
-    }
-    match source.len() {
-        8 if shared.cast::<u64>().is_aligned() => whole!(AtomicU64, u64),
-        4 if shared.cast::<u32>().is_aligned() => whole!(AtomicU32, u32),
-        2 if shared.cast::<u16>().is_aligned() => whole!(AtomicU16, u16),
-        1 => whole!(AtomicU8, u8),
-        // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
-        len => unsafe { bulk::<true>(shared, from, len) },
-    }
+    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
+    unsafe { move_bytes::<true>(shared, source.as_ptr(), source.len()) }
 }
 
 /// Copies shared memory to `into`.
@@ -36,27 +23,47 @@ pub(crate) unsafe fn to_shared(shared: *mut u8, source: &[u8]) {
 /// `shared` must be valid for reads of `into.len()` bytes; otherwise as [`to_shared`].
 #[inline(always)]
 pub(crate) unsafe fn from_shared(shared: *const u8, into: &mut [u8]) {
-    let to = into.as_mut_ptr();
+    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
+    unsafe { move_bytes::<false>(into.as_mut_ptr(), shared, into.len()) }
+}
+
+/// Copies `len` bytes, single elements in one piece; the destination is the shared side if `TO_SHARED`, else the source.
+#[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
+#[inline(always)]
+unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
+    use std::arch::asm;
     macro_rules! whole {
-        ($atomic:ty, $int:ty) => {
-            // SAFETY: in bounds by the caller's word, aligned by the match's guard.
-            unsafe { to.cast::<$int>().write_unaligned((*shared.cast::<$atomic>()).load(Relaxed)) }
+        ($int:ty, $class:ident, $width:literal, $modifier:literal) => {
+            // SAFETY: both sides are valid for so many bytes. The private side is accessed by the compiler, so that it
+            // may keep a value in a register; only the shared side is not.
+            unsafe {
+                if TO_SHARED {
+                    let value = from.cast::<$int>().read_unaligned();
+                    asm!(concat!("mov ", $width, " ptr [{to}], {value", $modifier, "}"), to = in(reg) to,
+                         value = in($class) value, options(nostack, preserves_flags));
+                } else {
+                    let value: $int;
+                    asm!(concat!("mov {value", $modifier, "}, ", $width, " ptr [{from}]"), from = in(reg) from,
+                         value = out($class) value, options(nostack, preserves_flags, readonly));
+                    to.cast::<$int>().write_unaligned(value);
+                }
+            }
         };
     }
-    match into.len() {
-        8 if shared.cast::<u64>().is_aligned() => whole!(AtomicU64, u64),
-        4 if shared.cast::<u32>().is_aligned() => whole!(AtomicU32, u32),
-        2 if shared.cast::<u16>().is_aligned() => whole!(AtomicU16, u16),
-        1 => whole!(AtomicU8, u8),
-        // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
-        len => unsafe { bulk::<false>(to, shared, len) },
+    match len {
+        8 => whole!(u64, reg, "qword", ""),
+        4 => whole!(u32, reg, "dword", ":e"),
+        2 => whole!(u16, reg, "word", ":x"),
+        1 => whole!(u8, reg_byte, "byte", ""),
+        // SAFETY: by the caller's word.
+        _ => unsafe { bulk(to, from, len) },
     }
 }
 
-/// Copies `len` bytes; the destination is the shared side if `TO_SHARED`, else the source.
+/// Copies `len` bytes.
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
 #[inline]
-unsafe fn bulk<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
+unsafe fn bulk(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::asm;
     const STRING_FROM: usize = 1024;
     if len >= STRING_FROM {
@@ -122,7 +129,8 @@ unsafe fn bulk<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) 
 /// The same by atomics: for other processors, and for tools that must see every access (Miri, ThreadSanitizer, which
 /// is why the setting `transom_portable_copy` exists).
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-unsafe fn bulk<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
+unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
     let shared = if TO_SHARED { to.addr() } else { from.addr() };
     let mut done = 0;
     while done < len {

@@ -46,13 +46,21 @@ struct Membership {
 
 type Blocks = Mutex<HashMap<u64, Weak<Memory>>>;
 
-impl Drop for Membership {
-    fn drop(&mut self) {
+impl Membership {
+    fn leave(&self) {
         if std::thread::panicking() {
             self.control.fail(self.rank);
         }
         self.control.leave(self.rank);
         tracing::debug!(rank = self.rank, "left the job");
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if !self.control.has_left(self.rank) {
+            self.leave();
+        }
     }
 }
 
@@ -74,6 +82,17 @@ impl Loopback {
         let control = Arc::new(Control::create(memory, ranks));
         let blocks = Arc::new(Blocks::default());
         (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false)).collect()
+    }
+
+    /// Leaves the job now, whoever still holds clones and windows: the others' collectives no longer wait for this
+    /// rank, but fail. In a panic the rank has died.
+    pub fn leave(&self) {
+        self.0.leave();
+    }
+
+    /// The first rank that died, as far as anybody knows.
+    pub fn first_death(&self) -> Option<Rank> {
+        self.0.control.failed()
     }
 
     /// A rank of a job of processes; collective.
@@ -209,7 +228,7 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn cas(&self, at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
+    fn start_cas(&self, at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
         cas(at, offset, expected, new)
     }
 
@@ -258,6 +277,20 @@ impl Fabric for Loopback {
     fn flush(&self, _: &View) -> Result<(), FabricError> {
         fence(SeqCst);
         Ok(())
+    }
+
+    #[inline(always)]
+    fn flush_all(&self, _: &[View]) -> Result<(), FabricError> {
+        fence(SeqCst);
+        Ok(())
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.0.control.lost(self.0.rank)
+    }
+
+    fn fail(&self) {
+        self.0.control.fail(self.0.rank);
     }
 
     /// Every verb is at least a release operation: nothing is left to do.

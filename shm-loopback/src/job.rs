@@ -7,6 +7,7 @@ use crate::memory::Memory;
 use crate::system;
 use rustix::fs::MemfdFlags;
 use rustix::io::FdFlags;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use transom_locks::Rank;
@@ -82,46 +83,42 @@ impl Invitation {
     /// The invitation in this process's environment, if there is one.
     ///
     /// # Errors
-    /// [`FabricError::Corrupt`] if there is a part of one, or one that cannot be.
+    /// [`FabricError::Misuse`] if there is a part of one, or one that cannot be.
     ///
     /// # Examples
     /// ```
     /// assert_eq!(transom_shm_loopback::Invitation::from_env().unwrap(), None); // started by hand
     /// ```
     pub fn from_env() -> Result<Option<Self>, FabricError> {
-        let values = Self::VARIABLES.map(|name| std::env::var(name).ok());
-        let [Some(rank), Some(size), Some(door)] = &values else {
-            if values.iter().all(Option::is_none) {
-                return Ok(None);
-            }
-            let why = format!("of {} some are set and some are not; a launcher sets all", Self::VARIABLES.join(", "));
-            return Err(FabricError::Corrupt { why });
-        };
+        let values = Self::VARIABLES.map(std::env::var_os);
+        if values.iter().all(Option::is_none) {
+            return Ok(None);
+        }
         let parsed = || {
+            let [rank, size, door] = &values;
+            let text = |value: &Option<OsString>| value.as_ref()?.to_str().map(str::to_owned);
+            let (rank, size) = (text(rank)?.parse().ok()?, text(size)?.parse().ok()?);
+            let door = text(door)?;
             let (fd, tag) = door.split_once(',')?;
-            let (rank, size) = (rank.parse().ok()?, size.parse().ok()?);
-            let invitation = Invitation { rank, size, fd: fd.parse().ok()?, tag: u64::from_str_radix(tag, 16).ok()? };
-            (rank < size && invitation.fd >= 0).then_some(invitation)
+            let (fd, tag) = (fd.parse().ok()?, u64::from_str_radix(tag, 16).ok()?);
+            (rank < size && fd >= 0).then_some(Invitation { rank, size, fd, tag })
         };
         let why = || {
-            format!(
-                "{}: a launcher does not write that",
-                Self::VARIABLES
-                    .iter()
-                    .zip(&values)
-                    .map(|(name, value)| { format!("{name}={}", value.as_deref().unwrap_or("")) })
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            )
+            let shown = Self::VARIABLES.iter().zip(&values).map(|(name, value)| match value {
+                Some(value) => format!("{name}={}", value.display()),
+                None => format!("{name} not set"),
+            });
+            let shown = shown.collect::<Vec<_>>().join(", ");
+            format!("{shown}: only a launcher sets these, and sets them all; unset them to start a job of one's own")
         };
-        parsed().map(Some).ok_or_else(|| FabricError::Corrupt { why: why() })
+        parsed().map(Some).ok_or_else(|| FabricError::Misuse { why: why() })
     }
 
     /// Joins the job; collective.
     ///
     /// # Errors
-    /// [`FabricError::Corrupt`] if the descriptor is not the control block of such a job, or the rank has joined
-    /// before; [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
+    /// [`FabricError::Corrupt`] if the descriptor is not the control block of such a job, [`FabricError::Misuse`] if
+    /// the rank has joined before; [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
     pub fn join(self) -> Result<Loopback, FabricError> {
         // A copy: the number comes from outside and may belong to somebody.
         let unusable = |errno: rustix::io::Errno| {

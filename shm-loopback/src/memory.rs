@@ -1,6 +1,6 @@
 //! Shared memory: a memfd mapped here and reached by descriptor, or, for ranks that are threads, a heap block.
 //!
-//! A block begins with a header of one cache line (who made it, its size, and the bell on which its owner sleeps);
+//! A block begins with a header of one cache line (what tells it from others, its size, and the bell on which its owner sleeps);
 //! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
 
 use crate::system;
@@ -131,8 +131,11 @@ impl Memory {
             }
             magic => return Err(format!("it begins with {magic:#x}, which is no memory of this library")),
         }
-        let found = self.header().tag.load(Relaxed);
-        if found == tag { Ok(()) } else { Err(format!("its tag is {found:#x}, {tag:#x} was announced")) }
+        let (found, bytes) = (self.header().tag.load(Relaxed), self.header().bytes.load(Relaxed));
+        if (found, bytes) == (tag, self.bytes as u64) {
+            return Ok(());
+        }
+        Err(format!("it is {found:#x} of {bytes} bytes; {tag:#x} of {} bytes was announced", self.bytes))
     }
 
     pub fn header(&self) -> &Header {
@@ -162,8 +165,8 @@ impl Drop for Memory {
     }
 }
 
-/// The size of a block, unless this machine cannot have so much memory. Some systems promise any amount and kill
-/// whoever comes to use it; an error is better.
+/// The size of a block, unless this machine cannot have so much memory at all. Some systems promise any amount and kill
+/// whoever comes to use it; of one block that can never be, an error is better.
 fn with_header(bytes: usize) -> Result<usize, FabricError> {
     let most = if cfg!(miri) {
         u64::MAX // no such system call there

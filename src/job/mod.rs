@@ -150,10 +150,10 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 /// returns what each returned. Windows and calls are the same as between processes; a rank that panics has died.
 ///
 /// # Errors
-/// [`StartError::Join`] if there is no memory; [`StartError::Variable`].
+/// [`StartError::Join`] if there is no memory; [`StartError::Thread`]; [`StartError::Variable`].
 ///
 /// # Panics
-/// If a rank panicked, with its panic.
+/// If a rank panicked, with the panic of the first that did.
 ///
 /// # Examples
 /// ```
@@ -163,18 +163,37 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Result<Vec<R>, StartError> {
     log_from_env()?;
     let fabrics = Loopback::threads(ranks).map_err(StartError::Join)?;
-    let body = &body;
-    Ok(std::thread::scope(|scope| {
-        let ranks: Vec<_> = fabrics
-            .into_iter()
-            .map(|fabric| {
-                let name = format!("rank {}", fabric.rank());
-                let rank = std::thread::Builder::new().name(name).spawn_scoped(scope, || body(World::new(fabric)));
-                rank.expect("the system gives a thread for each rank")
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    }))
+    let (body, observer) = (&body, fabrics.first().cloned());
+    std::thread::scope(|scope| {
+        let mut running = Vec::with_capacity(ranks);
+        for fabric in fabrics {
+            let name = format!("rank {}", fabric.rank());
+            let run = move || {
+                // Whatever of its world the body leaked or returned: the rank is gone when the body is.
+                let leaving = Leaving(fabric.clone());
+                let returned = body(World::new(fabric));
+                drop(leaving);
+                returned
+            };
+            // Ranks that are not started are dropped, and so have left: those that run are not waited for in vain.
+            running.push(std::thread::Builder::new().name(name).spawn_scoped(scope, run).map_err(StartError::Thread)?);
+        }
+        let mut ended: Vec<_> = running.into_iter().map(|rank| rank.join()).collect();
+        // The first that died is the cause; other panics followed from it.
+        if let Some(cause) = observer.and_then(|fabric| fabric.first_death()).filter(|&rank| ended[rank].is_err()) {
+            ended.swap(0, cause);
+        }
+        Ok(ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect())
+    })
+}
+
+/// Leaves the job when dropped; in a panic, as one that died.
+struct Leaving(Loopback);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 /// Prints to stderr the events that TRANSOM_LOG asks for, unless the program has a subscriber of its own. [`init`],
@@ -210,6 +229,9 @@ pub enum StartError {
     /// The job that this process was started for cannot be joined.
     #[error("cannot join the job: {0}")]
     Join(#[source] FabricError),
+    /// The system gives no thread for a rank.
+    #[error("cannot start a thread for each rank: {0}")]
+    Thread(#[source] std::io::Error),
     /// The ranks cannot be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),

@@ -19,14 +19,14 @@ macro_rules! counters {
         impl std::ops::Sub for Counters {
             type Output = Counters;
             fn sub(self, before: Counters) -> Counters {
-                Counters { $($name: self.$name - before.$name,)* }
+                Counters { $($name: self.$name.wrapping_sub(before.$name),)* }
             }
         }
 
         impl std::ops::Add for Counters {
             type Output = Counters;
             fn add(self, other: Counters) -> Counters {
-                Counters { $($name: self.$name + other.$name,)* }
+                Counters { $($name: self.$name.wrapping_add(other.$name),)* }
             }
         }
 

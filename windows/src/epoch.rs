@@ -1,6 +1,6 @@
 //! Epochs: as long as one is open, it lends the targets it opened. Each borrows its window, so an operation outside
-//! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it, and the lock simply
-//! stays taken, which the next call on the same handle reports.
+//! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it. The lock stays taken,
+//! which the next call on the same window reports, until the window is dropped.
 
 use crate::local::Local;
 use crate::segment::Segment;
@@ -26,15 +26,20 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 /// ```
 pub struct LockEpoch<'w, T: Pod, F: Fabric> {
     target: Target<'w, T, F>,
-    held: Held<'w, F>,
+    held: Held<'w, T, F>,
     ahead: Ahead,
 }
 
 impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     #[inline]
-    pub(crate) fn new(target: Target<'w, T, F>, lock: &'w mut PassiveLock<Segment<F>>, ahead: Ahead) -> Self {
+    pub(crate) fn new(
+        core: &'w Core<T, F>,
+        target: Target<'w, T, F>,
+        lock: &'w mut PassiveLock<Segment<F>>,
+        ahead: Ahead,
+    ) -> Self {
         let what = What::One(target.rank());
-        LockEpoch { target, held: Held { lock, what }, ahead }
+        LockEpoch { target, held: Held { core, lock, what }, ahead }
     }
 
     /// Who stood before this request when it took its place in the queue.
@@ -48,10 +53,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// [`Error::Lock`] if a rank died that the unlock had to tell or hear from; [`Error::Fabric`].
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
-        let ordered = self.target.order();
-        let (window, rank) = (self.target.window(), self.target.rank());
-        self.held.release().map_err(|source| Error::Lock { window, rank, source })?;
-        ordered
+        self.held.release()
     }
 }
 
@@ -61,15 +63,6 @@ impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
     #[inline]
     fn deref(&self) -> &Self::Target {
         &self.target
-    }
-}
-
-impl<T: Pod, F: Fabric> Drop for LockEpoch<'_, T, F> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.held.what != What::Nothing {
-            let _ = self.target.order();
-        }
     }
 }
 
@@ -89,12 +82,12 @@ impl<T: Pod, F: Fabric> Drop for LockEpoch<'_, T, F> {
 /// ```
 pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
     core: &'w Core<T, F>,
-    held: Held<'w, F>,
+    held: Held<'w, T, F>,
 }
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Segment<F>>) -> Self {
-        LockAllEpoch { core, held: Held { lock, what: What::All } }
+        LockAllEpoch { core, held: Held { core, lock, what: What::All } }
     }
 
     /// How many ranks there are.
@@ -126,7 +119,10 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn flush_all(&self) -> Result<(), Error> {
-        (0..self.ranks()).try_for_each(|rank| self.target(rank)?.flush())
+        let (core, data) = (self.core, &self.core.data);
+        data.tally.flushes.add(data.remotes.len() as u64);
+        let flushed = data.fabric.flush_all(&data.remotes);
+        flushed.map_err(|source| Error::Fabric { window: core.id, rank: data.fabric.rank(), source })
     }
 
     /// Ends the epoch.
@@ -134,22 +130,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     /// # Errors
     /// As [`LockEpoch::unlock`].
     pub fn unlock(mut self) -> Result<(), Error> {
-        let ordered = self.order_all();
-        let (window, rank) = (self.core.id, self.core.data.fabric.rank());
-        self.held.release().map_err(|source| Error::Lock { window, rank, source })?;
-        ordered
-    }
-
-    fn order_all(&self) -> Result<(), Error> {
-        (0..self.ranks()).try_for_each(|rank| self.target(rank)?.order())
-    }
-}
-
-impl<T: Pod, F: Fabric> Drop for LockAllEpoch<'_, T, F> {
-    fn drop(&mut self) {
-        if self.held.what != What::Nothing {
-            let _ = self.order_all();
-        }
+        self.held.release()
     }
 }
 
@@ -209,10 +190,10 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        for &rank in self.pscw.targets().unwrap_or_default() {
-            Target::new(self.core, rank)?.order()?;
-        }
-        self.pscw.complete(self.words).map_err(|source| self.core.sync_error("complete", source))
+        let targets = self.pscw.targets().unwrap_or_default();
+        let ordered = targets.iter().try_for_each(|&rank| Target::new(self.core, rank)?.order());
+        let completed = self.pscw.complete(self.words);
+        ordered.and(completed.map_err(|source| self.core.sync_error("complete", source)))
     }
 }
 
@@ -263,7 +244,8 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
 }
 
 /// What an epoch holds of its window's lock, let go once: by `release`, or when dropped.
-struct Held<'w, F: Fabric> {
+struct Held<'w, T: Pod, F: Fabric> {
+    core: &'w Core<T, F>,
     lock: &'w mut PassiveLock<Segment<F>>,
     what: What,
 }
@@ -275,18 +257,27 @@ enum What {
     Nothing,
 }
 
-impl<F: Fabric> Held<'_, F> {
+impl<T: Pod, F: Fabric> Held<'_, T, F> {
+    /// Whoever has the lock next sees what this epoch put. An operation of it that failed does not keep the lock.
     #[inline]
-    fn release(&mut self) -> Result<(), transom_locks::Error<crate::FabricError>> {
+    fn release(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.what, What::Nothing) {
-            What::One(target) => self.lock.release_mut(target),
-            What::All => self.lock.release_all_mut(),
+            What::One(target) => {
+                let ordered = Target::new(self.core, target)?.order();
+                let released = self.lock.release_mut(target);
+                ordered.and(released.map_err(|source| self.core.lock_error_at(target, source)))
+            }
+            What::All => {
+                let ordered = self.core.order_all();
+                let released = self.lock.release_all_mut();
+                ordered.and(released.map_err(|source| self.core.lock_error(source)))
+            }
             What::Nothing => Ok(()),
         }
     }
 }
 
-impl<F: Fabric> Drop for Held<'_, F> {
+impl<T: Pod, F: Fabric> Drop for Held<'_, T, F> {
     #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.release() {

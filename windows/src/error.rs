@@ -28,7 +28,7 @@ pub enum Error {
         size: usize,
     },
     /// A target outside `0..size`.
-    #[error("window {window}: there is no rank {rank}; ranks are 0 to {}", size - 1)]
+    #[error("window {window}: there is no rank {rank}; ranks are 0 to {}", size.saturating_sub(1))]
     NoSuchRank {
         /// The window.
         window: u32,
@@ -58,8 +58,10 @@ pub enum Error {
         signals: usize,
     },
     /// More memory than can be addressed, or none that can be divided into elements.
-    #[error("a window of {len} elements of {element} bytes cannot be made: {why}")]
+    #[error("window {window} of {len} elements of {element} bytes cannot be made: {why}")]
     Size {
+        /// The window.
+        window: u32,
         /// Elements asked for.
         len: usize,
         /// Bytes each.
@@ -94,7 +96,7 @@ pub enum Error {
     Fabric {
         /// The window.
         window: u32,
-        /// The target.
+        /// The target, or this rank if the call has none.
         rank: Rank,
         /// What was wrong.
         #[source]
@@ -103,7 +105,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The rank whose death or leaving made the call fail, if that is why.
+    /// The rank whose death, leaving or giving up made the call fail, if that is why.
     ///
     /// # Examples
     /// ```
@@ -113,13 +115,16 @@ impl Error {
     /// ```
     pub fn lost_rank(&self) -> Option<Rank> {
         let source = match self {
+            Error::Sync { source: transom_locks::Error::GivenUp { rank }, .. } => return Some(*rank),
             Error::Lock { source: transom_locks::Error::Words(source), .. }
             | Error::Sync { source: transom_locks::Error::Words(source), .. }
             | Error::Fabric { source, .. } => source,
             _ => return None,
         };
         match source {
-            FabricError::PeerDied { rank } | FabricError::PeerLeft { rank } => Some(*rank),
+            FabricError::PeerDied { rank } | FabricError::PeerLeft { rank } | FabricError::GivenUp { rank } => {
+                Some(*rank)
+            }
             _ => None,
         }
     }

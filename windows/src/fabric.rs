@@ -57,11 +57,12 @@ pub trait Exchange {
 /// A provider over a network posts its operations: `put` may return when the bytes are copied out, and `start_add`
 /// hands back a ticket; what is pending owns what it needs, so that nothing dangles if a caller walks away.
 pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
-    /// Registered memory of this rank, and its right to be reached: dropping it withdraws both.
+    /// Registered memory of this rank. Once it is dropped, nobody can attach to it any more; whoever has may find it
+    /// gone, or not yet.
     type Region: Send + Sync;
     /// The right to reach a region of some rank (this one included).
     type Remote: Send + Sync;
-    /// An addition under way.
+    /// An atomic under way.
     type Pending;
 
     /// Allocates and registers zeroed memory, beginning at a cache line; returns the key by which peers attach.
@@ -88,11 +89,26 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`put`](Self::put).
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
-    /// Compare-and-swap of an aligned word; returns what it held.
+    /// Starts a compare-and-swap of an aligned word.
     ///
     /// # Errors
     /// As [`put`](Self::put), and [`FabricError::Misaligned`].
-    fn cas(&self, at: &Self::Remote, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError>;
+    fn start_cas(
+        &self,
+        at: &Self::Remote,
+        offset: usize,
+        expected: u64,
+        new: u64,
+    ) -> Result<Self::Pending, FabricError>;
+
+    /// Compare-and-swap of an aligned word; returns what it held.
+    ///
+    /// # Errors
+    /// As [`start_cas`](Self::start_cas).
+    #[inline(always)]
+    fn cas(&self, at: &Self::Remote, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
+        self.finish(self.start_cas(at, offset, expected, new)?)
+    }
 
     /// Starts a fetch-and-add on an aligned word.
     ///
@@ -100,7 +116,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`cas`](Self::cas).
     fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64) -> Result<Self::Pending, FabricError>;
 
-    /// What the word of a started addition held.
+    /// What the word of a started atomic held.
     ///
     /// # Errors
     /// As [`cas`](Self::cas).
@@ -142,6 +158,12 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::OutOfBounds`].
     fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
+    /// Why collectives fail, if a rank died or left.
+    fn lost(&self) -> Option<FabricError>;
+
+    /// Says that this rank cannot keep what others rely on: their waits end, as if it had died.
+    fn fail(&self);
+
     /// Returns when this caller's earlier operations on that memory are visible there.
     ///
     /// # Errors
@@ -153,6 +175,22 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`flush`](Self::flush).
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
+
+    /// [`flush`](Self::flush) of several; a provider may have them all under way at once.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    fn flush_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
+        at.iter().try_for_each(|remote| self.flush(remote))
+    }
+
+    /// [`order`](Self::order) of several; a provider may have them all under way at once.
+    ///
+    /// # Errors
+    /// As [`order`](Self::order).
+    fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
+        at.iter().try_for_each(|remote| self.order(remote))
+    }
 }
 
 /// Why an operation of a provider failed, grouped by what it breaks: the operation alone (bounds, alignment), a peer,
@@ -195,7 +233,7 @@ pub enum FabricError {
         rank: Rank,
     },
     /// A peer's key does not lead to the memory it should.
-    #[error("the memory of rank {rank} cannot be reached: {why}")]
+    #[error("the memory of rank {rank} cannot be reached: {why}{}", source.as_ref().map_or(String::new(), |source| format!(" ({source})")))]
     BadKey {
         /// Whose.
         rank: Rank,
@@ -205,6 +243,18 @@ pub enum FabricError {
         #[source]
         source: Option<io::Error>,
     },
+    /// A rank gave up a collective that this one waits in, because its own call failed.
+    #[error("rank {rank} has given up this collective call, because its own failed")]
+    GivenUp {
+        /// Which, as far as this rank knows.
+        rank: Rank,
+    },
+    /// A call that cannot be: too many ranks, a message too long, a second joining.
+    #[error("{why}")]
+    Misuse {
+        /// What was wrong, and what to do.
+        why: String,
+    },
     /// Something that ranks share is not as this version of the library writes it.
     #[error("shared memory of the job is not as expected: {why}")]
     Corrupt {
@@ -212,7 +262,7 @@ pub enum FabricError {
         why: String,
     },
     /// The operating system refused.
-    #[error("{what}")]
+    #[error("{what}: {source}")]
     System {
         /// What was asked of it.
         what: String,

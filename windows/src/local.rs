@@ -1,6 +1,6 @@
 //! A rank's own part of a window.
 
-use crate::target::byte_offset;
+use crate::target::inside;
 use crate::window::Core;
 use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
@@ -57,9 +57,7 @@ impl<T: Pod, F: Fabric> Local<'_, T, F> {
     /// # Errors
     /// [`Error::OutOfBounds`].
     pub fn read(&self, offset: usize, len: usize) -> Result<Vec<T>, Error> {
-        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
-            return Err(self.error(FabricError::OutOfBounds { offset, len, size: 0 }, offset, len));
-        }
+        self.place(offset, len)?;
         let mut copy = vec![T::zeroed(); len];
         self.read_into(offset, &mut copy)?;
         Ok(copy)
@@ -71,11 +69,8 @@ impl<T: Pod, F: Fabric> Local<'_, T, F> {
     /// [`Error::OutOfBounds`].
     #[inline]
     pub fn read_into(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        let (data, len) = (&self.core.data, into.len());
-        match data.fabric.load(&data.region, byte_offset::<T>(offset), bytemuck::cast_slice_mut(into)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, offset, len)),
-        }
+        let (data, at) = (&self.core.data, self.place(offset, into.len())?);
+        data.fabric.load(&data.region, at, bytemuck::cast_slice_mut(into)).map_err(|source| self.error(source))
     }
 
     /// Writes elements from `offset` on.
@@ -84,23 +79,25 @@ impl<T: Pod, F: Fabric> Local<'_, T, F> {
     /// [`Error::OutOfBounds`].
     #[inline]
     pub fn write(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        let data = &self.core.data;
-        match data.fabric.store(&data.region, byte_offset::<T>(offset), bytemuck::cast_slice(source)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, offset, source.len())),
-        }
+        let (data, at) = (&self.core.data, self.place(offset, source.len())?);
+        data.fabric.store(&data.region, at, bytemuck::cast_slice(source)).map_err(|source| self.error(source))
     }
 
     fn rank(&self) -> Rank {
         self.core.data.fabric.rank()
     }
 
+    /// The first byte of elements, if this rank exposes them all.
+    #[inline(always)]
+    fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
+        inside::<T>(offset, len, self.len()).ok_or_else(|| {
+            let (window, rank, size) = (self.core.id, self.rank(), self.len());
+            Error::OutOfBounds { window, rank, offset, len, size }
+        })
+    }
+
     #[cold]
-    fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
-        let (window, rank) = (self.core.id, self.rank());
-        match error {
-            FabricError::OutOfBounds { .. } => Error::OutOfBounds { window, rank, offset, len, size: self.len() },
-            source => Error::Fabric { window, rank, source },
-        }
+    fn error(&self, source: FabricError) -> Error {
+        Error::Fabric { window: self.core.id, rank: self.rank(), source }
     }
 }

@@ -33,17 +33,29 @@ impl Size {
         let words = self.words.checked_mul(8)?;
         self.bytes.checked_next_multiple_of(8)?.checked_add(words).filter(|&total| total <= isize::MAX as usize / 2)
     }
+}
 
-    /// As it goes to the others, before the key.
-    fn to_record(self) -> Vec<u8> {
-        [self.bytes, self.words].into_iter().flat_map(|part| (part as u64).to_le_bytes()).collect()
+/// What a rank tells the others: what it makes, how much of it, and how to reach it.
+struct Record<'a> {
+    what: u64,
+    size: Size,
+    key: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    fn to_bytes(&self) -> Vec<u8> {
+        let numbers = [self.what, self.size.bytes as u64, self.size.words as u64];
+        numbers.into_iter().flat_map(u64::to_le_bytes).chain(self.key.iter().copied()).collect()
     }
 
-    fn from_record(record: &[u8]) -> Option<(Self, &[u8])> {
-        let (bytes, rest) = record.split_first_chunk()?;
-        let (words, key) = rest.split_first_chunk()?;
-        let size = Size { bytes: u64::from_le_bytes(*bytes) as usize, words: u64::from_le_bytes(*words) as usize };
-        size.total().map(|_| (size, key))
+    fn from_bytes(mut bytes: &'a [u8]) -> Option<Self> {
+        let mut number = || {
+            let (number, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            Some(u64::from_le_bytes(*number))
+        };
+        let (what, size) = (number()?, Size { bytes: number()? as usize, words: number()? as usize });
+        size.total().map(|_| Record { what, size, key: bytes })
     }
 }
 
@@ -60,25 +72,36 @@ impl From<FabricError> for SegmentError {
 }
 
 impl<F: Fabric> Segment<F> {
-    /// Collective: zeroed `bytes`, and `words` behind them, at this rank. A rank whose part cannot be says so to the
-    /// others; either all have the segment or none has, and nobody waits for one that failed.
-    pub fn allocate(fabric: &F, bytes: Result<usize, &'static str>, words: usize) -> Result<Self, SegmentError> {
+    /// Collective: zeroed `bytes`, and `words` behind them, at this rank, for `what`, which must be the same at all. A
+    /// rank whose part cannot be says so to the others; either all have the segment or none has, and nobody waits for
+    /// one that failed.
+    pub fn allocate(
+        fabric: &F,
+        what: u64,
+        bytes: Result<usize, &'static str>,
+        words: usize,
+    ) -> Result<Self, SegmentError> {
         let made = bytes.map_err(SegmentError::Size).and_then(|bytes| {
             let size = Size { bytes, words };
             let total = size.total().ok_or(SegmentError::Size("too many bytes"))?;
             let (region, key) = fabric.allocate(total)?;
-            Ok((region, [size.to_record(), key].concat()))
+            Ok((region, Record { what, size, key: &key }.to_bytes()))
         });
         let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, record)| record))?;
         let (region, _) = made?;
-        let records: Vec<_> = theirs.iter().map(|record| Size::from_record(record)).collect();
-        if let Some(rank) = records.iter().position(Option::is_none) {
-            return Err(unmade(rank, "it could not allocate its part").into());
+        let mut records = Vec::with_capacity(theirs.len());
+        for (rank, record) in theirs.iter().enumerate() {
+            let record = Record::from_bytes(record);
+            records.push(record.ok_or_else(|| unmade(rank, "it could not allocate its part"))?);
         }
-        let records = records.into_iter().flatten();
-        let (sizes, keys): (Vec<_>, Vec<_>) = records.unzip();
-        let attach = |(rank, key): (Rank, &&[u8])| fabric.attach(rank, key, sizes[rank].total().unwrap_or(0));
-        let attached: Result<Box<[_]>, _> = keys.iter().enumerate().map(attach).collect();
+        if records.iter().any(|record| record.what != records[0].what) {
+            let why = "ranks disagree about which window they make, or the size of its elements";
+            return Err(SegmentError::Size(why));
+        }
+        let attach = |(rank, record): (Rank, &Record)| {
+            fabric.attach(rank, record.key, record.size.total().expect("as checked in the record"))
+        };
+        let attached: Result<Box<[_]>, _> = records.iter().enumerate().map(attach).collect();
         // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
         let failed = fabric.all_gather(&[u8::from(attached.is_err())])?;
         let remotes = attached?;
@@ -86,7 +109,8 @@ impl<F: Fabric> Segment<F> {
             return Err(unmade(rank, "it could not reach the parts of all others").into());
         }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
-        Ok(Segment { fabric, region, remotes, sizes: sizes.into(), tally: Tally::default(), rank })
+        let sizes = records.iter().map(|record| record.size).collect();
+        Ok(Segment { fabric, region, remotes, sizes, tally: Tally::default(), rank })
     }
 
     #[inline]

@@ -22,17 +22,18 @@ use transom_locks::Rank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Target<'e, T, F: Fabric> {
-    core: &'e Core<T, F>,
-    remote: &'e F::Remote,
+    pub(crate) core: &'e Core<T, F>,
+    pub(crate) remote: &'e F::Remote,
     rank: Rank,
+    len: usize,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
     pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
-        match core.data.remotes.get(rank) {
-            Some(remote) => Ok(Target { core, remote, rank }),
-            None => Err(core.no_such_rank(rank)),
+        match (core.data.remotes.get(rank), core.data.sizes.get(rank)) {
+            (Some(remote), Some(size)) => Ok(Target { core, remote, rank, len: size.bytes / size_of::<T>() }),
+            _ => Err(core.no_such_rank(rank)),
         }
     }
 
@@ -41,18 +42,14 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         self.rank
     }
 
-    pub(crate) fn window(&self) -> u32 {
-        self.core.id
-    }
-
     /// How many elements the target exposes.
     pub fn len(&self) -> usize {
-        self.core.data.sizes[self.rank].bytes / size_of::<T>()
+        self.len
     }
 
     /// Whether the target exposes nothing.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
 
     /// Writes `source` from element `offset` on; visible there after a [`flush`](Self::flush) or the epoch's end.
@@ -62,9 +59,9 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
     #[inline]
     pub fn put(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        let bytes = bytemuck::cast_slice(source);
         self.core.data.tally.puts.bump();
-        match self.core.data.fabric.put(self.remote, byte_offset::<T>(offset), bytes) {
+        let at = self.place(offset, source.len())?;
+        match self.core.data.fabric.put(self.remote, at, bytemuck::cast_slice(source)) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.error(error, offset, source.len())),
         }
@@ -98,7 +95,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     pub fn get(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
         let len = into.len();
         self.core.data.tally.gets.bump();
-        match self.core.data.fabric.get(self.remote, byte_offset::<T>(offset), bytemuck::cast_slice_mut(into)) {
+        let at = self.place(offset, len)?;
+        match self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(into)) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.error(error, offset, len)),
         }
@@ -145,14 +143,29 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         }
     }
 
+    /// The first byte of elements, if the target exposes them all. A region has more bytes than its elements take, so
+    /// the fabric's own check does not do.
+    #[inline(always)]
+    pub(crate) fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
+        match inside::<T>(offset, len, self.len) {
+            Some(at) => Ok(at),
+            None => Err(self.outside(offset, len)),
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
-        let (window, rank) = (self.core.id, self.rank);
+    pub(crate) fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
         match error {
-            FabricError::OutOfBounds { .. } => Error::OutOfBounds { window, rank, offset, len, size: self.len() },
-            source => Error::Fabric { window, rank, source },
+            FabricError::OutOfBounds { .. } => self.outside(offset, len),
+            source => Error::Fabric { window: self.core.id, rank: self.rank, source },
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn outside(&self, offset: usize, len: usize) -> Error {
+        Error::OutOfBounds { window: self.core.id, rank: self.rank, offset, len, size: self.len }
     }
 }
 
@@ -178,7 +191,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
         let fabric = &self.core.data.fabric;
         self.core.data.tally.atomics.bump();
-        let at = byte_offset::<T>(offset);
+        let at = self.place(offset, 1)?;
         let outcome = match T::as_add(op, operand) {
             Some(delta) => fabric.start_add(self.remote, at, delta).and_then(|pending| fabric.finish(pending)),
             None => self.fetch_and_apply(at, op, operand),
@@ -221,15 +234,17 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
         self.core.data.tally.atomics.bump();
         let (expected, new) = (expected.to_word(), new.to_word());
-        match self.core.data.fabric.cas(self.remote, byte_offset::<T>(offset), expected, new) {
+        let at = self.place(offset, 1)?;
+        match self.core.data.fabric.cas(self.remote, at, expected, new) {
             Ok(word) => Ok(T::from_word(word)),
             Err(error) => Err(self.error(error, offset, 1)),
         }
     }
 }
 
-/// The first byte of an element; one that overflows is outside every region, and the fabric says so.
-#[inline]
-pub(crate) fn byte_offset<T>(offset: usize) -> usize {
-    offset.saturating_mul(size_of::<T>())
+/// The first byte of `len` elements from `offset` on, if they are among the `size` of a part.
+#[inline(always)]
+pub(crate) fn inside<T>(offset: usize, len: usize, size: usize) -> Option<usize> {
+    // Where they are inside, the multiplication is below the part's size in bytes.
+    if offset <= size && len <= size - offset { Some(offset * size_of::<T>()) } else { None }
 }

@@ -38,6 +38,15 @@ pub struct Window<T, F: Fabric> {
     pscw: Pscw,
 }
 
+impl<T, F: Fabric> Drop for Window<T, F> {
+    /// An epoch that was leaked keeps its lock, which nobody could release after this.
+    fn drop(&mut self) {
+        if !self.lock.release_held_mut() {
+            self.core.data.fabric.fail();
+        }
+    }
+}
+
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<T, F: Fabric> {
     pub id: u32,
@@ -79,12 +88,14 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             size => len.checked_mul(size).ok_or("too many bytes"),
         };
         let failed = |source| match source {
-            SegmentError::Size(why) => Error::Size { len, element: size_of::<T>(), why },
+            SegmentError::Size(why) => Error::Size { window: id, len, element: size_of::<T>(), why },
             SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
         };
+        // Ranks must make the same window, of the same elements.
+        let what = u64::from(id) << 32 | size_of::<T>() as u64;
         let words = Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks);
-        let words = Segment::allocate(fabric, Ok(0), words).map_err(failed)?;
-        let data = Segment::allocate(fabric, bytes, signals).map_err(failed)?;
+        let words = Segment::allocate(fabric, u64::from(id), Ok(0), words).map_err(failed)?;
+        let data = Segment::allocate(fabric, what, bytes, signals).map_err(failed)?;
         let lock = PassiveLock::new(words, 0).map_err(|source| Error::Lock { window: id, rank, source })?;
         tracing::debug!(window = id, rank, len, element = size_of::<T>(), signals, "window allocated");
         let barrier = Barrier::new(ranks, Places::words(ranks));
@@ -162,9 +173,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 if ahead != Ahead::default() {
                     waited(self.core.id, rank, mode, ahead);
                 }
-                Ok(LockEpoch::new(target, &mut self.lock, ahead))
+                Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead))
             }
-            Err(source) => Err(Error::Lock { window: self.core.id, rank, source }),
+            Err(source) => Err(self.core.lock_error_at(rank, source)),
         }
     }
 
@@ -185,9 +196,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_all(&mut self) -> Result<LockAllEpoch<'_, T, F>, Error> {
-        let (window, rank, ranks) = (self.core.id, self.rank(), self.ranks());
-        self.lock.acquire_all_mut().map_err(|source| Error::Lock { window, rank, source })?;
-        self.core.data.tally.locks.add(ranks as u64);
+        self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;
+        self.core.data.tally.locks.add(self.core.data.remotes.len() as u64);
         Ok(LockAllEpoch::new(&self.core, &mut self.lock))
     }
 
@@ -274,9 +284,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fence(&mut self) -> Result<FenceEpoch<'_, T, F>, Error> {
-        for rank in 0..self.ranks() {
-            Target::new(&self.core, rank)?.order()?;
-        }
+        self.core.order_all()?;
         self.barrier.wait(self.lock.words()).map_err(|source| self.core.sync_error("fence", source))?;
         self.core.data.tally.fences.bump();
         Ok(FenceEpoch { core: &self.core })
@@ -289,8 +297,35 @@ fn waited(window: u32, target: Rank, mode: Mode, ahead: Ahead) {
 }
 
 impl<T, F: Fabric> Core<T, F> {
+    /// What this rank put anywhere will be seen before any later verb of it.
+    pub fn order_all(&self) -> Result<(), Error> {
+        let ordered = self.data.fabric.order_all(&self.data.remotes);
+        ordered.map_err(|source| Error::Fabric { window: self.id, rank: self.data.fabric.rank(), source })
+    }
+
+    #[cold]
+    pub fn lock_error_at(&self, rank: Rank, source: transom_locks::Error<FabricError>) -> Error {
+        Error::Lock { window: self.id, rank, source }
+    }
+
+    /// Of a call on all locks: the one that it failed at, as far as the error tells.
+    #[cold]
+    pub fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
+        use transom_locks::Error::{AlreadyLocked, Broken, Corrupt, NotLocked};
+        let rank = match source {
+            AlreadyLocked { target } | NotLocked { target } | Broken { target } | Corrupt { target, .. } => target,
+            _ => self.data.fabric.rank(),
+        };
+        self.lock_error_at(rank, source)
+    }
+
     #[cold]
     pub fn sync_error(&self, call: &'static str, source: transom_locks::Error<FabricError>) -> Error {
+        let source = match source {
+            // Not who gave up, but why.
+            transom_locks::Error::GivenUp { .. } => self.data.fabric.lost().map_or(source, transom_locks::Error::Words),
+            source => source,
+        };
         Error::Sync { window: self.id, call, source }
     }
 

@@ -1,0 +1,69 @@
+//! Making windows together: if one rank cannot, nobody has the window, everybody is told, and the next can be made.
+
+mod ranks;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::AsRawFd;
+use transom::{Error, Status, Window, World};
+
+/// All can go on.
+fn another_window_works(world: &World) {
+    let mut window: Window<u64> = world.allocate(1).unwrap();
+    let epoch = window.fence().unwrap();
+    epoch.target((world.rank() + 1) % world.size()).unwrap().put(0, &[7]).unwrap();
+    window.fence().unwrap();
+    assert_eq!(window.local().get(0).unwrap(), 7);
+}
+
+#[test]
+fn a_size_that_cannot_be_is_refused_to_all() {
+    ranks::on_all_sizes("a_size_that_cannot_be_is_refused_to_all", |world: World| {
+        assert!(matches!(world.allocate::<u64>(usize::MAX).map(drop), Err(Error::Size { window: 0, .. })));
+        assert!(matches!(world.allocate::<()>(5).map(drop), Err(Error::Size { .. })));
+        for (rank, len) in [(0, usize::MAX / 8), (world.size() - 1, usize::MAX)] {
+            let len = if world.rank() == rank { len } else { 1 };
+            let error = world.allocate::<u64>(len).map(drop).unwrap_err();
+            assert!(len > 1 || error.to_string().contains(&format!("rank {rank} ")), "{error}");
+        }
+        assert!(matches!(world.allocate_with_signals::<u8>(1, usize::MAX / 8), Err(Error::Size { .. })));
+        another_window_works(&world);
+    });
+}
+
+#[test]
+fn ranks_that_make_different_windows_are_told() {
+    ranks::on(&[2, 3, 4, 8], "ranks_that_make_different_windows_are_told", |world| {
+        let outcome = match world.rank() {
+            0 => world.allocate::<u64>(4).map(drop),
+            _ => world.allocate::<[u8; 3]>(4).map(drop),
+        };
+        assert!(matches!(outcome, Err(Error::Size { .. })), "{outcome:?}");
+        another_window_works(&world);
+    });
+}
+
+/// Rank 0 may open no file more than its own part, so it cannot attach to the others'.
+#[test]
+fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
+    for size in [2, 3, 4, 8] {
+        let name = "a_rank_that_cannot_reach_the_others_takes_nobody_with_it";
+        let ran = ranks::outcome_of(size, name, |world| {
+            let before = getrlimit(Resource::Nofile);
+            if world.rank() == 0 {
+                // Numbers are given from below; two parts and no more.
+                let (first, second) =
+                    (std::fs::File::open("/dev/null").unwrap(), std::fs::File::open("/dev/null").unwrap());
+                let most = first.as_raw_fd().max(second.as_raw_fd()) as u64 + 1;
+                setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before }).unwrap();
+            }
+            let error = world.allocate::<u64>(1).map(drop).unwrap_err();
+            assert!(world.rank() == 0 || error.to_string().contains("rank 0 "), "{error}");
+            setrlimit(Resource::Nofile, before).unwrap();
+            another_window_works(&world);
+        });
+        let Some(outcome) = ran else { return };
+        for (rank, status) in outcome.statuses().iter().enumerate() {
+            let output = String::from_utf8_lossy(outcome.output(rank));
+            assert_eq!(*status, Status::Exited(0), "{size} ranks, rank {rank}:\n{output}");
+        }
+    }
+}
