@@ -141,7 +141,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
-    #[inline]
+    #[inline(always)]
     pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<Ahead, Error<W::Error>> {
         let (words, places, seat) = self.parts(target)?;
         match mode {
@@ -154,7 +154,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     ///
     /// # Errors
     /// As [`release`](Self::release).
-    #[inline]
+    #[inline(always)]
     pub fn release_mut(&mut self, target: Rank) -> Result<(), Error<W::Error>> {
         let (words, places, seat) = self.parts(target)?;
         seat.release(words, places, target)
@@ -259,7 +259,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn parts(&mut self, target: Rank) -> Result<(&W, Places, &mut Seat<C>), Error<W::Error>> {
         let ranks = self.slots.len();
         let Some(slot) = self.slots.get_mut(target) else {

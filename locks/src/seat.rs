@@ -179,7 +179,7 @@ impl<const C: u32> Seat<C> {
     ///
     /// # Errors
     /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Words`] from the network.
-    #[inline]
+    #[inline(always)]
     pub fn exclusive<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<Ahead, W> {
         self.enter(target)?;
         let mut seen = Word::<C>(self.seen);
@@ -234,7 +234,7 @@ impl<const C: u32> Seat<C> {
     ///
     /// # Errors
     /// As [`exclusive`](Self::exclusive).
-    #[inline]
+    #[inline(always)]
     pub fn shared<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<Ahead, W> {
         let pending = self.start_shared(words, places, target)?;
         let settled = self.settle_shared(words, places, target, pending)?;
@@ -242,14 +242,14 @@ impl<const C: u32> Seat<C> {
     }
 
     /// The request's atomic, not waited for: lock_all has all of them in flight at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_shared<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<W::Pending, W> {
         self.enter(target)?;
         Ok(words.start_add(places.home(target), Word::<C>::ARRIVED)?)
     }
 
     /// Takes the place in the queue that the atomic gave.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle_shared<W: Words>(
         &mut self,
         words: &W,
@@ -266,22 +266,10 @@ impl<const C: u32> Seat<C> {
             self.held = Held::Shared(Grant::Open);
             return Ok(Settled::In(Ahead::default()));
         };
-        let me = words.rank();
-        if tail == me {
-            return Err(Error::Corrupt { target, word: found.0 });
-        }
-        let mut waiters = Waiters::default();
-        loop {
-            words.post(places.node(me, target, LINK), waiters.0)?;
-            let found = words.cas(places.node(tail, target, WAITERS), waiters.0, waiters.pushed(me).0)?;
-            if found == waiters.0 {
-                return Ok(Settled::Waiting(Ahead { exclusive: Some(tail), readers: 0 }));
-            }
-            waiters = Waiters(found);
-        }
+        Self::register(words, places, target, found, tail)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn await_shared<W: Words>(
         &mut self,
         words: &W,
@@ -296,6 +284,24 @@ impl<const C: u32> Seat<C> {
                 self.held = Held::Shared(Grant::unpack(grant));
                 Ok(ahead)
             }
+        }
+    }
+
+    /// Tells the last exclusive requester that a reader waits for its grant.
+    #[cold]
+    fn register<W: Words>(words: &W, places: Places, target: Rank, found: Word<C>, tail: Rank) -> Result<Settled, W> {
+        let me = words.rank();
+        if tail == me {
+            return Err(Error::Corrupt { target, word: found.0 });
+        }
+        let mut waiters = Waiters::default();
+        loop {
+            words.post(places.node(me, target, LINK), waiters.0)?;
+            let found = words.cas(places.node(tail, target, WAITERS), waiters.0, waiters.pushed(me).0)?;
+            if found == waiters.0 {
+                return Ok(Settled::Waiting(Ahead { exclusive: Some(tail), readers: 0 }));
+            }
+            waiters = Waiters(found);
         }
     }
 
@@ -322,7 +328,7 @@ impl<const C: u32> Seat<C> {
     ///
     /// # Errors
     /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive).
-    #[inline]
+    #[inline(always)]
     pub fn release<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<(), W> {
         match self.leave(target)? {
             Some(grant) => {
@@ -334,7 +340,7 @@ impl<const C: u32> Seat<C> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_exclusive<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<(), W> {
         let me = words.rank();
         let mut seen = Word::<C>(self.seen);
@@ -352,16 +358,23 @@ impl<const C: u32> Seat<C> {
             seen = Word(found);
         }
         self.seen = seen.0;
-        let word = take_any(words, places.node(me, target, NEXT))?;
+        Self::hand_over(words, places, target)?;
+        self.held = Held::Nothing;
+        Ok(())
+    }
+
+    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come.
+    #[cold]
+    fn hand_over<W: Words>(words: &W, places: Places, target: Rank) -> Result<(), W> {
+        let word = take_any(words, places.node(words.rank(), target, NEXT))?;
         let next = Next::unpack(word);
         if next.rank >= words.ranks() || next.readers >= words.ranks() as u64 {
             return Err(Error::Corrupt { target, word });
         }
         words.post(places.node(next.rank, target, GO), next.readers + 1)?;
         if next.readers > 0 {
-            Self::admit(words, places, target, next.readers, Grant::Before(next.rank))?;
+            Self::admit(words, places, target, next.readers, Grant::Before(next.rank as u32))?;
         }
-        self.held = Held::Nothing;
         Ok(())
     }
 
@@ -395,7 +408,7 @@ impl<const C: u32> Seat<C> {
     }
 
     /// The first atomic of a reader that leaves, not waited for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_leaving<W: Words>(
         words: &W,
         places: Places,
@@ -404,12 +417,12 @@ impl<const C: u32> Seat<C> {
     ) -> Result<W::Pending, W> {
         Ok(match grant {
             Grant::Open => words.start_add(places.home(target), Word::<C>::DEPARTED)?,
-            Grant::Before(next) => words.start_add(places.node(next, target, DRAINED), 1)?,
+            Grant::Before(next) => words.start_add(places.node(next as Rank, target, DRAINED), 1)?,
         })
     }
 
     /// Tells the exclusive request, if any, that waits for the open group.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_leaving<W: Words>(
         &mut self,
         words: &W,
@@ -430,29 +443,38 @@ impl<const C: u32> Seat<C> {
     }
 
     /// Until the call succeeds the seat is broken.
-    #[inline]
+    #[inline(always)]
     fn enter<E>(&mut self, target: Rank) -> std::result::Result<(), Error<E>> {
         match self.held {
             Held::Nothing => {
                 self.held = Held::Broken;
                 Ok(())
             }
-            Held::Broken => Err(Error::Broken { target }),
-            Held::Exclusive | Held::Shared(_) => Err(Error::AlreadyLocked { target }),
+            held => Err(held.refusal(target)),
         }
     }
 
     /// The grant of a reader, nothing of an exclusive holder. Until the call succeeds the seat is broken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<Option<Grant>, Error<E>> {
-        match std::mem::replace(&mut self.held, Held::Broken) {
-            Held::Exclusive => Ok(None),
-            Held::Shared(grant) => Ok(Some(grant)),
-            Held::Nothing => {
-                self.held = Held::Nothing;
-                Err(Error::NotLocked { target })
-            }
-            Held::Broken => Err(Error::Broken { target }),
+        let grant = match self.held {
+            Held::Exclusive => None,
+            Held::Shared(grant) => Some(grant),
+            Held::Nothing => return Err(Error::NotLocked { target }),
+            Held::Broken => return Err(Error::Broken { target }),
+        };
+        self.held = Held::Broken;
+        Ok(grant)
+    }
+}
+
+impl Held {
+    /// Why a seat that is not empty takes no request.
+    #[cold]
+    fn refusal<E>(self, target: Rank) -> Error<E> {
+        match self {
+            Held::Broken => Error::Broken { target },
+            _ => Error::AlreadyLocked { target },
         }
     }
 }

@@ -165,8 +165,8 @@ impl Waiters {
 pub(crate) enum Grant {
     /// Into the open group: leave through the lock word.
     Open,
-    /// Into a closed group: tell this rank, which is next.
-    Before(Rank),
+    /// Into a closed group: tell this rank, which is next. (A narrow type, for a small seat.)
+    Before(u32),
 }
 
 impl Grant {
@@ -175,14 +175,15 @@ impl Grant {
     pub fn pack(self) -> u64 {
         match self {
             Grant::Open => Self::OPEN,
-            Grant::Before(rank) => rank as u64 + 1,
+            Grant::Before(rank) => u64::from(rank) + 1,
         }
     }
 
     pub fn unpack(word: u64) -> Self {
         match word {
             Self::OPEN => Grant::Open,
-            rank => Grant::Before((rank as Rank).wrapping_sub(1)),
+            // No network has a rank so high as what does not fit.
+            rank => Grant::Before(u32::try_from(rank.wrapping_sub(1)).unwrap_or(u32::MAX)),
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct LockEpoch<'w, T: Pod, F: Fabric> {
 }
 
 impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         core: &'w Core<T, F>,
         target: Target<'w, T, F>,
@@ -51,16 +51,19 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     ///
     /// # Errors
     /// [`Error::Lock`] if a rank died that the unlock had to tell or hear from; [`Error::Fabric`].
-    #[inline]
+    #[inline(always)]
     pub fn unlock(mut self) -> Result<(), Error> {
-        self.held.release()
+        let released = self.held.release();
+        // Nothing is left to drop, and that it is not is what the compiler would have to find out.
+        std::mem::forget(self);
+        released
     }
 }
 
 impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
     type Target = Target<'w, T, F>;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &Self::Target {
         &self.target
     }
@@ -191,7 +194,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
 
     fn finish(&mut self) -> Result<(), Error> {
         let targets = self.pscw.targets().unwrap_or_default();
-        let ordered = targets.iter().try_for_each(|&rank| Target::new(self.core, rank)?.order());
+        let ordered = targets.iter().try_for_each(|&rank| self.core.order(rank));
         let completed = self.pscw.complete(self.words);
         ordered.and(completed.map_err(|source| self.core.sync_error("complete", source)))
     }
@@ -259,13 +262,15 @@ enum What {
 
 impl<T: Pod, F: Fabric> Held<'_, T, F> {
     /// Whoever has the lock next sees what this epoch put. An operation of it that failed does not keep the lock.
-    #[inline]
+    #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.what, What::Nothing) {
             What::One(target) => {
-                let ordered = Target::new(self.core, target)?.order();
-                let released = self.lock.release_mut(target);
-                ordered.and(released.map_err(|source| self.core.lock_error_at(target, source)))
+                let ordered = self.core.order(target);
+                match self.lock.release_mut(target) {
+                    Ok(()) => ordered,
+                    Err(source) => ordered.and(Err(self.core.lock_error_at(target, source))),
+                }
             }
             What::All => {
                 let ordered = self.core.order_all();

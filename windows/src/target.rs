@@ -134,15 +134,6 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         }
     }
 
-    /// What [`Fabric::order`] does, at the end of an epoch.
-    #[inline]
-    pub(crate) fn order(&self) -> Result<(), Error> {
-        match self.core.data.fabric.order(self.remote) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, 0, 0)),
-        }
-    }
-
     /// The first byte of elements, if the target exposes them all. A region has more bytes than its elements take, so
     /// the fabric's own check does not do.
     #[inline(always)]

@@ -139,7 +139,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::Lock`] if an earlier epoch on the target was leaked, or if a rank died.
-    #[inline]
+    #[inline(always)]
     pub fn lock_exclusive(&mut self, target: Rank) -> Result<LockEpoch<'_, T, F>, Error> {
         self.lock(target, Mode::Exclusive)
     }
@@ -159,12 +159,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn lock_shared(&mut self, target: Rank) -> Result<LockEpoch<'_, T, F>, Error> {
         self.lock(target, Mode::Shared)
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&mut self, rank: Rank, mode: Mode) -> Result<LockEpoch<'_, T, F>, Error> {
         let target = Target::new(&self.core, rank)?;
         match self.lock.acquire_mut(rank, mode) {
@@ -297,6 +297,15 @@ fn waited(window: u32, target: Rank, mode: Mode, ahead: Ahead) {
 }
 
 impl<T, F: Fabric> Core<T, F> {
+    /// What this rank put at another will be seen before any later verb of it.
+    #[inline(always)]
+    pub fn order(&self, rank: Rank) -> Result<(), Error> {
+        match self.data.fabric.order(&self.data.remotes[rank]) {
+            Ok(()) => Ok(()),
+            Err(source) => Err(Error::Fabric { window: self.id, rank, source }),
+        }
+    }
+
     /// What this rank put anywhere will be seen before any later verb of it.
     pub fn order_all(&self) -> Result<(), Error> {
         let ordered = self.data.fabric.order_all(&self.data.remotes);
