@@ -19,7 +19,7 @@ struct Args {
     /// Rows of the grid
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
     rows: u32,
-    /// Columns of the grid, dealt to the ranks in bundles; at least one for each rank
+    /// Columns of the grid, dealt to the ranks in bundles; at least two for each rank
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
     columns: u32,
     /// How often to go through the grid
@@ -32,8 +32,8 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if args.columns < u32::from(args.ranks) {
-        eprintln!("pipeline: {} columns are not one for each of {} ranks; use more", args.columns, args.ranks);
+    if args.columns < 2 * u32::from(args.ranks) {
+        eprintln!("pipeline: {} columns are not two for each of {} ranks; use more", args.columns, args.ranks);
         return ExitCode::from(2);
     }
     match run(&args) {
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
     let (rows, columns) = (args.rows as usize, args.columns as usize);
-    if columns < world.size() {
-        return Err(format!("{columns} columns are not one for each of {} ranks", world.size()).into());
+    if columns < 2 * world.size() {
+        return Err(format!("{columns} columns are not two for each of {} ranks", world.size()).into());
     }
     // What the left neighbour handed on, a number for each row; and how many rows it has handed on in all.
     let mut window: Window<f64> = world.allocate_with_signals(rows, 1)?;

@@ -9,7 +9,7 @@ pub use transom_locks as locks;
 pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
-pub use transom_windows::{Atomic, Counters, Error, FabricError, Op};
+pub use transom_windows::{Atomic, Counters, Error, FabricError, Op, Section};
 
 /// A window of a [`World`].
 ///

@@ -100,13 +100,13 @@ fn one_that_waits_dies() {
             0 => {
                 let epoch = window.lock_exclusive(0).unwrap();
                 sign.give();
-                std::thread::sleep(Duration::from_millis(300)); // until the victim has queued and died
+                std::thread::sleep(Duration::from_millis(800)); // until the victim has queued and died
                 let _ = epoch.unlock(); // hands over to the dead: the memory is there, so this may succeed
             }
             VICTIM => {
                 sign.await_it();
                 std::thread::spawn(|| {
-                    std::thread::sleep(Duration::from_millis(100));
+                    std::thread::sleep(Duration::from_millis(500));
                     die();
                 });
                 let _ = window.lock_exclusive(0);
@@ -114,11 +114,11 @@ fn one_that_waits_dies() {
             }
             _ => {
                 sign.await_it();
-                std::thread::sleep(Duration::from_millis(50)); // behind the victim
+                std::thread::sleep(Duration::from_millis(250)); // behind the victim
                 let begun = Instant::now();
                 let error = window.lock_exclusive(0).err().expect("it queues behind a dead rank");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
-                assert!(begun.elapsed() < Duration::from_millis(250) + IN_TIME);
+                assert!(begun.elapsed() < Duration::from_millis(250) + IN_TIME, "it took {:?}", begun.elapsed());
             }
         }
     });

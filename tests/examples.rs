@@ -64,6 +64,30 @@ fn fair_lock_finds_grants_in_request_order() {
 }
 
 #[test]
+fn stencil_is_right_by_every_exchange() {
+    for args in
+        ["--ranks 1 -n 5 --steps 3", "--ranks 2 -n 64", "--ranks 3 -n 50 --steps 20", "--ranks 8 -n 8 --steps 9"]
+    {
+        let out = succeeds("stencil", args, &["by fence", "by pscw", "by signal"]);
+        assert_eq!(out.matches("every point is right").count(), 3, "{out}");
+    }
+    succeeds("stencil", "--ranks 4 -n 40 --by pscw", &["every point is right"]);
+}
+
+#[test]
+fn pipeline_reaches_the_right_corner() {
+    for args in [
+        "--ranks 1 --rows 20 --columns 30 --iterations 3",
+        "--ranks 2 --rows 100 --columns 50 --iterations 5",
+        "--ranks 3 --rows 2 --columns 6 --iterations 4",
+        "--ranks 8 --rows 64 --columns 33 --group 10 --iterations 3",
+        "--ranks 4 --rows 10 --columns 10 --group 100 --iterations 3",
+    ] {
+        succeeds("pipeline", args, &["(right)"]);
+    }
+}
+
+#[test]
 fn nonsense_is_answered_with_advice() {
     refuses("lu", "-n 0", &["a whole number from 1 on"]);
     refuses("lu", "-n -5", &["a whole number from 1 on"]);
@@ -71,7 +95,10 @@ fn nonsense_is_answered_with_advice() {
     refuses("lu", "--block x", &["a whole number from 1 on"]);
     refuses("fair_lock", "--shared 101", &["101"]);
     refuses("fair_lock", "--seconds 0", &["seconds above 0"]);
-    for name in ["hello", "lu", "fair_lock"] {
+    refuses("stencil", "-n 3 --ranks 4", &["use -n 4 or more"]);
+    refuses("stencil", "--by magic", &["fence", "pscw", "signal"]);
+    refuses("pipeline", "--columns 7 --ranks 4", &["two for each of 4 ranks"]);
+    for name in ["hello", "lu", "fair_lock", "stencil", "pipeline"] {
         refuses(name, "--ranks 0", &["ranks"]);
         refuses(name, "--ranks 99999999", &["32767"]);
         refuses(name, "--rnaks 4", &["--ranks"]);

@@ -189,7 +189,7 @@ pub struct View {
     len: usize,
     header: NonNull<Header>,
     /// Keeps all of the above mapped.
-    _memory: Arc<Memory>,
+    memory: Arc<Memory>,
 }
 
 // SAFETY: as for `Memory`.
@@ -201,7 +201,7 @@ impl View {
     /// All bytes after the header.
     pub(crate) fn whole(memory: &Arc<Memory>) -> Self {
         let header = NonNull::from(memory.header());
-        View { start: memory.start(), len: memory.len(), header, _memory: memory.clone() }
+        View { start: memory.start(), len: memory.len(), header, memory: memory.clone() }
     }
 
     /// A block within a block: at byte `offset` (after the outer header) begins a header of its own, `len` bytes
@@ -213,12 +213,16 @@ impl View {
         assert!(offset.is_multiple_of(HEADER) && offset + HEADER + len <= memory.len(), "a block within its block");
         // SAFETY: within the outer block by the assertion, so aligned to a cache line, and all atomics.
         let (header, start) = unsafe { (memory.start().add(offset).cast(), memory.start().add(offset + HEADER)) };
-        View { start, len, header, _memory: memory.clone() }
+        View { start, len, header, memory: memory.clone() }
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     #[inline(always)]
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: kept mapped by `_memory`, all atomics.
+        // SAFETY: kept mapped by `memory`, all atomics.
         unsafe { self.header.as_ref() }
     }
 

@@ -26,7 +26,7 @@ use watch::Watch;
 /// Each rank's stdout and stderr are forwarded by whole lines, so that lines of different ranks never mix; what a rank
 /// wrote without a newline at its end gets one. Rank 0 has this process's stdin, the others an empty one. When a rank
 /// fails, the others have a [grace](Launch::grace) and are then ended. A rank cannot outlive this process, however it
-/// ends, nor the thread that called [`run`](Launch::run).
+/// ends, nor the thread that called [`run`](Launch::run); what a rank itself started can, if this process is killed.
 ///
 /// # Examples
 /// ```

@@ -11,7 +11,7 @@ use transom_locks::Rank;
 use transom_shm_loopback::{Invitation, Loopback};
 use transom_windows::{Error, Exchange, FabricError};
 
-/// All ranks of a job, as one of them sees it. Dropping it and the windows made from it leaves the job.
+/// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
 /// # Examples
 /// ```
@@ -81,6 +81,28 @@ impl World {
     pub fn allocate_with_signals<T: Pod>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
         // Windows are made together, so every rank counts alike.
         Window::allocate_with_signals(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), len, signals)
+    }
+
+    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
+    /// name no colour. A team is a world of its own: its windows, barriers and errors count its members only.
+    ///
+    /// # Errors
+    /// [`FabricError::System`], [`FabricError::BadKey`] and the like if the team cannot be made, on all its members.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(4, |world| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ///     let row = world.rank() / 2; // two teams of two
+    ///     let team = world.split(Some(row as u64), 0)?.expect("everyone names a colour");
+    ///     assert_eq!((team.rank(), team.size()), (world.rank() % 2, 2));
+    ///     let mut window = team.allocate::<u64>(1)?; // a window of the team
+    ///     window.lock_exclusive(1)?.put(0, &[row as u64])?;
+    ///     Ok(team.barrier()?)
+    /// })?.into_iter().collect::<Result<Vec<()>, _>>().unwrap();
+    /// # Ok::<(), transom::StartError>(())
+    /// ```
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<World>, FabricError> {
+        Ok(self.fabric.split(colour, key)?.map(World::new))
     }
 
     /// Collective: returns when every rank has called it. ceil(log2 ranks) posts.

@@ -102,6 +102,30 @@ pub enum Error {
         #[source]
         source: FabricError,
     },
+    /// A buffer that is not as long as the section it is for.
+    #[error(
+        "window {window}, rank {rank}: the section has {section} elements, the buffer {buffer}; they must be equal"
+    )]
+    SectionLength {
+        /// The window.
+        window: u32,
+        /// The target.
+        rank: Rank,
+        /// Elements of the section.
+        section: usize,
+        /// Elements of the buffer.
+        buffer: usize,
+    },
+    /// A put of a section whose blocks overlap: which of them would stay is not defined.
+    #[error("window {window}, rank {rank}: element {offset} is in two blocks of the section to put")]
+    SectionOverlap {
+        /// The window.
+        window: u32,
+        /// The target.
+        rank: Rank,
+        /// An element of two blocks.
+        offset: usize,
+    },
 }
 
 impl Error {

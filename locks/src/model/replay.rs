@@ -99,6 +99,8 @@ pub(super) struct Run {
     /// Whether one more verb may be executed.
     pub may_step: bool,
     pub blocked: Option<Blocked>,
+    /// The run has ended: a protocol that cleans up after an error gets no further.
+    pub ended: bool,
     /// The word that the verb changed.
     pub touched: Option<At>,
     /// What is wrong with the verb, or with what it did to the order book.
@@ -114,6 +116,9 @@ impl Replay {
         act: impl FnOnce(&mut Run) -> Option<u64>,
     ) -> Result<Option<u64>, Suspended> {
         let run = &mut *self.run.borrow_mut();
+        if run.ended {
+            return Err(Suspended(()));
+        }
         if let Some(&result) = run.record.get(run.fed) {
             run.fed += 1;
             return Ok(result);
@@ -122,6 +127,7 @@ impl Replay {
             run.blocked = blocked(run);
         }
         if run.fault.is_some() || run.blocked.is_some() || !std::mem::take(&mut run.may_step) {
+            run.ended = true;
             return Err(Suspended(()));
         }
         if let (Some(call), Some(book), true) = (run.call, &mut run.book, run.record.is_empty()) {
@@ -130,14 +136,18 @@ impl Replay {
         let result = act(run);
         run.record.push(result);
         run.fed += 1;
-        if run.fault.is_some() { Err(Suspended(())) } else { Ok(result) }
+        run.ended = run.fault.is_some();
+        if run.ended { Err(Suspended(())) } else { Ok(result) }
     }
 
     fn check(&self, at: At) -> Result<(), Suspended> {
         if at.rank < self.shape.ranks && at.word < self.shape.words {
             return Ok(());
         }
-        self.run.borrow_mut().fault = Some(format!("rank {} has no word {}", at.rank, at.word));
+        let run = &mut *self.run.borrow_mut();
+        if !run.ended {
+            (run.fault, run.ended) = (Some(format!("rank {} has no word {}", at.rank, at.word)), true);
+        }
         Err(Suspended(()))
     }
 
@@ -214,8 +224,9 @@ impl Words for Replay {
         let run = &mut *self.run.borrow_mut();
         match run.record[entry] {
             Some(result) => Ok(result),
+            None if run.ended => Err(Suspended(())),
             None => {
-                run.blocked = Some(Blocked::Entry(entry));
+                (run.blocked, run.ended) = (Some(Blocked::Entry(entry)), true);
                 Err(Suspended(()))
             }
         }

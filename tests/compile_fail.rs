@@ -1,0 +1,126 @@
+//! Programs that must not compile, because their types know that they are wrong.
+//!
+//! Each file of `tests/compile_fail` is two programs: as it stands it is right and compiles; with `--cfg wrong` it has a
+//! few lines more, and exactly the errors named where they are expected: `//~ E0499` at the end of a line. Codes and
+//! lines are compared, and not messages, which differ between versions of the compiler.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+
+#[test]
+fn wrong_programs_do_not_compile_and_their_twins_do() {
+    if cfg!(miri) {
+        return; // no processes there
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
+    let files =
+        std::fs::read_dir(&folder).expect("the folder of programs").map(|entry| entry.expect("its entry").path());
+    let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|is| is == "rs")).collect();
+    assert!(files.len() >= 15, "only {} programs in {}", files.len(), folder.display());
+
+    let compiler = Compiler::find();
+    let (next, failures) = (Mutex::new(files.iter()), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let Some(file) = next.lock().expect("no worker panics").next() else { return };
+            if let Err(why) = check(&compiler, file) {
+                failures.lock().expect("no worker panics").push(why);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = std::thread::available_parallelism().map_or(2, usize::from).min(files.len());
+        (0..workers).for_each(|_| drop(scope.spawn(work)));
+    });
+    let failures = failures.into_inner().expect("no worker panics");
+    assert!(failures.is_empty(), "{} of {} programs:\n\n{}", failures.len(), files.len(), failures.join("\n"));
+}
+
+fn check(compiler: &Compiler, file: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let expected: BTreeSet<(usize, String)> = text.lines().zip(1..).filter_map(mark).collect();
+    let name = file.display();
+    if expected.is_empty() || !text.starts_with("//! ") {
+        return Err(format!("{name}: must begin with what it shows, and mark an error with //~"));
+    }
+    let right = compiler.run(file, &[]);
+    if !right.status.success() {
+        return Err(format!("{name}: the right program does not compile:\n{}", said(&right)));
+    }
+    let wrong = compiler.run(file, &["--cfg", "wrong"]);
+    let prefix = format!("{name}:");
+    let found: BTreeSet<(usize, String)> = said(&wrong).lines().filter_map(|line| reported(line, &prefix)).collect();
+    if wrong.status.success() || found != expected {
+        return Err(format!("{name}: expected {expected:?}, found {found:?}:\n{}", said(&wrong)));
+    }
+    Ok(())
+}
+
+/// `… //~ E0499`: the error that the line should have.
+fn mark((line, number): (&str, usize)) -> Option<(usize, String)> {
+    let (_, code) = line.split_once("//~ ")?;
+    Some((number, code.trim().to_owned()))
+}
+
+/// `file:7:22: error[E0499]: …`: the error that a line has.
+fn reported(line: &str, prefix: &str) -> Option<(usize, String)> {
+    let (number, rest) = line.strip_prefix(prefix)?.split_once(':')?;
+    let (_, rest) = rest.split_once(": error")?;
+    let code = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or("without a code", |(code, _)| code);
+    Some((number.parse().ok()?, code.to_owned()))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The compiler that made this test, and the library as it was built for it.
+struct Compiler {
+    deps: PathBuf,
+    library: PathBuf,
+}
+
+impl Compiler {
+    /// The library lies beside this test program. Where several builds of it do (other features, other flags, another
+    /// compiler), the newest that can be used.
+    fn find() -> Compiler {
+        let this = std::env::current_exe().expect("this test program");
+        let deps = this.parent().expect("its folder").to_owned();
+        let mut libraries: Vec<PathBuf> =
+            std::fs::read_dir(&deps).expect("a folder").filter_map(|entry| Some(entry.ok()?.path())).collect();
+        libraries.retain(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("libtransom-") && name.ends_with(".rlib")
+        });
+        libraries.sort_by_key(|path| path.metadata().and_then(|file| file.modified()).ok());
+        let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uses_transom.rs");
+        std::fs::write(&empty, "use transom as _;\nfn main() {}\n").expect("a file in the build's folder");
+        let mut tried = Vec::new();
+        while let Some(library) = libraries.pop() {
+            let compiler = Compiler { deps: deps.clone(), library };
+            let output = compiler.run(&empty, &[]);
+            if output.status.success() {
+                return compiler;
+            }
+            tried.push(format!("{}:\n{}", compiler.library.display(), said(&output)));
+        }
+        panic!("no library can be used in {}\n{}", deps.display(), tried.join("\n"));
+    }
+
+    /// Checks a program; nothing is generated.
+    fn run(&self, program: &Path, more: &[&str]) -> Output {
+        let mut library = OsString::from("transom=");
+        library.push(&self.library);
+        let mut search = OsString::from("dependency=");
+        search.push(&self.deps);
+        // `cargo` says by RUSTUP_TOOLCHAIN, which tests inherit, which compiler is meant.
+        let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        command.args(["--edition=2024", "--crate-type=bin", "--emit=metadata", "--error-format=short"]);
+        command.args(["--cap-lints=allow", "--out-dir", env!("CARGO_TARGET_TMPDIR")]);
+        command.arg("--extern").arg(library).arg("-L").arg(search).args(more).arg(program);
+        command.output().unwrap_or_else(|error| panic!("rustc does not start: {error}"))
+    }
+}

@@ -1,0 +1,34 @@
+//! Elements are plain data, of which every bit pattern is a value: other ranks write them, and they are copied bytewise.
+
+use transom::{Error, World};
+
+fn main() {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Padded {
+    small: u8,
+    large: u64,
+}
+
+fn elements(world: &World) -> Result<(), Error> {
+    world.allocate::<u64>(8)?;
+    world.allocate::<[f32; 3]>(8)?;
+    #[cfg(wrong)]
+    world.allocate::<&u64>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<bool>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<char>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<Padded>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<(u8, u64)>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<String>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<Option<u32>>(8)?; //~ E0277
+    #[cfg(wrong)]
+    world.allocate::<*const u8>(8)?; //~ E0277
+    Ok(())
+}

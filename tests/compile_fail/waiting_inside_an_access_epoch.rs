@@ -1,0 +1,17 @@
+//! An access epoch has the window to itself: post before it, wait after it. Its own part it reads through the epoch.
+
+use transom::{Error, Window};
+
+fn main() {}
+
+fn neighbours(window: &mut Window<u64>) -> Result<(), Error> {
+    window.post(&[0])?;
+    let epoch = window.start(&[0])?;
+    #[cfg(wrong)]
+    window.wait()?; //~ E0499
+    #[cfg(wrong)]
+    window.local().get(0)?; //~ E0502
+    epoch.local().get(0)?;
+    epoch.complete()?;
+    window.wait()
+}

@@ -1,0 +1,74 @@
+//! Teams: colours, keys, windows of their own, and members that die or leave.
+
+mod ranks;
+use transom::{FabricError, Op, Window, World};
+
+#[test]
+fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
+    ranks::on_all_sizes("ranks_of_one_colour_are_numbered_by_key_then_rank", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        // Colours 0 and 1; in the first the highest rank comes first, in the second all have one key.
+        let colour = me % 2;
+        let key = if colour == 0 { n - me } else { 5 };
+        let team = world.split(Some(colour as u64), key as u64).unwrap().expect("a colour was named");
+        let members: Vec<_> = (0..n).filter(|rank| rank % 2 == colour).collect();
+        let mut expected = members.clone();
+        if colour == 0 {
+            expected.reverse();
+        }
+        assert_eq!((team.size(), expected[team.rank()]), (members.len(), me));
+        // Its windows reach its members alone, by their numbers in the team.
+        let mut window: Window<u64> = team.allocate(2).unwrap();
+        window.fence().unwrap();
+        for rank in 0..team.size() {
+            window.lock_exclusive(rank).unwrap().fetch_and_op(0, Op::Sum, 1 + me as u64).unwrap();
+        }
+        assert!(window.lock_shared(team.size()).is_err());
+        window.fence().unwrap();
+        let sum: u64 = members.iter().map(|&rank| 1 + rank as u64).sum();
+        assert_eq!(window.local().get(0).unwrap(), sum);
+        // Both at once: the world's windows still work.
+        let mut all: Window<u64> = world.allocate(1).unwrap();
+        all.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        all.fence().unwrap();
+        assert_eq!(all.lock_shared(0).unwrap().get_one(0).unwrap(), n as u64);
+        all.fence().unwrap();
+    });
+}
+
+#[test]
+fn who_names_no_colour_is_in_no_team_and_teams_can_be_split_again() {
+    ranks::on_all_sizes("who_names_no_colour_is_in_no_team_and_teams_can_be_split_again", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let team = world.split((me > 0).then_some(u64::MAX), 0).unwrap();
+        assert_eq!(team.as_ref().map(|team| (team.rank(), team.size())), (me > 0).then(|| (me - 1, n - 1)));
+        if let Some(team) = team {
+            let alone = team.split(Some(team.rank() as u64), 0).unwrap().expect("a colour was named");
+            assert_eq!((alone.rank(), alone.size()), (0, 1));
+            alone.barrier().unwrap();
+            for _ in 0..100 {
+                team.barrier().unwrap();
+            }
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_team_misses_its_own_members_only() {
+    ranks::on(&[2, 3, 4, 8], "a_team_misses_its_own_members_only", |world| {
+        let (me, n) = (world.rank(), world.size());
+        // Ranks 0 and 1 are one team, all others another; rank 1 leaves its team, but not the world.
+        let team = world.split(Some(u64::from(me > 1)), 0).unwrap().expect("a colour was named");
+        match me {
+            0 => {
+                let error = team.barrier().unwrap_err();
+                assert!(matches!(error, FabricError::PeerLeft { rank: 1 }), "{error}");
+            }
+            1 => drop(team),
+            _ => team.barrier().unwrap(),
+        }
+        world.barrier().unwrap();
+        assert!(n >= 2);
+    });
+}

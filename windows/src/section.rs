@@ -1,0 +1,267 @@
+//! Sections: many pieces of a target's part, moved by one call.
+
+use crate::{Error, Fabric, Target};
+use bytemuck::Pod;
+
+/// Which elements of a target's part a [`put_section`](Target::put_section) or [`get_section`](Target::get_section)
+/// moves: blocks of one length. On the caller's side they lie packed, block after block in the order of the section.
+/// All numbers are in elements; a section without elements moves nothing, wherever it lies.
+///
+/// A put refuses blocks that overlap ([`Error::SectionOverlap`]), because a fabric may complete puts in any order. A
+/// get may read an element as often as it likes.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// use transom_windows::Section;
+/// let epoch = window.lock_exclusive(0)?; // a matrix of 8 rows and 8 columns
+/// let tile = Section::Tile { offset: 8 + 2, rows: 2, columns: 3, row_length: 8 }; // from row 1, column 2 on
+/// epoch.put_section(&tile, &[1, 2, 3, 4, 5, 6])?;
+/// let mut column = [9; 4];
+/// epoch.get_section(&Section::Strided { offset: 3, count: 4, block: 1, stride: 8 }, &mut column)?;
+/// assert_eq!(column, [0, 2, 5, 0]);
+/// epoch.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Section<'a> {
+    /// Elements side by side, as a plain put or get has them.
+    Contiguous {
+        /// The first element.
+        offset: usize,
+        /// How many.
+        len: usize,
+    },
+    /// Blocks at equal distances: a column of a matrix, one field of many records.
+    Strided {
+        /// The first element.
+        offset: usize,
+        /// How many blocks.
+        count: usize,
+        /// Elements of each.
+        block: usize,
+        /// From the first element of a block to that of the next.
+        stride: usize,
+    },
+    /// A rectangle of an array that is stored row after row. Nothing knows where the array's rows begin: a tile that
+    /// crosses the end of one goes on in the next.
+    Tile {
+        /// The tile's first element, counted from the beginning of the target's part: `row * row_length + column` if
+        /// the array begins there.
+        offset: usize,
+        /// Rows of the tile.
+        rows: usize,
+        /// Columns of the tile.
+        columns: usize,
+        /// Elements in a row of the array.
+        row_length: usize,
+    },
+    /// Blocks anywhere, in any order: gather and scatter.
+    Indexed {
+        /// The first element of each block.
+        offsets: &'a [usize],
+        /// Elements of each.
+        block: usize,
+    },
+}
+
+impl Section<'_> {
+    /// How many elements there are, and so how long the caller's buffer must be. `usize::MAX`, which no buffer is, if
+    /// they cannot be counted.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// assert_eq!(Section::Indexed { offsets: &[7, 0, 3], block: 2 }.len(), 6);
+    /// assert_eq!(Section::Tile { offset: 5, rows: usize::MAX, columns: 2, row_length: 0 }.len(), usize::MAX);
+    /// ```
+    pub fn len(&self) -> usize {
+        let Blocks { count, block, .. } = self.blocks();
+        count.saturating_mul(block)
+    }
+
+    /// Whether it has no elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// assert!(Section::Strided { offset: 0, count: 9, block: 0, stride: 4 }.is_empty());
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Pod, F: Fabric> Target<'_, T, F> {
+    /// [`put`](Self::put) of every block of a section: `source` holds them packed. The whole section is checked before
+    /// the first byte moves. 1 write for each run of blocks that adjoin. Blocks listed ([`Section::Indexed`]) out of
+    /// ascending order cost a sorted copy of the list too.
+    ///
+    /// # Errors
+    /// [`Error::SectionLength`], [`Error::OutOfBounds`], [`Error::SectionOverlap`]: nothing was put.
+    /// [`Error::Fabric`]: some blocks may have been.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::{Error, Section};
+    /// let epoch = window.lock_exclusive(0)?;
+    /// epoch.put_section(&Section::Indexed { offsets: &[9, 2], block: 2 }, &[1, 2, 3, 4])?;
+    /// let twice = epoch.put_section(&Section::Indexed { offsets: &[9, 8], block: 2 }, &[1, 2, 3, 4]);
+    /// assert!(matches!(twice, Err(Error::SectionOverlap { offset: 9, .. })));
+    /// epoch.unlock()?;
+    /// assert_eq!(window.local().read(2, 9)?, [3, 4, 0, 0, 0, 0, 0, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_section(&self, section: &Section<'_>, source: &[T]) -> Result<(), Error> {
+        let blocks = section.blocks();
+        self.check(section, &blocks, source.len())?;
+        if let Some(offset) = blocks.overlap() {
+            return Err(Error::SectionOverlap { window: self.core.id, rank: self.rank(), offset });
+        }
+        let mut rest = source;
+        blocks.each_run(|offset, len| {
+            let (run, after) = rest.split_at(len); // the runs add up to the section's length
+            rest = after;
+            self.put(offset, run)
+        })
+    }
+
+    /// [`get`](Self::get) of every block of a section: `into` receives them packed. The whole section is checked
+    /// before the first byte moves. 1 read for each run of blocks that adjoin.
+    ///
+    /// # Errors
+    /// [`Error::SectionLength`], [`Error::OutOfBounds`]: `into` is as it was. [`Error::Fabric`]: some of it may not be.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::{Error, Section};
+    /// window.local().write(0, &[0, 10, 20, 30])?;
+    /// let epoch = window.lock_shared(0)?;
+    /// let pairs = Section::Strided { offset: 0, count: 3, block: 2, stride: 1 }; // a get may overlap
+    /// let mut got = [0; 6];
+    /// epoch.get_section(&pairs, &mut got)?;
+    /// assert_eq!(got, [0, 10, 10, 20, 20, 30]);
+    /// let short = epoch.get_section(&pairs, &mut got[..5]);
+    /// assert!(matches!(short, Err(Error::SectionLength { section: 6, buffer: 5, .. })));
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_section(&self, section: &Section<'_>, into: &mut [T]) -> Result<(), Error> {
+        let blocks = section.blocks();
+        self.check(section, &blocks, into.len())?;
+        let mut rest = into;
+        blocks.each_run(|offset, len| {
+            let (run, after) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = after;
+            self.get(offset, run)
+        })
+    }
+
+    /// Whether the buffer is as long as the section, and the section inside what the target exposes.
+    fn check(&self, section: &Section<'_>, blocks: &Blocks<'_>, buffer: usize) -> Result<(), Error> {
+        let (window, rank, size) = (self.core.id, self.rank(), self.len());
+        if section.len() != buffer {
+            return Err(Error::SectionLength { window, rank, section: section.len(), buffer });
+        }
+        match blocks.outside(size) {
+            Some((offset, len)) => Err(Error::OutOfBounds { window, rank, offset, len, size }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What all shapes come down to.
+struct Blocks<'a> {
+    count: usize,
+    block: usize,
+    starts: Starts<'a>,
+}
+
+/// Where the blocks begin.
+enum Starts<'a> {
+    Every { offset: usize, stride: usize },
+    Listed(&'a [usize]),
+}
+
+impl<'a> Section<'a> {
+    fn blocks(&self) -> Blocks<'a> {
+        let (offset, count, block, stride) = match *self {
+            Section::Contiguous { offset, len } => (offset, 1, len, 0),
+            Section::Strided { offset, count, block, stride } => (offset, count, block, stride),
+            Section::Tile { offset, rows, columns, row_length } => (offset, rows, columns, row_length),
+            Section::Indexed { offsets, block } => {
+                return Blocks { count: offsets.len(), block, starts: Starts::Listed(offsets) };
+            }
+        };
+        // Side by side they are one block. Saturated, it is longer than any buffer, and refused for that.
+        let (count, block) = if stride == block { (1, count.saturating_mul(block)) } else { (count, block) };
+        Blocks { count, block, starts: Starts::Every { offset, stride } }
+    }
+}
+
+impl Blocks<'_> {
+    fn is_empty(&self) -> bool {
+        self.count == 0 || self.block == 0
+    }
+
+    /// Where block `i` begins; cannot overflow once all are known to be inside a part.
+    fn start(&self, i: usize) -> usize {
+        match self.starts {
+            Starts::Every { offset, stride } => offset + i * stride,
+            Starts::Listed(offsets) => offsets[i],
+        }
+    }
+
+    /// Elements that are not among the `size` of a part, if there are any: the whole stretch from the first to the
+    /// last of evenly spaced blocks, or a listed block.
+    fn outside(&self, size: usize) -> Option<(usize, usize)> {
+        let beyond = |&(offset, len): &(usize, usize)| offset > size || len > size - offset;
+        match self.starts {
+            _ if self.is_empty() => None,
+            Starts::Every { offset, stride } => {
+                // Saturated, it is longer than any part.
+                let stretch = stride.saturating_mul(self.count - 1).saturating_add(self.block);
+                Some((offset, stretch)).filter(beyond)
+            }
+            Starts::Listed(offsets) => offsets.iter().map(|&offset| (offset, self.block)).find(beyond),
+        }
+    }
+
+    /// An element of two blocks, if there is one. For blocks that are inside a part.
+    fn overlap(&self) -> Option<usize> {
+        match self.starts {
+            _ if self.is_empty() => None,
+            Starts::Every { offset, stride } => (self.count > 1 && stride < self.block).then(|| offset + stride),
+            Starts::Listed(offsets) if offsets.windows(2).all(|pair| pair[0] + self.block <= pair[1]) => None,
+            Starts::Listed(offsets) => {
+                let mut ascending = offsets.to_vec();
+                ascending.sort_unstable();
+                ascending.windows(2).find(|pair| pair[1] - pair[0] < self.block).map(|pair| pair[1])
+            }
+        }
+    }
+
+    /// Calls `each` with the first element and the length of every run of blocks of which each begins where the one
+    /// before ends. For blocks that are inside a part.
+    fn each_run(&self, mut each: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let (mut from, mut end) = (self.start(0), self.start(0) + self.block);
+        for i in 1..self.count {
+            let start = self.start(i);
+            if start != end {
+                each(from, end - from)?;
+                from = start;
+            }
+            end = start + self.block;
+        }
+        each(from, end - from)
+    }
+}
