@@ -6,7 +6,8 @@ use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
-/// A rank's own part of a window: copies in and out, since other ranks may write at any time.
+/// A rank's own part of a window: copies in and out, since other ranks may write at any time. Elements that ranks change
+/// by atomics at the same moment are not for these calls: use atomics on them, in an epoch on one's own rank.
 ///
 /// # Examples
 /// ```
