@@ -1,6 +1,6 @@
 //! Each thing that the facade re-exports is there and works, by its name here.
 
-use transom::{Ahead, Atomic, Counters, Error, FabricError, Launch, Op, Rank, StartError, Window, World};
+use transom::{Ahead, Atomic, Counters, Error, FabricError, Launch, Op, Rank, Section, StartError, Window, World};
 
 #[test]
 fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,6 +11,9 @@ fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
     let epoch = window.lock_exclusive(me)?;
     assert_eq!(epoch.ahead(), Ahead::default());
     assert_eq!(epoch.fetch_and_op(1, Op::Min, -3)?, 0);
+    let mut ends = [0; 2];
+    epoch.get_section(&Section::Strided { offset: 1, count: 2, block: 1, stride: 2 }, &mut ends)?;
+    assert_eq!(ends, [-3, 0]);
     epoch.unlock()?;
     let outside: Error = window.local().set(4, 0).unwrap_err();
     assert_eq!(outside.lost_rank(), None);
