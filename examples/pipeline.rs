@@ -80,15 +80,13 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
     // One column more on the left: the neighbour's last.
     let width = end - first + 1;
     let mut grid = vec![0.0; rows * width];
-    for j in 0..width {
-        grid[j] = (first + j) as f64 - 1.0;
+    for (j, above) in grid[..width].iter_mut().enumerate() {
+        *above = (first + j) as f64 - 1.0;
     }
     if me == 0 {
-        for i in 0..rows {
-            grid[i * width + 1] = i as f64;
+        for (i, row) in grid.chunks_exact_mut(width).enumerate() {
+            row[1] = i as f64;
         }
-    } else {
-        grid[0] = first as f64 - 1.0;
     }
     let epoch = window.lock_all()?;
     let (next, start) = (epoch.target((me + 1) % ranks)?, epoch.target(0)?);

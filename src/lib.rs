@@ -9,7 +9,7 @@ pub use transom_locks as locks;
 pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
-pub use transom_windows::{Atomic, Counters, Error, FabricError, Op, Section};
+pub use transom_windows::{Atomic, Counters, Error, FabricError, LockError, LockResult, Op, Section};
 
 /// A window of a [`World`].
 ///
@@ -21,3 +21,26 @@ pub use transom_windows::{Atomic, Counters, Error, FabricError, Op, Section};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub type Window<T> = transom_windows::Window<T, transom_shm_loopback::Loopback>;
+
+/// A value of a [`World`] for one holder at a time; see [`windows::GlobalMutex`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let next: transom::GlobalMutex<u64> = world.mutex(0, 10)?;
+/// *next.lock().map_err(transom::Error::from)? += 1;
+/// assert_eq!(next.counters().locks, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type GlobalMutex<T> = transom_windows::GlobalMutex<T, transom_shm_loopback::Loopback>;
+
+/// A value of a [`World`] for one writer or many readers; see [`windows::GlobalRwLock`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let origin: transom::GlobalRwLock<[f64; 3]> = world.rw_lock(0, [0.0; 3])?;
+/// assert_eq!(origin.read().map_err(transom::Error::from)?[2], 0.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type GlobalRwLock<T> = transom_windows::GlobalRwLock<T, transom_shm_loopback::Loopback>;

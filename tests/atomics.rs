@@ -3,30 +3,35 @@
 mod ranks;
 use transom::{Atomic, Op, Window, World};
 
-const ALL: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Replace, Op::NoOp];
-
 #[test]
 fn every_operation_returns_what_was_and_leaves_what_it_should() {
     fn check<T: Atomic + PartialEq + std::fmt::Debug>(world: &World, first: T, operands: &[T]) {
-        let mut window: Window<T> = world.allocate(2).unwrap();
+        let mut window: Window<T> = world.allocate(3).unwrap();
         window.fence().unwrap();
         // Rank r works on element 1 of the next rank: nobody else does.
         let next = (world.rank() + 1) % world.size();
         let epoch = window.lock_exclusive(next).unwrap();
         epoch.put(1, &[first]).unwrap();
         let mut expected = first;
-        for op in ALL {
+        for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
             for &operand in operands {
                 assert_eq!(epoch.fetch_and_op(1, op, operand).unwrap(), expected, "{op:?} {operand:?}");
                 expected = T::apply(op, expected, operand);
             }
         }
         assert_eq!(epoch.get_one(1).unwrap(), expected);
-        assert_eq!(epoch.get_one(0).unwrap(), T::zeroed(), "the neighbour is untouched");
+        assert_eq!([0, 2].map(|at| epoch.get_one(at).unwrap()), [T::zeroed(); 2], "the neighbours are untouched");
     }
     ranks::on_all_sizes("every_operation_returns_what_was_and_leaves_what_it_should", |world| {
+        check::<u8>(&world, 5, &[0, 1, 3, u8::MAX, 1 << 7]);
+        check::<i8>(&world, -5, &[0, 1, -3, i8::MAX, i8::MIN]);
+        check::<u16>(&world, 5, &[0, 1, 3, u16::MAX, 1 << 15]);
+        check::<i16>(&world, -5, &[0, 1, -3, i16::MAX, i16::MIN]);
+        check::<u32>(&world, 5, &[0, 1, 3, u32::MAX, 1 << 31]);
+        check::<i32>(&world, -5, &[0, 1, -3, i32::MAX, i32::MIN]);
         check::<u64>(&world, 5, &[0, 1, 3, u64::MAX, 1 << 63]);
         check::<i64>(&world, -5, &[0, 1, -3, i64::MAX, i64::MIN]);
+        check::<f32>(&world, 0.5, &[0.0, 1.5, -3.25, 1e30, -1e-30]);
         check::<f64>(&world, 0.5, &[0.0, 1.5, -3.25, 1e300, -1e-300]);
     });
 }
@@ -77,5 +82,37 @@ fn of_racing_swaps_one_wins_each_round() {
         window.fence().unwrap();
         assert_eq!(window.lock_shared(0).unwrap().get_one(1).unwrap(), ROUNDS);
         window.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_swap_compares_bits_and_is_made_only_where_they_are_equal() {
+    fn check<T: Atomic + PartialEq + std::fmt::Debug>(world: &World, [first, second, third]: [T; 3]) {
+        let mut window: Window<T> = world.allocate(11).unwrap();
+        window.fence().unwrap();
+        let next = (world.rank() + 1) % world.size();
+        let epoch = window.lock_exclusive(next).unwrap();
+        for at in 0..11 {
+            epoch.put(at, &[first]).unwrap();
+            assert_eq!(epoch.compare_and_swap(at, second, third).unwrap(), first, "not made");
+            assert_eq!(epoch.compare_and_swap(at, first, second).unwrap(), first, "made");
+            assert_eq!(epoch.compare_and_swap(at, first, third).unwrap(), second, "not made");
+            assert_eq!(epoch.get_one(at).unwrap(), second);
+            assert!(at == 10 || epoch.get_one(at + 1).unwrap() == T::zeroed());
+        }
+    }
+    ranks::on_all_sizes("a_swap_compares_bits_and_is_made_only_where_they_are_equal", |world| {
+        check::<u8>(&world, [1, 2, 3]);
+        check::<i16>(&world, [-1, 2, -3]);
+        check::<f32>(&world, [1.5, 2.0, -3.0]);
+        check::<i64>(&world, [-1, 2, -3]);
+        let mut window: Window<f32> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        let epoch = window.lock_exclusive(world.rank()).unwrap();
+        epoch.put(0, &[f32::NAN, 0.0]).unwrap();
+        assert!(epoch.compare_and_swap(0, f32::NAN, 1.0).unwrap().is_nan());
+        assert_eq!(epoch.get_one(0).unwrap(), 1.0, "the same NaN is equal to itself, bit for bit");
+        assert_eq!(epoch.compare_and_swap(1, -0.0, 1.0).unwrap().to_bits(), 0);
+        assert_eq!(epoch.get_one(1).unwrap(), 0.0, "0 and -0 differ");
     });
 }

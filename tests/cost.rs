@@ -8,6 +8,7 @@ const NONE: Counters = Counters {
     puts: 0,
     gets: 0,
     atomics: 0,
+    accumulates: 0,
     signals: 0,
     locks: 0,
     flushes: 0,

@@ -88,6 +88,23 @@ fn pipeline_reaches_the_right_corner() {
 }
 
 #[test]
+fn histogram_counts_every_value_once() {
+    for args in ["--ranks 1 --values 1000", "--ranks 8 --bins 7 --values 1000 --chunk 33", "--ranks 3 --values 2000"] {
+        succeeds("histogram", args, &["both agree with a sequential recount"]);
+    }
+}
+
+#[test]
+fn table_has_each_key_once_and_says_when_it_is_full() {
+    for args in ["--ranks 1 --keys 10", "--ranks 8 --keys 10 --inserts 5000", "--ranks 4 --inserts 3000"] {
+        succeeds("table", args, &["each once"]);
+    }
+    let output = example("table", "--ranks 2 --keys 1000 --slots 100");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && err.contains("slots hold other keys"), "{err}");
+}
+
+#[test]
 fn nonsense_is_answered_with_advice() {
     refuses("lu", "-n 0", &["a whole number from 1 on"]);
     refuses("lu", "-n -5", &["a whole number from 1 on"]);
@@ -98,7 +115,7 @@ fn nonsense_is_answered_with_advice() {
     refuses("stencil", "-n 3 --ranks 4", &["use -n 4 or more"]);
     refuses("stencil", "--by magic", &["fence", "pscw", "signal"]);
     refuses("pipeline", "--columns 7 --ranks 4", &["two for each of 4 ranks"]);
-    for name in ["hello", "lu", "fair_lock", "stencil", "pipeline"] {
+    for name in ["hello", "lu", "fair_lock", "stencil", "pipeline", "histogram", "table"] {
         refuses(name, "--ranks 0", &["ranks"]);
         refuses(name, "--ranks 99999999", &["32767"]);
         refuses(name, "--rnaks 4", &["--ranks"]);

@@ -1,6 +1,9 @@
 //! Each thing that the facade re-exports is there and works, by its name here.
 
-use transom::{Ahead, Atomic, Counters, Error, FabricError, Launch, Op, Rank, Section, StartError, Window, World};
+use transom::{
+    Ahead, Atomic, Counters, Error, FabricError, GlobalMutex, GlobalRwLock, Launch, Op, Rank, Section, StartError,
+    Window, World,
+};
 
 #[test]
 fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,6 +23,22 @@ fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
     let counted: Counters = window.counters();
     assert_eq!((counted.locks, counted.atomics), (1, 1));
     assert_eq!(i64::apply(Op::Sum, 1, 2), 3);
+    Ok(())
+}
+
+#[test]
+fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
+    transom::threads(2, |world| -> Result<(), Error> {
+        let count: GlobalMutex<u64> = world.mutex(1, 5)?;
+        *count.lock()? += 1;
+        world.barrier().expect("both come");
+        assert_eq!(*count.lock()?, 7);
+        let limit: GlobalRwLock<f64> = world.rw_lock(0, 0.5)?;
+        assert_eq!(*limit.read()?, 0.5);
+        Ok(())
+    })?
+    .into_iter()
+    .collect::<Result<(), _>>()?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 pub mod launcher;
 pub mod variables;
 
-use crate::Window;
+use crate::{GlobalMutex, GlobalRwLock, Window};
 use bytemuck::Pod;
 use launcher::{Launch, LaunchError};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -81,6 +81,48 @@ impl World {
     pub fn allocate_with_signals<T: Pod>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
         // Windows are made together, so every rank counts alike.
         Window::allocate_with_signals(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), len, signals)
+    }
+
+    /// Collective: a value in the memory of `owner`, for one holder at a time. Every rank passes a value; the owner's
+    /// is what it begins with.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::Size`], [`Error::Fabric`]; see
+    /// [`windows::GlobalRwLock::new`](transom_windows::GlobalRwLock::new).
+    ///
+    /// # Examples
+    /// ```
+    /// let sums = transom::threads(3, |world| -> Result<u64, transom::Error> {
+    ///     let sum = world.mutex(0, 10)?; // at rank 0
+    ///     *sum.lock()? += 1 + world.rank() as u64;
+    ///     world.barrier().expect("nobody died");
+    ///     Ok(*sum.lock()?)
+    /// })?;
+    /// assert!(sums.into_iter().all(|sum| sum.unwrap() == 10 + 1 + 2 + 3));
+    /// # Ok::<(), transom::StartError>(())
+    /// ```
+    pub fn mutex<T: Pod>(&self, owner: Rank, value: T) -> Result<GlobalMutex<T>, Error> {
+        GlobalMutex::new(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), owner, value)
+    }
+
+    /// As [`mutex`](Self::mutex), for one writer or many readers.
+    ///
+    /// # Errors
+    /// As [`mutex`](Self::mutex).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let bounds = world.rw_lock(2, [0.0, 1.0])?; // at rank 2
+    ///     let guard = bounds.read()?;
+    ///     world.barrier().expect("nobody died"); // all ranks hold it now
+    ///     assert_eq!(*guard, [0.0, 1.0]);
+    ///     guard.unlock()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rw_lock<T: Pod>(&self, owner: Rank, value: T) -> Result<GlobalRwLock<T>, Error> {
+        GlobalRwLock::new(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), owner, value)
     }
 
     /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that

@@ -45,6 +45,7 @@ counters! {
     puts: "Puts.",
     gets: "Gets.",
     atomics: "`fetch_and_op` and `compare_and_swap` calls.",
+    accumulates: "`accumulate` and `get_accumulate` calls.",
     signals: "Signals given by `put_signal`.",
     locks: "Locks taken; lock_all counts one for each rank.",
     flushes: "Flushes.",

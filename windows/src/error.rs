@@ -1,6 +1,6 @@
 //! Errors of windows: which window, which rank, where.
 
-use crate::FabricError;
+use crate::{FabricError, Op};
 use transom_locks::Rank;
 
 /// Why a call on a window failed.
@@ -69,6 +69,17 @@ pub enum Error {
         /// What is wrong with that.
         why: &'static str,
     },
+    /// An accumulate that cannot be done: its operation means nothing on the elements, or it has not as many results
+    /// as operands. Nothing was changed.
+    #[error("{op:?} on elements of type {element} cannot be done: {why}")]
+    Operation {
+        /// The operation.
+        op: Op,
+        /// The type of the elements.
+        element: &'static str,
+        /// What is wrong with that.
+        why: &'static str,
+    },
     /// A lock call out of turn, too many ranks for the lock, or a peer that died while it was waited for.
     #[error("window {window}, lock of rank {rank}: {source}")]
     Lock {
@@ -125,6 +136,16 @@ pub enum Error {
         rank: Rank,
         /// An element of two blocks.
         offset: usize,
+    },
+    /// A holder of the lock around a value panicked. See [`LockError`](crate::LockError) for how to go on.
+    #[error(
+        "window {window}, value of rank {rank}: poisoned, as a holder of its lock panicked; it may be half changed"
+    )]
+    Poisoned {
+        /// The number of the lock, which counts with the windows.
+        window: u32,
+        /// In whose memory the value is.
+        rank: Rank,
     },
 }
 

@@ -4,10 +4,13 @@
 //! have every operation. [`Fabric`] is the provider underneath. The protocols that only need words (lock, fence) come
 //! from `transom-locks`.
 
+mod accumulate;
 mod counters;
 mod epoch;
 mod error;
 mod fabric;
+mod guard;
+mod guarded;
 mod local;
 mod op;
 mod section;
@@ -20,6 +23,8 @@ pub use counters::Counters;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 pub use error::Error;
 pub use fabric::{Exchange, Fabric, FabricError};
+pub use guard::{LockError, LockResult, ReadGuard, WriteGuard};
+pub use guarded::{GlobalMutex, GlobalRwLock};
 pub use local::Local;
 pub use op::{Atomic, Op};
 pub use section::Section;

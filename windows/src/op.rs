@@ -1,13 +1,17 @@
-//! Elements that a fabric's 64-bit atomics can work on, and the operations built on them.
+//! The elements that accumulates work on, and what they do with them.
 
 use bytemuck::Pod;
 
-/// What `fetch_and_op` does with an element and an operand.
+/// What an accumulate does with an element and an operand.
+///
+/// On floats, the bitwise and logical ones mean nothing; see [`Atomic::supports`].
 ///
 /// # Examples
 /// ```
 /// use transom_windows::{Atomic, Op};
 /// assert_eq!(i64::apply(Op::Min, 3, -5), -5);
+/// assert_eq!(u8::apply(Op::Sum, 250, 10), 4);
+/// assert_eq!(u16::apply(Op::LogicalAnd, 6, 9), 1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -19,101 +23,113 @@ pub enum Op {
     Min,
     /// The greater; of a number and a NaN, the number.
     Max,
+    /// The bits that both have.
+    And,
+    /// The bits that either has.
+    Or,
+    /// The bits that one of them has.
+    Xor,
+    /// 1 if neither is 0, else 0.
+    LogicalAnd,
+    /// 0 if both are 0, else 1.
+    LogicalOr,
+    /// 1 if one of them is 0, else 0.
+    LogicalXor,
     /// The operand.
     Replace,
     /// The element, unchanged: an atomic read.
     NoOp,
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for u64 {}
-    impl Sealed for i64 {}
-    impl Sealed for f64 {}
+impl Op {
+    /// All of them.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::{Atomic, Op};
+    /// assert_eq!(Op::ALL.iter().filter(|&&op| f32::supports(op)).count(), 6);
+    /// ```
+    pub const ALL: [Op; 12] = [
+        Op::Sum,
+        Op::Prod,
+        Op::Min,
+        Op::Max,
+        Op::And,
+        Op::Or,
+        Op::Xor,
+        Op::LogicalAnd,
+        Op::LogicalOr,
+        Op::LogicalXor,
+        Op::Replace,
+        Op::NoOp,
+    ];
 }
 
-/// An element of 8 bytes on which a fabric's compare-and-swap and fetch-and-add work.
+/// An element of an accumulate: an integer or a float of 1, 2, 4 or 8 bytes.
 ///
 /// # Examples
 /// ```
-/// use transom_windows::Atomic;
-/// assert_eq!(f64::from_word(1.5f64.to_word()), 1.5);
+/// use transom_windows::{Atomic, Op};
+/// fn largest<T: Atomic>(values: &[T], least: T) -> T {
+///     values.iter().fold(least, |so_far, &value| T::apply(Op::Max, so_far, value))
+/// }
+/// assert_eq!(largest(&[1.5f32, 9.0, -3.0], 0.0), 9.0);
 /// ```
 pub trait Atomic: Pod + sealed::Sealed {
-    /// Its bits as a word.
-    fn to_word(self) -> u64;
-    /// The element of a word's bits.
-    fn from_word(word: u64) -> Self;
-    /// The result of an operation.
+    /// Whether it is an integer, on which every operation means something.
+    const INTEGER: bool;
+
+    /// The result of an operation; of one that the element does not support, the element as it was.
     fn apply(op: Op, element: Self, operand: Self) -> Self;
-    /// What to add to the word, if a fetch-and-add does the operation; others take compare-and-swaps.
-    fn as_add(op: Op, operand: Self) -> Option<u64>;
+
+    /// Whether the operation means something on such an element.
+    #[inline]
+    fn supports(op: Op) -> bool {
+        use Op::*;
+        Self::INTEGER || !matches!(op, And | Or | Xor | LogicalAnd | LogicalOr | LogicalXor)
+    }
 }
 
-macro_rules! integer {
-    ($($int:ty),*) => {$(
-        impl Atomic for $int {
-            #[inline]
-            fn to_word(self) -> u64 {
-                self as u64
-            }
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Whether they are integers, the types, and the result of an operation.
+macro_rules! atomic {
+    ($integer:literal, [$($type:ty),*], |$op:ident, $element:ident, $operand:ident| $result:expr) => {$(
+        impl sealed::Sealed for $type {}
+
+        impl Atomic for $type {
+            const INTEGER: bool = $integer;
 
             #[inline]
-            fn from_word(word: u64) -> Self {
-                word as $int
-            }
-
-            #[inline]
-            fn apply(op: Op, element: Self, operand: Self) -> Self {
-                match op {
-                    Op::Sum => element.wrapping_add(operand),
-                    Op::Prod => element.wrapping_mul(operand),
-                    Op::Min => element.min(operand),
-                    Op::Max => element.max(operand),
-                    Op::Replace => operand,
-                    Op::NoOp => element,
-                }
-            }
-
-            #[inline]
-            fn as_add(op: Op, operand: Self) -> Option<u64> {
-                match op {
-                    Op::Sum => Some(operand as u64),
-                    Op::NoOp => Some(0),
-                    _ => None,
-                }
+            fn apply($op: Op, $element: Self, $operand: Self) -> Self {
+                $result
             }
         }
     )*};
 }
 
-integer!(u64, i64);
+atomic!(true, [u8, u16, u32, u64, i8, i16, i32, i64], |op, element, operand| match op {
+    Op::Sum => element.wrapping_add(operand),
+    Op::Prod => element.wrapping_mul(operand),
+    Op::Min => element.min(operand),
+    Op::Max => element.max(operand),
+    Op::And => element & operand,
+    Op::Or => element | operand,
+    Op::Xor => element ^ operand,
+    Op::LogicalAnd => (element != 0 && operand != 0).into(),
+    Op::LogicalOr => (element != 0 || operand != 0).into(),
+    Op::LogicalXor => ((element != 0) != (operand != 0)).into(),
+    Op::Replace => operand,
+    Op::NoOp => element,
+});
 
-impl Atomic for f64 {
-    #[inline]
-    fn to_word(self) -> u64 {
-        self.to_bits()
-    }
-
-    #[inline]
-    fn from_word(word: u64) -> Self {
-        f64::from_bits(word)
-    }
-
-    #[inline]
-    fn apply(op: Op, element: Self, operand: Self) -> Self {
-        match op {
-            Op::Sum => element + operand,
-            Op::Prod => element * operand,
-            Op::Min => element.min(operand),
-            Op::Max => element.max(operand),
-            Op::Replace => operand,
-            Op::NoOp => element,
-        }
-    }
-
-    #[inline]
-    fn as_add(op: Op, _: Self) -> Option<u64> {
-        (op == Op::NoOp).then_some(0)
-    }
-}
+atomic!(false, [f32, f64], |op, element, operand| match op {
+    Op::Sum => element + operand,
+    Op::Prod => element * operand,
+    Op::Min => element.min(operand),
+    Op::Max => element.max(operand),
+    Op::Replace => operand,
+    Op::NoOp | Op::And | Op::Or | Op::Xor | Op::LogicalAnd | Op::LogicalOr | Op::LogicalXor => element,
+});

@@ -1,7 +1,7 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::window::Core;
-use crate::{Atomic, Error, Fabric, FabricError, Op};
+use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
@@ -157,79 +157,6 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline(never)]
     fn outside(&self, offset: usize, len: usize) -> Error {
         Error::OutOfBounds { window: self.core.id, rank: self.rank, offset, len, size: self.len }
-    }
-}
-
-impl<T: Atomic, F: Fabric> Target<'_, T, F> {
-    /// Replaces an element by the result of an operation on it, atomically towards every atomic of every rank, and
-    /// returns what it was. Sums of integers: 1 fetch-and-add; others 1 read and compare-and-swaps until one takes.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`], [`Error::Fabric`].
-    ///
-    /// # Examples
-    /// ```
-    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
-    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-    /// use transom_windows::Op;
-    /// let epoch = window.lock_shared(0)?;
-    /// assert_eq!(epoch.fetch_and_op(0, Op::Sum, 5)?, 0);
-    /// assert_eq!(epoch.fetch_and_op(0, Op::Max, 3)?, 5);
-    /// epoch.unlock()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
-        let fabric = &self.core.data.fabric;
-        self.core.data.tally.atomics.bump();
-        let at = self.place(offset, 1)?;
-        let outcome = match T::as_add(op, operand) {
-            Some(delta) => fabric.start_add(self.remote, at, delta).and_then(|pending| fabric.finish(pending)),
-            None => self.fetch_and_apply(at, op, operand),
-        };
-        match outcome {
-            Ok(word) => Ok(T::from_word(word)),
-            Err(error) => Err(self.error(error, offset, 1)),
-        }
-    }
-
-    fn fetch_and_apply(&self, at: usize, op: Op, operand: T) -> Result<u64, FabricError> {
-        let fabric = &self.core.data.fabric;
-        let mut seen = fabric.finish(fabric.start_add(self.remote, at, 0)?)?;
-        loop {
-            let new = T::apply(op, T::from_word(seen), operand).to_word();
-            let found = fabric.cas(self.remote, at, seen, new)?;
-            if found == seen {
-                return Ok(seen);
-            }
-            seen = found;
-        }
-    }
-
-    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was. 1 compare-and-swap.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`], [`Error::Fabric`].
-    ///
-    /// # Examples
-    /// ```
-    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
-    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-    /// let epoch = window.lock_shared(0)?;
-    /// assert_eq!(epoch.compare_and_swap(0, 0, 9)?, 0); // it was 0, so it is 9 now
-    /// assert_eq!(epoch.compare_and_swap(0, 0, 1)?, 9); // and stays 9
-    /// epoch.unlock()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
-        self.core.data.tally.atomics.bump();
-        let (expected, new) = (expected.to_word(), new.to_word());
-        let at = self.place(offset, 1)?;
-        match self.core.data.fabric.cas(self.remote, at, expected, new) {
-            Ok(word) => Ok(T::from_word(word)),
-            Err(error) => Err(self.error(error, offset, 1)),
-        }
     }
 }
 

@@ -1,0 +1,348 @@
+//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error when a holder is gone; and
+//! what they cost.
+
+mod ranks;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+use transom::windows::{ReadGuard, WriteGuard};
+use transom::{Counters, Error, Failure, GlobalMutex, GlobalRwLock, LockError, LockResult, Status, World, locks};
+
+const IN_TIME: Duration = Duration::from_secs(1);
+const VICTIM: usize = 1;
+
+#[test]
+fn counters_are_exact_under_contention() {
+    ranks::on_all_sizes("counters_are_exact_under_contention", |world: World| {
+        const EACH: u64 = if cfg!(miri) { 5 } else { 1000 };
+        let n = world.size();
+        // One value, and one behind a lock of the other kind, at other owners.
+        let mutex = world.mutex(n - 1, 5u64).unwrap();
+        let rw_lock = world.rw_lock(0, [1u32; 3]).unwrap();
+        for i in 0..EACH {
+            let mut guard = mutex.lock().unwrap();
+            *guard += 1;
+            if i % 2 == 0 {
+                guard.unlock().unwrap(); // the others are dropped
+            }
+            rw_lock.write().unwrap()[2] += 1;
+        }
+        world.barrier().unwrap();
+        assert_eq!(*mutex.lock().unwrap(), 5 + EACH * n as u64);
+        assert_eq!(*rw_lock.read().unwrap(), [1, 1, 1 + EACH as u32 * n as u32]);
+    });
+}
+
+#[test]
+fn threads_of_ranks_and_ranks_take_turns() {
+    ranks::on_all_sizes("threads_of_ranks_and_ranks_take_turns", |world| {
+        const EACH: u64 = if cfg!(miri) { 3 } else { 200 };
+        let lock = world.rw_lock(0, [0u64; 8]).unwrap();
+        let count = || {
+            for i in 0..EACH {
+                lock.write().unwrap().iter_mut().for_each(|part| *part += 1);
+                let guard = lock.read().unwrap();
+                assert!(guard[0] > i && guard.iter().all(|part| *part == guard[0]), "torn: {guard:?}");
+            }
+        };
+        std::thread::scope(|scope| {
+            // Joined one by one: ThreadSanitizer sees a join, but not how a scope ends.
+            for thread in [(); 3].map(|()| scope.spawn(count)) {
+                thread.join().unwrap();
+            }
+        });
+        world.barrier().unwrap();
+        assert_eq!(*lock.read().unwrap(), [3 * EACH * world.size() as u64; 8]);
+    });
+}
+
+#[test]
+fn readers_share_and_see_nothing_torn() {
+    ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {
+        const EACH: u64 = if cfg!(miri) { 8 } else { 2000 };
+        let (me, n) = (world.rank(), world.size());
+        // Every rank passes a value; the owner's counts.
+        let lock = world.rw_lock(n / 2, [me as u64; 8]).unwrap();
+        let guard = lock.read().unwrap();
+        world.barrier().unwrap(); // all hold it now
+        assert_eq!(*guard, [(n / 2) as u64; 8]);
+        guard.unlock().unwrap();
+        for i in 0..EACH {
+            if (i + me as u64).is_multiple_of(4) {
+                let mut guard = lock.write().unwrap();
+                let next = guard[0] + 1;
+                *guard = [next; 8];
+            } else {
+                let guard = lock.read().unwrap();
+                assert!(guard.iter().all(|part| *part == guard[0]), "torn: {guard:?}");
+            }
+        }
+        world.barrier().unwrap();
+        assert_eq!(lock.read().unwrap()[7], (n / 2) as u64 + EACH / 4 * n as u64);
+    });
+}
+
+#[test]
+fn calls_cost_what_the_docs_say() {
+    ranks::on_all_sizes("calls_cost_what_the_docs_say", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let lock = world.rw_lock(n - 1, [0u64; 8]).unwrap();
+        let cost = |call: &dyn Fn() -> Result<(), Error>| {
+            let before = lock.counters();
+            call().unwrap();
+            lock.counters() - before
+        };
+        let none = Counters::default();
+        for rank in 0..n {
+            if rank == me {
+                // All others are in the barrier below: nobody is in the way.
+                cost(&|| lock.write()?.unlock()); // the first guess may be out of date
+                let looked = Counters { locks: 1, gets: 1, word_cas: 2, ..none };
+                assert_eq!(cost(&|| lock.write()?.unlock()), looked);
+                let wrote = cost(&|| {
+                    lock.write()?[3] += 1;
+                    Ok(())
+                });
+                assert_eq!(wrote, Counters { puts: 1, ..looked });
+                assert_eq!(cost(&|| lock.read()?.unlock()), Counters { locks: 1, gets: 1, word_adds: 2, ..none });
+                assert_eq!(
+                    cost(&|| lock.is_poisoned().map(|poisoned| assert!(!poisoned))),
+                    Counters { gets: 1, ..none }
+                );
+                assert_eq!(cost(&|| lock.clear_poison()), Counters { puts: 1, flushes: 1, ..none });
+            }
+            world.barrier().unwrap();
+        }
+        assert_eq!(lock.read().unwrap()[3], n as u64);
+    });
+}
+
+fn is_poisoned<G>(outcome: LockResult<G>, owner: usize) -> G {
+    match outcome {
+        Err(LockError::Poisoned { guard, rank, .. }) if rank == owner => guard,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it is not poisoned"),
+    }
+}
+
+#[test]
+fn a_panic_poisons_for_all_until_one_clears_it() {
+    ranks::on_all_sizes("a_panic_poisons_for_all_until_one_clears_it", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let (owner, last) = (n / 2, n - 1);
+        let lock = world.rw_lock(owner, [1u64; 2]).unwrap();
+        let panicked = |hold: &(dyn Fn() + Sync)| {
+            // On a thread of the rank, so that the rank lives on.
+            assert!(std::thread::scope(|scope| scope.spawn(hold).join()).is_err());
+        };
+        if me == 0 {
+            panicked(&|| {
+                let _guard = lock.read().unwrap();
+                panic!("a reader changes nothing");
+            });
+            assert!(!lock.is_poisoned().unwrap());
+            panicked(&|| {
+                let mut guard = lock.write().unwrap();
+                guard[0] = 2;
+                panic!("between the halves");
+            });
+        }
+        world.barrier().unwrap();
+        assert!(lock.is_poisoned().unwrap());
+        assert_eq!(*is_poisoned(lock.write(), owner), [2, 1]);
+        let guard: ReadGuard<_, _> = is_poisoned(lock.read(), owner);
+        assert_eq!(*guard, [2, 1]);
+        guard.unlock().unwrap();
+        let error = Error::from(lock.read().unwrap_err()); // which lets go
+        assert!(
+            matches!(error, Error::Poisoned { rank, .. } if rank == owner) && error.lost_rank().is_none(),
+            "{error}"
+        );
+        world.barrier().unwrap();
+        if me == last {
+            let mut guard: WriteGuard<_, _> = lock.write().or_else(LockError::into_inner).unwrap();
+            guard[1] = 2;
+            lock.clear_poison().unwrap(); // needs no lock, and none is free
+            guard.unlock().unwrap();
+        }
+        world.barrier().unwrap();
+        assert_eq!(*lock.write().unwrap(), [2, 2]);
+        assert!(!lock.is_poisoned().unwrap());
+        world.barrier().unwrap();
+        // A holder that only began while it was unwinding does not poison, as with std.
+        struct Late<'l>(&'l GlobalRwLock<[u64; 2]>);
+        impl Drop for Late<'_> {
+            fn drop(&mut self) {
+                self.0.write().unwrap()[0] += 1;
+            }
+        }
+        panicked(&|| {
+            let _late = Late(&lock);
+            panic!("before the lock");
+        });
+        world.barrier().unwrap();
+        assert_eq!(*lock.read().unwrap(), [2 + n as u64, 2]);
+    });
+}
+
+/// Waits for the victim to poison this, without a lock: who waits for one when a rank dies gets an error.
+fn await_poison(sign: &GlobalMutex<u8>) {
+    while !sign.is_poisoned().unwrap() {
+        std::thread::yield_now();
+    }
+}
+
+fn die() -> ! {
+    use rustix::process::{Pid, Signal, kill_process};
+    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
+    unreachable!("SIGKILL cannot be survived");
+}
+
+fn with_a_death(name: &str, end: Status, body: impl Fn(World)) {
+    for size in [2, 3, 4, 8] {
+        let Some(outcome) = ranks::outcome_of(size, name, &body) else { return };
+        for (rank, status) in outcome.statuses().iter().enumerate().filter(|(rank, _)| *rank != VICTIM) {
+            let output = String::from_utf8_lossy(outcome.output(rank));
+            assert_eq!(*status, Status::Exited(0), "rank {rank}:\n{output}");
+        }
+        assert_eq!(outcome.failure(), Some(&Failure::Rank { rank: VICTIM, status: end }), "{outcome}");
+    }
+}
+
+#[test]
+fn a_panic_that_ends_a_process_poisons() {
+    with_a_death("a_panic_that_ends_a_process_poisons", Status::Exited(101), |world| {
+        let (sign, lock) = (world.mutex(VICTIM, 0).unwrap(), world.rw_lock(0, [1u64; 2]).unwrap());
+        if world.rank() == VICTIM {
+            let _sign = sign.lock().unwrap(); // poisoned after the other is unlocked
+            let mut guard = lock.write().unwrap();
+            guard[0] = 2;
+            panic!("between the halves");
+        }
+        await_poison(&sign);
+        assert_eq!(*is_poisoned(lock.read(), 0), [2, 1]);
+    });
+}
+
+#[test]
+fn a_thread_that_panics_as_a_rank_poisons() {
+    let ran = catch_unwind(|| {
+        transom::threads(3, |world| {
+            let lock = world.mutex(0, 1u64).unwrap();
+            world.barrier().unwrap();
+            if world.rank() == VICTIM {
+                *lock.lock().unwrap() = 2;
+                let _guard = lock.lock().unwrap();
+                panic!("the victim");
+            }
+            while world.barrier().is_ok() {} // until it is gone
+            assert!(lock.is_poisoned().unwrap());
+        })
+    });
+    let panic = ran.expect_err("the victim's panic goes on");
+    assert_eq!(panic.downcast_ref(), Some(&"the victim"));
+}
+
+#[test]
+fn a_holder_that_dies_is_named_in_time() {
+    with_a_death("a_holder_that_dies_is_named_in_time", Status::Killed(9), |world| {
+        let (sign, lock) = (world.mutex(VICTIM, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
+        if world.rank() == VICTIM {
+            let _guard = lock.write().unwrap();
+            let give = || {
+                let _sign = sign.lock().unwrap();
+                panic!("the sign");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(give)).is_err());
+            std::thread::sleep(Duration::from_millis(100)); // until others wait
+            die();
+        }
+        await_poison(&sign);
+        let begun = Instant::now();
+        let lost = |error: Error| assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+        // Threads of the rank too: one waits, the other queues behind it.
+        std::thread::scope(|scope| {
+            let waiting = [(); 2].map(|()| scope.spawn(|| lost(lock.write().unwrap_err().into())));
+            waiting.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        lost(lock.read().unwrap_err().into());
+        assert!(begun.elapsed() < Duration::from_millis(100) + IN_TIME, "it took {:?}", begun.elapsed());
+    });
+}
+
+fn already<G>(outcome: LockResult<G>, owner: usize) {
+    match outcome {
+        Err(LockError::Failed(Error::Lock { rank, source: locks::Error::AlreadyLocked { target }, .. })) => {
+            assert_eq!((rank, target), (owner, owner));
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("held twice"),
+    }
+}
+
+#[test]
+fn a_thread_that_asks_again_is_told() {
+    ranks::on_all_sizes("a_thread_that_asks_again_is_told", |world| {
+        let owner = world.size() - 1;
+        let (mutex, rw_lock) = (world.mutex(owner, 0u8).unwrap(), world.rw_lock(owner, 0u8).unwrap());
+        let guard = mutex.lock().unwrap();
+        already(mutex.lock(), owner);
+        drop(guard);
+        let guard = rw_lock.read().unwrap();
+        already(rw_lock.read(), owner);
+        already(rw_lock.write(), owner);
+        drop(guard);
+        *rw_lock.write().unwrap() += 1;
+        world.barrier().unwrap();
+        assert_eq!(usize::from(*rw_lock.read().unwrap()), world.size());
+    });
+}
+
+#[test]
+fn a_leaked_guard_keeps_the_lock_until_the_handle_is_dropped() {
+    ranks::on_all_sizes("a_leaked_guard_keeps_the_lock_until_the_handle_is_dropped", |world| {
+        let lock = world.mutex(0, 1u64).unwrap();
+        let last = world.size() - 1;
+        if world.rank() == last {
+            let mut guard = lock.lock().unwrap();
+            *guard = 2;
+            std::mem::forget(guard);
+        }
+        world.barrier().unwrap();
+        if world.rank() == last {
+            already(lock.lock(), 0);
+            drop(lock);
+        } else {
+            assert_eq!(*lock.lock().unwrap(), 1, "what was never written back");
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn what_cannot_be_made_fails_at_all_ranks() {
+    ranks::on_all_sizes("what_cannot_be_made_fails_at_all_ranks", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let error = world.mutex(n, 0u8).unwrap_err();
+        assert!(matches!(error, Error::NoSuchRank { rank, size, .. } if (rank, size) == (n, n)), "{error}");
+        let error = world.mutex(0, ()).unwrap_err();
+        assert!(matches!(error, Error::Size { element: 0, .. }), "{error}");
+        if n > 1 {
+            assert!(world.mutex(me, 0u8).is_err(), "each names itself");
+            assert!(world.rw_lock(if me == 0 { usize::MAX } else { 0 }, 0u8).is_err());
+        }
+        // And the next can.
+        assert_eq!(*world.mutex(0, [1u8, 2, 3]).unwrap().lock().unwrap(), [1, 2, 3]);
+    });
+}
+
+#[test]
+fn locks_are_shared_by_threads_and_guards_lent_to_them() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    fn lent<T: Sync>(_: &T) {}
+    let world = transom::init().unwrap();
+    let (mutex, rw_lock) = (world.mutex(0, 1u64).unwrap(), world.rw_lock(0, 1u64).unwrap());
+    shared(&mutex);
+    shared(&rw_lock);
+    lent(&mutex.lock().unwrap());
+    lent(&rw_lock.read().unwrap());
+}

@@ -1,0 +1,143 @@
+//! A fabric over another that lends the same memory to several windows, so that they can be of different types, and
+//! counts the verbs.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use transom::locks::{Awaited, Rank};
+use transom::shm_loopback::{Loopback, Region, View};
+use transom::windows::{Exchange, Fabric, Window};
+use transom::{Atomic, FabricError};
+
+/// The size of the part that all windows share, in bytes: no segment of locks is so small.
+const SHARED: usize = 24;
+
+type Lent = (Arc<Region>, Vec<u8>);
+
+#[derive(Clone)]
+pub struct Overlapping {
+    fabric: Loopback,
+    lent: Arc<Mutex<Option<Lent>>>,
+    verbs: Arc<[AtomicUsize; 4]>,
+}
+
+impl Overlapping {
+    pub fn new(fabric: Loopback) -> Self {
+        Overlapping { fabric, lent: Arc::default(), verbs: Arc::default() }
+    }
+
+    /// A window on the memory that all windows of this fabric share.
+    pub fn window<T: Atomic>(&self) -> Window<T, Self> {
+        Window::allocate(self, 0, SHARED / size_of::<T>()).unwrap()
+    }
+
+    /// How many puts, gets, compare-and-swaps and fetch-and-adds `call` takes.
+    pub fn verbs(&self, call: impl FnOnce()) -> [usize; 4] {
+        let count = || self.verbs.each_ref().map(|verb| verb.load(Relaxed));
+        let before = count();
+        call();
+        std::array::from_fn(|verb| count()[verb] - before[verb])
+    }
+
+    fn count(&self, verb: usize) -> &Loopback {
+        self.verbs[verb].fetch_add(1, Relaxed);
+        &self.fabric
+    }
+}
+
+impl Exchange for Overlapping {
+    fn rank(&self) -> Rank {
+        self.fabric.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.fabric.size()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.fabric.all_gather(mine)
+    }
+}
+
+impl Fabric for Overlapping {
+    type Region = Arc<Region>;
+    type Remote = View;
+    type Pending = u64;
+
+    fn allocate(&self, bytes: usize) -> Result<Lent, FabricError> {
+        let fresh = || self.fabric.allocate(bytes).map(|(region, key)| (Arc::new(region), key));
+        if bytes != SHARED {
+            return fresh();
+        }
+        let mut lent = self.lent.lock().unwrap();
+        let first = match lent.take() {
+            Some(first) => first,
+            None => fresh()?,
+        };
+        Ok(lent.insert(first).clone())
+    }
+
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
+        self.fabric.attach(rank, key, bytes)
+    }
+
+    fn put(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.count(0).put(to, offset, source)
+    }
+
+    fn get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.count(1).get(from, offset, into)
+    }
+
+    fn start_cas(&self, at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
+        self.count(2).start_cas(at, offset, expected, new)
+    }
+
+    fn start_add(&self, at: &View, offset: usize, delta: u64) -> Result<u64, FabricError> {
+        self.count(3).start_add(at, offset, delta)
+    }
+
+    fn finish(&self, pending: u64) -> Result<u64, FabricError> {
+        self.fabric.finish(pending)
+    }
+
+    fn post(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+        self.fabric.post(at, offset, value)
+    }
+
+    fn word(&self, on: &Arc<Region>, offset: usize) -> Result<u64, FabricError> {
+        self.fabric.word(on, offset)
+    }
+
+    fn wait<R>(
+        &self,
+        on: &Arc<Region>,
+        whom: Awaited,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        self.fabric.wait(on, whom, look)
+    }
+
+    fn load(&self, from: &Arc<Region>, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.fabric.load(from, offset, into)
+    }
+
+    fn store(&self, to: &Arc<Region>, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.fabric.store(to, offset, source)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.fabric.lost()
+    }
+
+    fn fail(&self) {
+        self.fabric.fail();
+    }
+
+    fn flush(&self, at: &View) -> Result<(), FabricError> {
+        self.fabric.flush(at)
+    }
+
+    fn order(&self, at: &View) -> Result<(), FabricError> {
+        self.fabric.order(at)
+    }
+}

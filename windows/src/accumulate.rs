@@ -1,0 +1,248 @@
+//! Accumulates: operations on elements that are atomic towards every other accumulate of any rank, whatever the
+//! operations and the widths of the elements, and ordered for each origin, target and element.
+//!
+//! A fabric has 64-bit compare-and-swap and fetch-and-add on aligned words, and nothing else. An element lies within
+//! one word, since a part begins at a cache line, ends with a whole word, and elements are aligned to their size. So
+//! every accumulate is one of those two verbs on the words that hold its elements: a sum of 8-byte integers is a
+//! fetch-and-add; anything else is a compare-and-swap of the word as it should be, tried again with what it held
+//! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
+//! the next starts, which is what orders them.
+
+use crate::target::Target;
+use crate::{Atomic, Error, Fabric, FabricError, Op};
+
+impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+    /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
+    /// and returns what it was.
+    ///
+    /// Sums of 8-byte integers, and [`Op::NoOp`]: 1 fetch-and-add. Others: 1 read, and compare-and-swaps until one
+    /// takes, which is 1 where nobody else is changing the word.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; [`Error::Operation`] if the operation means nothing on a float; [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Op;
+    /// let epoch = window.lock_shared(0)?;
+    /// assert_eq!(epoch.fetch_and_op(0, Op::Sum, 5)?, 0);
+    /// assert_eq!(epoch.fetch_and_op(0, Op::Max, 3)?, 5);
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
+        self.core.data.tally.atomics.bump();
+        self.supported(op)?;
+        let at = self.place(offset, 1)?;
+        match self.apply_in_word(at, op, &[operand]) {
+            Ok(mut word) => Ok(elements(&mut word, at)[0]),
+            Err(error) => Err(self.error(error, offset, 1)),
+        }
+    }
+
+    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was; so it was put if that is
+    /// `expected`. Atomic as [`fetch_and_op`](Self::fetch_and_op).
+    ///
+    /// Elements of 8 bytes: 1 compare-and-swap. Others: 1 read, and compare-and-swaps until one takes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// let epoch = window.lock_shared(0)?;
+    /// assert_eq!(epoch.compare_and_swap(0, 0, 9)?, 0); // it was 0, so it is 9 now
+    /// assert_eq!(epoch.compare_and_swap(0, 0, 1)?, 9); // and stays 9
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
+        self.core.data.tally.atomics.bump();
+        let at = self.place(offset, 1)?;
+        match self.swap_in_word(at, expected, new) {
+            Ok(mut word) => Ok(elements(&mut word, at)[0]),
+            Err(error) => Err(self.error(error, offset, 1)),
+        }
+    }
+
+    /// Replaces the elements from `offset` on by the results of an operation on each and its operand. Each element
+    /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation.
+    ///
+    /// Sums of 8-byte integers: 1 fetch-and-add each. [`Op::NoOp`]: nothing. Others, for each word of 8 bytes, which
+    /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], and [`Error::Operation`] if the operation means nothing on floats: then nothing is
+    /// changed. [`Error::Fabric`]: elements before the failure are.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<i16, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Op;
+    /// let epoch = window.lock_shared(0)?;
+    /// epoch.accumulate(1, Op::Sum, &[1, 2, -3])?;
+    /// epoch.accumulate(1, Op::Max, &[0, 5])?;
+    /// let mut now = [0; 5];
+    /// epoch.get(0, &mut now)?;
+    /// assert_eq!(now, [0, 1, 5, -3, 0]);
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error> {
+        self.core.data.tally.accumulates.bump();
+        self.supported(op)?;
+        let at = self.place(offset, operands.len())?;
+        let outcome = match op {
+            Op::NoOp => Ok(()),
+            _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
+        };
+        outcome.map_err(|error| self.error(error, offset, operands.len()))
+    }
+
+    /// As [`accumulate`](Self::accumulate), and writes to `results` what each element was. With [`Op::NoOp`], whose
+    /// operands do not matter, it reads the elements of each word atomically.
+    ///
+    /// Sums of 8-byte integers: 1 fetch-and-add each; [`Op::NoOp`]: 1 for each word of 8 bytes. Others, for each
+    /// word: 1 read, and compare-and-swaps until one takes.
+    ///
+    /// # Errors
+    /// As `accumulate`; [`Error::Operation`] also if there are not as many results as operands.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u32, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Op;
+    /// let epoch = window.lock_shared(0)?;
+    /// let mut before = [0; 3];
+    /// epoch.accumulate(4, Op::Replace, &[7, 8, 9])?;
+    /// epoch.get_accumulate(4, Op::Sum, &[10, 20, 30], &mut before)?;
+    /// assert_eq!(before, [7, 8, 9]);
+    /// assert_eq!(epoch.get_one(6)?, 39);
+    /// assert!(epoch.get_accumulate(4, Op::Sum, &[1, 1], &mut before).is_err());
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_accumulate(&self, offset: usize, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error> {
+        self.core.data.tally.accumulates.bump();
+        self.supported(op)?;
+        if operands.len() != results.len() {
+            return Err(refused::<T>(op, "there must be as many results as operands"));
+        }
+        let at = self.place(offset, operands.len())?;
+        let outcome = in_words(at, operands, |at, index, operands| {
+            let mut word = self.apply_in_word(at, op, operands)?;
+            results[index..][..operands.len()].copy_from_slice(&elements(&mut word, at)[..operands.len()]);
+            Ok(())
+        });
+        outcome.map_err(|error| self.error(error, offset, operands.len()))
+    }
+
+    /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
+    #[inline(always)]
+    fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {
+        match as_add(op, operands) {
+            Some(delta) => {
+                let fabric = &self.core.data.fabric;
+                fabric.finish(fabric.start_add(self.remote, word_at::<T>(at), delta)?)
+            }
+            None => self.change_word(at, |elements| {
+                for (element, &operand) in elements.iter_mut().zip(operands) {
+                    *element = T::apply(op, *element, operand);
+                }
+            }),
+        }
+    }
+
+    #[inline(always)]
+    fn swap_in_word(&self, at: usize, expected: T, new: T) -> Result<u64, FabricError> {
+        if size_of::<T>() == 8 {
+            return self.core.data.fabric.cas(self.remote, at, word_of(expected), word_of(new));
+        }
+        // Also where the element is another than expected a swap must take, of the word by itself: the read that
+        // came first is no atomic.
+        self.change_word(at, |elements| {
+            if bytemuck::bytes_of(&elements[0]) == bytemuck::bytes_of(&expected) {
+                elements[0] = new;
+            }
+        })
+    }
+
+    /// Changes elements of one word, from byte `at` on, by compare-and-swap; returns what the word was.
+    fn change_word(&self, at: usize, change: impl Fn(&mut [T])) -> Result<u64, FabricError> {
+        let fabric = &self.core.data.fabric;
+        let mut seen = 0;
+        fabric.get(self.remote, word_at::<T>(at), bytemuck::bytes_of_mut(&mut seen))?;
+        loop {
+            let mut new = seen;
+            change(elements(&mut new, at));
+            let found = fabric.cas(self.remote, word_at::<T>(at), seen, new)?;
+            if found == seen {
+                return Ok(seen);
+            }
+            seen = found;
+        }
+    }
+
+    #[inline]
+    fn supported(&self, op: Op) -> Result<(), Error> {
+        if T::supports(op) { Ok(()) } else { Err(refused::<T>(op, "it means nothing on floats")) }
+    }
+}
+
+#[cold]
+fn refused<T>(op: Op, why: &'static str) -> Error {
+    Error::Operation { op, element: std::any::type_name::<T>(), why }
+}
+
+/// Hands over operands word by word: the byte of the first, its index, and those whose elements lie in the word.
+#[inline]
+fn in_words<T>(
+    mut at: usize,
+    operands: &[T],
+    mut each: impl FnMut(usize, usize, &[T]) -> Result<(), FabricError>,
+) -> Result<(), FabricError> {
+    let mut index = 0;
+    while index < operands.len() {
+        let here = ((8 - at % 8) / size_of::<T>()).min(operands.len() - index);
+        each(at, index, &operands[index..][..here])?;
+        (at, index) = (at + here * size_of::<T>(), index + here);
+    }
+    Ok(())
+}
+
+/// What to add to the word, if a fetch-and-add does the operation.
+#[inline(always)]
+fn as_add<T: Atomic>(op: Op, operands: &[T]) -> Option<u64> {
+    match (op, operands) {
+        (Op::NoOp, _) => Some(0),
+        (Op::Sum, &[operand]) if T::INTEGER && size_of::<T>() == 8 => Some(word_of(operand)),
+        _ => None,
+    }
+}
+
+/// The word in which the element at byte `at` lies; one of 8 bytes is a word itself.
+#[inline(always)]
+fn word_at<T>(at: usize) -> usize {
+    if size_of::<T>() == 8 { at } else { at - at % 8 }
+}
+
+/// The elements of a word, from that at byte `at` on, as they lie in memory.
+#[inline(always)]
+fn elements<T: Atomic>(word: &mut u64, at: usize) -> &mut [T] {
+    let first = if size_of::<T>() == 8 { 0 } else { at % 8 / size_of::<T>() };
+    &mut bytemuck::cast_slice_mut(std::slice::from_mut(word))[first..]
+}
+
+/// An element of 8 bytes as a word.
+#[inline(always)]
+fn word_of<T: Atomic>(element: T) -> u64 {
+    bytemuck::cast(element)
+}

@@ -1,0 +1,304 @@
+//! One value behind a lock, as threads know it from `std::sync`, between ranks: whoever locks has a copy of the value,
+//! and what it made of it is written back at the unlock.
+
+use crate::guard::{LockError, LockResult, ReadGuard, WriteGuard};
+use crate::segment::{Segment, SegmentError};
+use crate::{Counters, Error, Fabric, FabricError};
+use bytemuck::Pod;
+use std::fmt;
+use std::marker::PhantomData;
+use transom_locks::{Ahead, Mode, PassiveLock, Places, Rank};
+
+/// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
+/// [`GlobalRwLock`] that nobody reads; all that is said there holds here.
+///
+/// # Examples
+/// ```
+/// use transom_windows::{Error, GlobalMutex};
+/// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+/// let balance = GlobalMutex::new(&fabric, 0, 0, 100i64)?; // number 0, in the memory of rank 0
+/// *balance.lock()? -= 30;
+/// let guard = balance.lock()?;
+/// assert_eq!(*guard, 70);
+/// guard.unlock()?; // or drop it; an error would then only be logged
+/// # Ok::<(), Error>(())
+/// ```
+pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
+
+/// One value in the memory of one rank, its owner, for one writer or any ranks that read: `std::sync::RwLock` between
+/// ranks, granted in the order asked for. The owner has no part in what others do, and may sleep.
+///
+/// The value is plain data ([`bytemuck::Pod`]) of some kilobytes at most: a guard has a copy of all of it. Larger
+/// things belong in a [`Window`](crate::Window).
+///
+/// Threads of one rank may share a handle; they take turns, also those that read. A thread that asks for a lock it
+/// holds gets [`Error::Lock`], and does not hang.
+///
+/// When a holder panics, the value is poisoned; see [`LockError::Poisoned`]. When the process of a holder dies, the
+/// lock is lost: whoever waits for it gets an error that names that rank, and so does every later call of theirs.
+///
+/// It costs each rank `64 (ranks + 1)` bytes of lock words, and the owner the value and one byte. For the costs of
+/// calls in remote operations see [`write`](Self::write) and [`read`](Self::read).
+///
+/// # Examples
+/// ```
+/// use transom_windows::{Error, GlobalRwLock};
+/// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+/// let limits = GlobalRwLock::new(&fabric, 0, 0, [0.0, 1.0])?;
+/// limits.write()?[1] = 2.5;
+/// assert_eq!(limits.read()?.iter().sum::<f64>(), 2.5);
+/// # Ok::<(), Error>(())
+/// ```
+pub struct GlobalRwLock<T, F: Fabric> {
+    id: u32,
+    owner: Rank,
+    /// At the owner the value, and behind it the mark: a byte that is not 0 if the value is poisoned. One read has both.
+    data: Segment<F>,
+    lock: PassiveLock<Segment<F>>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
+    /// Collective; as [`GlobalRwLock::new`].
+    ///
+    /// # Errors
+    /// As [`GlobalRwLock::new`].
+    pub fn new(fabric: &F, id: u32, owner: Rank, value: T) -> Result<Self, Error> {
+        GlobalRwLock::new(fabric, id, owner, value).map(GlobalMutex)
+    }
+
+    /// Takes the lock and a copy of the value. As [`GlobalRwLock::write`], which has the cost.
+    ///
+    /// # Errors
+    /// As [`GlobalRwLock::write`].
+    #[inline]
+    pub fn lock(&self) -> LockResult<WriteGuard<'_, T, F>> {
+        self.0.write()
+    }
+
+    /// As [`GlobalRwLock::is_poisoned`].
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn is_poisoned(&self) -> Result<bool, Error> {
+        self.0.is_poisoned()
+    }
+
+    /// As [`GlobalRwLock::clear_poison`].
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn clear_poison(&self) -> Result<(), Error> {
+        self.0.clear_poison()
+    }
+
+    /// The number that errors name it by.
+    pub fn id(&self) -> u32 {
+        self.0.id
+    }
+
+    /// The rank in whose memory the value is.
+    pub fn owner(&self) -> Rank {
+        self.0.owner
+    }
+
+    /// What this rank did on it so far.
+    pub fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+}
+
+impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
+    /// Collective: a value in the memory of `owner`, which all ranks name alike. Every rank passes a value, and the
+    /// owner's is what it begins with. `id` names it in errors.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`] if there is no such owner; [`Error::Size`] if `T` has no size, or ranks name different
+    /// owners; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
+    /// elsewhere. If one rank fails, all do.
+    pub fn new(fabric: &F, id: u32, owner: Rank, value: T) -> Result<Self, Error> {
+        let (rank, ranks, size) = (fabric.rank(), fabric.size(), size_of::<T>());
+        let failed = |source| match source {
+            SegmentError::Size(_) if owner >= ranks => Error::NoSuchRank { window: id, rank: owner, size: ranks },
+            SegmentError::Size(why) => Error::Size { window: id, len: 1, element: size, why },
+            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
+        };
+        let bytes = match size {
+            _ if owner >= ranks => Err("it has no owner"),
+            0 => Err("it has no size; for a lock alone, take a u8"),
+            _ if rank == owner => size.checked_add(1).ok_or("too many bytes"),
+            _ => Ok(0),
+        };
+        // Ranks must make the same, of the same type, at the same rank.
+        let number = u64::from(id) << 32;
+        let data = Segment::allocate(fabric, number | size as u64, bytes, 0).map_err(failed)?;
+        let stored = if rank == owner { fabric.store(&data.region, 0, bytemuck::bytes_of(&value)) } else { Ok(()) };
+        // Nobody has the words before the owner has stored the value; if it could not, nobody has them at all.
+        let stored = stored.map(|()| 0).map_err(|_| "its value cannot be stored");
+        let words = Segment::allocate(fabric, number | owner as u64, stored, Places::words(ranks)).map_err(failed)?;
+        let lock = PassiveLock::new(words, 0).map_err(|source| Error::Lock { window: id, rank: owner, source })?;
+        tracing::debug!(window = id, rank, owner, bytes = size, "value behind a lock allocated");
+        Ok(GlobalRwLock { id, owner, data, lock, value: PhantomData })
+    }
+
+    /// Takes the lock for this thread alone, and a copy of the value; waits, without remote operations, behind those
+    /// that asked before. Free: 1 compare-and-swap (2 if other ranks read since this rank last wrote) and 1 read; to
+    /// unlock 1 write, if the guard was borrowed mutably, and 1 compare-and-swap.
+    ///
+    /// # Errors
+    /// [`LockError::Poisoned`], with the guard; [`LockError::Failed`] if this thread holds the lock, or leaked a guard,
+    /// or a rank died that is needed.
+    #[inline]
+    pub fn write(&self) -> LockResult<WriteGuard<'_, T, F>> {
+        let (value, poisoned) = self.take(Mode::Exclusive).map_err(LockError::Failed)?;
+        self.checked(WriteGuard::new(self, value), poisoned)
+    }
+
+    /// Takes the lock together with readers of other ranks, and a copy of the value. Free: 1 fetch-and-add and 1 read;
+    /// to unlock 1 fetch-and-add.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn read(&self) -> LockResult<ReadGuard<'_, T, F>> {
+        let (value, poisoned) = self.take(Mode::Shared).map_err(LockError::Failed)?;
+        self.checked(ReadGuard::new(self, value), poisoned)
+    }
+
+    /// Whether a holder panicked, and nobody has said since that the value is good. 1 read; takes no lock, so it may
+    /// be otherwise right after.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn is_poisoned(&self) -> Result<bool, Error> {
+        let mut mark = [0];
+        self.get(size_of::<T>(), &mut mark)?;
+        Ok(mark != [0])
+    }
+
+    /// Says that the value is good. Takes no lock: best called by who holds the guard, having mended the value, which
+    /// others see with it. 1 write and 1 flush.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`LockError`].
+    pub fn clear_poison(&self) -> Result<(), Error> {
+        self.put(size_of::<T>(), &[0])?;
+        self.data.tally.flushes.bump();
+        self.data.fabric.flush(self.remote()).map_err(|source| self.error(source))
+    }
+
+    /// The number that errors name it by.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The rank in whose memory the value is.
+    pub fn owner(&self) -> Rank {
+        self.owner
+    }
+
+    /// What this rank did on it so far.
+    pub fn counters(&self) -> Counters {
+        self.data.tally.read() + self.lock.words().tally.read()
+    }
+
+    /// The value, and whether it is poisoned, once the lock is held.
+    fn take(&self, mode: Mode) -> Result<(T, bool), Error> {
+        let ahead = self.lock.acquire(self.owner, mode).map_err(|source| self.lock_error(source))?;
+        self.data.tally.locks.bump();
+        if ahead != Ahead::default() {
+            tracing::trace!(window = self.id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
+        }
+        // Room for the mark behind the value, so that one read does: the value has a byte at least, so two have one more.
+        let mut room = [T::zeroed(); 2];
+        let bytes = &mut bytemuck::bytes_of_mut(&mut room)[..=size_of::<T>()];
+        match self.get(0, bytes) {
+            Ok(()) => {
+                let poisoned = bytes[size_of::<T>()] != 0;
+                Ok((room[0], poisoned))
+            }
+            Err(error) => {
+                // That it could not be read is what the caller should know.
+                let _ = self.release();
+                Err(error)
+            }
+        }
+    }
+
+    fn checked<G>(&self, guard: G, poisoned: bool) -> LockResult<G> {
+        if poisoned { Err(LockError::Poisoned { guard, window: self.id, rank: self.owner }) } else { Ok(guard) }
+    }
+
+    fn get(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.data.tally.gets.bump();
+        self.data.fabric.get(self.remote(), offset, into).map_err(|source| self.error(source))
+    }
+
+    fn put(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
+        self.data.tally.puts.bump();
+        self.data.fabric.put(self.remote(), offset, source).map_err(|source| self.error(source))
+    }
+
+    /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.
+    pub(crate) fn store(&self, value: Option<&T>, poisoned: bool) -> Result<(), Error> {
+        // The mark first: should the value not arrive, it is there to say so.
+        let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
+        let stored = value.map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of(value)));
+        let order = || self.data.fabric.order(self.remote()).map_err(|source| self.error(source));
+        let ordered = if poisoned || value.is_some() { order() } else { Ok(()) };
+        marked.and(stored).and(ordered)
+    }
+}
+
+impl<T, F: Fabric> GlobalRwLock<T, F> {
+    /// Lets go of the lock.
+    #[inline]
+    pub(crate) fn release(&self) -> Result<(), Error> {
+        self.lock.release(self.owner).map_err(|source| self.lock_error(source))
+    }
+
+    #[inline]
+    fn remote(&self) -> &F::Remote {
+        &self.data.remotes[self.owner]
+    }
+
+    #[cold]
+    fn error(&self, source: FabricError) -> Error {
+        Error::Fabric { window: self.id, rank: self.owner, source }
+    }
+
+    #[cold]
+    fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
+        let source = match (source, self.data.fabric.lost()) {
+            // Not that an earlier call failed, but why.
+            (transom_locks::Error::Broken { .. }, Some(died @ FabricError::PeerDied { .. })) => died.into(),
+            (source, _) => source,
+        };
+        Error::Lock { window: self.id, rank: self.owner, source }
+    }
+}
+
+impl<T, F: Fabric> fmt::Debug for GlobalRwLock<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the value: that would take the lock.
+        f.debug_struct("GlobalRwLock").field("id", &self.id).field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl<T, F: Fabric> fmt::Debug for GlobalMutex<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GlobalMutex").field(&self.0).finish()
+    }
+}
+
+impl<T, F: Fabric> Drop for GlobalRwLock<T, F> {
+    /// A guard that was leaked keeps the lock, which nobody could release after this.
+    fn drop(&mut self) {
+        if !self.lock.release_held_mut() {
+            self.data.fabric.fail();
+        }
+    }
+}
