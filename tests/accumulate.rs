@@ -245,7 +245,7 @@ fn misuse_is_refused_and_changes_nothing() {
         }
         for len in [0, 1, 3] {
             let lengths = target.get_accumulate(0, Op::Replace, &[one; 2], &mut vec![one; len]);
-            assert!(matches!(lengths, Err(Error::Operation { op: Op::Replace, .. })), "{lengths:?}");
+            assert!(matches!(lengths, Err(Error::BufferLength { needed: 2, .. })), "{lengths:?}");
         }
         for op in Op::ALL.into_iter().filter(|&op| !T::supports(op)) {
             let refused = [

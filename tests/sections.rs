@@ -296,7 +296,7 @@ fn misuse_is_refused_and_nothing_changes() {
                 let tried = [epoch.put_section(&section, &buffer), epoch.get_section(&section, &mut buffer)];
                 for outcome in tried {
                     match outcome {
-                        Err(Error::SectionLength { window: 0, rank, section: is, buffer })
+                        Err(Error::BufferLength { window: 0, rank, needed: is, buffer })
                             if (rank, is, buffer) == (last, section.len(), length) => {}
                         other => panic!("{section:?}, {length}: {other:?}"),
                     }

@@ -113,7 +113,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// word: 1 read, and compare-and-swaps until one takes.
     ///
     /// # Errors
-    /// As `accumulate`; [`Error::Operation`] also if there are not as many results as operands.
+    /// As `accumulate`; [`Error::BufferLength`] if there are not as many results as operands.
     ///
     /// # Examples
     /// ```
@@ -134,7 +134,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         self.core.data.tally.accumulates.bump();
         self.supported(op)?;
         if operands.len() != results.len() {
-            return Err(refused::<T>(op, "there must be as many results as operands"));
+            let (window, rank) = (self.core.id, self.rank());
+            return Err(Error::BufferLength { window, rank, needed: operands.len(), buffer: results.len() });
         }
         let at = self.place(offset, operands.len())?;
         let outcome = in_words(at, operands, |at, index, operands| {
@@ -193,13 +194,13 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
 
     #[inline]
     fn supported(&self, op: Op) -> Result<(), Error> {
-        if T::supports(op) { Ok(()) } else { Err(refused::<T>(op, "it means nothing on floats")) }
+        if T::supports(op) { Ok(()) } else { Err(self.meaningless(op)) }
     }
-}
 
-#[cold]
-fn refused<T>(op: Op, why: &'static str) -> Error {
-    Error::Operation { op, element: std::any::type_name::<T>(), why }
+    #[cold]
+    fn meaningless(&self, op: Op) -> Error {
+        Error::Operation { window: self.core.id, rank: self.rank(), op, element: std::any::type_name::<T>() }
+    }
 }
 
 /// Hands over operands word by word: the byte of the first, its index, and those whose elements lie in the word.

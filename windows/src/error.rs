@@ -69,16 +69,17 @@ pub enum Error {
         /// What is wrong with that.
         why: &'static str,
     },
-    /// An accumulate that cannot be done: its operation means nothing on the elements, or it has not as many results
-    /// as operands. Nothing was changed.
-    #[error("{op:?} on elements of type {element} cannot be done: {why}")]
+    /// An operation that means nothing on the elements: a bitwise or logical one on floats.
+    #[error("window {window}, rank {rank}: {op:?} means nothing on elements of type {element}")]
     Operation {
+        /// The window.
+        window: u32,
+        /// The target.
+        rank: Rank,
         /// The operation.
         op: Op,
         /// The type of the elements.
         element: &'static str,
-        /// What is wrong with that.
-        why: &'static str,
     },
     /// A lock call out of turn, too many ranks for the lock, or a peer that died while it was waited for.
     #[error("window {window}, lock of rank {rank}: {source}")]
@@ -113,18 +114,16 @@ pub enum Error {
         #[source]
         source: FabricError,
     },
-    /// A buffer that is not as long as the section it is for.
-    #[error(
-        "window {window}, rank {rank}: the section has {section} elements, the buffer {buffer}; they must be equal"
-    )]
-    SectionLength {
+    /// A buffer that is not as long as what it is for: a section, or the operands of a get_accumulate.
+    #[error("window {window}, rank {rank}: a buffer of {buffer} elements, where {needed} are needed")]
+    BufferLength {
         /// The window.
         window: u32,
         /// The target.
         rank: Rank,
-        /// Elements of the section.
-        section: usize,
-        /// Elements of the buffer.
+        /// How many elements it must have.
+        needed: usize,
+        /// How many it has.
         buffer: usize,
     },
     /// A put of a section whose blocks overlap: which of them would stay is not defined.

@@ -100,7 +100,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// ascending order cost a sorted copy of the list too.
     ///
     /// # Errors
-    /// [`Error::SectionLength`], [`Error::OutOfBounds`], [`Error::SectionOverlap`]: nothing was put.
+    /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::SectionOverlap`]: nothing was put.
     /// [`Error::Fabric`]: some blocks may have been.
     ///
     /// # Examples
@@ -134,7 +134,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// before the first byte moves. 1 read for each run of blocks that adjoin.
     ///
     /// # Errors
-    /// [`Error::SectionLength`], [`Error::OutOfBounds`]: `into` is as it was. [`Error::Fabric`]: some of it may not be.
+    /// [`Error::BufferLength`], [`Error::OutOfBounds`]: `into` is as it was. [`Error::Fabric`]: some of it may not be.
     ///
     /// # Examples
     /// ```
@@ -148,7 +148,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// epoch.get_section(&pairs, &mut got)?;
     /// assert_eq!(got, [0, 10, 10, 20, 20, 30]);
     /// let short = epoch.get_section(&pairs, &mut got[..5]);
-    /// assert!(matches!(short, Err(Error::SectionLength { section: 6, buffer: 5, .. })));
+    /// assert!(matches!(short, Err(Error::BufferLength { needed: 6, buffer: 5, .. })));
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -167,7 +167,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     fn check(&self, section: &Section<'_>, blocks: &Blocks<'_>, buffer: usize) -> Result<(), Error> {
         let (window, rank, size) = (self.core.id, self.rank(), self.len());
         if section.len() != buffer {
-            return Err(Error::SectionLength { window, rank, section: section.len(), buffer });
+            return Err(Error::BufferLength { window, rank, needed: section.len(), buffer });
         }
         match blocks.outside(size) {
             Some((offset, len)) => Err(Error::OutOfBounds { window, rank, offset, len, size }),
