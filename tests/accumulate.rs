@@ -273,10 +273,9 @@ fn elements_of_all_widths_may_race_on_one_word() {
     fn change(fabric: Overlapping) {
         let (mut words, mut halves) = (fabric.window::<u64>(), fabric.window::<u32>());
         let (mut shorts, mut bytes) = (fabric.window::<i16>(), fabric.window::<u8>());
-        let (epochs, last) = ((words.fence().unwrap(), halves.fence().unwrap()), fabric.size() - 1);
-        let (word, half) = (epochs.0.target(last).unwrap(), epochs.1.target(last).unwrap());
-        let epochs = (shorts.fence().unwrap(), bytes.fence().unwrap());
-        let (short, byte) = (epochs.0.target(last).unwrap(), epochs.1.target(last).unwrap());
+        let last = fabric.size() - 1;
+        let (word, half) = (words.lock_shared(last).unwrap(), halves.lock_shared(last).unwrap());
+        let (short, byte) = (shorts.lock_shared(last).unwrap(), bytes.lock_shared(last).unwrap());
         for round in 0..ROUNDS {
             let pattern = 0x0101_0101_0101_0101u64.wrapping_mul(u64::from(round as u8));
             word.fetch_and_op(0, Op::Sum, 1).unwrap();
@@ -287,6 +286,7 @@ fn elements_of_all_widths_may_race_on_one_word() {
             short.accumulate(5, Op::Xor, &[pattern as i16; 2]).unwrap();
             byte.accumulate(9, Op::Xor, &[pattern as u8; 5]).unwrap();
         }
+        drop((word, half, short, byte));
         words.fence().unwrap();
         let mut found = [0u8; 24];
         bytes.lock_shared(last).unwrap().get(0, &mut found).unwrap();

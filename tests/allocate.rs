@@ -49,10 +49,8 @@ fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
         let ran = ranks::outcome_of(size, name, |world| {
             let before = getrlimit(Resource::Nofile);
             if world.rank() == 0 {
-                // Numbers are given from below; two parts and no more.
-                let (first, second) =
-                    (std::fs::File::open("/dev/null").unwrap(), std::fs::File::open("/dev/null").unwrap());
-                let most = first.as_raw_fd().max(second.as_raw_fd()) as u64 + 1;
+                // Numbers are given from below: its own part and no more.
+                let most = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64 + 1;
                 setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before }).unwrap();
             }
             let error = world.allocate::<u64>(1).map(drop).unwrap_err();

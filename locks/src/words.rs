@@ -102,47 +102,54 @@ pub trait Words {
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error>;
 }
 
-impl<W: Words> Words for &W {
-    type Error = W::Error;
-    type Pending = W::Pending;
+/// A pointer to a network is one too: protocols may share it.
+macro_rules! through {
+    ($($pointer:ty),*) => {$(
+        impl<W: Words> Words for $pointer {
+            type Error = W::Error;
+            type Pending = W::Pending;
 
-    #[inline]
-    fn rank(&self) -> Rank {
-        (**self).rank()
-    }
+            #[inline]
+            fn rank(&self) -> Rank {
+                (**self).rank()
+            }
 
-    #[inline]
-    fn ranks(&self) -> usize {
-        (**self).ranks()
-    }
+            #[inline]
+            fn ranks(&self) -> usize {
+                (**self).ranks()
+            }
 
-    #[inline]
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
-        (**self).cas(at, expected, new)
-    }
+            #[inline]
+            fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
+                (**self).cas(at, expected, new)
+            }
 
-    #[inline]
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error> {
-        (**self).start_add(at, delta)
-    }
+            #[inline]
+            fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error> {
+                (**self).start_add(at, delta)
+            }
 
-    #[inline]
-    fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error> {
-        (**self).finish(pending)
-    }
+            #[inline]
+            fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error> {
+                (**self).finish(pending)
+            }
 
-    #[inline]
-    fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
-        (**self).add(at, delta)
-    }
+            #[inline]
+            fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
+                (**self).add(at, delta)
+            }
 
-    #[inline]
-    fn post(&self, at: At, value: u64) -> Result<(), Self::Error> {
-        (**self).post(at, value)
-    }
+            #[inline]
+            fn post(&self, at: At, value: u64) -> Result<(), Self::Error> {
+                (**self).post(at, value)
+            }
 
-    #[inline]
-    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
-        (**self).wait(word, on, until)
-    }
+            #[inline]
+            fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+                (**self).wait(word, on, until)
+            }
+        }
+    )*};
 }
+
+through!(&W, std::sync::Arc<W>);

@@ -1,5 +1,6 @@
 //! A fabric over another that lends the same memory to several windows, so that they can be of different types, and
-//! counts the verbs.
+//! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
+//! window's fences.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use transom::shm_loopback::{Loopback, Region, View};
 use transom::windows::{Exchange, Fabric, Window};
 use transom::{Atomic, FabricError};
 
-/// The size of the part that all windows share, in bytes: no segment of locks is so small.
+/// The size of the part that all windows share, in bytes.
 const SHARED: usize = 24;
 
 type Lent = (Arc<Region>, Vec<u8>);
@@ -64,14 +65,10 @@ impl Fabric for Overlapping {
     type Pending = u64;
 
     fn allocate(&self, bytes: usize) -> Result<Lent, FabricError> {
-        let fresh = || self.fabric.allocate(bytes).map(|(region, key)| (Arc::new(region), key));
-        if bytes != SHARED {
-            return fresh();
-        }
         let mut lent = self.lent.lock().unwrap();
         let first = match lent.take() {
             Some(first) => first,
-            None => fresh()?,
+            None => self.fabric.allocate(bytes).map(|(region, key)| (Arc::new(region), key))?,
         };
         Ok(lent.insert(first).clone())
     }

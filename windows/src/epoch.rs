@@ -10,6 +10,7 @@ use crate::window::Core;
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::ops::Deref;
+use std::sync::Arc;
 use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 
 /// A locked target: derefs to the [`Target`] it opened, unlocks when dropped.
@@ -35,7 +36,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     pub(crate) fn new(
         core: &'w Core<T, F>,
         target: Target<'w, T, F>,
-        lock: &'w mut PassiveLock<Segment<F>>,
+        lock: &'w mut PassiveLock<Arc<Segment<F>>>,
         ahead: Ahead,
     ) -> Self {
         let what = What::One(target.rank());
@@ -89,7 +90,7 @@ pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
 }
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
-    pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Segment<F>>) -> Self {
+    pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>) -> Self {
         LockAllEpoch { core, held: Held { core, lock, what: What::All } }
     }
 
@@ -153,13 +154,12 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
 /// ```
 pub struct AccessEpoch<'w, T: Pod, F: Fabric> {
     core: &'w Core<T, F>,
-    words: &'w Segment<F>,
     pscw: &'w mut Pscw,
 }
 
 impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
-    pub(crate) fn new(core: &'w Core<T, F>, words: &'w Segment<F>, pscw: &'w mut Pscw) -> Self {
-        AccessEpoch { core, words, pscw }
+    pub(crate) fn new(core: &'w Core<T, F>, pscw: &'w mut Pscw) -> Self {
+        AccessEpoch { core, pscw }
     }
 
     /// One of the targets that `start` named.
@@ -195,7 +195,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
     fn finish(&mut self) -> Result<(), Error> {
         let targets = self.pscw.targets().unwrap_or_default();
         let ordered = targets.iter().try_for_each(|&rank| self.core.order(rank));
-        let completed = self.pscw.complete(self.words);
+        let completed = self.pscw.complete(&self.core.data);
         ordered.and(completed.map_err(|source| self.core.sync_error("complete", source)))
     }
 }
@@ -249,7 +249,7 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
 /// What an epoch holds of its window's lock, let go once: by `release`, or when dropped.
 struct Held<'w, T: Pod, F: Fabric> {
     core: &'w Core<T, F>,
-    lock: &'w mut PassiveLock<Segment<F>>,
+    lock: &'w mut PassiveLock<Arc<Segment<F>>>,
     what: What,
 }
 

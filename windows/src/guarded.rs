@@ -2,11 +2,12 @@
 //! and what it made of it is written back at the unlock.
 
 use crate::guard::{LockError, LockResult, ReadGuard, WriteGuard};
-use crate::segment::{Segment, SegmentError};
+use crate::segment::{Segment, SegmentError, Size};
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use transom_locks::{Ahead, Mode, PassiveLock, Places, Rank};
 
 /// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
@@ -53,8 +54,8 @@ pub struct GlobalRwLock<T, F: Fabric> {
     id: u32,
     owner: Rank,
     /// At the owner the value, and behind it the mark: a byte that is not 0 if the value is poisoned. One read has both.
-    data: Segment<F>,
-    lock: PassiveLock<Segment<F>>,
+    data: Arc<Segment<F>>,
+    lock: PassiveLock<Arc<Segment<F>>>,
     value: PhantomData<fn() -> T>,
 }
 
@@ -129,14 +130,22 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
             _ if rank == owner => size.checked_add(1).ok_or("too many bytes"),
             _ => Ok(0),
         };
-        // Ranks must make the same, of the same type, at the same rank.
-        let number = u64::from(id) << 32;
-        let data = Segment::allocate(fabric, number | size as u64, bytes, 0).map_err(failed)?;
-        let stored = if rank == owner { fabric.store(&data.region, 0, bytemuck::bytes_of(&value)) } else { Ok(()) };
-        // Nobody has the words before the owner has stored the value; if it could not, nobody has them at all.
-        let stored = stored.map(|()| 0).map_err(|_| "its value cannot be stored");
-        let words = Segment::allocate(fabric, number | owner as u64, stored, Places::words(ranks)).map_err(failed)?;
-        let lock = PassiveLock::new(words, 0).map_err(|source| Error::Lock { window: id, rank: owner, source })?;
+        // Ranks must make the same, of the same type, at the same owner; windows name none.
+        let what = [u64::from(id) | (owner as u64).wrapping_add(1) << 32, size as u64];
+        let size_here = bytes.map(|bytes| Size { bytes, signals: 0 });
+        let data = Segment::allocate(fabric, what, Places::words(ranks), size_here).map_err(failed)?;
+        let stored =
+            if rank == owner { fabric.store(&data.region, data.base, bytemuck::bytes_of(&value)) } else { Ok(()) };
+        // Nobody goes on before the owner has stored the value.
+        let told = fabric.all_gather(&[u8::from(stored.is_err())]);
+        let source = |source| Error::Fabric { window: id, rank: owner, source };
+        stored.map_err(source)?;
+        if told.map_err(source)?[owner][..] != [0] {
+            return Err(source(FabricError::GivenUp { rank: owner }));
+        }
+        let data = Arc::new(data);
+        let lock =
+            PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank: owner, source })?;
         tracing::debug!(window = id, rank, owner, bytes = size, "value behind a lock allocated");
         Ok(GlobalRwLock { id, owner, data, lock, value: PhantomData })
     }
@@ -202,7 +211,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
 
     /// What this rank did on it so far.
     pub fn counters(&self) -> Counters {
-        self.data.tally.read() + self.lock.words().tally.read()
+        self.data.tally.read()
     }
 
     /// The value, and whether it is poisoned, once the lock is held.
@@ -234,12 +243,12 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
 
     fn get(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.data.tally.gets.bump();
-        self.data.fabric.get(self.remote(), offset, into).map_err(|source| self.error(source))
+        self.data.fabric.get(self.remote(), self.data.base + offset, into).map_err(|source| self.error(source))
     }
 
     fn put(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
         self.data.tally.puts.bump();
-        self.data.fabric.put(self.remote(), offset, source).map_err(|source| self.error(source))
+        self.data.fabric.put(self.remote(), self.data.base + offset, source).map_err(|source| self.error(source))
     }
 
     /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.

@@ -91,7 +91,7 @@ impl<T: Pod, F: Fabric> Local<'_, T, F> {
     /// The first byte of elements, if this rank exposes them all.
     #[inline(always)]
     fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
-        inside::<T>(offset, len, self.len()).ok_or_else(|| {
+        inside::<T>(offset, len, self.len()).map(|at| self.core.data.base + at).ok_or_else(|| {
             let (window, rank, size) = (self.core.id, self.rank(), self.len());
             Error::OutOfBounds { window, rank, offset, len, size }
         })

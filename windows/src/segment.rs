@@ -5,46 +5,52 @@ use crate::counters::Tally;
 use crate::{Fabric, FabricError};
 use transom_locks::{At, Awaited, Rank, Words};
 
-/// One region at each rank, of sizes that may differ, and the right to reach them all: bytes, then words.
+/// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
+/// a cache line on, bytes of a number that may differ; then signal words.
 pub(crate) struct Segment<F: Fabric> {
     pub fabric: F,
     pub region: F::Region,
     pub remotes: Box<[F::Remote]>,
     pub sizes: Box<[Size]>,
+    /// Where the bytes begin.
+    pub base: usize,
     pub tally: Tally,
     rank: Rank,
 }
 
-/// What a rank's region holds.
+/// What a rank's region holds behind the protocols' words.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub bytes: usize,
-    pub words: usize,
+    pub signals: usize,
 }
 
 impl Size {
-    /// Where a word lies: behind the bytes.
+    /// Where a signal lies, from the beginning of the bytes.
     #[inline]
-    pub fn word_offset(self, word: usize) -> usize {
-        self.bytes.next_multiple_of(8) + 8 * word
+    fn signal(self, signal: usize) -> usize {
+        self.bytes.next_multiple_of(8) + 8 * signal
     }
 
-    fn total(self) -> Option<usize> {
-        let words = self.words.checked_mul(8)?;
-        self.bytes.checked_next_multiple_of(8)?.checked_add(words).filter(|&total| total <= isize::MAX as usize / 2)
+    /// Bytes of the region, if they can be counted.
+    fn total(self, base: usize) -> Option<usize> {
+        let signals = self.signals.checked_mul(8)?;
+        let total = self.bytes.checked_next_multiple_of(8)?.checked_add(signals)?.checked_add(base)?;
+        Some(total).filter(|&total| total <= isize::MAX as usize / 2)
     }
 }
 
 /// What a rank tells the others: what it makes, how much of it, and how to reach it.
 struct Record<'a> {
-    what: u64,
+    what: [u64; 2],
     size: Size,
     key: &'a [u8],
 }
 
 impl<'a> Record<'a> {
     fn to_bytes(&self) -> Vec<u8> {
-        let numbers = [self.what, self.size.bytes as u64, self.size.words as u64];
+        let [what, of] = self.what;
+        let numbers = [what, of, self.size.bytes as u64, self.size.signals as u64];
         numbers.into_iter().flat_map(u64::to_le_bytes).chain(self.key.iter().copied()).collect()
     }
 
@@ -54,8 +60,8 @@ impl<'a> Record<'a> {
             bytes = rest;
             Some(u64::from_le_bytes(*number))
         };
-        let (what, size) = (number()?, Size { bytes: number()? as usize, words: number()? as usize });
-        size.total().map(|_| Record { what, size, key: bytes })
+        let (what, size) = ([number()?, number()?], Size { bytes: number()? as usize, signals: number()? as usize });
+        Some(Record { what, size, key: bytes })
     }
 }
 
@@ -72,18 +78,17 @@ impl From<FabricError> for SegmentError {
 }
 
 impl<F: Fabric> Segment<F> {
-    /// Collective: zeroed `bytes`, and `words` behind them, at this rank, for `what`, which must be the same at all. A
-    /// rank whose part cannot be says so to the others; either all have the segment or none has, and nobody waits for
-    /// one that failed.
+    /// Collective: zeroed memory at this rank for `what`, which must be the same at all, with `words`. A rank whose part
+    /// cannot be says so to the others; either all have the segment or none has, and nobody waits for one that failed.
     pub fn allocate(
         fabric: &F,
-        what: u64,
-        bytes: Result<usize, &'static str>,
+        what: [u64; 2],
         words: usize,
+        size: Result<Size, &'static str>,
     ) -> Result<Self, SegmentError> {
-        let made = bytes.map_err(SegmentError::Size).and_then(|bytes| {
-            let size = Size { bytes, words };
-            let total = size.total().ok_or(SegmentError::Size("too many bytes"))?;
+        let base = (8 * words).next_multiple_of(64);
+        let made = size.map_err(SegmentError::Size).and_then(|size| {
+            let total = size.total(base).ok_or(SegmentError::Size("too many bytes"))?;
             let (region, key) = fabric.allocate(total)?;
             Ok((region, Record { what, size, key: &key }.to_bytes()))
         });
@@ -92,15 +97,14 @@ impl<F: Fabric> Segment<F> {
         let mut records = Vec::with_capacity(theirs.len());
         for (rank, record) in theirs.iter().enumerate() {
             let record = Record::from_bytes(record);
-            records.push(record.ok_or_else(|| unmade(rank, "it could not allocate its part"))?);
+            let total = record.as_ref().and_then(|record| record.size.total(base));
+            records.push(record.zip(total).ok_or_else(|| unmade(rank, "it could not allocate its part"))?);
         }
-        if records.iter().any(|record| record.what != records[0].what) {
+        if records.iter().any(|(record, _)| record.what != records[0].0.what) {
             let why = "ranks disagree about which window they make, or the size of its elements";
             return Err(SegmentError::Size(why));
         }
-        let attach = |(rank, record): (Rank, &Record)| {
-            fabric.attach(rank, record.key, record.size.total().expect("as checked in the record"))
-        };
+        let attach = |(rank, (record, total)): (Rank, &(Record, usize))| fabric.attach(rank, record.key, *total);
         let attached: Result<Box<[_]>, _> = records.iter().enumerate().map(attach).collect();
         // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
         let failed = fabric.all_gather(&[u8::from(attached.is_err())])?;
@@ -109,8 +113,14 @@ impl<F: Fabric> Segment<F> {
             return Err(unmade(rank, "it could not reach the parts of all others").into());
         }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
-        let sizes = records.iter().map(|record| record.size).collect();
-        Ok(Segment { fabric, region, remotes, sizes, tally: Tally::default(), rank })
+        let sizes = records.iter().map(|(record, _)| record.size).collect();
+        Ok(Segment { fabric, region, remotes, sizes, base, tally: Tally::default(), rank })
+    }
+
+    /// Where a rank's signal lies, in bytes.
+    #[inline]
+    pub fn signal_offset(&self, rank: Rank, signal: usize) -> usize {
+        self.base + self.sizes[rank].signal(signal)
     }
 
     #[inline]

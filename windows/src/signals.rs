@@ -27,7 +27,7 @@ pub struct Signals<'w, T, F: Fabric> {
 impl<T: Pod, F: Fabric> Signals<'_, T, F> {
     /// How many this rank has.
     pub fn len(&self) -> usize {
-        self.core.data.sizes[self.rank()].words
+        self.core.data.sizes[self.rank()].signals
     }
 
     /// Whether this rank has none.
@@ -72,10 +72,10 @@ impl<T: Pod, F: Fabric> Signals<'_, T, F> {
         for &signal in signals.iter().chain(signals.is_empty().then_some(&usize::MAX)) {
             self.core.signal_offset(self.rank(), signal)?;
         }
-        let size = data.sizes[self.rank()];
+        let rank = self.rank();
         let look = || {
             for &signal in signals {
-                let value = data.fabric.word(&data.region, size.word_offset(signal))?;
+                let value = data.fabric.word(&data.region, data.signal_offset(rank, signal))?;
                 if until(signal, value) {
                     return Ok(Some((signal, value)));
                 }
@@ -99,11 +99,11 @@ impl<T, F: Fabric> Core<T, F> {
     /// Where a rank's signal lies, in bytes.
     #[inline]
     pub(crate) fn signal_offset(&self, rank: Rank, signal: usize) -> Result<usize, Error> {
-        let size = self.data.sizes[rank];
-        if signal < size.words {
-            Ok(size.word_offset(signal))
+        let signals = self.data.sizes[rank].signals;
+        if signal < signals {
+            Ok(self.data.signal_offset(rank, signal))
         } else {
-            Err(Error::NoSuchSignal { window: self.id, rank, signal, signals: size.words })
+            Err(Error::NoSuchSignal { window: self.id, rank, signal, signals })
         }
     }
 }

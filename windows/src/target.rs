@@ -139,7 +139,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline(always)]
     pub(crate) fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
         match inside::<T>(offset, len, self.len) {
-            Some(at) => Ok(at),
+            Some(at) => Ok(self.core.data.base + at),
             None => Err(self.outside(offset, len)),
         }
     }

@@ -2,12 +2,13 @@
 
 use crate::epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 use crate::local::Local;
-use crate::segment::{Segment, SegmentError};
+use crate::segment::{Segment, SegmentError, Size};
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
@@ -33,7 +34,7 @@ use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Pscw, Rank};
 /// ```
 pub struct Window<T, F: Fabric> {
     core: Core<T, F>,
-    lock: PassiveLock<Segment<F>>,
+    lock: PassiveLock<Arc<Segment<F>>>,
     barrier: Barrier,
     pscw: Pscw,
 }
@@ -50,7 +51,7 @@ impl<T, F: Fabric> Drop for Window<T, F> {
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<T, F: Fabric> {
     pub id: u32,
-    pub data: Segment<F>,
+    pub data: Arc<Segment<F>>,
     element: PhantomData<fn() -> T>,
 }
 
@@ -92,11 +93,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
         };
         // Ranks must make the same window, of the same elements.
-        let what = u64::from(id) << 32 | size_of::<T>() as u64;
+        let what = [u64::from(id), size_of::<T>() as u64];
         let words = Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks);
-        let words = Segment::allocate(fabric, u64::from(id), Ok(0), words).map_err(failed)?;
-        let data = Segment::allocate(fabric, what, bytes, signals).map_err(failed)?;
-        let lock = PassiveLock::new(words, 0).map_err(|source| Error::Lock { window: id, rank, source })?;
+        let size = bytes.map(|bytes| Size { bytes, signals });
+        let data = Arc::new(Segment::allocate(fabric, what, words, size).map_err(failed)?);
+        let lock = PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank, source })?;
         tracing::debug!(window = id, rank, len, element = size_of::<T>(), signals, "window allocated");
         let barrier = Barrier::new(ranks, Places::words(ranks));
         let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
@@ -130,7 +131,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// What this rank did on the window so far.
     pub fn counters(&self) -> Counters {
-        self.core.data.tally.read() + self.lock.words().tally.read()
+        self.core.data.tally.read()
     }
 
     /// Opens an access epoch that has `target` to itself; waits, without remote operations, behind those that asked
@@ -220,7 +221,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn post(&mut self, origins: &[Rank]) -> Result<(), Error> {
-        let posted = self.pscw.post(self.lock.words(), origins);
+        let posted = self.pscw.post(&self.core.data, origins);
         posted.map_err(|source| self.core.sync_error("post", source))
     }
 
@@ -232,9 +233,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Examples
     /// See [`post`](Self::post).
     pub fn start(&mut self, targets: &[Rank]) -> Result<AccessEpoch<'_, T, F>, Error> {
-        let started = self.pscw.start(self.lock.words(), targets);
+        let started = self.pscw.start(&self.core.data, targets);
         started.map_err(|source| self.core.sync_error("start", source))?;
-        Ok(AccessEpoch::new(&self.core, self.lock.words(), &mut self.pscw))
+        Ok(AccessEpoch::new(&self.core, &mut self.pscw))
     }
 
     /// Ends the exposure epoch, once every origin has completed: what they put is here. No remote operation.
@@ -245,7 +246,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Examples
     /// See [`post`](Self::post).
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.pscw.wait(self.lock.words()).map_err(|source| self.core.sync_error("wait", source))
+        self.pscw.wait(&self.core.data).map_err(|source| self.core.sync_error("wait", source))
     }
 
     /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
@@ -264,7 +265,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn test(&mut self) -> Result<bool, Error> {
-        self.pscw.test(self.lock.words()).map_err(|source| self.core.sync_error("test", source))
+        self.pscw.test(&self.core.data).map_err(|source| self.core.sync_error("test", source))
     }
 
     /// Collective: ends the epoch of the last fence, if any, and opens the next: what any rank put before is visible
@@ -285,7 +286,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// ```
     pub fn fence(&mut self) -> Result<FenceEpoch<'_, T, F>, Error> {
         self.core.order_all()?;
-        self.barrier.wait(self.lock.words()).map_err(|source| self.core.sync_error("fence", source))?;
+        self.barrier.wait(&self.core.data).map_err(|source| self.core.sync_error("fence", source))?;
         self.core.data.tally.fences.bump();
         Ok(FenceEpoch { core: &self.core })
     }
