@@ -30,6 +30,7 @@ pub struct Barrier {
     base: usize,
     ranks: usize,
     passed: u64,
+    given_up: bool,
 }
 
 impl Barrier {
@@ -40,7 +41,7 @@ impl Barrier {
 
     /// A handle on the barrier of `ranks` ranks whose words begin at `base` and are 0 at the start.
     pub const fn new(ranks: usize, base: usize) -> Self {
-        Barrier { base, ranks, passed: 0 }
+        Barrier { base, ranks, passed: 0, given_up: false }
     }
 
     /// Returns when every rank has called it as often as this one.
@@ -50,31 +51,46 @@ impl Barrier {
     /// that happened to another: the barrier cannot be passed any more, now or later.
     #[inline]
     pub fn wait<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
-        if self.passed == GIVEN_UP {
+        if self.given_up {
             return Err(Error::GivenUp { rank: words.rank() });
         }
         self.passed += 1;
         for round in 0..rounds(self.ranks) {
-            if let Err(error) = self.round(words, round) {
-                self.passed = GIVEN_UP;
-                for round in round..rounds(self.ranks) {
-                    // One that cannot be told has failed by itself.
-                    let _ = words.post(self.after(words.rank(), round), GIVEN_UP);
-                }
+            if let Err((told, error)) = self.round(words, round) {
+                self.give_up(words, round, told);
                 return Err(error);
             }
         }
         Ok(())
     }
 
+    /// One round; with an error, whether the rank after was told of this barrier.
     #[inline]
-    fn round<W: Words>(&self, words: &W, round: u32) -> Result<(), Error<W::Error>> {
+    fn round<W: Words>(&self, words: &W, round: u32) -> Result<(), (bool, Error<W::Error>)> {
         let before = (words.rank() + self.ranks - (1 << round)) % self.ranks;
         let after = self.after(words.rank(), round);
-        words.post(after, self.passed)?;
-        match words.wait(after.word, Awaited::Rank(before), |passed| passed >= self.passed)? {
-            GIVEN_UP => Err(Error::GivenUp { rank: before }),
-            _ => Ok(()),
+        words.post(after, self.passed).map_err(|error| (false, error.into()))?;
+        // A rank that gave up later passed this one: its count is still there.
+        let enough = |word: u64| word & !GIVEN_UP >= self.passed;
+        let word = words.wait(after.word, Awaited::Rank(before), |word| enough(word) || word & GIVEN_UP != 0);
+        match word {
+            Ok(word) if enough(word) => Ok(()),
+            Ok(_) => Err((true, Error::GivenUp { rank: before })),
+            Err(error) => Err((true, error.into())),
+        }
+    }
+
+    /// Tells those that would wait for this rank, now or later, and leaves what they were told before.
+    #[cold]
+    fn give_up<W: Words>(&mut self, words: &W, failed: u32, told: bool) {
+        self.given_up = true;
+        for round in failed..rounds(self.ranks) {
+            let passed = if round == failed && told { self.passed } else { self.passed - 1 };
+            // One that cannot be told has failed by itself.
+            let _ = words.post(self.after(words.rank(), round), GIVEN_UP | passed);
+        }
+        for round in 0..failed {
+            let _ = words.post(self.after(words.rank(), round), GIVEN_UP | self.passed);
         }
     }
 
@@ -85,8 +101,8 @@ impl Barrier {
     }
 }
 
-/// What a word holds once the rank before has given up: no count of barriers reaches it.
-const GIVEN_UP: u64 = u64::MAX;
+/// The bit of a word whose rank has given up: no count of barriers reaches it.
+const GIVEN_UP: u64 = 1 << 63;
 
 const fn rounds(ranks: usize) -> u32 {
     match ranks {

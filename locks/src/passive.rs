@@ -168,11 +168,16 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// the order of their ranks, cannot come to wait for each other in a circle.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); one that is held already leaves all others untouched. What the call took before it
+    /// As [`acquire`](Self::acquire); one that is held or broken already leaves all others untouched. What the call took before it
     /// failed it lets go again.
     pub fn acquire_all_mut(&mut self) -> Result<(), Error<W::Error>> {
-        if let Some(target) = (0..self.slots.len()).find(|&target| self.seat(target).is_held()) {
-            return Err(Error::AlreadyLocked { target });
+        for target in 0..self.slots.len() {
+            // Before the first request: none may be left under way.
+            match self.seat(target) {
+                seat if seat.is_held() => return Err(Error::AlreadyLocked { target }),
+                seat if seat.is_broken() => return Err(Error::Broken { target }),
+                _ => {}
+            }
         }
         let mut held = 0;
         while held < self.slots.len() {

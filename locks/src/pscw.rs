@@ -62,6 +62,11 @@ impl Pscw {
         self.accessed.as_deref()
     }
 
+    /// The origins of the exposure epoch, if one is open.
+    pub fn origins(&self) -> Option<&[Rank]> {
+        self.exposed.as_deref()
+    }
+
     /// Opens an exposure epoch: this rank's window may be accessed by `origins`. Does not wait.
     ///
     /// # Errors
@@ -72,10 +77,10 @@ impl Pscw {
         }
         self.check_group(origins)?;
         for &origin in origins {
-            self.peers[origin].posted += 1;
             let word = self.exposed_by(words.rank());
-            words.post(At { rank: origin, word }, self.peers[origin].posted)?;
+            words.post(At { rank: origin, word }, self.peers[origin].posted + 1)?;
         }
+        origins.iter().for_each(|&origin| self.peers[origin].posted += 1);
         self.exposed = Some(origins.to_vec());
         Ok(())
     }
@@ -92,8 +97,9 @@ impl Pscw {
         for &target in targets {
             let nth = self.peers[target].started + 1;
             words.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
-            self.peers[target].started = nth;
         }
+        // Not before all have posted: a start that fails has started nothing.
+        targets.iter().for_each(|&target| self.peers[target].started += 1);
         self.accessed = Some(targets.to_vec());
         Ok(())
     }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use transom_windows::FabricError;
 
 /// How long a sleeper goes without looking whether those it waits for still live.
-#[cfg(not(miri))]
 const ROUND: Duration = Duration::from_millis(100);
 
 /// How long to spin and yield before sleeping.
@@ -86,21 +85,39 @@ fn wait_long<R>(
         }
     }
     loop {
-        header.sleepers.fetch_add(1, SeqCst);
+        let sleeping = Sleeping::new(header);
         let bell = header.bell.load(SeqCst);
-        let mut seen = look();
-        if let Ok(None) = seen {
-            sleep(header, bell);
-            seen = look();
-        }
-        header.sleepers.fetch_sub(1, SeqCst);
-        if let Some(found) = seen? {
+        if let Some(found) = look()? {
             return Ok(found);
         }
-        if let Err(error) = vain() {
+        sleep(header, bell);
+        drop(sleeping);
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        // Not sooner: what everybody has done already may only have to reach us.
+        if began.elapsed() >= ROUND
+            && let Err(error) = vain()
+        {
             // Whoever died or left may have told us just before.
             return look()?.ok_or(error);
         }
+    }
+}
+
+/// Counts a sleeper, also if its `look` panics.
+struct Sleeping<'h>(&'h Header);
+
+impl<'h> Sleeping<'h> {
+    fn new(header: &'h Header) -> Self {
+        header.sleepers.fetch_add(1, SeqCst);
+        Sleeping(header)
+    }
+}
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.sleepers.fetch_sub(1, SeqCst);
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
 use transom_windows::{Exchange, Fabric, FabricError};
@@ -40,6 +40,10 @@ struct Membership {
     exchange: Mutex<Barrier>,
     /// The blocks that ranks of this process registered, by tag.
     blocks: Arc<Blocks>,
+    /// Teams split from this job.
+    teams: Mutex<Vec<Weak<Membership>>>,
+    /// How many regions this rank has.
+    regions: AtomicUsize,
     /// Whether regions are memfds, for other processes to open.
     across_processes: bool,
 }
@@ -47,12 +51,19 @@ struct Membership {
 type Blocks = Mutex<HashMap<u64, Weak<Memory>>>;
 
 impl Membership {
+    /// Who leaves in a panic, or with memory that may hold locks, has died.
     fn leave(&self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || self.regions.load(SeqCst) > 0 {
             self.control.fail(self.rank);
         }
         self.control.leave(self.rank);
         tracing::debug!(rank = self.rank, "left the job");
+    }
+
+    fn leave_with_teams(&self) {
+        self.leave();
+        let teams = std::mem::take(&mut *self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        teams.iter().filter_map(Weak::upgrade).for_each(|team| team.leave_with_teams());
     }
 }
 
@@ -132,8 +143,17 @@ impl Loopback {
             Some((team, _)) if self.0.across_processes => team.0.control.watch(team.rank()).map(|()| Some(team)),
             joined => Ok(joined.map(|(team, _)| team)),
         });
-        self.barrier()?; // everyone watches, before anyone can leave
-        watched
+        // Everyone watches, before anyone can leave, or some cannot.
+        let blind = self.all_gather(&[u8::from(watched.is_err())])?;
+        let team = watched?;
+        match members.iter().find(|&&rank| blind[rank][..] != [0]) {
+            Some(&rank) if team.is_some() => Err(FabricError::GivenUp { rank }),
+            _ => {
+                let teams = team.iter().map(|team| Arc::downgrade(&team.0));
+                self.0.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(teams);
+                Ok(team)
+            }
+        }
     }
 
     /// The control block of a team, by the first of its members.
@@ -153,10 +173,10 @@ impl Loopback {
         Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes)
     }
 
-    /// Leaves the job now, whoever still holds clones and windows: the others' collectives no longer wait for this
-    /// rank, but fail. In a panic the rank has died.
+    /// Leaves the job and its teams now, whoever still holds clones: the others' collectives no longer wait for this
+    /// rank, but fail. In a panic, or with windows that are still there, the rank has died.
     pub fn leave(&self) {
-        self.0.leave();
+        self.0.leave_with_teams();
     }
 
     /// The first rank that died, as far as anybody knows.
@@ -180,8 +200,16 @@ impl Loopback {
 
     fn member(rank: Rank, control: Arc<Control>, blocks: Arc<Blocks>, processes: bool) -> Result<Self, FabricError> {
         control.enter(rank)?;
-        let (patience, exchange) = (Patience::new(control.ranks()), Mutex::new(control.barrier()));
-        Ok(Loopback(Arc::new(Membership { rank, control, patience, exchange, blocks, across_processes: processes })))
+        Ok(Loopback(Arc::new(Membership {
+            rank,
+            patience: Patience::new(control.ranks()),
+            exchange: Mutex::new(control.barrier()),
+            control,
+            blocks,
+            teams: Mutex::default(),
+            regions: AtomicUsize::new(0),
+            across_processes: processes,
+        })))
     }
 }
 
@@ -207,14 +235,15 @@ impl Exchange for Loopback {
 pub struct Region {
     view: View,
     tag: u64,
-    blocks: Arc<Blocks>,
+    owner: Arc<Membership>,
     /// Kept open for as long as the key is good.
     _fd: Option<OwnedFd>,
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
+        self.owner.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
+        self.owner.regions.fetch_sub(1, SeqCst);
     }
 }
 
@@ -257,11 +286,12 @@ impl Fabric for Loopback {
             (Memory::heap(bytes, tag)?, None)
         };
         let memory = Arc::new(memory);
-        let blocks = self.0.blocks.clone();
-        blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(tag, Arc::downgrade(&memory));
+        let owner = self.0.clone();
+        owner.regions.fetch_add(1, SeqCst);
+        owner.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(tag, Arc::downgrade(&memory));
         let number = fd.as_ref().map_or(0, |fd| fd.as_raw_fd() as u32);
         let key = Key { tag, pid: std::process::id(), fd: number }.to_bytes();
-        Ok((Region { view: View::whole(&memory), tag, blocks, _fd: fd }, key))
+        Ok((Region { view: View::whole(&memory), tag, owner, _fd: fd }, key))
     }
 
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
@@ -352,6 +382,10 @@ impl Fabric for Loopback {
     fn flush_all(&self, _: &[View]) -> Result<(), FabricError> {
         fence(SeqCst);
         Ok(())
+    }
+
+    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
+        self.0.control.vain(self.0.rank, whom)
     }
 
     fn lost(&self) -> Option<FabricError> {

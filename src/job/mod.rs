@@ -150,7 +150,7 @@ impl World {
     /// Collective: returns when every rank has called it. ceil(log2 ranks) posts.
     ///
     /// # Errors
-    /// [`FabricError::PeerDied`] or [`FabricError::PeerLeft`] if a rank can no longer call.
+    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`] if a rank can no longer call.
     ///
     /// # Examples
     /// ```

@@ -122,6 +122,10 @@ impl Fabric for Overlapping {
         self.fabric.store(to, offset, source)
     }
 
+    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
+        self.fabric.vain(whom)
+    }
+
     fn lost(&self) -> Option<FabricError> {
         self.fabric.lost()
     }

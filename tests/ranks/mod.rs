@@ -55,6 +55,8 @@ fn outcome(size: usize, name: &str, role: &str) -> Outcome {
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
+        // Survivors of a death say themselves whether they were told in time.
+        .grace(DEADLINE)
         .deadline(DEADLINE)
         .capture(true);
     copies.run().expect("copies of the test program start")

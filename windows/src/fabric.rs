@@ -28,7 +28,7 @@ pub trait Exchange {
     /// synchronises: nobody returns before everybody has called.
     ///
     /// # Errors
-    /// [`FabricError::PeerDied`] or [`FabricError::PeerLeft`] if somebody can no longer call.
+    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`] if somebody can no longer call.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError>;
 
     /// Collective: returns when everybody has called it.
@@ -157,6 +157,12 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// [`FabricError::OutOfBounds`].
     fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
+
+    /// Whether a wait for `whom` would be vain: for those that ask again and again instead of waiting.
+    ///
+    /// # Errors
+    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
+    fn vain(&self, whom: Awaited) -> Result<(), FabricError>;
 
     /// Why collectives fail, if a rank died or left.
     fn lost(&self) -> Option<FabricError>;

@@ -9,7 +9,7 @@ use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Places, Pscw, Rank};
+use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Places, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
@@ -37,6 +37,8 @@ pub struct Window<T, F: Fabric> {
     lock: PassiveLock<Arc<Segment<F>>>,
     barrier: Barrier,
     pscw: Pscw,
+    /// Tests of an exposure epoch that were in vain so far.
+    asked: u32,
 }
 
 impl<T, F: Fabric> Drop for Window<T, F> {
@@ -101,7 +103,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         tracing::debug!(window = id, rank, len, element = size_of::<T>(), signals, "window allocated");
         let barrier = Barrier::new(ranks, Places::words(ranks));
         let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
-        Ok(Window { core: Core { id, data, element: PhantomData }, lock, barrier, pscw })
+        Ok(Window { core: Core { id, data, element: PhantomData }, lock, barrier, pscw, asked: 0 })
     }
 
     /// The number of the window, in the order in which the job made them; errors name it.
@@ -265,7 +267,20 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn test(&mut self) -> Result<bool, Error> {
-        self.pscw.test(&self.core.data).map_err(|source| self.core.sync_error("test", source))
+        let mut tested = self.pscw.test(&self.core.data);
+        if let Ok(false) = tested {
+            // Asking whether the origins live costs system calls: now and then is enough.
+            self.asked = self.asked.wrapping_add(1);
+            let origins = self.pscw.origins().unwrap_or_default();
+            let mut vain = origins.iter().map(|&rank| self.core.data.fabric.vain(Awaited::Rank(rank)));
+            if self.asked.is_multiple_of(256)
+                && let Some(Err(lost)) = vain.find(Result::is_err)
+            {
+                // It may have completed just before.
+                tested = self.pscw.test(&self.core.data).and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
+            }
+        }
+        tested.map_err(|source| self.core.sync_error("test", source))
     }
 
     /// Collective: ends the epoch of the last fence, if any, and opens the next: what any rank put before is visible
@@ -315,6 +330,11 @@ impl<T, F: Fabric> Core<T, F> {
 
     #[cold]
     pub fn lock_error_at(&self, rank: Rank, source: transom_locks::Error<FabricError>) -> Error {
+        let source = match (source, self.data.fabric.lost()) {
+            // Not that an earlier call failed, but why.
+            (transom_locks::Error::Broken { .. }, Some(died @ FabricError::PeerDied { .. })) => died.into(),
+            (source, _) => source,
+        };
         Error::Lock { window: self.id, rank, source }
     }
 
