@@ -97,12 +97,6 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
         self.words.rank()
     }
 
-    /// The words that the lock is made of, which other protocols may share.
-    #[inline]
-    pub fn words(&self) -> &W {
-        &self.words
-    }
-
     /// Takes the lock of `target`. Another thread of this rank that holds it is waited for.
     ///
     /// # Errors

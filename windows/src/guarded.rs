@@ -281,12 +281,7 @@ impl<T, F: Fabric> GlobalRwLock<T, F> {
 
     #[cold]
     fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
-        let source = match (source, self.data.fabric.lost()) {
-            // Not that an earlier call failed, but why.
-            (transom_locks::Error::Broken { .. }, Some(died @ FabricError::PeerDied { .. })) => died.into(),
-            (source, _) => source,
-        };
-        Error::Lock { window: self.id, rank: self.owner, source }
+        Error::Lock { window: self.id, rank: self.owner, source: self.data.cause(source) }
     }
 }
 

@@ -117,6 +117,17 @@ impl<F: Fabric> Segment<F> {
         Ok(Segment { fabric, region, remotes, sizes, base, tally: Tally::default(), rank })
     }
 
+    /// Why a protocol failed: not that an earlier call failed, or who gave up, but the death or leaving behind it.
+    #[cold]
+    pub fn cause(&self, error: transom_locks::Error<FabricError>) -> transom_locks::Error<FabricError> {
+        use transom_locks::Error::{Broken, GivenUp};
+        match (error, self.fabric.lost()) {
+            (Broken { .. }, Some(died @ FabricError::PeerDied { .. })) => died.into(),
+            (GivenUp { .. }, Some(lost)) => lost.into(),
+            (error, _) => error,
+        }
+    }
+
     /// Where a rank's signal lies, in bytes.
     #[inline]
     pub fn signal_offset(&self, rank: Rank, signal: usize) -> usize {

@@ -330,12 +330,7 @@ impl<T, F: Fabric> Core<T, F> {
 
     #[cold]
     pub fn lock_error_at(&self, rank: Rank, source: transom_locks::Error<FabricError>) -> Error {
-        let source = match (source, self.data.fabric.lost()) {
-            // Not that an earlier call failed, but why.
-            (transom_locks::Error::Broken { .. }, Some(died @ FabricError::PeerDied { .. })) => died.into(),
-            (source, _) => source,
-        };
-        Error::Lock { window: self.id, rank, source }
+        Error::Lock { window: self.id, rank, source: self.data.cause(source) }
     }
 
     /// Of a call on all locks: the one that it failed at, as far as the error tells.
@@ -351,12 +346,7 @@ impl<T, F: Fabric> Core<T, F> {
 
     #[cold]
     pub fn sync_error(&self, call: &'static str, source: transom_locks::Error<FabricError>) -> Error {
-        let source = match source {
-            // Not who gave up, but why.
-            transom_locks::Error::GivenUp { .. } => self.data.fabric.lost().map_or(source, transom_locks::Error::Words),
-            source => source,
-        };
-        Error::Sync { window: self.id, call, source }
+        Error::Sync { window: self.id, call, source: self.data.cause(source) }
     }
 
     #[cold]
