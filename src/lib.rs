@@ -9,7 +9,9 @@ pub use transom_locks as locks;
 pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
-pub use transom_windows::{Atomic, Counters, Error, FabricError, LockError, LockResult, Op, Section};
+pub use transom_windows::{
+    Address, Assert, Atomic, Counters, Error, FabricError, Flavor, LockError, LockResult, Mode, Op, Section,
+};
 
 /// A window of a [`World`].
 ///
@@ -21,6 +23,19 @@ pub use transom_windows::{Atomic, Counters, Error, FabricError, LockError, LockR
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub type Window<T> = transom_windows::Window<T, transom_shm_loopback::Loopback>;
+
+/// An operation on a window of a [`World`] that is waited for later; see [`windows::Request`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let mut window = world.allocate::<u64>(10)?;
+/// let epoch = window.lock_shared(0)?;
+/// let requests: Vec<transom::Request<u64>> = vec![epoch.rget(0, 2)?, epoch.rget(5, 3)?];
+/// assert_eq!(transom::Request::wait_all(requests)?.concat(), [0; 5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type Request<'t, T> = transom_windows::Request<'t, T, transom_shm_loopback::Loopback>;
 
 /// A value of a [`World`] for one holder at a time; see [`windows::GlobalMutex`].
 ///

@@ -72,17 +72,31 @@ impl Pscw {
     /// # Errors
     /// [`Error::Epoch`] if one is open or a rank is named twice; [`Error::NoSuchRank`]; [`Error::Words`].
     pub fn post<W: Words>(&mut self, words: &W, origins: &[Rank]) -> Result<(), Error<W::Error>> {
-        if self.exposed.is_some() {
-            return Err(Error::Epoch("post: an exposure epoch is open; end it with wait or test first"));
-        }
-        self.check_group(origins)?;
+        self.may_post(origins)?;
         for &origin in origins {
             let word = self.exposed_by(words.rank());
             words.post(At { rank: origin, word }, self.peers[origin].posted + 1)?;
         }
+        self.post_unseen(origins)
+    }
+
+    /// As [`post`](Self::post), but tells nobody: for those whose origins know that they may
+    /// [`start_unseen`](Self::start_unseen). Counts are absolute, so a later post makes up for it.
+    ///
+    /// # Errors
+    /// [`Error::Epoch`], [`Error::NoSuchRank`].
+    pub fn post_unseen<E>(&mut self, origins: &[Rank]) -> Result<(), Error<E>> {
+        self.may_post(origins)?;
         origins.iter().for_each(|&origin| self.peers[origin].posted += 1);
         self.exposed = Some(origins.to_vec());
         Ok(())
+    }
+
+    fn may_post<E>(&self, origins: &[Rank]) -> Result<(), Error<E>> {
+        if self.exposed.is_some() {
+            return Err(Error::Epoch("post: an exposure epoch is open; end it with wait or test first"));
+        }
+        self.check_group(origins)
     }
 
     /// Opens an access epoch to `targets`, once each of them has posted to this rank.
@@ -90,18 +104,46 @@ impl Pscw {
     /// # Errors
     /// As [`post`](Self::post).
     pub fn start<W: Words>(&mut self, words: &W, targets: &[Rank]) -> Result<(), Error<W::Error>> {
-        if self.accessed.is_some() {
-            return Err(Error::Epoch("start: an access epoch is open; end it with complete first"));
-        }
-        self.check_group(targets)?;
+        self.may_start(targets)?;
         for &target in targets {
             let nth = self.peers[target].started + 1;
             words.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
         }
         // Not before all have posted: a start that fails has started nothing.
+        self.start_unseen(targets)
+    }
+
+    /// As [`start`](Self::start), but does not look whether the targets have posted: the caller knows.
+    ///
+    /// # Errors
+    /// [`Error::Epoch`], [`Error::NoSuchRank`].
+    pub fn start_unseen<E>(&mut self, targets: &[Rank]) -> Result<(), Error<E>> {
+        self.may_start(targets)?;
         targets.iter().for_each(|&target| self.peers[target].started += 1);
         self.accessed = Some(targets.to_vec());
         Ok(())
+    }
+
+    /// Whether a [`start`](Self::start) would not wait.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn posted<W: Words>(&self, words: &W, targets: &[Rank]) -> Result<bool, Error<W::Error>> {
+        self.may_start(targets)?;
+        for &target in targets {
+            let posted = words.wait(self.exposed_by(target), Awaited::Anyone, |_| true)?;
+            if posted <= self.peers[target].started {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn may_start<E>(&self, targets: &[Rank]) -> Result<(), Error<E>> {
+        if self.accessed.is_some() {
+            return Err(Error::Epoch("start: an access epoch is open; end it with complete first"));
+        }
+        self.check_group(targets)
     }
 
     /// Ends the access epoch: each target is told, after all that was put there. Does not wait.

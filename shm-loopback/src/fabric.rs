@@ -3,6 +3,7 @@
 use crate::bell::{self, Patience};
 use crate::control::Control;
 use crate::copy;
+use crate::far::{self, Far};
 use crate::memory::{Memory, View};
 use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
-use transom_windows::{Exchange, Fabric, FabricError};
+use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
 
 /// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone.
 /// When the last clone and window of a rank are gone, the rank has left the job; when that happens in a panic, or the
@@ -229,6 +230,18 @@ impl Exchange for Loopback {
     fn barrier(&self) -> Result<(), FabricError> {
         self.0.control.sync(self.0.rank, &mut self.exchange())
     }
+
+    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
+        self.0.control.vain(self.0.rank, whom)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.0.control.lost(self.0.rank)
+    }
+
+    fn fail(&self) {
+        self.0.control.fail(self.0.rank);
+    }
 }
 
 /// Memory of this rank that others may reach by its key.
@@ -267,6 +280,52 @@ impl Key {
     }
 }
 
+/// What leads to memory of a program's own: `{pid, address}`.
+struct FarKey {
+    pid: u32,
+    start: u64,
+}
+
+impl FarKey {
+    fn to_bytes(&self) -> Vec<u8> {
+        [&self.pid.to_le_bytes()[..], &self.start.to_le_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (pid, rest) = bytes.split_first_chunk()?;
+        let start = u64::from_le_bytes(rest.try_into().ok()?);
+        Some(FarKey { pid: u32::from_le_bytes(*pid), start })
+    }
+}
+
+/// A read that is made when it is finished: copying takes this rank's processor, whenever it does it.
+pub struct Reading {
+    from: View,
+    offset: usize,
+}
+
+impl Loopback {
+    #[cold]
+    #[inline(never)]
+    fn put_far(&self, to: &View, offset: usize, source: &[u8], outside: FabricError) -> Result<(), FabricError> {
+        self.far_alive(to, outside)?.write(offset, source)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_far(&self, from: &View, offset: usize, into: &mut [u8], outside: FabricError) -> Result<(), FabricError> {
+        self.far_alive(from, outside)?.read(offset, into)
+    }
+
+    /// The memory that a view without bytes leads to, of a process that is still there: another may have its number
+    /// later.
+    fn far_alive<'v>(&self, view: &'v View, outside: FabricError) -> Result<&'v Far, FabricError> {
+        let far = view.far().ok_or(outside)?;
+        self.0.control.vain(self.0.rank, Awaited::Rank(far.rank))?;
+        Ok(far)
+    }
+}
+
 /// A number that no other block has.
 pub(crate) fn fresh_tag() -> u64 {
     RandomState::new().hash_one(std::process::id())
@@ -276,6 +335,7 @@ impl Fabric for Loopback {
     type Region = Region;
     type Remote = View;
     type Pending = u64;
+    type Reading = Reading;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         let tag = fresh_tag();
@@ -294,8 +354,21 @@ impl Fabric for Loopback {
         Ok((Region { view: View::whole(&memory), tag, owner, _fd: fd }, key))
     }
 
+    fn register(&self, memory: &OwnMemory) -> Result<(Region, Vec<u8>), FabricError> {
+        far::admit();
+        let key = FarKey { pid: std::process::id(), start: memory.start().as_ptr().expose_provenance() as u64 };
+        self.0.regions.fetch_add(1, SeqCst);
+        Ok((Region { view: View::own(memory), tag: 0, owner: self.0.clone(), _fd: None }, key.to_bytes()))
+    }
+
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
+        if let Some(FarKey { pid, start }) = FarKey::from_bytes(key) {
+            if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
+                return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}"), None));
+            }
+            return Ok(View::whole(&Arc::new(Memory::far(Far { rank, pid, start, bytes }))));
+        }
         let key = Key::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len()), None))?;
         let here = self.0.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key.tag).cloned();
         let memory = match here.and_then(|memory| memory.upgrade()) {
@@ -312,7 +385,10 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn put(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
-        let shared = to.bytes(offset, source.len())?;
+        let shared = match to.bytes(offset, source.len()) {
+            Ok(shared) => shared,
+            Err(outside) => return self.put_far(to, offset, source, outside),
+        };
         // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
         unsafe { copy::to_shared(shared, source) };
         Ok(())
@@ -320,10 +396,32 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        let shared = from.bytes(offset, into.len())?;
+        let shared = match from.bytes(offset, into.len()) {
+            Ok(shared) => shared,
+            Err(outside) => return self.get_far(from, offset, into, outside),
+        };
         // SAFETY: as for `put`.
         unsafe { copy::from_shared(shared, into) };
         Ok(())
+    }
+
+    fn start_get(&self, from: &View, offset: usize, len: usize) -> Result<Reading, FabricError> {
+        match from.far().map_or(from.len(), |far| far.bytes) {
+            size if offset <= size && len <= size - offset => Ok(Reading { from: from.clone(), offset }),
+            size => Err(FabricError::OutOfBounds { offset, len, size }),
+        }
+    }
+
+    fn arrived(&self, _: &mut Reading) -> Result<bool, FabricError> {
+        Ok(true)
+    }
+
+    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
+        self.get(&reading.from, reading.offset, into)
+    }
+
+    fn is_shared(&self, at: &View) -> bool {
+        at.far().is_none()
     }
 
     #[inline(always)]
@@ -382,18 +480,6 @@ impl Fabric for Loopback {
     fn flush_all(&self, _: &[View]) -> Result<(), FabricError> {
         fence(SeqCst);
         Ok(())
-    }
-
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
-        self.0.control.vain(self.0.rank, whom)
-    }
-
-    fn lost(&self) -> Option<FabricError> {
-        self.0.control.lost(self.0.rank)
-    }
-
-    fn fail(&self) {
-        self.0.control.fail(self.0.rank);
     }
 
     /// Every verb is at least a release operation: nothing is left to do.

@@ -16,10 +16,11 @@ mod bell;
 mod control;
 mod copy;
 mod fabric;
+mod far;
 mod job;
 mod memory;
 
-pub use fabric::{Loopback, Region};
+pub use fabric::{Loopback, Reading, Region};
 pub use job::{Invitation, Job};
 pub use memory::View;
 

@@ -3,6 +3,7 @@
 //! A block begins with a header of one cache line (what tells it from others, its size, and the bell on which its owner sleeps);
 //! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
 
+use crate::far::{Far, NO_ATOMICS};
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -11,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use transom_windows::FabricError;
+use transom_windows::{FabricError, OwnMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"transom\x01");
@@ -48,6 +49,10 @@ enum Backing {
         _map: MmapRaw,
     },
     Heap(Layout),
+    /// No bytes here: those of another process.
+    Far(Far),
+    /// No bytes here: the program lends them.
+    Lent,
 }
 
 // SAFETY: the block is reached only through atomics and the copies of `copy.rs`, from any thread.
@@ -105,6 +110,11 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Memory that only system calls reach.
+    pub fn far(far: Far) -> Self {
+        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::Far(far) }
+    }
+
     fn map(fd: BorrowedFd<'_>, all: usize) -> Result<Self, FabricError> {
         let map = MmapOptions::new()
             .len(all)
@@ -156,6 +166,15 @@ impl Memory {
     }
 }
 
+/// The header of memory that has none: nobody sleeps there.
+static NO_HEADER: Header = Header {
+    magic: AtomicU64::new(0),
+    tag: AtomicU64::new(0),
+    bytes: AtomicU64::new(0),
+    sleepers: AtomicU32::new(0),
+    bell: AtomicU32::new(0),
+};
+
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Backing::Heap(layout) = self.backing {
@@ -204,6 +223,23 @@ impl View {
         View { start: memory.start(), len: memory.len(), header, memory: memory.clone() }
     }
 
+    /// Memory of the program's own.
+    pub(crate) fn own(memory: &OwnMemory) -> Self {
+        let header = NonNull::from(&NO_HEADER);
+        let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent };
+        View { start: memory.start(), len: memory.bytes(), header, memory: Arc::new(none) }
+    }
+
+    /// The memory of another process that this leads to, if it does not lead to memory here.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn far(&self) -> Option<&Far> {
+        match &self.memory.backing {
+            Backing::Far(far) => Some(far),
+            _ => None,
+        }
+    }
+
     /// A block within a block: at byte `offset` (after the outer header) begins a header of its own, `len` bytes
     /// follow it.
     ///
@@ -237,10 +273,20 @@ impl View {
         }
     }
 
+    #[cold]
+    fn no_word(&self, outside: FabricError) -> FabricError {
+        if self.far().is_some() { NO_ATOMICS } else { outside }
+    }
+
+    /// How many bytes are here.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The word at byte `offset`.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
-        let at = self.bytes(offset, 8)?;
+        let at = self.bytes(offset, 8).map_err(|outside| self.no_word(outside))?;
         if !offset.is_multiple_of(8) {
             return Err(FabricError::Misaligned { offset });
         }

@@ -9,7 +9,7 @@ use launcher::{Launch, LaunchError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use transom_locks::Rank;
 use transom_shm_loopback::{Invitation, Loopback};
-use transom_windows::{Error, Exchange, FabricError};
+use transom_windows::{Error, Exchange, FabricError, Flavor};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
@@ -42,7 +42,7 @@ impl World {
     /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.
     ///
     /// # Errors
-    /// [`Error::Size`], [`Error::Fabric`]; see [`windows::Window::allocate`](transom_windows::Window::allocate).
+    /// [`Error::Size`], [`Error::Fabric`]; see [`windows::Window::new`](transom_windows::Window::new).
     ///
     /// # Examples
     /// ```
@@ -56,7 +56,7 @@ impl World {
     /// # Ok::<(), transom::StartError>(())
     /// ```
     pub fn allocate<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
-        self.allocate_with_signals(len, 0)
+        self.window(Flavor::Allocate { len }, 0)
     }
 
     /// [`allocate`](Self::allocate), and `signals` signal words at this rank, for
@@ -79,8 +79,99 @@ impl World {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn allocate_with_signals<T: Pod>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Allocate { len }, signals)
+    }
+
+    /// Collective: a window of `len` zeroed elements at this rank, all of whose parts every rank reaches by its own loads and
+    /// stores too: [`Local::of`](transom_windows::Local::of). An error if some ranks do not share memory.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), and [`Error::NotShared`].
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut window = world.allocate_shared::<u32>(4)?;
+    ///     let next = (world.rank() + 1) % world.size();
+    ///     window.local().of(next)?.set(0, 5)?; // no epoch, no call of the neighbour's
+    ///     window.fence()?;
+    ///     assert_eq!(window.local().get(0)?, 5);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allocate_shared<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Shared { len }, 0)
+    }
+
+    /// Collective: a window on elements that the program has already, and gets back by
+    /// [`free`](transom_windows::Window::free). What it cannot do: [`Flavor::Create`].
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mine = vec![world.rank(); 10];
+    ///     let mut window = world.create(mine)?;
+    ///     assert_eq!(window.lock_shared(1)?.get_one(9)?, 1);
+    ///     let mine = window.free()?; // once nobody can access it any more
+    ///     assert_eq!(mine, [world.rank(); 10]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn create<T: Pod>(&self, elements: Vec<T>) -> Result<Window<T>, Error> {
+        self.window(Flavor::Create(elements), 0)
+    }
+
+    /// Collective: a window without elements, to which each rank can [`attach`](transom_windows::Window::attach) up to
+    /// `slots` pieces of memory at a time, and detach them.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut names = world.allocate::<transom::Address>(1)?; // where others find what is attached
+    ///     let mut window = world.dynamic::<u64>(4)?;
+    ///     let address = window.attach(1000)?;
+    ///     names.local().set(0, address)?;
+    ///     names.fence()?;
+    ///
+    ///     let theirs = names.lock_shared(1 - world.rank())?.get_one(0)?;
+    ///     let memory = window.reach(&theirs)?;
+    ///     window.lock_exclusive(theirs.rank())?.attached(&memory)?.put(999, &[42])?;
+    ///     window.fence()?;
+    ///     assert_eq!(window.local().attached(&address)?.get(999)?, 42);
+    ///     window.detach(&address)
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn dynamic<T: Pod>(&self, slots: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Dynamic { slots }, 0)
+    }
+
+    /// Collective: a window of any flavour, with `signals` signal words at this rank. The calls above are short for
+    /// this.
+    ///
+    /// # Errors
+    /// See [`windows::Window::new`](transom_windows::Window::new).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Flavor;
+    /// let world = transom::init()?;
+    /// let mut window = world.window(Flavor::Create(vec![0.0; 100]), 1)?;
+    /// window.lock_shared(0)?.put_signal(7, &[1.5], 0, 1)?;
+    /// assert_eq!(window.free()?[7], 1.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn window<T: Pod>(&self, flavor: Flavor<T>, signals: usize) -> Result<Window<T>, Error> {
         // Windows are made together, so every rank counts alike.
-        Window::allocate_with_signals(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), len, signals)
+        Window::new(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), flavor, signals)
     }
 
     /// Collective: a value in the memory of `owner`, for one holder at a time. Every rank passes a value; the owner's

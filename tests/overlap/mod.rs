@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
-use transom::shm_loopback::{Loopback, Region, View};
-use transom::windows::{Exchange, Fabric, Window};
+use transom::shm_loopback::{Loopback, Reading, Region, View};
+use transom::windows::{Exchange, Fabric, OwnMemory, Window};
 use transom::{Atomic, FabricError};
 
 /// The size of the part that all windows share, in bytes.
@@ -57,12 +57,45 @@ impl Exchange for Overlapping {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         self.fabric.all_gather(mine)
     }
+
+    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
+        self.fabric.vain(whom)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.fabric.lost()
+    }
+
+    fn fail(&self) {
+        self.fabric.fail();
+    }
 }
 
 impl Fabric for Overlapping {
     type Region = Arc<Region>;
     type Remote = View;
     type Pending = u64;
+    type Reading = Reading;
+
+    fn register(&self, memory: &OwnMemory) -> Result<Lent, FabricError> {
+        self.fabric.register(memory).map(|(region, key)| (Arc::new(region), key))
+    }
+
+    fn is_shared(&self, at: &View) -> bool {
+        self.fabric.is_shared(at)
+    }
+
+    fn start_get(&self, from: &View, offset: usize, len: usize) -> Result<Reading, FabricError> {
+        self.count(1).start_get(from, offset, len)
+    }
+
+    fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
+        self.fabric.arrived(reading)
+    }
+
+    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
+        self.fabric.finish_get(reading, into)
+    }
 
     fn allocate(&self, bytes: usize) -> Result<Lent, FabricError> {
         let mut lent = self.lent.lock().unwrap();
@@ -120,18 +153,6 @@ impl Fabric for Overlapping {
 
     fn store(&self, to: &Arc<Region>, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         self.fabric.store(to, offset, source)
-    }
-
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
-        self.fabric.vain(whom)
-    }
-
-    fn lost(&self) -> Option<FabricError> {
-        self.fabric.lost()
-    }
-
-    fn fail(&self) {
-        self.fabric.fail();
     }
 
     fn flush(&self, at: &View) -> Result<(), FabricError> {

@@ -65,6 +65,10 @@ impl Count {
         self.add(1);
     }
 
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);

@@ -7,7 +7,7 @@ use crate::segment::Segment;
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::window::Core;
-use crate::{Error, Fabric};
+use crate::{Assert, Error, Fabric};
 use bytemuck::Pod;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -38,8 +38,9 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         target: Target<'w, T, F>,
         lock: &'w mut PassiveLock<Arc<Segment<F>>>,
         ahead: Ahead,
+        locked: bool,
     ) -> Self {
-        let what = What::One(target.rank());
+        let what = if locked { What::One(target.rank()) } else { What::Asserted(target.rank()) };
         LockEpoch { target, held: Held { core, lock, what }, ahead }
     }
 
@@ -90,8 +91,14 @@ pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
 }
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
-    pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>) -> Self {
-        LockAllEpoch { core, held: Held { core, lock, what: What::All } }
+    pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
+        let what = if locked { What::All } else { What::AllAsserted };
+        LockAllEpoch { core, held: Held { core, lock, what } }
+    }
+
+    /// Whether taking the locks took more than free ones take. Debug builds only.
+    pub(crate) fn waited_since(&self, word_cas: u64) -> bool {
+        self.core.data.tally.word_cas.get() != word_cas
     }
 
     /// How many ranks there are.
@@ -110,7 +117,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
 
     /// This rank's own part.
     pub fn local(&self) -> Local<'_, T, F> {
-        Local { core: self.core }
+        Local::new(self.core)
     }
 
     /// This rank's own signal words.
@@ -123,10 +130,16 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn flush_all(&self) -> Result<(), Error> {
-        let (core, data) = (self.core, &self.core.data);
-        data.tally.flushes.add(data.remotes.len() as u64);
-        let flushed = data.fabric.flush_all(&data.remotes);
-        flushed.map_err(|source| Error::Fabric { window: core.id, rank: data.fabric.rank(), source })
+        self.core.flush_all()
+    }
+
+    /// As [`flush_local`](Target::flush_local), for all targets.
+    ///
+    /// # Errors
+    /// None today.
+    #[inline(always)]
+    pub fn flush_local_all(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     /// Ends the epoch.
@@ -176,7 +189,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
 
     /// This rank's own part.
     pub fn local(&self) -> Local<'_, T, F> {
-        Local { core: self.core }
+        Local::new(self.core)
     }
 
     /// This rank's own signal words.
@@ -196,6 +209,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         let targets = self.pscw.targets().unwrap_or_default();
         let ordered = targets.iter().try_for_each(|&rank| self.core.order(rank));
         let completed = self.pscw.complete(&self.core.data);
+        self.core.checks.synchronised(&self.core.data.tally);
         ordered.and(completed.map_err(|source| self.core.sync_error("complete", source)))
     }
 }
@@ -223,21 +237,25 @@ impl<T: Pod, F: Fabric> Drop for AccessEpoch<'_, T, F> {
 /// ```
 pub struct FenceEpoch<'w, T, F: Fabric> {
     pub(crate) core: &'w Core<T, F>,
+    pub(crate) asserted: Assert,
 }
 
 impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     /// One of the targets.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`].
+    /// [`Error::NoSuchRank`]; [`Error::Assertion`], in debug builds, if the fence was told that none is needed.
     #[inline]
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
+        if cfg!(debug_assertions) && self.asserted.contains(Assert::NOSUCCEED) {
+            return Err(self.core.wrong("fence", Assert::NOSUCCEED, "an operation follows"));
+        }
         Target::new(self.core, rank)
     }
 
     /// This rank's own part.
     pub fn local(&self) -> Local<'_, T, F> {
-        Local { core: self.core }
+        Local::new(self.core)
     }
 
     /// This rank's own signal words.
@@ -257,6 +275,9 @@ struct Held<'w, T: Pod, F: Fabric> {
 enum What {
     One(Rank),
     All,
+    /// The program's word that no lock is needed.
+    Asserted(Rank),
+    AllAsserted,
     Nothing,
 }
 
@@ -264,6 +285,7 @@ impl<T: Pod, F: Fabric> Held<'_, T, F> {
     /// Whoever has the lock next sees what this epoch put. An operation of it that failed does not keep the lock.
     #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
+        self.core.checks.synchronised(&self.core.data.tally);
         match std::mem::replace(&mut self.what, What::Nothing) {
             What::One(target) => {
                 let ordered = self.core.order(target);
@@ -277,6 +299,9 @@ impl<T: Pod, F: Fabric> Held<'_, T, F> {
                 let released = self.lock.release_all_mut();
                 ordered.and(released.map_err(|source| self.core.lock_error(source)))
             }
+            // No verb follows by which others would see the rest.
+            What::Asserted(target) => self.core.flush(target),
+            What::AllAsserted => self.core.flush_all(),
             What::Nothing => Ok(()),
         }
     }

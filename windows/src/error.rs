@@ -1,6 +1,6 @@
 //! Errors of windows: which window, which rank, where.
 
-use crate::{FabricError, Op};
+use crate::{Assert, FabricError, Op};
 use transom_locks::Rank;
 
 /// Why a call on a window failed.
@@ -135,6 +135,58 @@ pub enum Error {
         rank: Rank,
         /// An element of two blocks.
         offset: usize,
+    },
+    /// The memory of a rank that is not shared with this one, where that is needed.
+    #[error("window {window}, rank {rank}: its memory is not shared with this rank; use put and get in an epoch")]
+    NotShared {
+        /// The window.
+        window: u32,
+        /// Whose memory.
+        rank: Rank,
+    },
+    /// An assertion that does not hold, or means nothing to the call.
+    #[error("window {window}, {call} of rank {rank}: {asserted:?} was asserted, but {why}")]
+    Assertion {
+        /// The window.
+        window: u32,
+        /// Who called.
+        rank: Rank,
+        /// The call.
+        call: &'static str,
+        /// What was asserted.
+        asserted: Assert,
+        /// What is otherwise.
+        why: &'static str,
+    },
+    /// No more memory can be attached at the same time.
+    #[error("window {window}, rank {rank}: its {slots} slots for attached memory are taken; detach some, or make more")]
+    NoSlot {
+        /// The window.
+        window: u32,
+        /// This rank.
+        rank: Rank,
+        /// How many it has.
+        slots: usize,
+    },
+    /// An address whose memory its owner has detached.
+    #[error("window {window}, rank {rank}: what was attached in slot {slot} under this address has been detached")]
+    Detached {
+        /// The window.
+        window: u32,
+        /// Who had attached it.
+        rank: Rank,
+        /// Where.
+        slot: usize,
+    },
+    /// An address of another window or another rank than it is used on, or one that nobody made.
+    #[error("window {window}: an address of rank {rank}, slot {slot}, does not lead anywhere here")]
+    NotHere {
+        /// The window.
+        window: u32,
+        /// The rank that the address names.
+        rank: Rank,
+        /// The slot that it names.
+        slot: usize,
     },
     /// A holder of the lock around a value panicked. See [`LockError`](crate::LockError) for how to go on.
     #[error(

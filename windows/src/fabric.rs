@@ -1,19 +1,25 @@
 //! What a provider signs: registered memory reached by key, and the verbs on it.
 
+use crate::OwnMemory;
 use std::io;
 use transom_locks::{Awaited, Rank};
 
-/// How ranks tell each other small things when they make something together: all that a window needs of a launcher.
+/// How ranks tell each other small things when they make something together, and that they are gone: all that a window
+/// needs of a launcher.
 ///
 /// # Examples
 /// A world of one needs no network:
 /// ```
+/// use transom_locks::Awaited;
 /// use transom_windows::{Exchange, FabricError};
 /// struct Alone;
 /// impl Exchange for Alone {
 ///     fn rank(&self) -> usize { 0 }
 ///     fn size(&self) -> usize { 1 }
 ///     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> { Ok(vec![mine.to_vec()]) }
+///     fn vain(&self, _: Awaited) -> Result<(), FabricError> { Ok(()) }
+///     fn lost(&self) -> Option<FabricError> { None }
+///     fn fail(&self) {}
 /// }
 /// assert_eq!(Alone.all_gather(b"key").unwrap(), [b"key"]);
 /// ```
@@ -38,6 +44,18 @@ pub trait Exchange {
     fn barrier(&self) -> Result<(), FabricError> {
         self.all_gather(&[]).map(drop)
     }
+
+    /// Whether a wait for `whom` would be vain: for those that ask again and again instead of waiting.
+    ///
+    /// # Errors
+    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
+    fn vain(&self, whom: Awaited) -> Result<(), FabricError>;
+
+    /// Why collectives fail, if a rank died or left.
+    fn lost(&self) -> Option<FabricError>;
+
+    /// Says that this rank cannot keep what others rely on: their waits end, as if it had died.
+    fn fail(&self);
 }
 
 /// A provider: memory of this rank that others may reach, memory of others that this rank may reach, and one-sided
@@ -64,6 +82,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     type Remote: Send + Sync;
     /// An atomic under way.
     type Pending;
+    /// A read under way.
+    type Reading: Send;
 
     /// Allocates and registers zeroed memory, beginning at a cache line; returns the key by which peers attach.
     ///
@@ -71,11 +91,21 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::System`] if there is no memory.
     fn allocate(&self, bytes: usize) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
+    /// Registers memory that the program brought along. Atomics may be beyond the provider there
+    /// ([`FabricError::Unsupported`]); signals and protocols never lie in such memory.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    fn register(&self, memory: &OwnMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
+
     /// Makes the region of `bytes` bytes that `rank` registered under `key` reachable.
     ///
     /// # Errors
     /// [`FabricError::BadKey`] if the key or what it leads to is not such a region.
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
+
+    /// Whether this rank's puts and gets there are its own processor's stores and loads, of memory that is shared.
+    fn is_shared(&self, at: &Self::Remote) -> bool;
 
     /// Writes bytes. `source` may be used again when it returns; they are visible there after a flush.
     ///
@@ -88,6 +118,24 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`put`](Self::put).
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
+
+    /// Starts a read of `len` bytes. What is pending owns what it needs: it may be dropped or leaked.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn start_get(&self, from: &Self::Remote, offset: usize, len: usize) -> Result<Self::Reading, FabricError>;
+
+    /// Whether the bytes of a started read are there.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn arrived(&self, reading: &mut Self::Reading) -> Result<bool, FabricError>;
+
+    /// The bytes of a started read, once they are there: as many as `len` said.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn finish_get(&self, reading: Self::Reading, into: &mut [u8]) -> Result<(), FabricError>;
 
     /// Starts a compare-and-swap of an aligned word.
     ///
@@ -157,18 +205,6 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// [`FabricError::OutOfBounds`].
     fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
-
-    /// Whether a wait for `whom` would be vain: for those that ask again and again instead of waiting.
-    ///
-    /// # Errors
-    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError>;
-
-    /// Why collectives fail, if a rank died or left.
-    fn lost(&self) -> Option<FabricError>;
-
-    /// Says that this rank cannot keep what others rely on: their waits end, as if it had died.
-    fn fail(&self);
 
     /// Returns when this caller's earlier operations on that memory are visible there.
     ///
@@ -248,6 +284,12 @@ pub enum FabricError {
         /// The system's word on it, if it had one.
         #[source]
         source: Option<io::Error>,
+    },
+    /// An operation that this provider cannot do on that memory.
+    #[error("{what}")]
+    Unsupported {
+        /// Which, why, and what to do.
+        what: &'static str,
     },
     /// A rank gave up a collective that this one waits in, because its own call failed.
     #[error("rank {rank} has given up this collective call, because its own failed")]

@@ -131,9 +131,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
             _ => Ok(0),
         };
         // Ranks must make the same, of the same type, at the same owner; windows name none.
-        let what = [u64::from(id) | (owner as u64).wrapping_add(1) << 32, size as u64];
-        let size_here = bytes.map(|bytes| Size { bytes, signals: 0 });
-        let data = Segment::allocate(fabric, what, Places::words(ranks), size_here).map_err(failed)?;
+        let what = [u64::from(id), size as u64, (owner as u64).wrapping_add(1) << 32];
+        let size_here = bytes.map(|bytes| Size { bytes, ..Size::default() });
+        let data = Segment::allocate(fabric, what, Places::words(ranks), size_here, None).map_err(failed)?;
         let stored =
             if rank == owner { fabric.store(&data.region, data.base, bytemuck::bytes_of(&value)) } else { Ok(()) };
         // Nobody goes on before the owner has stored the value.

@@ -5,29 +5,41 @@
 //! from `transom-locks`.
 
 mod accumulate;
+mod assertions;
+mod attached;
 mod counters;
 mod epoch;
 mod error;
 mod fabric;
+mod flavor;
 mod guard;
 mod guarded;
 mod local;
 mod op;
+mod own_memory;
+mod request;
 mod section;
 mod segment;
 mod signals;
 mod target;
 mod window;
 
+pub use assertions::Assert;
+pub use attached::{Address, Attached};
 pub use counters::Counters;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 pub use error::Error;
 pub use fabric::{Exchange, Fabric, FabricError};
+pub use flavor::Flavor;
 pub use guard::{LockError, LockResult, ReadGuard, WriteGuard};
 pub use guarded::{GlobalMutex, GlobalRwLock};
 pub use local::Local;
 pub use op::{Atomic, Op};
+pub use own_memory::OwnMemory;
+pub use request::Request;
 pub use section::Section;
 pub use signals::Signals;
 pub use target::Target;
+/// Exclusive or shared: how a lock is taken.
+pub use transom_locks::Mode;
 pub use window::Window;

@@ -1,12 +1,12 @@
-//! A rank's own part of a window.
+//! Parts of a window that a rank's own processor reaches: its own, and those of ranks that it shares memory with.
 
 use crate::target::inside;
 use crate::window::Core;
-use crate::{Error, Fabric, FabricError};
+use crate::{Address, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
-/// A rank's own part of a window: copies in and out, since other ranks may write at any time. Elements that ranks change
+/// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time. Elements that ranks change
 /// by atomics at the same moment are not for these calls: use atomics on them, in an epoch on one's own rank.
 ///
 /// # Examples
@@ -19,18 +19,79 @@ use transom_locks::Rank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Local<'w, T, F: Fabric> {
-    pub(crate) core: &'w Core<T, F>,
+    core: &'w Core<T, F>,
+    memory: Memory<'w, F>,
+    /// Whose.
+    rank: Rank,
+    /// Where the elements begin.
+    base: usize,
+    len: usize,
 }
 
-impl<T: Pod, F: Fabric> Local<'_, T, F> {
-    /// How many elements this rank exposes.
-    pub fn len(&self) -> usize {
-        self.core.data.sizes[self.rank()].bytes / size_of::<T>()
+/// What this rank's processor reaches: its own region, or another's that is shared.
+enum Memory<'w, F: Fabric> {
+    Own(&'w F::Region),
+    Shared(&'w F::Remote),
+}
+
+impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
+    #[inline(always)]
+    pub(crate) fn new(core: &'w Core<T, F>) -> Self {
+        let (rank, (region, base)) = (core.data.fabric.rank(), core.data.own_part());
+        let len = core.data.sizes[rank].bytes / size_of::<T>();
+        Local { core, memory: Memory::Own(region), rank, base, len }
     }
 
-    /// Whether this rank exposes nothing.
+    /// The part of another rank, if the two share memory: read and written by this rank's own loads and stores, without
+    /// an epoch and without remote operations. On a window made by
+    /// [`allocate_shared`](crate::Flavor::Shared) that is every rank's.
+    ///
+    /// Stores become visible to others, and others' to loads here, where a synchronisation orders the two: a fence, an
+    /// epoch of a lock, or [`sync`](crate::Window::sync) on both sides of a signal or message of the program's own.
+    ///
+    /// # Errors
+    /// [`Error::NotShared`] if that rank's memory is out of reach; [`Error::NoSuchRank`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// use transom_windows::{Flavor, Window};
+    /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Shared { len: 8 }, 0)?;
+    /// window.local().of(0)?.set(3, 4)?; // could be any rank's
+    /// window.fence()?;
+    /// assert_eq!(window.local().get(3)?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(&self, rank: Rank) -> Result<Local<'w, T, F>, Error> {
+        let core = self.core;
+        let (remote, base) = core.data.part(rank).ok_or_else(|| core.no_such_rank(rank))?;
+        if !core.data.fabric.is_shared(remote) {
+            return Err(Error::NotShared { window: core.id, rank });
+        }
+        let len = core.data.sizes[rank].bytes / size_of::<T>();
+        Ok(Local { core, memory: Memory::Shared(remote), rank, base, len })
+    }
+
+    /// Memory that this rank attached.
+    ///
+    /// # Errors
+    /// [`Error::Detached`] if it is no longer, [`Error::NotHere`] if another rank did.
+    ///
+    /// # Examples
+    /// See [`Window::attach`](crate::Window::attach).
+    pub fn attached(&self, address: &Address) -> Result<Local<'w, T, F>, Error> {
+        let region = self.core.attached_here(address)?;
+        Ok(Local { memory: Memory::Own(region), base: 0, len: address.len(), ..Self::new(self.core) })
+    }
+
+    /// How many elements the part has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
 
     /// One element.
@@ -70,8 +131,13 @@ impl<T: Pod, F: Fabric> Local<'_, T, F> {
     /// [`Error::OutOfBounds`].
     #[inline]
     pub fn read_into(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        let (data, at) = (&self.core.data, self.place(offset, into.len())?);
-        data.fabric.load(&data.region, at, bytemuck::cast_slice_mut(into)).map_err(|source| self.error(source))
+        let (fabric, at) = (&self.core.data.fabric, self.place(offset, into.len())?);
+        let bytes = bytemuck::cast_slice_mut(into);
+        let read = match self.memory {
+            Memory::Own(region) => fabric.load(region, at, bytes),
+            Memory::Shared(remote) => fabric.get(remote, at, bytes),
+        };
+        read.map_err(|source| self.error(source))
     }
 
     /// Writes elements from `offset` on.
@@ -80,25 +146,27 @@ impl<T: Pod, F: Fabric> Local<'_, T, F> {
     /// [`Error::OutOfBounds`].
     #[inline]
     pub fn write(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        let (data, at) = (&self.core.data, self.place(offset, source.len())?);
-        data.fabric.store(&data.region, at, bytemuck::cast_slice(source)).map_err(|source| self.error(source))
+        self.core.checks.stored();
+        let (fabric, at) = (&self.core.data.fabric, self.place(offset, source.len())?);
+        let bytes = bytemuck::cast_slice(source);
+        let written = match self.memory {
+            Memory::Own(region) => fabric.store(region, at, bytes),
+            Memory::Shared(remote) => fabric.put(remote, at, bytes),
+        };
+        written.map_err(|source| self.error(source))
     }
 
-    fn rank(&self) -> Rank {
-        self.core.data.fabric.rank()
-    }
-
-    /// The first byte of elements, if this rank exposes them all.
+    /// The first byte of elements, if the part has them all.
     #[inline(always)]
     fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
-        inside::<T>(offset, len, self.len()).map(|at| self.core.data.base + at).ok_or_else(|| {
-            let (window, rank, size) = (self.core.id, self.rank(), self.len());
+        inside::<T>(offset, len, self.len).map(|at| self.base + at).ok_or_else(|| {
+            let (window, rank, size) = (self.core.id, self.rank, self.len);
             Error::OutOfBounds { window, rank, offset, len, size }
         })
     }
 
     #[cold]
     fn error(&self, source: FabricError) -> Error {
-        Error::Fabric { window: self.core.id, rank: self.rank(), source }
+        Error::Fabric { window: self.core.id, rank: self.rank, source }
     }
 }

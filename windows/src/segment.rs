@@ -2,56 +2,72 @@
 //! of `transom-locks`.
 
 use crate::counters::Tally;
-use crate::{Fabric, FabricError};
+use crate::{Fabric, FabricError, OwnMemory};
 use transom_locks::{At, Awaited, Rank, Words};
 
 /// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
-/// a cache line on, bytes of a number that may differ; then signal words.
+/// a cache line on, bytes of a number that may differ; then signal words and slots.
 pub(crate) struct Segment<F: Fabric> {
     pub fabric: F,
     pub region: F::Region,
     pub remotes: Box<[F::Remote]>,
     pub sizes: Box<[Size]>,
-    /// Where the bytes begin.
-    pub base: usize,
     pub tally: Tally,
+    /// Where the bytes begin in the regions.
+    pub base: usize,
+    /// Where the bytes are instead, if they are memory of the program's own.
+    own: Option<Own<F>>,
     rank: Rank,
 }
 
+/// Regions at each rank, and the right to reach them all.
+type Own<F> = (<F as Fabric>::Region, Box<[<F as Fabric>::Remote]>);
+
 /// What a rank's region holds behind the protocols' words.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Size {
+    /// Elements' bytes, wherever they are.
     pub bytes: usize,
+    /// Whether they are in memory of the program's own, and not in the region.
+    pub own: bool,
     pub signals: usize,
+    /// Words that tell what is attached.
+    pub slots: usize,
 }
 
 impl Size {
-    /// Where a signal lies, from the beginning of the bytes.
+    /// Where a signal lies, from the beginning of the bytes. Slots come after the signals, as if they were more of them.
     #[inline]
     fn signal(self, signal: usize) -> usize {
-        self.bytes.next_multiple_of(8) + 8 * signal
+        let bytes = if self.own { 0 } else { self.bytes.next_multiple_of(8) };
+        bytes + 8 * signal
     }
 
     /// Bytes of the region, if they can be counted.
     fn total(self, base: usize) -> Option<usize> {
-        let signals = self.signals.checked_mul(8)?;
-        let total = self.bytes.checked_next_multiple_of(8)?.checked_add(signals)?.checked_add(base)?;
-        Some(total).filter(|&total| total <= isize::MAX as usize / 2)
+        let words = self.signals.checked_add(self.slots)?.checked_mul(8)?;
+        let bytes = self.bytes.checked_next_multiple_of(8)?.checked_add(words)?.checked_add(base)?;
+        let total = if self.own { base + words } else { bytes };
+        Some(total).filter(|_| bytes <= isize::MAX as usize / 2)
     }
 }
 
 /// What a rank tells the others: what it makes, how much of it, and how to reach it.
 struct Record<'a> {
-    what: [u64; 2],
+    /// The same at all ranks, or they do not make the same thing.
+    what: [u64; 3],
     size: Size,
     key: &'a [u8],
+    /// Of memory of the program's own.
+    own_key: &'a [u8],
 }
 
 impl<'a> Record<'a> {
     fn to_bytes(&self) -> Vec<u8> {
-        let [what, of] = self.what;
-        let numbers = [what, of, self.size.bytes as u64, self.size.signals as u64];
-        numbers.into_iter().flat_map(u64::to_le_bytes).chain(self.key.iter().copied()).collect()
+        let Size { bytes, own, signals, slots } = self.size;
+        let sizes = [bytes as u64, own.into(), signals as u64, slots as u64, self.key.len() as u64];
+        let numbers = self.what.into_iter().chain(sizes).flat_map(u64::to_le_bytes);
+        numbers.chain(self.key.iter().copied()).chain(self.own_key.iter().copied()).collect()
     }
 
     fn from_bytes(mut bytes: &'a [u8]) -> Option<Self> {
@@ -60,8 +76,11 @@ impl<'a> Record<'a> {
             bytes = rest;
             Some(u64::from_le_bytes(*number))
         };
-        let (what, size) = ([number()?, number()?], Size { bytes: number()? as usize, signals: number()? as usize });
-        Some(Record { what, size, key: bytes })
+        let what = [number()?, number()?, number()?];
+        let [bytes_of, own, signals, slots, key] = [number()?, number()?, number()?, number()?, number()?];
+        let [bytes_of, signals, slots, key] = [bytes_of, signals, slots, key].map(|number| number as usize);
+        let (key, own_key) = bytes.split_at_checked(key)?;
+        Some(Record { what, size: Size { bytes: bytes_of, own: own != 0, signals, slots }, key, own_key })
     }
 }
 
@@ -78,22 +97,26 @@ impl From<FabricError> for SegmentError {
 }
 
 impl<F: Fabric> Segment<F> {
-    /// Collective: zeroed memory at this rank for `what`, which must be the same at all, with `words`. A rank whose part
-    /// cannot be says so to the others; either all have the segment or none has, and nobody waits for one that failed.
+    /// Collective: zeroed memory at this rank for `what`, which must be the same at all, with `words`; its bytes are `own`
+    /// memory if there is such. A rank whose part cannot be says so to the others; either all have the segment or none
+    /// has, and nobody waits for one that failed.
     pub fn allocate(
         fabric: &F,
-        what: [u64; 2],
+        what: [u64; 3],
         words: usize,
         size: Result<Size, &'static str>,
+        own: Option<OwnMemory>,
     ) -> Result<Self, SegmentError> {
         let base = (8 * words).next_multiple_of(64);
         let made = size.map_err(SegmentError::Size).and_then(|size| {
             let total = size.total(base).ok_or(SegmentError::Size("too many bytes"))?;
             let (region, key) = fabric.allocate(total)?;
-            Ok((region, Record { what, size, key: &key }.to_bytes()))
+            let (own, own_key) = own.map(|memory| fabric.register(&memory)).transpose()?.unzip();
+            let own_key = &own_key.unwrap_or_default();
+            Ok((region, own, Record { what, size, key: &key, own_key }.to_bytes()))
         });
-        let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, record)| record))?;
-        let (region, _) = made?;
+        let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, _, record)| record))?;
+        let (region, own, _) = made?;
         let mut records = Vec::with_capacity(theirs.len());
         for (rank, record) in theirs.iter().enumerate() {
             let record = Record::from_bytes(record);
@@ -101,20 +124,46 @@ impl<F: Fabric> Segment<F> {
             records.push(record.zip(total).ok_or_else(|| unmade(rank, "it could not allocate its part"))?);
         }
         if records.iter().any(|(record, _)| record.what != records[0].0.what) {
-            let why = "ranks disagree about which window they make, or the size of its elements";
+            let why = "ranks disagree about which window they make, its flavour, or the size of its elements";
             return Err(SegmentError::Size(why));
         }
-        let attach = |(rank, (record, total)): (Rank, &(Record, usize))| fabric.attach(rank, record.key, *total);
-        let attached: Result<Box<[_]>, _> = records.iter().enumerate().map(attach).collect();
+        let all = || records.iter().enumerate();
+        let attach = || -> Result<_, FabricError> {
+            let remotes: Result<_, _> =
+                all().map(|(rank, (record, total))| fabric.attach(rank, record.key, *total)).collect();
+            let attach_own =
+                |(rank, (record, _)): (Rank, &(Record, usize))| fabric.attach(rank, record.own_key, record.size.bytes);
+            let own = own.map(|region| Ok((region, all().map(attach_own).collect::<Result<_, _>>()?)));
+            Ok((remotes?, own.transpose()?))
+        };
+        let attached = attach();
         // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
         let failed = fabric.all_gather(&[u8::from(attached.is_err())])?;
-        let remotes = attached?;
+        let (remotes, own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
             return Err(unmade(rank, "it could not reach the parts of all others").into());
         }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
         let sizes = records.iter().map(|(record, _)| record.size).collect();
-        Ok(Segment { fabric, region, remotes, sizes, base, tally: Tally::default(), rank })
+        Ok(Segment { fabric, region, remotes, sizes, base, own, tally: Tally::default(), rank })
+    }
+
+    /// The memory of a rank that holds its elements, and where they begin there.
+    #[inline(always)]
+    pub fn part(&self, rank: Rank) -> Option<(&F::Remote, usize)> {
+        match &self.own {
+            None => Some((self.remotes.get(rank)?, self.base)),
+            Some((_, remotes)) => Some((remotes.get(rank)?, 0)),
+        }
+    }
+
+    /// This rank's own.
+    #[inline(always)]
+    pub fn own_part(&self) -> (&F::Region, usize) {
+        match &self.own {
+            None => (&self.region, self.base),
+            Some((region, _)) => (region, 0),
+        }
     }
 
     /// Why a protocol failed: not that an earlier call failed, or who gave up, but the death or leaving behind it.
@@ -126,6 +175,11 @@ impl<F: Fabric> Segment<F> {
             (GivenUp { .. }, Some(lost)) => lost.into(),
             (error, _) => error,
         }
+    }
+
+    /// Where the word of a rank's slot lies, in bytes.
+    pub fn slot_offset(&self, rank: Rank, slot: usize) -> usize {
+        self.signal_offset(rank, self.sizes[rank].signals + slot)
     }
 
     /// Where a rank's signal lies, in bytes.

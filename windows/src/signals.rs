@@ -11,7 +11,8 @@ use transom_locks::{Awaited, Rank};
 /// # Examples
 /// ```
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
-/// let mut window = transom_windows::Window::<u64, _>::allocate_with_signals(&fabric, 0, 8, 2)?;
+/// use transom_windows::{Flavor, Window};
+/// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Allocate { len: 8 }, 2)?;
 /// let epoch = window.lock_all()?;
 /// epoch.target(0)?.put_signal(0, &[7], 1, 1)?;
 /// let (signal, value) = epoch.signals().wait_any(&[0, 1], |_, value| value > 0)?;

@@ -1,7 +1,7 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::window::Core;
-use crate::{Error, Fabric, FabricError};
+use crate::{Attached, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
@@ -25,14 +25,18 @@ pub struct Target<'e, T, F: Fabric> {
     pub(crate) core: &'e Core<T, F>,
     pub(crate) remote: &'e F::Remote,
     rank: Rank,
+    /// Where the elements begin.
+    base: usize,
     len: usize,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
     pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
-        match (core.data.remotes.get(rank), core.data.sizes.get(rank)) {
-            (Some(remote), Some(size)) => Ok(Target { core, remote, rank, len: size.bytes / size_of::<T>() }),
+        match (core.data.part(rank), core.data.sizes.get(rank)) {
+            (Some((remote, base)), Some(size)) => {
+                Ok(Target { core, remote, rank, base, len: size.bytes / size_of::<T>() })
+            }
             _ => Err(core.no_such_rank(rank)),
         }
     }
@@ -81,7 +85,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         self.put(offset, source)?;
         self.core.data.tally.signals.bump();
         let fabric = &self.core.data.fabric;
-        match fabric.start_add(self.remote, signal, add).and_then(|pending| fabric.finish(pending)) {
+        let words = &self.core.data.remotes[self.rank];
+        match fabric.start_add(words, signal, add).and_then(|pending| fabric.finish(pending)) {
             Ok(_) => Ok(()),
             Err(error) => Err(self.error(error, offset, source.len())),
         }
@@ -121,6 +126,45 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         Ok(one[0])
     }
 
+    /// The target's memory that it attached as `memory`, instead of the part that it exposes always. 1 read.
+    ///
+    /// # Errors
+    /// [`Error::Detached`] if the owner no longer exposes it; [`Error::NotHere`] if it is another window's or rank's;
+    /// [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`Window::attach`](crate::Window::attach).
+    pub fn attached<'a>(&self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error>
+    where
+        'e: 'a,
+    {
+        memory.check(self.core, Some(self.rank))?;
+        Ok(Target { core: self.core, remote: &memory.remote, rank: self.rank, base: 0, len: memory.address.len() })
+    }
+
+    /// Returns when the buffers of this rank's earlier operations may be used again. That is so as soon as a call
+    /// returns, so there is nothing to wait for: the call is here for programs that come from MPI.
+    ///
+    /// # Errors
+    /// None today.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// let mut buffer = [1, 2, 3];
+    /// let epoch = window.lock_shared(0)?;
+    /// epoch.put(0, &buffer)?;
+    /// epoch.flush_local()?;
+    /// buffer[0] = 9; // what was put stays 1
+    /// assert_eq!(epoch.get_one(0)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn flush_local(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Returns when this rank's earlier operations at the target are visible there.
     ///
     /// # Errors
@@ -139,7 +183,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline(always)]
     pub(crate) fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
         match inside::<T>(offset, len, self.len) {
-            Some(at) => Ok(self.core.data.base + at),
+            Some(at) => Ok(self.base + at),
             None => Err(self.outside(offset, len)),
         }
     }

@@ -1,15 +1,19 @@
 //! Windows: memory that every rank of a job exposes, and the calls that open epochs on it.
 
+use crate::assertions::Checks;
+use crate::attached::Held;
 use crate::epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 use crate::local::Local;
-use crate::segment::{Segment, SegmentError, Size};
+use crate::own_memory::Lent;
+use crate::segment::Segment;
 use crate::signals::Signals;
 use crate::target::Target;
-use crate::{Counters, Error, Fabric, FabricError};
+use crate::{Assert, Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Places, Pscw, Rank};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
@@ -33,12 +37,14 @@ use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Places, Pscw, Ra
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Window<T, F: Fabric> {
-    core: Core<T, F>,
-    lock: PassiveLock<Arc<Segment<F>>>,
-    barrier: Barrier,
-    pscw: Pscw,
+    pub(crate) core: Core<T, F>,
+    pub(crate) lock: PassiveLock<Arc<Segment<F>>>,
+    pub(crate) barrier: Barrier,
+    pub(crate) pscw: Pscw,
+    /// Memory of the program's own, if the elements are there.
+    pub(crate) lent: Option<Lent<T>>,
     /// Tests of an exposure epoch that were in vain so far.
-    asked: u32,
+    pub(crate) asked: u32,
 }
 
 impl<T, F: Fabric> Drop for Window<T, F> {
@@ -54,58 +60,14 @@ impl<T, F: Fabric> Drop for Window<T, F> {
 pub(crate) struct Core<T, F: Fabric> {
     pub id: u32,
     pub data: Arc<Segment<F>>,
-    element: PhantomData<fn() -> T>,
+    /// What this rank attached, by slot, and how often it did.
+    pub attached: Box<[Option<Held<F>>]>,
+    pub numbers: u64,
+    pub checks: Checks,
+    pub element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {
-    /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank. `id`
-    /// names it in errors.
-    ///
-    /// # Errors
-    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Lock`] for more ranks than a lock
-    /// can have; [`Error::Fabric`] if there is no memory, here or elsewhere.
-    pub fn allocate(fabric: &F, id: u32, len: usize) -> Result<Self, Error> {
-        Self::allocate_with_signals(fabric, id, len, 0)
-    }
-
-    /// [`allocate`](Self::allocate), and `signals` signal words at this rank, for
-    /// [`put_signal`](crate::Target::put_signal): 8 bytes more for each.
-    ///
-    /// # Errors
-    /// As [`allocate`](Self::allocate).
-    ///
-    /// # Examples
-    /// ```
-    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
-    /// let mut window = transom_windows::Window::<f64, _>::allocate_with_signals(&fabric, 0, 64, 2)?;
-    /// window.lock_all()?.target(0)?.put_signal(3, &[1.5], 1, 1)?; // data, then the news of it
-    /// assert_eq!(window.signals().wait_until(1, |news| news == 1)?, 1);
-    /// assert_eq!(window.local().get(3)?, 1.5);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn allocate_with_signals(fabric: &F, id: u32, len: usize, signals: usize) -> Result<Self, Error> {
-        let (rank, ranks) = (fabric.rank(), fabric.size());
-        let bytes = match size_of::<T>() {
-            0 => Err("its elements have no size"),
-            _ if align_of::<T>() > 64 => Err("its elements are aligned to more than a cache line"),
-            size => len.checked_mul(size).ok_or("too many bytes"),
-        };
-        let failed = |source| match source {
-            SegmentError::Size(why) => Error::Size { window: id, len, element: size_of::<T>(), why },
-            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
-        };
-        // Ranks must make the same window, of the same elements.
-        let what = [u64::from(id), size_of::<T>() as u64];
-        let words = Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks);
-        let size = bytes.map(|bytes| Size { bytes, signals });
-        let data = Arc::new(Segment::allocate(fabric, what, words, size).map_err(failed)?);
-        let lock = PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank, source })?;
-        tracing::debug!(window = id, rank, len, element = size_of::<T>(), signals, "window allocated");
-        let barrier = Barrier::new(ranks, Places::words(ranks));
-        let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
-        Ok(Window { core: Core { id, data, element: PhantomData }, lock, barrier, pscw, asked: 0 })
-    }
-
     /// The number of the window, in the order in which the job made them; errors name it.
     pub fn id(&self) -> u32 {
         self.core.id
@@ -123,7 +85,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// This rank's own part. No epoch is needed; what others put is seen once a synchronisation orders it.
     pub fn local(&self) -> Local<'_, T, F> {
-        Local { core: &self.core }
+        Local::new(&self.core)
     }
 
     /// This rank's own signal words. No epoch is needed.
@@ -134,6 +96,24 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// What this rank did on the window so far.
     pub fn counters(&self) -> Counters {
         self.core.data.tally.read()
+    }
+
+    /// Orders this rank's loads and stores of memory that it shares with others, before this call and after: for those
+    /// that tell each other by means of their own that data is there. No remote operation; epochs, fences and signals
+    /// need none of it.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// window.local().set(0, 1)?;
+    /// window.sync();
+    /// // ... send a message: the data is there
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sync(&self) {
+        fence(SeqCst);
+        self.core.checks.synchronised(&self.core.data.tally);
     }
 
     /// Opens an access epoch that has `target` to itself; waits, without remote operations, behind those that asked
@@ -170,16 +150,52 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     #[inline(always)]
     fn lock(&mut self, rank: Rank, mode: Mode) -> Result<LockEpoch<'_, T, F>, Error> {
         let target = Target::new(&self.core, rank)?;
+        self.core.checks.synchronised(&self.core.data.tally);
         match self.lock.acquire_mut(rank, mode) {
             Ok(ahead) => {
                 self.core.data.tally.locks.bump();
                 if ahead != Ahead::default() {
                     waited(self.core.id, rank, mode, ahead);
                 }
-                Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead))
+                Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead, true))
             }
             Err(source) => Err(self.core.lock_error_at(rank, source)),
         }
+    }
+
+    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared), with assertions:
+    /// [`Assert::NOCHECK`] takes no lock, and costs nothing but a flush at the end.
+    ///
+    /// # Errors
+    /// As those; [`Error::Assertion`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::{Assert, Mode};
+    /// let epoch = window.lock_with(0, Mode::Exclusive, Assert::NOCHECK)?; // nobody else can want it now
+    /// epoch.put(0, &[1])?;
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lock_with(&mut self, target: Rank, mode: Mode, asserted: Assert) -> Result<LockEpoch<'_, T, F>, Error> {
+        self.core.known("lock", asserted, Assert::LOCK)?;
+        if asserted.is_empty() {
+            return self.lock(target, mode);
+        }
+        if cfg!(debug_assertions) {
+            let id = self.core.id;
+            let rank = self.core.data.fabric.rank();
+            let epoch = self.lock(target, mode)?;
+            return match epoch.ahead() == Ahead::default() {
+                true => Ok(epoch),
+                false => epoch.unlock().and(Err(nocheck(id, rank, "lock"))),
+            };
+        }
+        self.core.checks.synchronised(&self.core.data.tally);
+        let opened = Target::new(&self.core, target)?;
+        Ok(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), false))
     }
 
     /// Opens an access epoch on all ranks, shared, with all requests in flight at once: 1 fetch-and-add for each
@@ -199,9 +215,44 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_all(&mut self) -> Result<LockAllEpoch<'_, T, F>, Error> {
+        self.core.checks.synchronised(&self.core.data.tally);
         self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;
         self.core.data.tally.locks.add(self.core.data.remotes.len() as u64);
-        Ok(LockAllEpoch::new(&self.core, &mut self.lock))
+        Ok(LockAllEpoch::new(&self.core, &mut self.lock, true))
+    }
+
+    /// [`lock_all`](Self::lock_all), with assertions as [`lock_with`](Self::lock_with).
+    ///
+    /// # Errors
+    /// As those.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Assert;
+    /// let epoch = window.lock_all_with(Assert::NOCHECK)?; // nobody ever locks exclusively
+    /// epoch.target(0)?.put(0, &[1])?;
+    /// epoch.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lock_all_with(&mut self, asserted: Assert) -> Result<LockAllEpoch<'_, T, F>, Error> {
+        self.core.known("lock_all", asserted, Assert::LOCK)?;
+        if asserted.is_empty() {
+            return self.lock_all();
+        }
+        if cfg!(debug_assertions) {
+            let tally = &self.core.data.tally;
+            let (id, rank, before) = (self.core.id, self.core.data.fabric.rank(), tally.word_cas.get());
+            let epoch = self.lock_all()?;
+            // Free locks take an add each, and nothing else.
+            return match epoch.waited_since(before) {
+                false => Ok(epoch),
+                true => epoch.unlock().and(Err(nocheck(id, rank, "lock_all"))),
+            };
+        }
+        self.core.checks.synchronised(&self.core.data.tally);
+        Ok(LockAllEpoch::new(&self.core, &mut self.lock, false))
     }
 
     /// Opens an exposure epoch: the ranks of `origins` may access this rank's part in the access epochs that their
@@ -223,8 +274,43 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn post(&mut self, origins: &[Rank]) -> Result<(), Error> {
-        let posted = self.pscw.post(&self.core.data, origins);
-        posted.map_err(|source| self.core.sync_error("post", source))
+        self.post_with(origins, Assert::empty())
+    }
+
+    /// [`post`](Self::post), with assertions.
+    ///
+    /// # Errors
+    /// As `post`; [`Error::Assertion`], and nothing is posted.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Assert;
+    /// window.post_with(&[0], Assert::NOCHECK | Assert::NOSTORE)?;
+    /// // ... a barrier: everyone has posted ...
+    /// let epoch = window.start_with(&[0], Assert::NOCHECK)?; // so this need not ask
+    /// epoch.complete()?;
+    /// window.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn post_with(&mut self, origins: &[Rank], asserted: Assert) -> Result<(), Error> {
+        let core = &self.core;
+        core.known("post", asserted, Assert::POST)?;
+        if cfg!(debug_assertions) {
+            core.check_past("post", asserted)?;
+            core.check_noput("post")?;
+            if asserted.contains(Assert::NOPUT) {
+                core.promise_noput()?;
+            }
+            core.checks.synchronised(&core.data.tally);
+        }
+        let unchecked = asserted.contains(Assert::NOCHECK) && !cfg!(debug_assertions);
+        let posted = match unchecked {
+            true => self.pscw.post_unseen(origins),
+            false => self.pscw.post(&core.data, origins),
+        };
+        posted.map_err(|source| core.sync_error("post", source))
     }
 
     /// Opens an access epoch to `targets`, once each of them has posted to this rank. No remote operation.
@@ -235,9 +321,30 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Examples
     /// See [`post`](Self::post).
     pub fn start(&mut self, targets: &[Rank]) -> Result<AccessEpoch<'_, T, F>, Error> {
-        let started = self.pscw.start(&self.core.data, targets);
-        started.map_err(|source| self.core.sync_error("start", source))?;
-        Ok(AccessEpoch::new(&self.core, &mut self.pscw))
+        self.start_with(targets, Assert::empty())
+    }
+
+    /// [`start`](Self::start), with assertions.
+    ///
+    /// # Errors
+    /// As `start`; [`Error::Assertion`].
+    ///
+    /// # Examples
+    /// See [`post_with`](Self::post_with).
+    pub fn start_with(&mut self, targets: &[Rank], asserted: Assert) -> Result<AccessEpoch<'_, T, F>, Error> {
+        let core = &self.core;
+        core.known("start", asserted, Assert::START)?;
+        core.checks.synchronised(&core.data.tally);
+        let started = match asserted.contains(Assert::NOCHECK) {
+            true if cfg!(debug_assertions) => match self.pscw.posted(&core.data, targets) {
+                Ok(false) => return Err(core.wrong("start", Assert::NOCHECK, "a target has not posted yet")),
+                asked => asked.and_then(|_| self.pscw.start(&core.data, targets)),
+            },
+            true => self.pscw.start_unseen(targets),
+            false => self.pscw.start(&core.data, targets),
+        };
+        started.map_err(|source| core.sync_error("start", source))?;
+        Ok(AccessEpoch::new(core, &mut self.pscw))
     }
 
     /// Ends the exposure epoch, once every origin has completed: what they put is here. No remote operation.
@@ -248,7 +355,14 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Examples
     /// See [`post`](Self::post).
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.pscw.wait(&self.core.data).map_err(|source| self.core.sync_error("wait", source))
+        self.pscw.wait(&self.core.data).map_err(|source| self.core.sync_error("wait", source))?;
+        self.waited("wait")
+    }
+
+    /// An exposure epoch has ended.
+    fn waited(&self, call: &'static str) -> Result<(), Error> {
+        self.core.checks.synchronised(&self.core.data.tally);
+        if cfg!(debug_assertions) { self.core.check_noput(call) } else { Ok(()) }
     }
 
     /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
@@ -280,7 +394,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 tested = self.pscw.test(&self.core.data).and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
             }
         }
-        tested.map_err(|source| self.core.sync_error("test", source))
+        match tested {
+            Ok(true) => self.waited("test").map(|()| true),
+            Ok(false) => Ok(false),
+            Err(source) => Err(self.core.sync_error("test", source)),
+        }
     }
 
     /// Collective: ends the epoch of the last fence, if any, and opens the next: what any rank put before is visible
@@ -300,10 +418,37 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fence(&mut self) -> Result<FenceEpoch<'_, T, F>, Error> {
-        self.core.order_all()?;
-        self.barrier.wait(&self.core.data).map_err(|source| self.core.sync_error("fence", source))?;
-        self.core.data.tally.fences.bump();
-        Ok(FenceEpoch { core: &self.core })
+        self.fence_with(Assert::empty())
+    }
+
+    /// [`fence`](Self::fence), with assertions.
+    ///
+    /// # Errors
+    /// As `fence`; [`Error::Assertion`], after everybody has called.
+    ///
+    /// # Examples
+    /// See [`Assert`].
+    #[inline]
+    pub fn fence_with(&mut self, asserted: Assert) -> Result<FenceEpoch<'_, T, F>, Error> {
+        let core = &self.core;
+        let asserts = core.known("fence", asserted, Assert::FENCE).and_then(|()| match cfg!(debug_assertions) {
+            true => core.check_past("fence", asserted).and_then(|()| core.check_noput("fence")),
+            false => Ok(()),
+        });
+        if !asserted.contains(Assert::NOPRECEDE) {
+            core.order_all()?;
+        }
+        self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source))?;
+        core.data.tally.fences.bump();
+        // Not sooner: the others are in the barrier.
+        asserts?;
+        if cfg!(debug_assertions) {
+            core.checks.synchronised(&core.data.tally);
+            if asserted.contains(Assert::NOPUT) {
+                core.promise_noput()?;
+            }
+        }
+        Ok(FenceEpoch { core, asserted })
     }
 }
 
@@ -312,7 +457,27 @@ fn waited(window: u32, target: Rank, mode: Mode, ahead: Ahead) {
     tracing::trace!(window, target, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
 }
 
+#[cold]
+fn nocheck(window: u32, rank: Rank, call: &'static str) -> Error {
+    let why = "another rank holds the lock, or wants it";
+    Error::Assertion { window, rank, call, asserted: Assert::NOCHECK, why }
+}
+
 impl<T, F: Fabric> Core<T, F> {
+    /// [`Target::flush`], of one or of all.
+    pub fn flush(&self, rank: Rank) -> Result<(), Error> {
+        let data = &self.data;
+        data.tally.flushes.bump();
+        data.fabric.flush(&data.remotes[rank]).map_err(|source| Error::Fabric { window: self.id, rank, source })
+    }
+
+    pub fn flush_all(&self) -> Result<(), Error> {
+        let data = &self.data;
+        data.tally.flushes.add(data.remotes.len() as u64);
+        let flushed = data.fabric.flush_all(&data.remotes);
+        flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
+    }
+
     /// What this rank put at another will be seen before any later verb of it.
     #[inline(always)]
     pub fn order(&self, rank: Rank) -> Result<(), Error> {

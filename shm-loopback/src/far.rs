@@ -1,0 +1,86 @@
+//! Memory that another process had before there was a window on it: no mapping leads there, but the kernel copies between
+//! two processes.
+
+use crate::system;
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
+use rustix::process::PTracer;
+use std::io::{IoSlice, IoSliceMut};
+use transom_locks::Rank;
+use transom_windows::FabricError;
+
+/// Where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Far {
+    pub rank: Rank,
+    pub pid: u32,
+    pub start: u64,
+    pub bytes: usize,
+}
+
+/// What the kernel cannot do there.
+pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
+    what: "memory that the program lent to the window (create) takes no atomics on one machine: the kernel only copies \
+           between processes; allocate the window for that",
+};
+
+/// Allows the ranks of this job to reach this process's memory, where the system (Yama) asks for that: the processes that
+/// this one's parent started, the launcher, and no others.
+pub(crate) fn admit() {
+    // Without Yama there is nothing to allow; and whoever is refused in the end says so.
+    let parent = rustix::process::getppid().map_or(PTracer::Any, PTracer::ProcessID);
+    let _ = rustix::process::set_ptracer(parent);
+}
+
+impl Far {
+    pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.copy(offset, source.len(), |done, remote| {
+            process_vm_writev(self.pid(), &[IoSlice::new(&source[done..])], &[remote])
+        })
+    }
+
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.copy(offset, into.len(), |done, remote| {
+            process_vm_readv(self.pid(), &mut [IoSliceMut::new(&mut into[done..])], &[remote])
+        })
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.pid as i32)
+    }
+
+    /// Calls `part` for what is left until nothing is: the kernel may stop early, at the end of a page.
+    fn copy(
+        &self,
+        offset: usize,
+        len: usize,
+        mut part: impl FnMut(usize, RemoteIoVec) -> Result<usize, Errno>,
+    ) -> Result<(), FabricError> {
+        if offset > self.bytes || len > self.bytes - offset {
+            return Err(FabricError::OutOfBounds { offset, len, size: self.bytes });
+        }
+        let mut done = 0;
+        while done < len {
+            let base = self.start as usize + offset + done;
+            match part(done, RemoteIoVec { base, len: len - done }) {
+                Ok(0) | Err(Errno::EFAULT) => {
+                    let why = format!("process {} has no memory at {base:#x}", self.pid);
+                    return Err(FabricError::BadKey { rank: self.rank, why, source: None });
+                }
+                Ok(some) => done += some,
+                Err(Errno::ESRCH) => return Err(FabricError::PeerDied { rank: self.rank }),
+                Err(Errno::EPERM) => {
+                    let why = format!(
+                        "copying between processes is not allowed for process {} (rank {}); see ptrace_scope in the \
+                         manual of ptrace, or allocate the window instead of lending it memory",
+                        self.pid, self.rank
+                    );
+                    return Err(system(why, Errno::EPERM.into()));
+                }
+                Err(errno) => return Err(system(format!("copying to or from process {}", self.pid), errno.into())),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! Memory that a rank attaches to a window after it was made, and detaches again.
+//!
+//! Each window has slots for that, one word each, zero or the number of what is attached there. A number is never used
+//! again, and whoever wants to access the memory reads the slot's word first: so what is stale is an error. An access
+//! that is under way while its owner detaches reaches memory that nobody reads any more.
+
+use crate::window::Core;
+use crate::{Error, Fabric, FabricError, Window};
+use bytemuck::{Pod, Zeroable};
+use std::sync::Arc;
+use transom_locks::Rank;
+
+/// Bytes of a provider's key that an address has room for.
+const KEY: usize = 32;
+
+/// What leads to memory that a rank attached: plain data, to be put into windows and sent as the program likes. What it says
+/// is checked when it is used.
+///
+/// # Examples
+/// See [`Window::attach`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Address {
+    rank: u32,
+    slot: u32,
+    number: u64,
+    len: u64,
+    key_bytes: u64,
+    key: [u8; KEY],
+}
+
+impl Address {
+    /// The rank that attached it.
+    pub fn rank(&self) -> Rank {
+        self.rank as Rank
+    }
+
+    /// How many elements it is.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Memory that a rank attached, within reach of this one.
+///
+/// # Examples
+/// See [`Window::attach`].
+pub struct Attached<F: Fabric> {
+    pub(crate) remote: F::Remote,
+    pub(crate) address: Address,
+    /// Of the window.
+    data: Arc<crate::segment::Segment<F>>,
+}
+
+impl<F: Fabric> Attached<F> {
+    /// Where it is.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether `core`'s window still has it, at `rank` if one is given.
+    pub(crate) fn check<T: Pod>(&self, core: &Core<T, F>, rank: Option<Rank>) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.data, &core.data) || rank.is_some_and(|rank| rank != self.address.rank()) {
+            return Err(core.not_here(&self.address));
+        }
+        core.still_attached(&self.address)
+    }
+}
+
+/// A slot that holds something.
+pub(crate) struct Held<F: Fabric> {
+    region: F::Region,
+    address: Address,
+}
+
+impl<T: Pod, F: Fabric> Window<T, F> {
+    /// Attaches `len` zeroed elements at this rank, and returns what leads others to them. Not collective. On a window
+    /// made with slots, see [`Flavor::Dynamic`](crate::Flavor::Dynamic).
+    ///
+    /// # Errors
+    /// [`Error::NoSlot`] if all are taken; [`Error::Size`]; [`Error::Fabric`] if there is no memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// use transom_windows::{Error, Flavor, Window};
+    /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Dynamic { slots: 4 }, 0)?;
+    /// let address = window.attach(100)?; // tell it to whom you like
+    ///
+    /// let memory = window.reach(&address)?; // at any rank
+    /// window.lock_shared(address.rank())?.attached(&memory)?.put(99, &[7])?;
+    /// assert_eq!(window.local().attached(&address)?.get(99)?, 7);
+    ///
+    /// window.detach(&address)?;
+    /// let epoch = window.lock_shared(address.rank())?;
+    /// assert!(matches!(epoch.attached(&memory), Err(Error::Detached { .. })));
+    /// # drop(epoch);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn attach(&mut self, len: usize) -> Result<Address, Error> {
+        let core = &mut self.core;
+        let (window, rank, element) = (core.id, core.data.fabric.rank(), size_of::<T>());
+        let Some(slot) = core.attached.iter().position(Option::is_none) else {
+            return Err(Error::NoSlot { window, rank, slots: core.attached.len() });
+        };
+        let bytes = len.checked_mul(element).filter(|&bytes| bytes <= isize::MAX as usize / 2);
+        let bytes = bytes.ok_or(Error::Size { window, len, element, why: "too many bytes" })?;
+        let failed = |source| Error::Fabric { window, rank, source };
+        // Atomics reach whole words.
+        let (region, key) = core.data.fabric.allocate(bytes.next_multiple_of(8)).map_err(failed)?;
+        core.numbers += 1;
+        let (number, key_bytes) = (core.numbers, key.len() as u64);
+        let mut address =
+            Address { rank: rank as u32, slot: slot as u32, number, len: len as u64, key_bytes, key: [0; KEY] };
+        let long = FabricError::Misuse { why: format!("a key of {} bytes does not fit an address", key.len()) };
+        address.key.get_mut(..key.len()).ok_or(failed(long))?.copy_from_slice(&key);
+        core.say(slot, number)?;
+        core.attached[slot] = Some(Held { region, address });
+        tracing::debug!(window, rank, slot, number, len, "memory attached");
+        Ok(address)
+    }
+
+    /// Ends what [`attach`](Self::attach) began: from now on the address leads nowhere.
+    ///
+    /// # Errors
+    /// [`Error::NotHere`] if another rank attached it; [`Error::Detached`] if it has been detached before.
+    ///
+    /// # Examples
+    /// See [`attach`](Self::attach).
+    pub fn detach(&mut self, address: &Address) -> Result<(), Error> {
+        self.core.attached_here(address)?;
+        let slot = address.slot as usize;
+        self.core.say(slot, 0)?;
+        self.core.attached[slot] = None;
+        tracing::debug!(window = self.core.id, slot, number = address.number, "memory detached");
+        Ok(())
+    }
+
+    /// Makes attached memory reachable from this rank: on one machine it is mapped, over a network nothing is done. 1
+    /// read.
+    ///
+    /// # Errors
+    /// [`Error::Detached`] if it has been detached; [`Error::NotHere`] if the address is not of this window;
+    /// [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`attach`](Self::attach).
+    pub fn reach(&self, address: &Address) -> Result<Attached<F>, Error> {
+        let (core, rank) = (&self.core, address.rank());
+        core.still_attached(address)?;
+        let bytes = address.len().checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize / 2);
+        let key = address.key.get(..address.key_bytes as usize);
+        let (bytes, key) = bytes.zip(key).ok_or_else(|| core.not_here(address))?;
+        match core.data.fabric.attach(rank, key, bytes.next_multiple_of(8)) {
+            Ok(remote) => Ok(Attached { remote, address: *address, data: core.data.clone() }),
+            // It may have gone in between.
+            Err(source) => core.still_attached(address).and(Err(Error::Fabric { window: core.id, rank, source })),
+        }
+    }
+}
+
+impl<T: Pod, F: Fabric> Core<T, F> {
+    /// Whether the owner of an address still exposes it, as its slot says.
+    fn still_attached(&self, address: &Address) -> Result<(), Error> {
+        let (rank, slot) = (address.rank(), address.slot as usize);
+        let remote = self.data.remotes.get(rank).ok_or_else(|| self.no_such_rank(rank))?;
+        if slot >= self.data.sizes[rank].slots {
+            return Err(self.not_here(address));
+        }
+        let mut number = [0; 8];
+        let read = self.data.fabric.get(remote, self.data.slot_offset(rank, slot), &mut number);
+        read.map_err(|source| Error::Fabric { window: self.id, rank, source })?;
+        if u64::from_ne_bytes(number) == address.number && address.number != 0 {
+            Ok(())
+        } else {
+            Err(Error::Detached { window: self.id, rank, slot })
+        }
+    }
+
+    /// The region that an address of this rank leads to.
+    pub(crate) fn attached_here(&self, address: &Address) -> Result<&F::Region, Error> {
+        let (rank, slot) = (address.rank(), address.slot as usize);
+        if rank != self.data.fabric.rank() || slot >= self.attached.len() {
+            return Err(self.not_here(address));
+        }
+        match &self.attached[slot] {
+            Some(held) if held.address == *address => Ok(&held.region),
+            _ => Err(Error::Detached { window: self.id, rank, slot }),
+        }
+    }
+
+    /// Writes a word of this rank's slots.
+    fn say(&self, slot: usize, number: u64) -> Result<(), Error> {
+        let (data, rank) = (&self.data, self.data.fabric.rank());
+        let said = data.fabric.post(&data.remotes[rank], data.slot_offset(rank, slot), number);
+        said.map_err(|source| Error::Fabric { window: self.id, rank, source })
+    }
+
+    #[cold]
+    fn not_here(&self, address: &Address) -> Error {
+        Error::NotHere { window: self.id, rank: address.rank(), slot: address.slot as usize }
+    }
+}

@@ -1,0 +1,126 @@
+//! Making windows and freeing them: what memory they expose.
+
+use crate::own_memory::Lent;
+use crate::segment::{Segment, SegmentError, Size};
+use crate::window::{Core, Window};
+use crate::{Error, Fabric};
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use transom_locks::{Barrier, PassiveLock, Places, Pscw};
+
+/// The memory that a window exposes at a rank. All ranks name the same flavour; sizes may differ, zero included.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// use transom_windows::{Flavor, Window};
+/// let mut window = Window::new(&fabric, 0, Flavor::Create(vec![1.0, 2.0]), 0)?;
+/// assert_eq!(window.lock_shared(0)?.get_one(1)?, 2.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub enum Flavor<T> {
+    /// Zeroed elements that the window allocates.
+    Allocate {
+        /// How many.
+        len: usize,
+    },
+    /// As `Allocate`, at ranks that all share memory, so that each reaches every part by its own loads and stores:
+    /// [`Local::of`](crate::Local::of). An error if some do not.
+    Shared {
+        /// How many.
+        len: usize,
+    },
+    /// Elements that the program has already; it gets them back by [`Window::free`]. If it drops the window instead,
+    /// their memory is leaked: others may still be writing to it.
+    ///
+    /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, a system call
+    /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap are
+    /// [`FabricError::Unsupported`](crate::FabricError::Unsupported). Signals and locks are as ever.
+    Create(Vec<T>),
+    /// No elements yet, and room to attach memory later: [`Window::attach`].
+    Dynamic {
+        /// How many pieces can be attached at a time, 8 bytes for each.
+        slots: usize,
+    },
+}
+
+impl<T: Pod, F: Fabric> Window<T, F> {
+    /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank. `id`
+    /// names it in errors.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn allocate(fabric: &F, id: u32, len: usize) -> Result<Self, Error> {
+        Self::new(fabric, id, Flavor::Allocate { len }, 0)
+    }
+
+    /// Collective: a window of some flavour, and `signals` signal words at this rank, for
+    /// [`put_signal`](crate::Target::put_signal): 8 bytes for each.
+    ///
+    /// # Errors
+    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Lock`] for more ranks than a lock
+    /// can have; [`Error::NotShared`]; [`Error::Fabric`] if there is no memory, here or elsewhere.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// use transom_windows::{Flavor, Window};
+    /// let mut window = Window::<f64, _>::new(&fabric, 0, Flavor::Allocate { len: 64 }, 2)?;
+    /// window.lock_all()?.target(0)?.put_signal(3, &[1.5], 1, 1)?; // data, then the news of it
+    /// assert_eq!(window.signals().wait_until(1, |news| news == 1)?, 1);
+    /// assert_eq!(window.local().get(3)?, 1.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(fabric: &F, id: u32, flavor: Flavor<T>, signals: usize) -> Result<Self, Error> {
+        let (rank, ranks, element) = (fabric.rank(), fabric.size(), size_of::<T>());
+        let (kind, len, slots, mine) = match flavor {
+            Flavor::Allocate { len } => (0, len, 0, None),
+            Flavor::Shared { len } => (SHARED, len, 0, None),
+            Flavor::Create(elements) => (2, elements.len(), 0, Some(elements)),
+            Flavor::Dynamic { slots } => (3, 0, slots, None),
+        };
+        let bytes = match element {
+            0 => Err("its elements have no size"),
+            _ if align_of::<T>() > 64 => Err("its elements are aligned to more than a cache line"),
+            _ => len.checked_mul(element).ok_or("too many bytes"),
+        };
+        let size = bytes.map(|bytes| Size { bytes, own: mine.is_some(), signals, slots });
+        let (lent, own) = mine.map(Lent::new).unzip();
+        let failed = |source| match source {
+            SegmentError::Size(why) => Error::Size { window: id, len, element, why },
+            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
+        };
+        // Ranks must make the same window, of the same elements.
+        let what = [u64::from(id), element as u64, kind];
+        let words = Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks);
+        let data = Arc::new(Segment::allocate(fabric, what, words, size, own).map_err(failed)?);
+        let apart = data.remotes.iter().position(|remote| !fabric.is_shared(remote));
+        if let Some(rank) = apart.filter(|_| kind == SHARED) {
+            return Err(Error::NotShared { window: id, rank });
+        }
+        let lock = PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank, source })?;
+        tracing::debug!(window = id, rank, len, element, signals, slots, kind, "window made");
+        let barrier = Barrier::new(ranks, Places::words(ranks));
+        let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
+        let attached = std::iter::repeat_with(|| None).take(slots).collect();
+        let core = Core { id, data, attached, numbers: 0, checks: Default::default(), element: PhantomData };
+        Ok(Window { core, lock, barrier, pscw, lent, asked: 0 })
+    }
+
+    /// Collective: ends the window once every rank has called, and gives back the elements that the program lent it
+    /// ([`Flavor::Create`]), as others left them; of other flavours nothing. ceil(log2 ranks) posts.
+    ///
+    /// # Errors
+    /// [`Error::Sync`] if a rank died or left; what was lent is then leaked.
+    ///
+    /// # Examples
+    /// See [`Flavor::Create`].
+    pub fn free(mut self) -> Result<Vec<T>, Error> {
+        self.fence()?;
+        Ok(self.lent.take().map(Lent::take_back).unwrap_or_default())
+    }
+}
+
+const SHARED: u64 = 1;
