@@ -10,7 +10,7 @@
 use crate::bell::{self, Patience};
 use crate::memory::{HEADER, Memory, View};
 use crate::{copy, system};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,6 +26,8 @@ const TOP: usize = 64;
 const MAILBOX: usize = 512;
 /// The longest message of an exchange: a length beyond it is not ours.
 const LONGEST: u64 = 1 << 24;
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// A rank's status: not yet there, there, or gone after saying so.
 const JOINING: u64 = 0;
@@ -173,6 +175,16 @@ impl Control {
         }
     }
 
+    /// An error if the process of `rank` has ended. Of ranks that are threads none has.
+    pub fn ended(&self, rank: Rank) -> Result<(), FabricError> {
+        let Some(process) = self.processes.get().and_then(|processes| processes.get(rank)) else { return Ok(()) };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&NOW)) {
+            Ok(0) | Err(_) => Ok(()),
+            Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
+            Ok(_) => Err(FabricError::PeerDied { rank }),
+        }
+    }
+
     /// The first rank that died. Noticing it tells all others.
     fn dead(&self, me: Rank) -> Option<Rank> {
         if let Some(rank) = self.failed() {
@@ -180,7 +192,7 @@ impl Control {
         }
         let processes = self.processes.get()?;
         let mut polled: Vec<_> = processes.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        if poll(&mut polled, Some(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0) == 0 {
+        if poll(&mut polled, Some(&NOW)).unwrap_or(0) == 0 {
             return None;
         }
         let ended = |rank: &Rank| !polled[*rank].revents().is_empty() && !self.has_left(*rank);

@@ -307,21 +307,21 @@ pub struct Reading {
 impl Loopback {
     #[cold]
     #[inline(never)]
-    fn put_far(&self, to: &View, offset: usize, source: &[u8], outside: FabricError) -> Result<(), FabricError> {
-        self.far_alive(to, outside)?.write(offset, source)
+    fn put_far(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.far_alive(to, offset, source.len())?.write(offset, source)
     }
 
     #[cold]
     #[inline(never)]
-    fn get_far(&self, from: &View, offset: usize, into: &mut [u8], outside: FabricError) -> Result<(), FabricError> {
-        self.far_alive(from, outside)?.read(offset, into)
+    fn get_far(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.far_alive(from, offset, into.len())?.read(offset, into)
     }
 
     /// The memory that a view without bytes leads to, of a process that is still there: another may have its number
     /// later.
-    fn far_alive<'v>(&self, view: &'v View, outside: FabricError) -> Result<&'v Far, FabricError> {
-        let far = view.far().ok_or(outside)?;
-        self.0.control.vain(self.0.rank, Awaited::Rank(far.rank))?;
+    fn far_alive<'v>(&self, view: &'v View, offset: usize, len: usize) -> Result<&'v Far, FabricError> {
+        let far = view.far().ok_or(FabricError::OutOfBounds { offset, len, size: view.len() })?;
+        self.0.control.ended(far.rank)?;
         Ok(far)
     }
 }
@@ -385,10 +385,7 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn put(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
-        let shared = match to.bytes(offset, source.len()) {
-            Ok(shared) => shared,
-            Err(outside) => return self.put_far(to, offset, source, outside),
-        };
+        let Some(shared) = to.address(offset, source.len()) else { return self.put_far(to, offset, source) };
         // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
         unsafe { copy::to_shared(shared, source) };
         Ok(())
@@ -396,10 +393,7 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        let shared = match from.bytes(offset, into.len()) {
-            Ok(shared) => shared,
-            Err(outside) => return self.get_far(from, offset, into, outside),
-        };
+        let Some(shared) = from.address(offset, into.len()) else { return self.get_far(from, offset, into) };
         // SAFETY: as for `put`.
         unsafe { copy::from_shared(shared, into) };
         Ok(())

@@ -264,12 +264,17 @@ impl View {
 
     /// The address of `len` bytes from `offset` on, if they are inside.
     #[inline(always)]
+    pub(crate) fn address(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        // SAFETY: inside the view, as just checked.
+        (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
+    }
+
+    /// [`address`](Self::address), or why there is none.
+    #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Result<*mut u8, FabricError> {
-        if offset <= self.len && len <= self.len - offset {
-            // SAFETY: inside the view, as just checked.
-            Ok(unsafe { self.start.add(offset).as_ptr() })
-        } else {
-            Err(FabricError::OutOfBounds { offset, len, size: self.len })
+        match self.address(offset, len) {
+            Some(address) => Ok(address),
+            None => Err(FabricError::OutOfBounds { offset, len, size: self.len }),
         }
     }
 

@@ -294,6 +294,14 @@ impl<T: Pod, F: Fabric> Held<'_, T, F> {
                     Err(source) => ordered.and(Err(self.core.lock_error_at(target, source))),
                 }
             }
+            What::Nothing => Ok(()),
+            more => self.release_more(more),
+        }
+    }
+
+    #[inline(never)]
+    fn release_more(&mut self, what: What) -> Result<(), Error> {
+        match what {
             What::All => {
                 let ordered = self.core.order_all();
                 let released = self.lock.release_all_mut();
@@ -302,7 +310,7 @@ impl<T: Pod, F: Fabric> Held<'_, T, F> {
             // No verb follows by which others would see the rest.
             What::Asserted(target) => self.core.flush(target),
             What::AllAsserted => self.core.flush_all(),
-            What::Nothing => Ok(()),
+            What::One(_) | What::Nothing => Ok(()),
         }
     }
 }
