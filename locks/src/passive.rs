@@ -1,7 +1,7 @@
 //! The passive lock as a program uses it: one lock at each rank, shared or exclusive, granted in the order asked for.
 
 use crate::primitive::{Condvar, Mutex, MutexGuard, ThreadId, current};
-use crate::seat::Settled;
+use crate::seat::{Hold, Settled};
 use crate::{Ahead, Error, Places, Rank, Seat, Word, Words};
 use std::ops::Range;
 
@@ -242,9 +242,9 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
         for target in targets.clone() {
             let (words, places, seat) = self.parts(target)?;
             pending.push(match seat.leave(target)? {
-                Some(grant) => Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?)),
-                None => {
-                    seat.finish_exclusive(words, places, target)?;
+                Hold::Shared(grant) => Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?)),
+                Hold::Exclusive(before) => {
+                    seat.finish_exclusive(words, places, target, before)?;
                     None
                 }
             });

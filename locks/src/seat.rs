@@ -111,11 +111,18 @@ pub struct Ahead {
     pub readers: u64,
 }
 
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Hold {
+    /// After the exclusive request of this rank + 1, or of none. (A narrow type, for a small seat.)
+    Exclusive(u32),
+    Shared(Grant),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Held {
     Nothing,
-    Exclusive,
-    Shared(Grant),
+    In(Hold),
     /// A call failed midway: what the queue holds of this rank is unknown.
     Broken,
 }
@@ -166,7 +173,7 @@ impl<const C: u32> Seat<C> {
 
     /// Whether this rank holds the lock.
     pub fn is_held(&self) -> bool {
-        matches!(self.held, Held::Exclusive | Held::Shared(_))
+        matches!(self.held, Held::In(_))
     }
 
     /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
@@ -199,7 +206,7 @@ impl<const C: u32> Seat<C> {
         if ahead != Ahead::default() {
             Self::wait_for_turn(words, places, target, ahead)?;
         }
-        self.held = Held::Exclusive;
+        self.held = Held::In(Hold::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1)));
         Ok(ahead)
     }
 
@@ -213,7 +220,8 @@ impl<const C: u32> Seat<C> {
         }
         if let Some(tail) = ahead.exclusive {
             words.post(places.node(tail, target, NEXT), next.pack())?;
-            let go = take_any(words, places.node(me, target, GO))?;
+            // Cleared when this rank lets go: nobody tells it anew before it asks anew.
+            let go = words.wait(places.node(me, target, GO).word, Awaited::Anyone, |go| go != 0)?;
             if go != ahead.readers + 1 {
                 return Err(Error::Corrupt { target, word: go });
             }
@@ -263,7 +271,7 @@ impl<const C: u32> Seat<C> {
             if found.crowded() {
                 self.renormalise(words, places, target)?;
             }
-            self.held = Held::Shared(Grant::Open);
+            self.held = Held::In(Hold::Shared(Grant::Open));
             return Ok(Settled::In(Ahead::default()));
         };
         Self::register(words, places, target, found, tail)
@@ -281,7 +289,7 @@ impl<const C: u32> Seat<C> {
             Settled::In(ahead) => Ok(ahead),
             Settled::Waiting(ahead) => {
                 let grant = take_any(words, places.node(words.rank(), target, GRANT))?;
-                self.held = Held::Shared(Grant::unpack(grant));
+                self.held = Held::In(Hold::Shared(Grant::unpack(grant)));
                 Ok(ahead)
             }
         }
@@ -322,8 +330,8 @@ impl<const C: u32> Seat<C> {
         Ok(())
     }
 
-    /// Lets go. Exclusive: 1 compare-and-swap (again for each request that came in between); with a successor 1 post
-    /// more, with `r` waiting readers `r` posts and `r/3` reads more. Shared: 1 fetch-and-add; 2 if an exclusive
+    /// Lets go. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the successor
+    /// has said that it is there; with a successor 1 post, with `r` waiting readers `r` posts and `r/3` reads more. Shared: 1 fetch-and-add; 2 if an exclusive
     /// request waits for the open group.
     ///
     /// # Errors
@@ -331,51 +339,74 @@ impl<const C: u32> Seat<C> {
     #[inline(always)]
     pub fn release<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<(), W> {
         match self.leave(target)? {
-            Some(grant) => {
+            Hold::Shared(grant) => {
                 let pending = Self::start_leaving::<W>(words, places, target, grant)?;
                 self.finish_leaving(words, places, target, grant, pending)?;
             }
-            None => self.finish_exclusive(words, places, target)?,
+            Hold::Exclusive(before) => self.finish_exclusive(words, places, target, before)?,
         }
         Ok(())
     }
 
     #[inline(always)]
-    pub(crate) fn finish_exclusive<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<(), W> {
+    pub(crate) fn finish_exclusive<W: Words>(
+        &mut self,
+        words: &W,
+        places: Places,
+        target: Rank,
+        before: u32,
+    ) -> Result<(), W> {
         let me = words.rank();
         let mut seen = Word::<C>(self.seen);
-        while seen.tail() == Some(me) {
+        // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
+        let mut next = words.wait(places.node(me, target, NEXT).word, Awaited::Anyone, |_| true)?;
+        while next == 0 && seen.tail() == Some(me) {
             let new = seen.without_exclusive();
             let found = words.cas(places.home(target), seen.0, new.0)?;
             if found == seen.0 {
-                self.seen = new.0;
                 if seen.arrived() > 0 {
                     Self::admit(words, places, target, seen.arrived(), Grant::Open)?;
                 }
-                self.held = Held::Nothing;
-                return Ok(());
+                return self.gone(words, places, target, before, new);
             }
             seen = Word(found);
         }
+        let guess = next != 0;
+        if !guess {
+            next = words.wait(places.node(me, target, NEXT).word, Awaited::Anyone, |next| next != 0)?;
+        }
+        let next = Self::hand_over(words, places, target, next)?;
+        if guess {
+            // A guess: where ranks take turns, the one that this one followed has asked again by now.
+            seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
+        }
+        self.gone(words, places, target, before, seen)
+    }
+
+    /// Clears what this rank was told, now that the next has been.
+    #[inline(always)]
+    fn gone<W: Words>(&mut self, words: &W, places: Places, target: Rank, before: u32, seen: Word<C>) -> Result<(), W> {
+        if before != 0 {
+            words.post(places.node(words.rank(), target, GO), 0)?;
+        }
         self.seen = seen.0;
-        Self::hand_over(words, places, target)?;
         self.held = Held::Nothing;
         Ok(())
     }
 
-    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come.
+    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come; returns it.
     #[cold]
-    fn hand_over<W: Words>(words: &W, places: Places, target: Rank) -> Result<(), W> {
-        let word = take_any(words, places.node(words.rank(), target, NEXT))?;
+    fn hand_over<W: Words>(words: &W, places: Places, target: Rank, word: u64) -> Result<Rank, W> {
         let next = Next::unpack(word);
         if next.rank >= words.ranks() || next.readers >= words.ranks() as u64 {
             return Err(Error::Corrupt { target, word });
         }
         words.post(places.node(next.rank, target, GO), next.readers + 1)?;
+        words.post(places.node(words.rank(), target, NEXT), 0)?;
         if next.readers > 0 {
             Self::admit(words, places, target, next.readers, Grant::Before(next.rank as u32))?;
         }
-        Ok(())
+        Ok(next.rank)
     }
 
     /// Grants `readers` registered readers, awaiting those that are about to register.
@@ -454,17 +485,17 @@ impl<const C: u32> Seat<C> {
         }
     }
 
-    /// The grant of a reader, nothing of an exclusive holder. Until the call succeeds the seat is broken.
+    /// How the lock is held that is now let go. Until the call succeeds the seat is broken.
     #[inline(always)]
-    pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<Option<Grant>, Error<E>> {
-        let grant = match self.held {
-            Held::Exclusive => None,
-            Held::Shared(grant) => Some(grant),
-            Held::Nothing => return Err(Error::NotLocked { target }),
-            Held::Broken => return Err(Error::Broken { target }),
-        };
-        self.held = Held::Broken;
-        Ok(grant)
+    pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<Hold, Error<E>> {
+        match std::mem::replace(&mut self.held, Held::Broken) {
+            Held::In(hold) => Ok(hold),
+            Held::Nothing => {
+                self.held = Held::Nothing;
+                Err(Error::NotLocked { target })
+            }
+            Held::Broken => Err(Error::Broken { target }),
+        }
     }
 }
 

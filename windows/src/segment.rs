@@ -157,11 +157,6 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Whether the elements are in memory of the program's own.
-    pub fn is_lent(&self) -> bool {
-        self.own.is_some()
-    }
-
     /// This rank's own.
     #[inline(always)]
     pub fn own_part(&self) -> (&F::Region, usize) {

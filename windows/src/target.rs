@@ -192,11 +192,6 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline(never)]
     pub(crate) fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
         match error {
-            // The elements are inside, as was checked before; the words around them need not be in memory that was lent.
-            FabricError::OutOfBounds { .. } if self.core.data.is_lent() => {
-                let source = FabricError::Unsupported { what: "atomics reach whole words of 8 bytes, not this memory" };
-                Error::Fabric { window: self.core.id, rank: self.rank, source }
-            }
             FabricError::OutOfBounds { .. } => self.outside(offset, len),
             source => Error::Fabric { window: self.core.id, rank: self.rank, source },
         }
