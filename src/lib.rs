@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+pub mod array;
 mod job;
 
+pub use array::{ArrayError, Distribution, GlobalArray, GlobalPtr};
 pub use job::launcher::{Failure, Launch, LaunchError, Outcome, Status};
 pub use job::variables;
 pub use job::{StartError, World, init, log_from_env, start, threads};

@@ -1,8 +1,8 @@
 //! Each thing that the facade re-exports is there and works, by its name here.
 
 use transom::{
-    Ahead, Atomic, Counters, Error, FabricError, GlobalMutex, GlobalRwLock, Launch, Op, Rank, Section, StartError,
-    Window, World,
+    Ahead, ArrayError, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr,
+    GlobalRwLock, Launch, Op, Rank, Section, StartError, Window, World,
 };
 
 #[test]
@@ -35,6 +35,22 @@ fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(*count.lock()?, 7);
         let limit: GlobalRwLock<f64> = world.rw_lock(0, 0.5)?;
         assert_eq!(*limit.read()?, 0.5);
+        Ok(())
+    })?
+    .into_iter()
+    .collect::<Result<(), _>>()?;
+    Ok(())
+}
+
+#[test]
+fn arrays_span_the_ranks() -> Result<(), Box<dyn std::error::Error>> {
+    transom::threads(2, |world| -> Result<(), ArrayError> {
+        let mut array: GlobalArray<i32> = world.array([10], Distribution::Cyclic)?;
+        let layout: transom::array::Layout<1> = *array.layout();
+        assert_eq!(layout.part_len(world.rank()), 5);
+        let last: GlobalPtr<i32> = array.ptr(9)?;
+        array.lock_all()?.fetch_and_op(last, Op::Sum, 1)?;
+        assert_eq!(array.fence()?.get_one(9)?, 2);
         Ok(())
     })?
     .into_iter()

@@ -1,5 +1,5 @@
 //! Blocked dense LU factorisation, the kernel of SPLASH-2 (Woo et al., ISCA 1995): contiguous blocks, dealt to a 2-D
-//! grid of ranks. Each rank holds its blocks in a window; the others fetch them by get under the passive lock, while
+//! grid of ranks, which is a global array in tiles. What others own is fetched by get under the passive lock, while
 //! the owner goes on computing.
 
 mod block;
@@ -9,7 +9,7 @@ use clap::Parser;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
-use transom::{Counters, Op, Rank, Window, World};
+use transom::{ArrayError, Counters, Distribution, GlobalArray, Op, Rank, World};
 
 /// Factors a dense n x n matrix as L U, without pivoting, and checks the result.
 ///
@@ -59,15 +59,14 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
-    let grid = Grid::new(world.size(), args.n, args.block)?;
-    let mut matrix = Matrix::new(&world, grid)?;
+    let mut matrix = Matrix::new(&world, args.n, args.block)?;
     matrix.fill()?;
 
-    matrix.window.fence()?;
-    let (before, begun) = (matrix.window.counters(), Instant::now());
+    matrix.array.fence()?;
+    let (before, begun) = (matrix.array.window().counters(), Instant::now());
     matrix.factor()?;
-    matrix.window.fence()?;
-    let (seconds, operations) = (begun.elapsed().as_secs_f64(), matrix.window.counters() - before);
+    matrix.array.fence()?;
+    let (seconds, operations) = (begun.elapsed().as_secs_f64(), matrix.array.window().counters() - before);
 
     let (residual, largest) = matrix.residual()?;
     let [residual, largest] = combine(&world, Op::Max, [residual, largest])?;
@@ -76,128 +75,97 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let mine = [gets, puts, locks, word_cas, word_adds, word_posts].map(|count| count as f64);
     let operations = combine(&world, Op::Sum, mine)?;
     if world.rank() == 0 {
-        report(args, grid, seconds, residual, operations);
+        report(args, matrix.array.layout().grid(), seconds, residual, operations);
     }
     Ok(residual <= 10.0)
 }
 
-/// Who owns which block: rows of blocks are dealt to rows of ranks, columns to columns.
-#[derive(Clone, Copy)]
-struct Grid {
-    n: usize,
-    /// Rows of a block.
-    size: usize,
-    /// Rows of blocks; the last may reach past n and is padded with the identity.
-    blocks: usize,
-    rank_rows: usize,
-    rank_columns: usize,
-}
-
-impl Grid {
-    fn new(ranks: usize, n: usize, size: usize) -> Result<Self, String> {
-        let rank_rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).unwrap_or(1);
-        let grid = Grid { n, size, blocks: n.div_ceil(size), rank_rows, rank_columns: ranks / rank_rows };
-        match grid.blocks.checked_mul(size).and_then(|padded| padded.checked_mul(padded)?.checked_mul(8)) {
-            Some(_) => Ok(grid),
-            None => Err(format!("a matrix of {n} x {n} numbers is more than memory can address")),
-        }
-    }
-
-    fn owner(self, row: usize, column: usize) -> Rank {
-        row % self.rank_rows * self.rank_columns + column % self.rank_columns
-    }
-
-    /// Where a block begins in its owner's part of the window.
-    fn offset(self, row: usize, column: usize) -> usize {
-        let in_a_row = self.blocks.div_ceil(self.rank_columns);
-        (row / self.rank_rows * in_a_row + column / self.rank_columns) * self.size * self.size
-    }
-
-    /// Elements of the window at each rank.
-    fn part(self) -> usize {
-        self.blocks.div_ceil(self.rank_rows) * self.blocks.div_ceil(self.rank_columns) * self.size * self.size
-    }
-
-    /// An element of the matrix to be factored, from a hash of its place.
-    fn element(self, row: usize, column: usize) -> f64 {
-        if row >= self.n || column >= self.n {
-            return f64::from(row == column);
-        }
-        let mut hash = (row as u64) << 32 | column as u64;
-        for _ in 0..2 {
-            hash = (hash ^ hash >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-        let random = (hash >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
-        if row == column { self.n as f64 + 1.0 + random } else { random }
-    }
-}
-
+/// The matrix, in blocks of `size` x `size`; the last may reach past n, and are padded with the identity.
 struct Matrix {
-    grid: Grid,
+    n: usize,
+    size: usize,
+    blocks: usize,
     rank: Rank,
-    window: Window<f64>,
+    array: GlobalArray<f64, 2>,
 }
 
 impl Matrix {
-    fn new(world: &World, grid: Grid) -> Result<Self, transom::Error> {
-        Ok(Matrix { grid, rank: world.rank(), window: world.allocate(grid.part())? })
+    fn new(world: &World, n: usize, size: usize) -> Result<Self, ArrayError> {
+        let blocks = n.div_ceil(size);
+        let array = world.array([blocks.saturating_mul(size); 2], Distribution::BlockCyclic([size; 2]))?;
+        Ok(Matrix { n, size, blocks, rank: world.rank(), array })
     }
 
-    fn is_mine(&self, row: usize, column: usize) -> bool {
-        self.grid.owner(row, column) == self.rank
+    fn load(&self, row: usize, column: usize, into: &mut Block) -> Result<(), ArrayError> {
+        self.array.local().get_tile([row, column], into.elements_mut())
+    }
+
+    fn store(&self, row: usize, column: usize, block: &Block) -> Result<(), ArrayError> {
+        self.array.local().put_tile([row, column], block.elements())
     }
 
     /// Copies a block here: one's own by load, another's by get, which that rank need not notice.
-    fn fetch(&mut self, row: usize, column: usize, into: &mut Block) -> Result<(), transom::Error> {
-        let (owner, offset) = (self.grid.owner(row, column), self.grid.offset(row, column));
-        if owner == self.rank {
-            return self.window.local().read_into(offset, into.elements_mut());
-        }
-        let epoch = self.window.lock_shared(owner)?;
-        epoch.get(offset, into.elements_mut())?;
-        epoch.unlock()
-    }
-
-    fn store(&self, row: usize, column: usize, block: &Block) -> Result<(), transom::Error> {
-        self.window.local().write(self.grid.offset(row, column), block.elements())
-    }
-
-    fn fill(&mut self) -> Result<(), transom::Error> {
-        let (grid, mut block) = (self.grid, Block::new(self.grid.size));
-        for row in self.rows(0) {
-            for column in self.columns(0) {
-                block.fill(|i, j| grid.element(row * grid.size + i, column * grid.size + j));
-                self.store(row, column, &block)?;
+    fn fetch(&mut self, row: usize, column: usize, into: &mut Block) -> Result<(), ArrayError> {
+        match self.array.layout().tile([row, column]) {
+            Some(tile) if tile.owner != self.rank => {
+                let epoch = self.array.lock_shared(tile.owner)?;
+                epoch.get_tile(tile.index, into.elements_mut())?;
+                epoch.unlock()
             }
+            _ => self.load(row, column, into),
+        }
+    }
+
+    /// A block as it is before the factorisation.
+    fn original(&self, row: usize, column: usize, into: &mut Block) {
+        into.fill(|i, j| element(self.n, row * self.size + i, column * self.size + j));
+    }
+
+    fn fill(&self) -> Result<(), ArrayError> {
+        let mut block = Block::new(self.size);
+        for tile in self.array.layout().tiles_of(self.rank) {
+            let [row, column] = tile.index;
+            self.original(row, column, &mut block);
+            self.store(row, column, &block)?;
         }
         Ok(())
     }
 
     /// My rows of blocks from `from` on.
     fn rows(&self, from: usize) -> impl Iterator<Item = usize> + use<> {
-        every(from, self.rank / self.grid.rank_columns, self.grid.rank_rows, self.grid.blocks)
+        self.along(0, from)
     }
 
     /// My columns of blocks from `from` on.
     fn columns(&self, from: usize) -> impl Iterator<Item = usize> + use<> {
-        every(from, self.rank % self.grid.rank_columns, self.grid.rank_columns, self.grid.blocks)
+        self.along(1, from)
     }
 
-    fn factor(&mut self) -> Result<(), transom::Error> {
-        let size = self.grid.size;
+    fn along(&self, dimension: usize, from: usize) -> impl Iterator<Item = usize> + use<> {
+        let of = self.array.layout().grid()[dimension];
+        let mine = self.array.layout().coordinates(self.rank).map(|place| place[dimension]);
+        (from..self.blocks).filter(move |block| Some(block % of) == mine)
+    }
+
+    fn is_mine(&self, row: usize, column: usize) -> bool {
+        self.array.layout().tile([row, column]).is_some_and(|tile| tile.owner == self.rank)
+    }
+
+    fn factor(&mut self) -> Result<(), ArrayError> {
+        let size = self.size;
         let (mut diagonal, mut block) = (Block::new(size), Block::new(size));
         let mut left = Block::new(size);
         let mut upper: Vec<_> = self.columns(0).map(|_| Block::new(size)).collect();
-        for step in 0..self.grid.blocks {
+        for step in 0..self.blocks {
             if self.is_mine(step, step) {
-                self.fetch(step, step, &mut diagonal)?;
+                self.load(step, step, &mut diagonal)?;
                 diagonal.factor();
                 self.store(step, step, &diagonal)?;
             }
-            self.window.fence()?;
+            self.array.fence()?;
 
             self.perimeter(step, &mut diagonal, &mut block)?;
-            self.window.fence()?;
+            self.array.fence()?;
 
             // The pivot row's blocks serve all my rows, so they are fetched once.
             let columns: Vec<_> = self.columns(step + 1).collect();
@@ -207,7 +175,7 @@ impl Matrix {
             for row in self.rows(step + 1) {
                 self.fetch(row, step, &mut left)?;
                 for (at, &column) in columns.iter().enumerate() {
-                    self.fetch(row, column, &mut block)?;
+                    self.load(row, column, &mut block)?;
                     block.subtract_product(&left, &upper[at]);
                     self.store(row, column, &block)?;
                 }
@@ -217,8 +185,8 @@ impl Matrix {
     }
 
     /// Solves my blocks below and to the right of the factored diagonal block of a step.
-    fn perimeter(&mut self, step: usize, diagonal: &mut Block, block: &mut Block) -> Result<(), transom::Error> {
-        let (next, size) = (step + 1, self.grid.blocks);
+    fn perimeter(&mut self, step: usize, diagonal: &mut Block, block: &mut Block) -> Result<(), ArrayError> {
+        let (next, size) = (step + 1, self.blocks);
         let below = (next..size).map(|row| (row, step)).filter(|&(row, column)| self.is_mine(row, column));
         let right = (next..size).map(|column| (step, column)).filter(|&(row, column)| self.is_mine(row, column));
         let (below, right): (Vec<_>, Vec<_>) = (below.collect(), right.collect());
@@ -226,12 +194,12 @@ impl Matrix {
             self.fetch(step, step, diagonal)?;
         }
         for (row, column) in below {
-            self.fetch(row, column, block)?;
+            self.load(row, column, block)?;
             block.solve_upper(diagonal);
             self.store(row, column, block)?;
         }
         for (row, column) in right {
-            self.fetch(row, column, block)?;
+            self.load(row, column, block)?;
             block.solve_lower(diagonal);
             self.store(row, column, block)?;
         }
@@ -239,13 +207,13 @@ impl Matrix {
     }
 
     /// The largest |A - LU| and the largest |A| among my blocks.
-    fn residual(&mut self) -> Result<(f64, f64), transom::Error> {
-        let (grid, size) = (self.grid, self.grid.size);
+    fn residual(&mut self) -> Result<(f64, f64), ArrayError> {
+        let size = self.size;
         let (mut lower, mut upper, mut rest) = (Block::new(size), Block::new(size), Block::new(size));
         let (mut residual, mut largest) = (0.0, 0.0);
-        let columns: Vec<_> = self.columns(0).collect();
-        for (row, &column) in self.rows(0).flat_map(|row| columns.iter().map(move |column| (row, column))) {
-            rest.fill(|i, j| grid.element(row * size + i, column * size + j));
+        for tile in self.array.layout().tiles_of(self.rank) {
+            let [row, column] = tile.index;
+            self.original(row, column, &mut rest);
             largest = rest.largest(largest);
             for step in 0..=row.min(column) {
                 self.fetch(row, step, &mut lower)?;
@@ -264,31 +232,31 @@ impl Matrix {
     }
 }
 
-/// The places from `from` on that a grid deals to its `mine`th of `of` lines.
-fn every(from: usize, mine: usize, of: usize, to: usize) -> impl Iterator<Item = usize> {
-    let first = from + (mine + of - from % of) % of;
-    (first..to).step_by(of)
+/// An element of the matrix to be factored, from a hash of its place.
+fn element(n: usize, row: usize, column: usize) -> f64 {
+    if row >= n || column >= n {
+        return f64::from(row == column);
+    }
+    let mut hash = (row as u64) << 32 | column as u64;
+    for _ in 0..2 {
+        hash = (hash ^ hash >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    let random = (hash >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+    if row == column { n as f64 + 1.0 + random } else { random }
 }
 
-/// Combines what every rank found, in a window of rank 0.
-fn combine<const N: usize>(world: &World, op: Op, mine: [f64; N]) -> Result<[f64; N], transom::Error> {
-    let mut window: Window<f64> = world.allocate(N)?;
-    let epoch = window.lock_shared(0)?;
-    for (at, value) in mine.into_iter().enumerate() {
-        epoch.fetch_and_op(at, op, value)?;
-    }
-    epoch.unlock()?;
-    window.fence()?;
+/// Combines what every rank found.
+fn combine<const N: usize>(world: &World, op: Op, mine: [f64; N]) -> Result<[f64; N], ArrayError> {
+    let mut combined = world.array([N], Distribution::Block)?;
+    combined.lock_all()?.accumulate(0..N, op, &mine)?;
     let mut all = [0.0; N];
-    window.lock_shared(0)?.get(0, &mut all)?;
-    window.fence()?;
+    combined.fence()?.get(0..N, &mut all)?;
     Ok(all)
 }
 
-fn report(args: &Args, grid: Grid, seconds: f64, residual: f64, operations: [f64; 6]) {
+fn report(args: &Args, [rows, columns]: [usize; 2], seconds: f64, residual: f64, operations: [f64; 6]) {
     let n = args.n as f64;
     let verdict = if residual <= 10.0 { "good: at most 10" } else { "BAD: more than 10" };
-    let (rows, columns) = (grid.rank_rows, grid.rank_columns);
     println!("LU of {n} x {n} in blocks of {0} x {0}, {1} ranks as {rows} x {columns}", args.block, rows * columns);
     println!("  time      {seconds:.4} s");
     println!("  speed     {:.2} GFLOP/s", 2.0 / 3.0 * n * n * n / seconds / 1e9);

@@ -3,6 +3,7 @@
 pub mod launcher;
 pub mod variables;
 
+use crate::array::{ArrayError, Distribution, GlobalArray, Layout};
 use crate::{GlobalMutex, GlobalRwLock, Window};
 use bytemuck::Pod;
 use launcher::{Launch, LaunchError};
@@ -27,6 +28,15 @@ pub struct World {
 impl World {
     fn new(fabric: Loopback) -> Self {
         World { fabric, windows: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn fabric(&self) -> &Loopback {
+        &self.fabric
+    }
+
+    /// The number of the window that is made next.
+    pub(crate) fn next_window(&self) -> u32 {
+        self.windows.load(Ordering::Relaxed)
     }
 
     /// This rank, from 0.
@@ -172,6 +182,31 @@ impl World {
     pub fn window<T: Pod>(&self, flavor: Flavor<T>, signals: usize) -> Result<Window<T>, Error> {
         // Windows are made together, so every rank counts alike.
         Window::new(&self.fabric, self.windows.fetch_add(1, Ordering::Relaxed), flavor, signals)
+    }
+
+    /// Collective: an array of zeroed elements, dealt to the ranks on a grid that is as near to a square as their number
+    /// allows ([`Layout::new`]); [`GlobalArray::new`] takes a grid of one's own. All ranks pass the same.
+    ///
+    /// # Errors
+    /// [`ArrayError::Layout`], [`ArrayError::Mismatch`], [`ArrayError::Window`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::{ArrayError, Distribution};
+    /// transom::threads(3, |world| -> Result<(), ArrayError> {
+    ///     let mut array = world.array::<u64, 1>([100], Distribution::Block)?;
+    ///     array.lock_all()?.fetch_and_op(70, transom::Op::Sum, 1)?; // whoever has it
+    ///     assert_eq!(array.fence()?.get_one(70)?, 3);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn array<T: Pod, const D: usize>(
+        &self,
+        shape: [usize; D],
+        distribution: Distribution<D>,
+    ) -> Result<GlobalArray<T, D>, ArrayError> {
+        GlobalArray::agreed(self, Layout::new(shape, distribution, self.size()))
     }
 
     /// Collective: a value in the memory of `owner`, for one holder at a time. Every rank passes a value; the owner's

@@ -1,0 +1,390 @@
+//! Every operation on an array's elements.
+
+use super::index::{Index, Ranges, inside};
+use super::layout::{Layout, Spot};
+use super::reach::{Part, Reach, Remote};
+use super::runs::{Patch, Run, Spread, Strip};
+use super::{ArrayError, GlobalPtr};
+use crate::shm_loopback::Loopback;
+use crate::windows::{FenceEpoch, LockAllEpoch, LockEpoch};
+use crate::{Atomic, Error, Op, Rank};
+use bytemuck::Pod;
+use std::ops::Range;
+
+/// The right to access elements of an array, as long as the epoch that it goes through is open; or this rank's own
+/// ones, by [`local`](super::GlobalArray::local), which is no remote operation. Indices are global, and checked against
+/// the array's shape; so is whether what they name can be reached ([`ArrayError::NotReached`]), before a byte moves.
+///
+/// A patch (see [`Ranges`]) costs 1 remote operation for each run of elements that adjoin in an owner's part, which
+/// [`Layout::runs`] tells beforehand:
+///
+/// | | |
+/// |---|---|
+/// | an element, a tile | 1 |
+/// | a range in one dimension | 1 for each owner |
+/// | tiles beside each other | 1 for each owner and row of tiles, or less |
+/// | a part of a tile with all of its columns | 1 |
+/// | another part of a tile | 1 for each row |
+///
+/// The elements of a run that do not lie side by side in the caller's buffer go through one of the library's, as long as
+/// the run; the rest is copied once.
+///
+/// # Examples
+/// ```
+/// use transom::{Distribution, GlobalArray, Op};
+/// let world = transom::init()?;
+/// let mut array: GlobalArray<u64, 2> = world.array([8, 8], Distribution::BlockCyclic([4, 4]))?;
+/// let access = array.lock_all()?;
+/// access.put([2..4, 1..4], &[1, 2, 3, 4, 5, 6])?; // two rows of three
+/// access.fetch_and_op([3, 3], Op::Sum, 10)?;
+/// assert_eq!(access.get_one([3, 3])?, 16);
+/// access.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Access<'a, E, const D: usize> {
+    pub(super) known: Known<'a, D>,
+    pub(super) through: E,
+}
+
+/// What of an array does not change.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a, const D: usize> {
+    pub array: u32,
+    pub rank: Rank,
+    pub layout: &'a Layout<D>,
+}
+
+impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
+    /// Which rank has which element, and where.
+    pub fn layout(&self) -> &'a Layout<D> {
+        self.known.layout
+    }
+
+    /// A pointer to an element; no remote operation.
+    ///
+    /// # Errors
+    /// [`ArrayError::Outside`].
+    ///
+    /// # Examples
+    /// See [`GlobalPtr`].
+    pub fn ptr(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, ArrayError> {
+        self.known.ptr(index)
+    }
+
+    /// The index of the element that a pointer points to; no remote operation.
+    ///
+    /// # Errors
+    /// [`ArrayError::Pointer`].
+    pub fn index_of(&self, pointer: GlobalPtr<T>) -> Result<[usize; D], ArrayError> {
+        pointer.follow(self.known.array, self.known.layout)
+    }
+
+    /// Reads an element. 1 get.
+    ///
+    /// # Errors
+    /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`ArrayError::Window`].
+    #[inline]
+    pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, ArrayError> {
+        let (owner, offset) = self.place(index)?;
+        let mut one = T::zeroed();
+        self.through.get(owner, offset, std::slice::from_mut(&mut one))?;
+        Ok(one)
+    }
+
+    /// Writes an element. 1 put.
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    #[inline]
+    pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), ArrayError> {
+        let (owner, offset) = self.place(index)?;
+        Ok(self.through.put(owner, offset, &[value])?)
+    }
+
+    /// Reads a patch. 1 get for each run.
+    ///
+    /// # Errors
+    /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: `into` is as it was.
+    /// [`ArrayError::Window`]: some of it may not be.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, GlobalArray};
+    /// transom::threads(3, |world| -> Result<(), transom::ArrayError> {
+    ///     let mut squares: GlobalArray<u64> = world.array([100], Distribution::Cyclic)?;
+    ///     for i in (world.rank()..100).step_by(world.size()) {
+    ///         squares.local().put_one(i, (i * i) as u64)?;
+    ///     }
+    ///     squares.fence()?;
+    ///     let mut some = [0; 20];
+    ///     squares.lock_all()?.get(40..60, &mut some)?;
+    ///     assert_eq!(some[3], 43 * 43);
+    ///     assert_eq!(squares.window().counters().gets, 3); // every third is a neighbour of the other there
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), ArrayError> {
+        let (patch, mut scratch) = (self.patch(ranges.ranges(), into.len())?, Vec::new());
+        if let Some(run) = patch.one_run() {
+            return Ok(self.through.get(run.owner, run.offset, into)?);
+        }
+        for (run, spread) in patch.into_runs() {
+            match spread {
+                Spread::Together(at) => self.through.get(run.owner, run.offset, &mut into[at..][..run.len])?,
+                Spread::Apart(strips) => {
+                    scratch.resize(run.len, T::zeroed());
+                    self.through.get(run.owner, run.offset, &mut scratch)?;
+                    let mut rest = &scratch[..];
+                    for strip in strips {
+                        let (here, after) = rest.split_at(strip.len());
+                        into[strip.at..][..strip.len()].copy_from_slice(here);
+                        rest = after;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a patch. 1 put for each run. `source` may be used again at once.
+    ///
+    /// # Errors
+    /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: nothing was put.
+    /// [`ArrayError::Window`]: some of it may have been.
+    pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), ArrayError> {
+        self.send(ranges, source, |run, elements| self.through.put(run.owner, run.offset, elements))
+    }
+
+    /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSuchTile`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]; [`ArrayError::Window`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, GlobalArray};
+    /// let world = transom::init()?;
+    /// let mut array: GlobalArray<u64, 2> = world.array([5, 8], Distribution::BlockCyclic([4, 4]))?;
+    /// let access = array.lock_all()?;
+    /// access.put_tile([1, 1], &[5; 4])?; // what is left below and on the right: one row of four columns
+    /// assert_eq!(access.get_one([4, 7])?, 5);
+    /// access.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), ArrayError> {
+        let Some(spot) = self.spot(index, into.len()) else { return Err(self.no_spot(index, into.len())) };
+        Ok(self.through.get(spot.owner, spot.offset, into)?)
+    }
+
+    /// Writes a tile, row by row. 1 put.
+    ///
+    /// # Errors
+    /// As [`get_tile`](Self::get_tile).
+    #[inline]
+    pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), ArrayError> {
+        let Some(spot) = self.spot(index, source.len()) else { return Err(self.no_spot(index, source.len())) };
+        Ok(self.through.put(spot.owner, spot.offset, source)?)
+    }
+
+    fn send(
+        &self,
+        ranges: impl Ranges<D>,
+        source: &[T],
+        each: impl Fn(Run, &[T]) -> Result<(), Error>,
+    ) -> Result<(), ArrayError> {
+        let (patch, mut scratch) = (self.patch(ranges.ranges(), source.len())?, Vec::new());
+        if let Some(run) = patch.one_run() {
+            return Ok(each(run, source)?);
+        }
+        for (run, spread) in patch.into_runs() {
+            match spread {
+                Spread::Together(at) => each(run, &source[at..][..run.len])?,
+                Spread::Apart(strips) => {
+                    scratch.clear();
+                    strips.for_each(|strip: Strip| scratch.extend_from_slice(&source[strip.at..][..strip.len()]));
+                    each(run, &scratch)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an element is, if it can be reached.
+    #[inline]
+    fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), ArrayError> {
+        let (owner, offset) = self.known.locate(index)?;
+        match self.through.only() {
+            Some(only) if only != owner => Err(self.not_reached(owner)),
+            _ => Ok((owner, offset)),
+        }
+    }
+
+    /// Where a tile is, if there is one, the buffer is as long, and it can be reached.
+    #[inline(always)]
+    fn spot(&self, index: [usize; D], buffer: usize) -> Option<Spot> {
+        let spot = self.known.layout.spot(index)?;
+        let reached = self.through.only().is_none_or(|only| only == spot.owner);
+        if spot.len == buffer && reached { Some(spot) } else { None }
+    }
+
+    /// Why there is none.
+    #[cold]
+    #[inline(never)]
+    fn no_spot(&self, index: [usize; D], buffer: usize) -> ArrayError {
+        let Known { array, layout, .. } = self.known;
+        match layout.spot(index) {
+            None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() },
+            Some(Spot { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer },
+            Some(Spot { owner, .. }) => self.not_reached(owner),
+        }
+    }
+
+    fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, ArrayError> {
+        if !inside(&ranges, self.layout().shape()) {
+            return Err(self.known.outside(ranges));
+        }
+        let needed = ranges.iter().map(Range::len).product();
+        if buffer != needed {
+            return Err(ArrayError::BufferLength { array: self.known.array, needed, buffer });
+        }
+        let patch = Patch::new(self.known.layout, ranges);
+        match self.through.only().and_then(|only| patch.other_owner(only)) {
+            Some(owner) => Err(self.not_reached(owner)),
+            None => Ok(patch),
+        }
+    }
+
+    #[cold]
+    fn not_reached(&self, owner: Rank) -> ArrayError {
+        let reached = self.through.only().unwrap_or(owner);
+        ArrayError::NotReached { array: self.known.array, owner, reached }
+    }
+}
+
+impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
+    /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
+    /// [`Target::fetch_and_op`](crate::windows::Target::fetch_and_op).
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    #[inline]
+    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, ArrayError> {
+        let (owner, offset) = self.place(index)?;
+        Ok(self.through.at(owner, |target| target.fetch_and_op(offset, op, operand))?)
+    }
+
+    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was: atomic and at the cost of
+    /// [`Target::compare_and_swap`](crate::windows::Target::compare_and_swap).
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    #[inline]
+    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, ArrayError> {
+        let (owner, offset) = self.place(index)?;
+        Ok(self.through.at(owner, |target| target.compare_and_swap(offset, expected, new))?)
+    }
+
+    /// Replaces the elements of a patch by the results of an operation on each and its operand, each atomically: 1
+    /// [`Target::accumulate`](crate::windows::Target::accumulate) for each run.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, GlobalArray, Op};
+    /// transom::threads(3, |world| -> Result<(), transom::ArrayError> {
+    ///     let mut sums: GlobalArray<i32> = world.array([10], Distribution::Block)?;
+    ///     sums.lock_all()?.accumulate(2..8, Op::Sum, &[1, 2, 3, 4, 5, 6])?;
+    ///     let access = sums.fence()?;
+    ///     assert_eq!(access.get_one(7)?, 3 * 6);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), ArrayError> {
+        self.send(ranges, operands, |run, operands| {
+            self.through.at(run.owner, |target| target.accumulate(run.offset, op, operands))
+        })
+    }
+}
+
+impl<E, const D: usize> Access<'_, E, D> {
+    /// The epoch of the array's window that this goes through, for what only windows have; [`Layout`] tells ranks and
+    /// offsets.
+    pub fn epoch(&self) -> &E {
+        &self.through
+    }
+}
+
+impl<T: Pod, const D: usize> Access<'_, LockEpoch<'_, T, Loopback>, D> {
+    /// Returns when this rank's earlier operations are visible at the owner.
+    ///
+    /// # Errors
+    /// [`ArrayError::Window`].
+    pub fn flush(&self) -> Result<(), ArrayError> {
+        Ok(self.through.flush()?)
+    }
+
+    /// Ends the epoch; dropping it does too.
+    ///
+    /// # Errors
+    /// [`ArrayError::Window`] if a rank died that the unlock had to tell or hear from.
+    #[inline]
+    pub fn unlock(self) -> Result<(), ArrayError> {
+        Ok(self.through.unlock()?)
+    }
+}
+
+impl<T: Pod, const D: usize> Access<'_, LockAllEpoch<'_, T, Loopback>, D> {
+    /// Returns when this rank's earlier operations are visible at every owner.
+    ///
+    /// # Errors
+    /// [`ArrayError::Window`].
+    pub fn flush(&self) -> Result<(), ArrayError> {
+        Ok(self.through.flush_all()?)
+    }
+
+    /// This rank's own elements.
+    pub fn local(&self) -> Access<'_, Part<'_, T>, D> {
+        Access { known: self.known, through: Part { rank: self.known.rank, local: self.through.local() } }
+    }
+
+    /// Ends the epoch; dropping it does too.
+    ///
+    /// # Errors
+    /// [`ArrayError::Window`] if a rank died that the unlock had to tell or hear from.
+    pub fn unlock(self) -> Result<(), ArrayError> {
+        Ok(self.through.unlock()?)
+    }
+}
+
+impl<T: Pod, const D: usize> Access<'_, FenceEpoch<'_, T, Loopback>, D> {
+    /// This rank's own elements.
+    pub fn local(&self) -> Access<'_, Part<'_, T>, D> {
+        Access { known: self.known, through: Part { rank: self.known.rank, local: self.through.local() } }
+    }
+}
+
+impl<'a, const D: usize> Known<'a, D> {
+    pub fn ptr<T>(self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, ArrayError> {
+        let index = index.index(self.array, self.layout)?;
+        match self.layout.locate(index) {
+            Some(_) => Ok(GlobalPtr::to(self.array, self.layout, index)),
+            None => Err(self.outside(index.map(|i| i..i.saturating_add(1)))),
+        }
+    }
+
+    #[inline]
+    fn locate<T>(self, index: impl Index<T, D>) -> Result<(Rank, usize), ArrayError> {
+        let index = index.index(self.array, self.layout)?;
+        self.layout.locate(index).ok_or_else(|| self.outside(index.map(|i| i..i.saturating_add(1))))
+    }
+
+    #[cold]
+    fn outside(self, ranges: [Range<usize>; D]) -> ArrayError {
+        ArrayError::Outside { array: self.array, ranges: ranges.to_vec(), shape: self.layout.shape().to_vec() }
+    }
+}

@@ -1,0 +1,91 @@
+//! How a call names an element, and a patch of elements.
+
+use super::layout::Layout;
+use super::{ArrayError, GlobalPtr};
+use std::ops::Range;
+
+/// What names an element of an array of `T` in `D` dimensions: `[usize; D]`, in one dimension also a plain `usize`; or a
+/// [`GlobalPtr`].
+///
+/// # Examples
+/// ```
+/// # use transom::{Distribution, GlobalArray};
+/// let world = transom::init()?;
+/// let mut plate: GlobalArray<f32, 2> = world.array([4, 6], Distribution::Block)?;
+/// let mut line: GlobalArray<f32> = world.array([9], Distribution::Block)?;
+/// plate.lock_all()?.put_one([3, 5], 0.5)?;
+/// line.lock_all()?.put_one(8, 0.5)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
+
+/// What names a patch of an array: a range in each dimension, `[Range<usize>; D]`, whose elements the caller's buffer has
+/// row by row; in one dimension also a plain `Range<usize>`.
+///
+/// # Examples
+/// ```
+/// # use transom::{Distribution, GlobalArray};
+/// let world = transom::init()?;
+/// let mut plate: GlobalArray<f32, 2> = world.array([4, 6], Distribution::Block)?;
+/// let mut line: GlobalArray<f32> = world.array([9], Distribution::Block)?;
+/// plate.lock_all()?.put([2..4, 0..3], &[0.5; 6])?;
+/// line.lock_all()?.put(2..4, &[0.5; 2])?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Ranges<const D: usize>: sealed::Ranges<D> {}
+
+impl<T, I: sealed::Index<T, D>, const D: usize> Index<T, D> for I {}
+impl<R: sealed::Ranges<D>, const D: usize> Ranges<D> for R {}
+
+mod sealed {
+    use super::{ArrayError, Layout, Range};
+
+    pub trait Index<T, const D: usize> {
+        /// The element's index, which may be outside.
+        fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], ArrayError>;
+    }
+
+    pub trait Ranges<const D: usize> {
+        fn ranges(self) -> [Range<usize>; D];
+    }
+}
+
+impl<T> sealed::Index<T, 1> for usize {
+    #[inline]
+    fn index(self, _: u32, _: &Layout<1>) -> Result<[usize; 1], ArrayError> {
+        Ok([self])
+    }
+}
+
+impl<T, const D: usize> sealed::Index<T, D> for [usize; D] {
+    #[inline]
+    fn index(self, _: u32, _: &Layout<D>) -> Result<[usize; D], ArrayError> {
+        Ok(self)
+    }
+}
+
+impl<T, const D: usize> sealed::Index<T, D> for GlobalPtr<T> {
+    fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], ArrayError> {
+        self.follow(array, layout)
+    }
+}
+
+impl sealed::Ranges<1> for Range<usize> {
+    #[inline]
+    fn ranges(self) -> [Range<usize>; 1] {
+        [self]
+    }
+}
+
+impl<const D: usize> sealed::Ranges<D> for [Range<usize>; D] {
+    #[inline]
+    fn ranges(self) -> [Range<usize>; D] {
+        self
+    }
+}
+
+/// Whether ranges are ranges of an array: they do not end before they begin, nor beyond it.
+#[inline]
+pub(super) fn inside<const D: usize>(ranges: &[Range<usize>; D], shape: [usize; D]) -> bool {
+    ranges.iter().zip(shape).all(|(range, len)| range.start <= range.end && range.end <= len)
+}

@@ -1,0 +1,371 @@
+//! Which rank has which element, and where: pure arithmetic, with no memory behind it.
+
+use super::index::{Ranges, inside};
+use super::runs::{Odometer, Patch, Run};
+use crate::Rank;
+use std::ops::Range;
+
+/// Elements of an array are fewer than this, so that a [`GlobalPtr`](super::GlobalPtr) can be one word.
+pub(super) const MOST: usize = (1 << 48) - 1;
+
+/// How the elements of an array are dealt to the ranks. In each dimension the array is cut into blocks of one length,
+/// the last may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along it.
+///
+/// # Examples
+/// ```
+/// use transom::array::{Distribution, Layout};
+/// let owners = |distribution| -> Result<Vec<usize>, transom::array::LayoutError> {
+///     let layout = Layout::new([8], distribution, 3)?;
+///     Ok((0..8).map(|i| layout.locate([i]).expect("inside").0).collect())
+/// };
+/// assert_eq!(owners(Distribution::Block)?, [0, 0, 0, 1, 1, 1, 2, 2]);
+/// assert_eq!(owners(Distribution::Cyclic)?, [0, 1, 2, 0, 1, 2, 0, 1]);
+/// assert_eq!(owners(Distribution::BlockCyclic([2]))?, [0, 0, 1, 1, 2, 2, 0, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Distribution<const D: usize> {
+    /// One block for each rank, as long as it must be; the last ranks may have less, or nothing.
+    Block,
+    /// Blocks of one element.
+    Cyclic,
+    /// Blocks of these lengths; in two dimensions, tiles of so many rows and columns.
+    BlockCyclic([usize; D]),
+}
+
+/// The places of the elements of an array of `D` dimensions. A block in one dimension, or the block that blocks of each
+/// dimension make together, is a **tile**: the unit of ownership. An owner has its tiles one after another, in the order
+/// of their indices, each row by row, and nothing between them. So in one dimension the elements of any range that one
+/// owner has adjoin there, whatever the distribution.
+///
+/// # Examples
+/// ```
+/// use transom::array::{Distribution, Layout};
+/// let layout = Layout::new([6, 10], Distribution::BlockCyclic([2, 4]), 6)?; // 3 x 3 tiles
+/// assert_eq!(layout.grid(), [2, 3]);
+/// let tile = layout.tile([1, 2]).expect("there is one");
+/// assert_eq!((tile.owner, tile.ranges.clone(), tile.len()), (5, [2..4, 8..10], 4));
+/// assert_eq!(layout.locate([3, 9]), Some((5, 3))); // the last of its four
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout<const D: usize> {
+    dims: [Dim; D],
+    len: usize,
+}
+
+/// A tile of a [`Layout`].
+///
+/// # Examples
+/// ```
+/// use transom::array::{Distribution, Layout};
+/// let layout = Layout::new([10], Distribution::Block, 3)?;
+/// let last = layout.tiles_of(2).next().expect("rank 2 has one");
+/// assert_eq!((last.index, last.ranges.clone(), last.offset, last.len()), ([2], [8..10], 0, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Tile<const D: usize> {
+    /// Which tile it is, in each dimension.
+    pub index: [usize; D],
+    /// The elements it has, in each dimension.
+    pub ranges: [Range<usize>; D],
+    /// Who has it.
+    pub owner: Rank,
+    /// Where it begins in the owner's part.
+    pub offset: usize,
+}
+
+impl<const D: usize> Tile<D> {
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.ranges.iter().map(Range::len).product()
+    }
+
+    /// Whether it has none; no tile of a layout is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where an element of it is in the owner's part: row by row.
+    fn place(&self, index: [usize; D]) -> usize {
+        self.offset + in_rows(index, &self.ranges)
+    }
+}
+
+/// Where an element is in a patch that is stored row by row.
+#[inline]
+pub(super) fn in_rows<const D: usize>(index: [usize; D], ranges: &[Range<usize>; D]) -> usize {
+    index.iter().zip(ranges).fold(0, |place, (i, range)| place * range.len() + (i - range.start))
+}
+
+impl<const D: usize> Layout<D> {
+    /// The layout on a grid of ranks that is as near to a square, a cube and so on as their number allows, the longer
+    /// sides last: 6 ranks are 2 x 3.
+    ///
+    /// # Errors
+    /// [`LayoutError::Size`], [`LayoutError::Block`]; [`LayoutError::Grid`] for no ranks.
+    pub fn new(shape: [usize; D], distribution: Distribution<D>, ranks: usize) -> Result<Self, LayoutError> {
+        Self::on_grid(shape, distribution, nearly_square(ranks))
+    }
+
+    /// The layout on a grid of ranks of one's own choice; they are numbered row by row. `[ranks, 1]` deals whole rows.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let rows = Layout::on_grid([100, 8], Distribution::Block, [4, 1])?;
+    /// assert_eq!(rows.tile([3, 0]).expect("the last").ranges, [75..100, 0..8]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_grid(shape: [usize; D], distribution: Distribution<D>, grid: [usize; D]) -> Result<Self, LayoutError> {
+        const { assert!(D > 0, "an array has at least one dimension") };
+        let too_large = || LayoutError::Size { shape: shape.to_vec() };
+        let len = shape.iter().try_fold(1usize, |len, &more| len.checked_mul(more)).ok_or_else(too_large)?;
+        if shape.iter().chain([&len]).any(|&len| len >= MOST) {
+            return Err(too_large());
+        }
+        if grid.iter().try_fold(1usize, |ranks, &more| ranks.checked_mul(more)).is_none_or(|ranks| ranks == 0) {
+            return Err(LayoutError::Grid { grid: grid.to_vec(), ranks: None });
+        }
+        let block = match distribution {
+            Distribution::Block => std::array::from_fn(|d| shape[d].div_ceil(grid[d]).max(1)),
+            Distribution::Cyclic => [1; D],
+            Distribution::BlockCyclic(block) => block,
+        };
+        if block.contains(&0) {
+            return Err(LayoutError::Block { block: block.to_vec() });
+        }
+        Ok(Layout { dims: std::array::from_fn(|d| Dim::new(shape[d], block[d], grid[d])), len })
+    }
+
+    /// The length of each dimension.
+    pub fn shape(&self) -> [usize; D] {
+        self.dims.map(|dim| dim.len)
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many ranks there are along each dimension.
+    pub fn grid(&self) -> [usize; D] {
+        self.dims.map(|dim| dim.ranks)
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.dims.iter().map(|dim| dim.ranks).product()
+    }
+
+    /// Where in the grid a rank stands; none if there is no such rank.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let layout = Layout::on_grid([8, 8], Distribution::Cyclic, [2, 3])?;
+    /// assert_eq!((layout.coordinates(4), layout.coordinates(6)), (Some([1, 1]), None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn coordinates(&self, rank: Rank) -> Option<[usize; D]> {
+        (rank < self.ranks()).then(|| self.unfold(rank, |dim| dim.ranks))
+    }
+
+    /// The lengths of a tile that is not cut short by the end of the array.
+    pub fn block(&self) -> [usize; D] {
+        self.dims.map(|dim| dim.block)
+    }
+
+    /// How many tiles there are along each dimension.
+    pub fn tiles(&self) -> [usize; D] {
+        self.dims.map(|dim| dim.tiles)
+    }
+
+    /// A tile by its index; none if there is none.
+    #[inline]
+    pub fn tile(&self, index: [usize; D]) -> Option<Tile<D>> {
+        let Spot { owner, offset, .. } = self.spot(index)?;
+        Some(Tile { index, ranges: std::array::from_fn(|d| self.dims[d].tile(index[d])), owner, offset })
+    }
+
+    /// The tiles of a rank, in the order in which it has them; none if there is no such rank.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let layout = Layout::new([9], Distribution::BlockCyclic([2]), 2)?;
+    /// let mine: Vec<_> = layout.tiles_of(0).flat_map(|tile| tile.ranges).collect();
+    /// assert_eq!(mine, [0..2, 4..6, 8..9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = Tile<D>> + Clone + use<D> {
+        let layout = *self;
+        let tiles = self.coordinates(rank).map(|first| Odometer::new(first, layout.grid(), layout.tiles()));
+        tiles.into_iter().flatten().filter_map(move |index| layout.tile(index))
+    }
+
+    /// How many elements a rank has; none if there is no such rank.
+    pub fn part_len(&self, rank: Rank) -> usize {
+        self.coordinates(rank).map_or(0, |at| (0..D).map(|d| self.dims[d].part(at[d])).product())
+    }
+
+    /// The owner of an element, and where in the owner's part it is; none if it is outside.
+    #[inline]
+    pub fn locate(&self, index: [usize; D]) -> Option<(Rank, usize)> {
+        if (0..D).any(|d| index[d] >= self.dims[d].len) {
+            return None;
+        }
+        let tile = self.tile(std::array::from_fn(|d| index[d] / self.dims[d].block))?;
+        Some((tile.owner, tile.place(index)))
+    }
+
+    /// The runs of adjoining elements, owner by owner, of which a patch consists: what a put or get of it costs
+    /// in remote operations, 1 for each. None if it is not inside.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let cyclic = Layout::new([1000], Distribution::Cyclic, 4)?;
+    /// assert_eq!(cyclic.runs(10..500).expect("inside").count(), 4); // in one dimension: one for each owner
+    /// let tiles = Layout::new([64, 64], Distribution::BlockCyclic([16, 16]), 4)?;
+    /// assert_eq!(tiles.runs([16..32, 0..16]).expect("inside").count(), 1); // a tile
+    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // less than its rows: one for each row
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
+        let ranges = ranges.ranges();
+        inside(&ranges, self.shape()).then(|| Patch::new(self, ranges).into_runs().map(|(run, _)| run))
+    }
+
+    /// The place of a number in row-major order, in lengths that each dimension names.
+    pub(super) fn unfold(&self, mut number: usize, length: impl Fn(&Dim) -> usize) -> [usize; D] {
+        let mut index = [0; D];
+        for (i, dim) in index.iter_mut().zip(&self.dims).rev() {
+            (*i, number) = (number % length(dim), number / length(dim));
+        }
+        index
+    }
+
+    /// Where a tile is; none if there is none.
+    #[inline(always)]
+    pub(super) fn spot(&self, index: [usize; D]) -> Option<Spot> {
+        // Of the elements that the owner has before this tile: those before it along a dimension are as thick as it is
+        // in the dimensions before, and as wide as the owner's part in those that follow.
+        let mut spot = Spot { owner: 0, offset: 0, len: 1 };
+        for (dim, index) in self.dims.iter().zip(index) {
+            if index >= dim.tiles {
+                return None;
+            }
+            let (nth, at) = (index / dim.ranks, index % dim.ranks);
+            spot.owner = spot.owner * dim.ranks + at;
+            spot.offset = spot.offset * dim.part(at) + spot.len * nth * dim.block;
+            spot.len *= dim.block.min(dim.len - index * dim.block);
+        }
+        Some(spot)
+    }
+}
+
+/// Where a tile is, without what is in it.
+pub(super) struct Spot {
+    pub owner: Rank,
+    pub offset: usize,
+    pub len: usize,
+}
+
+/// One dimension of a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Dim {
+    pub len: usize,
+    /// At most `len`, so that no sum of a few of these numbers overflows.
+    pub block: usize,
+    pub ranks: usize,
+    tiles: usize,
+    /// Every rank has so many tiles, and the first `more` of them one more.
+    each: usize,
+    more: usize,
+    /// Who has the last tile, and by how much it is short.
+    last: usize,
+    short: usize,
+}
+
+impl Dim {
+    fn new(len: usize, block: usize, ranks: usize) -> Self {
+        let block = block.min(len.max(1));
+        let tiles = len.div_ceil(block);
+        let (each, more) = (tiles / ranks, tiles % ranks);
+        let last = if more > 0 { more - 1 } else { ranks - 1 };
+        Dim { len, block, ranks, tiles, each, more, last, short: tiles * block - len }
+    }
+
+    /// The elements of a tile.
+    #[inline]
+    fn tile(&self, index: usize) -> Range<usize> {
+        let start = index * self.block;
+        start..self.len.min(start + self.block)
+    }
+
+    /// How many elements a rank has along this dimension.
+    #[inline]
+    fn part(&self, at: usize) -> usize {
+        let whole = (self.each + usize::from(at < self.more)) * self.block;
+        if at == self.last { whole - self.short } else { whole }
+    }
+}
+
+/// Numbers as equal as can be with a product of `ranks`, the greater ones last.
+fn nearly_square<const D: usize>(ranks: usize) -> [usize; D] {
+    let mut rest = ranks;
+    std::array::from_fn(|d| {
+        let left = (D - d) as u32;
+        let fits = |&side: &usize| rest.is_multiple_of(side) && side.checked_pow(left).is_some_and(|all| all <= rest);
+        let side = if left == 1 { rest } else { (1..=rest.isqrt()).rev().find(fits).unwrap_or(1) };
+        rest /= side.max(1);
+        side
+    })
+}
+
+/// Why there is no such layout.
+///
+/// # Examples
+/// ```
+/// use transom::array::{Distribution, Layout};
+/// let error = Layout::new([8, 8], Distribution::BlockCyclic([4, 0]), 2).unwrap_err();
+/// assert_eq!(error.to_string(), "blocks of [4, 0] elements: each length must be 1 or more");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// More elements than can be counted.
+    #[error("an array of shape {shape:?} is too large: an array has less than {MOST} elements")]
+    Size {
+        /// The shape asked for.
+        shape: Vec<usize>,
+    },
+    /// Blocks without elements.
+    #[error("blocks of {block:?} elements: each length must be 1 or more")]
+    Block {
+        /// The lengths asked for.
+        block: Vec<usize>,
+    },
+    /// A grid that no ranks make, or that is not made of the ranks that there are.
+    #[error("a grid of {grid:?} ranks: {}", match ranks {
+        Some(ranks) => format!("the product must be {ranks}, the number of ranks"),
+        None => "each number must be 1 or more, and the product a number of ranks".into(),
+    })]
+    Grid {
+        /// The grid asked for.
+        grid: Vec<usize>,
+        /// How many ranks there are, where that is known.
+        ranks: Option<usize>,
+    },
+}

@@ -1,0 +1,15 @@
+//! An array has no access to what others own without an epoch; its local part has no atomics.
+
+use transom::{ArrayError, Distribution, GlobalArray, Op};
+
+fn main() -> Result<(), ArrayError> {
+    let world = transom::init().expect("a world of one");
+    let mut array: GlobalArray<u64> = world.array([8], Distribution::Block)?;
+    #[cfg(wrong)]
+    array.put_one(0, 1)?; //~ E0599
+    array.local().put_one(0, 1)?;
+    #[cfg(wrong)]
+    array.local().fetch_and_op(0, Op::Sum, 1)?; //~ E0599
+    array.lock_shared(0)?.fetch_and_op(0, Op::Sum, 1)?;
+    Ok(())
+}
