@@ -47,6 +47,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// The window of rank 0 begins with the name of the last exclusive holder, how many ranks compete, and whether it is over.
+const LAST: usize = 0;
+const COMPETING: usize = 1;
+const OVER: usize = 2;
+const FRONT: usize = 3;
+
 /// What one rank saw, as it lies in the window of rank 0.
 const FIELDS: usize = 4;
 #[derive(Default)]
@@ -59,19 +65,18 @@ struct Seen {
 
 fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
-    // At rank 0: the name of the last exclusive holder, then FIELDS of each rank.
-    let mut window: Window<u64> = world.allocate(if world.rank() == 0 { 1 + FIELDS * world.size() } else { 0 })?;
+    let mut window: Window<u64> = world.allocate(if world.rank() == 0 { FRONT + FIELDS * world.size() } else { 0 })?;
     window.fence()?;
     let seen = compete(&world, &mut window, args)?;
 
     let mine = [seen.shared, seen.exclusive, seen.overtaken, seen.longest_wait.as_nanos() as u64];
-    window.lock_shared(0)?.put(1 + FIELDS * world.rank(), &mine)?;
+    window.lock_shared(0)?.put(FRONT + FIELDS * world.rank(), &mine)?;
     window.fence()?;
     let overtaken: u64 = (0..world.size())
-        .map(|rank| window.lock_shared(0)?.get_one(1 + FIELDS * rank + 2))
+        .map(|rank| window.lock_shared(0)?.get_one(FRONT + FIELDS * rank + 2))
         .sum::<Result<u64, transom::Error>>()?;
     if world.rank() == 0 {
-        report(args, &window.local().read(1, FIELDS * world.size())?);
+        report(args, &window.local().read(FRONT, FIELDS * world.size())?);
     }
     window.fence()?;
     Ok(overtaken == 0)
@@ -81,23 +86,31 @@ fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen,
     let (me, mut seen) = (world.rank(), Seen::default());
     // Each rank has a mix of its own, the same every time.
     let mut random = fastrand::Rng::with_seed(me as u64);
+    window.lock_shared(0)?.fetch_and_op(COMPETING, Op::Sum, 1)?;
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
     loop {
         let shared = random.u8(0..100) < args.shared;
         let asked = Instant::now();
-        if asked >= end {
-            return Ok(seen);
-        }
         let epoch = if shared { window.lock_shared(0)? } else { window.lock_exclusive(0)? };
-        seen.longest_wait = seen.longest_wait.max(asked.elapsed());
-        seen.overtaken += u64::from(!in_turn(epoch.ahead(), epoch.get_one(0)?));
-        if shared {
-            seen.shared += 1;
-        } else {
-            epoch.fetch_and_op(0, Op::Replace, name(me))?;
-            seen.exclusive += 1;
+        let waited = asked.elapsed();
+        let mut front = [0; FRONT];
+        epoch.get(0, &mut front)?;
+        seen.overtaken += u64::from(!in_turn(epoch.ahead(), front[LAST]));
+        if !shared {
+            epoch.fetch_and_op(LAST, Op::Replace, name(me))?;
+        }
+        // All begin and end at the same place in the queue: whoever had the lock to itself would have it often.
+        if front[OVER] == 0 && front[COMPETING] == world.size() as u64 {
+            seen.longest_wait = seen.longest_wait.max(waited);
+            *(if shared { &mut seen.shared } else { &mut seen.exclusive }) += 1;
+        }
+        if front[OVER] == 0 && asked >= end {
+            epoch.fetch_and_op(OVER, Op::Replace, 1)?;
         }
         epoch.unlock()?;
+        if front[OVER] != 0 {
+            return Ok(seen);
+        }
     }
 }
 
