@@ -1,5 +1,6 @@
 //! `transom run`: starts a job and ends as it ends.
 
+use crate::bench::Usage;
 use clap::Args;
 use std::error::Error;
 use std::ffi::OsString;
@@ -72,6 +73,7 @@ pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. }) => 126,
         None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,
+        None if error.is::<Usage>() => 2,
         _ => 1,
     }
 }

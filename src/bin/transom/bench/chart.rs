@@ -1,0 +1,177 @@
+//! Pictures: latency and bandwidth against size, and ratios to others.
+
+use super::catalog;
+use super::compare::Pairs;
+use super::figures::Row;
+use super::statistics::Mode;
+use super::text::size;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::error::Error;
+use std::fs::File;
+use std::io::Write;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+const PANEL: (u32, u32) = (640, 400);
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(31, 119, 180),
+    RGBColor(214, 39, 40),
+    RGBColor(44, 160, 44),
+    RGBColor(255, 127, 14),
+    RGBColor(148, 103, 189),
+    RGBColor(23, 190, 207),
+    RGBColor(140, 86, 75),
+    RGBColor(127, 127, 127),
+];
+
+/// A curve: its name and its points.
+type Curve = (String, Vec<(f64, f64)>);
+
+/// For each measurement that has sizes a panel of latency and one of bandwidth, with a curve for each synchronisation.
+pub fn by_size(file: File, rows: &[Row]) -> Result {
+    let mut names: Vec<&str> = rows.iter().map(|row| row.task.measurement).collect();
+    names.dedup();
+    names.retain(|name| catalog::find(name).is_some_and(|measurement| measurement.sized));
+    let height = PANEL.1 * names.len().max(1) as u32;
+    draw(file, (2 * PANEL.0, height), |root| {
+        if names.is_empty() {
+            let note = "nothing with sizes was measured; put or get_bw, for example, have them";
+            return Ok(root.draw(&Text::new(note, (20, 20), ("sans-serif", 16)))?);
+        }
+        for (panels, name) in root.split_evenly((names.len(), 2)).chunks(2).zip(names) {
+            let rows: Vec<_> = rows.iter().filter(|row| row.task.measurement == name).collect();
+            let latency = |row: &Row| Some(row.latency_ns?.median / 1e3);
+            let bandwidth = |row: &Row| Some(row.task.bytes as f64 / row.latency_ns?.median);
+            panel(&panels[0], &format!("{name}: latency, us"), "us", &curves(&rows, latency))?;
+            panel(&panels[1], &format!("{name}: bandwidth, GB/s"), "GB/s", &curves(&rows, bandwidth))?;
+        }
+        Ok(())
+    })
+}
+
+/// A line for each comparison: from the least to the most ratio, with the median marked, and where targets are.
+pub fn ratios(file: File, all: &[Pairs]) -> Result {
+    let lines = all.len().max(1);
+    draw(file, (1000, 90 + 20 * lines as u32), |root| {
+        let ends = all.iter().flat_map(|pairs| [pairs.ratio.min, pairs.ratio.max]);
+        let (least, most) = range(ends.chain([0.5, 2.0]));
+        let mut chart = ChartBuilder::on(root)
+            .caption("how many times as good as theirs ours is (line: min to max, ring: target)", ("sans-serif", 16))
+            .margin(10)
+            .x_label_area_size(30)
+            .y_label_area_size(420)
+            .build_cartesian_2d((least..most).log_scale(), 0.0..lines as f64)?;
+        chart.configure_mesh().disable_y_mesh().y_labels(0).x_desc("ratio").draw()?;
+        for (at, pairs) in all.iter().rev().enumerate() {
+            let (y, colour) = (at as f64 + 0.5, COLOURS[peer_number(all, &pairs.peer) % COLOURS.len()]);
+            let ratio = pairs.ratio;
+            // Of what took no time, or was not done at all, the ratio is no number.
+            let within = |ratio: f64| ratio.clamp(least, most);
+            let line = vec![(within(ratio.min), y), (within(ratio.max), y)];
+            chart.draw_series([PathElement::new(line, colour.stroke_width(3))])?;
+            chart.draw_series([Circle::new((within(ratio.median), y), 5, colour.filled())])?;
+            if let Some(target) = pairs.target.filter(|target| (least..most).contains(target)) {
+                chart.draw_series([Circle::new((target, y), 7, BLACK.stroke_width(1))])?;
+            }
+            let (_, pixel) = chart.backend_coord(&(1.0, y));
+            let text = Text::new(title(pairs), (14, pixel - 6), ("sans-serif", 12));
+            root.draw(&text)?;
+        }
+        chart.draw_series([PathElement::new(vec![(1.0, 0.0), (1.0, lines as f64)], BLACK.stroke_width(1))])?;
+        Ok(())
+    })
+}
+
+fn title(pairs: &Pairs) -> String {
+    let sized = catalog::find(pairs.measurement).is_some_and(|measurement| measurement.sized);
+    let size = if sized { format!(" {}", size(pairs.bytes)) } else { String::new() };
+    let Pairs { measurement, their_sync, ranks, mode, peer, .. } = pairs;
+    let mode = if *mode == Mode::Alone { String::new() } else { format!(", {mode}") };
+    format!("{measurement} {their_sync}{size}, {ranks} ranks{mode}: {peer}")
+}
+
+fn peer_number(all: &[Pairs], peer: &str) -> usize {
+    let mut peers: Vec<&str> = all.iter().map(|pairs| pairs.peer.as_str()).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    peers.iter().position(|&known| known == peer).unwrap_or(0)
+}
+
+fn draw(mut file: File, pixels: (u32, u32), picture: impl FnOnce(&Area) -> Result) -> Result {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, pixels).into_drawing_area();
+        root.fill(&WHITE)?;
+        picture(&root)?;
+        root.present()?;
+    }
+    Ok(file.write_all(text.as_bytes())?)
+}
+
+/// A curve for each synchronisation, number of ranks and mode; the latter two named where there are several.
+fn curves(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    let several = |differs: &dyn Fn(&Row) -> bool| rows.iter().any(|row| differs(row));
+    for row in rows {
+        let mut name = row.task.sync.to_owned();
+        if several(&|other| other.task.ranks != row.task.ranks) {
+            name.push_str(&format!(", {} ranks", row.task.ranks));
+        }
+        if several(&|other| other.mode != row.mode) {
+            name.push_str(&format!(", {}", row.mode));
+        }
+        let Some(point) = value(row).map(|value| (row.task.bytes as f64, value)) else { continue };
+        match curves.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push(point),
+            None => curves.push((name, vec![point])),
+        }
+    }
+    curves
+}
+
+/// The least and the most, somewhat apart from what lies there.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let values = values.filter(|value| value.is_finite() && *value > 0.0);
+    let (least, most) =
+        values.fold((f64::INFINITY, 0.0f64), |(least, most), value| (least.min(value), most.max(value)));
+    if least > most { (0.1, 10.0) } else { (least / 1.5, most * 1.5) }
+}
+
+fn panel(area: &Area, caption: &str, unit: &str, curves: &[Curve]) -> Result {
+    let points = || curves.iter().flat_map(|(_, points)| points);
+    let (left, right) = range(points().map(|point| point.0));
+    let (bottom, top) = range(points().map(|point| point.1));
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(64)
+        .build_cartesian_2d((left..right).log_scale().base(2.0), (bottom..top).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes")
+        .y_desc(unit)
+        .x_label_formatter(&|bytes| size(bytes.round() as usize))
+        .y_label_formatter(&|value| super::text::number(*value))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (at, (name, points)) in curves.iter().enumerate() {
+        let colour = COLOURS[at % COLOURS.len()];
+        // Beyond the eighth curve colours repeat, and lines are thinner.
+        let style = colour.stroke_width(if at < COLOURS.len() { 2 } else { 1 });
+        chart
+            .draw_series([PathElement::new(points.clone(), style)])?
+            .label(name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+        chart.draw_series(points.iter().map(|&point| Circle::new(point, 2, colour.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    Ok(())
+}

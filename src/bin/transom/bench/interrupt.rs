@@ -1,0 +1,59 @@
+//! What is left to do when somebody ends the program while a job runs: end the job, and remove what was built.
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+struct Left {
+    job: Option<Pid>,
+    dir: Option<PathBuf>,
+}
+
+static LEFT: Mutex<Left> = Mutex::new(Left { job: None, dir: None });
+
+fn with_left<R>(change: impl FnOnce(&mut Left) -> R) -> R {
+    // Whoever panicked meanwhile has left nothing half done: each change is one assignment.
+    change(&mut LEFT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+/// From now on SIGINT and SIGTERM end this process after that.
+pub fn handle() -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            // Held until the end, so that no job starts any more.
+            with_left(|left| {
+                if let Some(job) = left.job {
+                    let _ = kill_process(job, Signal::TERM);
+                }
+                if let Some(dir) = &left.dir {
+                    let _ = std::fs::remove_dir_all(dir);
+                }
+                std::process::exit(128 + signal);
+            });
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
+/// The job has ended, and will be waited for: its number may then be another's.
+pub fn ended() {
+    with_left(|left| left.job = None);
+}
+
+/// Starts a job so that it is known from its first moment.
+pub fn spawn(command: &mut std::process::Command) -> io::Result<std::process::Child> {
+    with_left(|left| {
+        let child = command.spawn()?;
+        left.job = Some(Pid::from_child(&child));
+        Ok(child)
+    })
+}
+
+/// A directory to be removed.
+pub fn directory(dir: PathBuf) {
+    with_left(|left| left.dir = Some(dir));
+}

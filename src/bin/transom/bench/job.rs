@@ -1,0 +1,124 @@
+//! Running a worker, ours or a peer's, and reading what it says.
+
+use super::interrupt;
+use super::limits::{self, Bare};
+use super::protocol::{Report, ReportError, Task};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long a worker may take beyond what it was asked to measure.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// More output than this is no report.
+const MOST_OUTPUT: u64 = 64 << 20;
+
+/// One run of a worker.
+pub struct Run {
+    pub report: Report,
+    /// From its start to its end.
+    pub wall: Duration,
+    /// The machine's limits just before.
+    pub bare: Bare,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    #[error("cannot start `{program}`: {source}")]
+    Start { program: String, source: io::Error },
+    #[error("cannot watch it: {0}")]
+    Watch(#[source] io::Error),
+    #[error("it has not ended after {} s and was killed", .0.as_secs())]
+    Deadline(Duration),
+    #[error("it ended with {status}{}", said(.stderr))]
+    Failed { status: ExitStatus, stderr: String },
+    #[error(transparent)]
+    Report(#[from] ReportError),
+}
+
+/// Our own worker: this program, as ranks.
+pub fn ours(task: &Task) -> io::Result<Command> {
+    let program = own_program()?;
+    let mut command = Command::new(&program);
+    command.args(["run", "-n", &task.ranks.to_string(), "--"]).arg(&program).arg("bench-worker").args(task.args());
+    Ok(command)
+}
+
+fn own_program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// Runs a worker to its end.
+pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
+    let bare = limits::bare(task.bytes);
+    let most = Duration::from_millis(task.millis) + PATIENCE;
+    let begun = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = interrupt::spawn(&mut command).map_err(|source| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        JobError::Start { program, source }
+    })?;
+    let ended = end(child, begun + most).map_err(JobError::Watch)?;
+    let wall = begun.elapsed();
+    let Some((status, stdout, stderr)) = ended else { return Err(JobError::Deadline(most)) };
+    if !status.success() {
+        // A result that is wrong says more than that the worker failed.
+        return match stdout.parse::<Report>() {
+            Err(wrong @ ReportError::Wrong(_)) => Err(wrong.into()),
+            _ => Err(JobError::Failed { status, stderr }),
+        };
+    }
+    Ok(Run { report: stdout.parse()?, wall, bare })
+}
+
+/// Waits for the end; none if it did not come in time.
+fn end(mut child: Child, deadline: Instant) -> io::Result<Option<(ExitStatus, String, String)>> {
+    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let pid = Pid::from_child(&child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let ended_by = |deadline: Instant| loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error)),
+        }
+    };
+    let in_time = ended_by(deadline)?;
+    if !in_time {
+        // A launcher that is asked ends its ranks; one that is killed may not.
+        let _ = kill_process(pid, Signal::TERM);
+        if !ended_by(Instant::now() + Duration::from_secs(3))? {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    interrupt::ended();
+    let status = child.wait()?;
+    // What it left behind may hold its pipes open; that is not waited for.
+    let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(2)).unwrap_or_default();
+    Ok(in_time.then(|| (status, text(stdout), text(stderr))))
+}
+
+fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            // What came before an error is all there is.
+            let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
+        }
+        let _ = send.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receive
+}
+
+/// The line of an error output that says most, for a message.
+fn said(stderr: &str) -> String {
+    let mut lines = stderr.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
+    lines.next().map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
+}

@@ -1,0 +1,200 @@
+//! What is compared with others, and what is to be reached.
+
+use super::figures::Row;
+use super::protocol::Task;
+
+/// One thing that ours and a peer's do alike.
+pub struct Comparison {
+    pub measurement: &'static str,
+    pub sync: &'static str,
+    /// The peer's, where it is another.
+    pub theirs: &'static str,
+    pub bytes: usize,
+    pub ranks: usize,
+    /// The figure that is compared.
+    pub figure: &'static str,
+    pub more_is_better: bool,
+    /// How many times as good as the peer's it is to be.
+    pub ratio: Option<f64>,
+    /// Of peers whose ranks get the lock alike (most/fewest at most 1.1); an unfair lock is easily fast.
+    pub fair: bool,
+    /// A figure that is told as well.
+    pub also: Option<&'static str>,
+    /// What ours is to be by itself.
+    pub own: &'static [Own],
+}
+
+/// What a figure of ours is to be.
+pub struct Own {
+    pub figure: &'static str,
+    pub bound: Bound,
+}
+
+#[derive(Clone, Copy)]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    pub fn holds(self, value: f64) -> bool {
+        match self {
+            Bound::AtMost(most) => value <= most,
+            Bound::AtLeast(least) => value >= least,
+        }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::AtMost(most) => write!(f, "at most {most}"),
+            Bound::AtLeast(least) => write!(f, "at least {least}"),
+        }
+    }
+}
+
+impl Own {
+    pub fn of(&self, row: &Row) -> Option<f64> {
+        match self.figure {
+            MEMCPY => row.times_limit.map(f64::recip),
+            name => row.figures.get(name).copied(),
+        }
+    }
+}
+
+const MEMCPY: &str = "of memcpy";
+
+const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ratio: f64) -> Comparison {
+    Comparison {
+        measurement,
+        sync,
+        theirs: sync,
+        bytes,
+        ranks: 2,
+        figure: "ns",
+        more_is_better: false,
+        ratio: Some(ratio),
+        fair: false,
+        also: None,
+        own: &[],
+    }
+}
+
+const fn figure(measurement: &'static str, sync: &'static str, ranks: usize, figure: &'static str) -> Comparison {
+    Comparison { ranks, figure, ratio: None, ..latency(measurement, sync, 8, 1.0) }
+}
+
+const fn bandwidth(measurement: &'static str, bytes: usize) -> Comparison {
+    let own: &[Own] = if bytes >= 1 << 20 { &[Own { figure: MEMCPY, bound: Bound::AtLeast(0.95) }] } else { &[] };
+    Comparison { figure: "GB/s", more_is_better: true, own, ..latency(measurement, "flush", bytes, 1.0) }
+}
+
+const fn contended(ranks: usize) -> Comparison {
+    let own: &[Own] = if ranks > 2 { &[Own { figure: "most/fewest", bound: Bound::AtMost(1.02) }] } else { &[] };
+    Comparison {
+        more_is_better: true,
+        ratio: Some(1.0),
+        fair: ranks > 2,
+        also: Some("most/fewest"),
+        own,
+        ..figure("contended", "lock_exclusive", ranks, "million/s")
+    }
+}
+
+const fn pipeline(theirs: &'static str, ratio: f64) -> Comparison {
+    Comparison { theirs, more_is_better: true, ratio: Some(ratio), ..figure("pipeline", "one_sided", 2, "MFLOP/s") }
+}
+
+pub const COMPARISONS: &[Comparison] = &[
+    latency("put", "flush", 8, 5.0),
+    latency("fetch_and_op", "flush", 8, 5.0),
+    latency("compare_and_swap", "flush", 8, 5.0),
+    Comparison { figure: "million/s", ratio: Some(3.0), ..bandwidth("put_bw", 8) },
+    latency("lock", "lock", 8, 3.0),
+    latency("lock", "lock_exclusive", 8, 3.0),
+    latency("put", "lock_all", 8, 2.0),
+    latency("put", "fence", 8, 2.0),
+    latency("put", "pscw", 8, 2.0),
+    latency("accumulate", "flush", 8, 4.0),
+    latency("get_accumulate", "flush", 8, 10.0),
+    latency("get_accumulate", "flush", 64 << 10, 4.0),
+    bandwidth("put_bw", 4 << 10),
+    bandwidth("put_bw", 64 << 10),
+    bandwidth("put_bw", 1 << 20),
+    bandwidth("put_bw", 4 << 20),
+    bandwidth("get_bw", 4 << 10),
+    bandwidth("get_bw", 64 << 10),
+    bandwidth("get_bw", 1 << 20),
+    bandwidth("get_bw", 4 << 20),
+    contended(2),
+    contended(3),
+    contended(4),
+    contended(8),
+    Comparison {
+        more_is_better: true,
+        also: Some("longest_write_wait_us"),
+        own: &[Own { figure: "writes/1000", bound: Bound::AtLeast(990.0) }],
+        ..figure("readers_writer", "lock", 3, "writes/1000")
+    },
+    Comparison { ratio: None, ..latency("barrier", "barrier", 8, 1.0) },
+    Comparison {
+        also: Some("hidden"),
+        own: &[Own { figure: "get_us", bound: Bound::AtMost(1.0) }],
+        ..figure("overlap", "lock", 2, "get_us")
+    },
+    Comparison {
+        own: &[Own { figure: "process_ms", bound: Bound::AtMost(81.0) }],
+        ..figure("lu", "lock", 2, "factor_ms")
+    },
+    Comparison { ratio: Some(2.0), ..figure("lu_outside", "lock", 2, "outside_kernel_ms") },
+    pipeline("one_sided", 2.0),
+    pipeline("two_sided", 1.0),
+    Comparison { ratio: Some(5.0), also: Some("memory_mib"), ..figure("startup", "none", 2, "process_ms") },
+];
+
+/// The matrix of the LU that is compared, its blocks, and the grid of the pipeline.
+const LU: (usize, usize) = (1024, 16);
+const GRID: usize = 1000;
+
+impl Comparison {
+    pub fn task(&self, millis: u64) -> Task {
+        let patience = super::catalog::find(self.measurement).map_or(1, |measurement| measurement.patience);
+        Task {
+            measurement: self.measurement,
+            sync: self.sync,
+            bytes: self.bytes,
+            ranks: self.ranks,
+            millis: millis * patience,
+            n: LU.0,
+            block: LU.1,
+            grid: GRID,
+        }
+    }
+
+    /// The peer's task.
+    pub fn their_task(&self, millis: u64) -> Task {
+        Task { sync: self.theirs, ..self.task(millis) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalog;
+    use super::*;
+
+    #[test]
+    fn what_is_compared_can_be_measured() {
+        for comparison in COMPARISONS {
+            let measurement = catalog::find(comparison.measurement).expect(comparison.measurement);
+            assert!(measurement.syncs.contains(&comparison.sync), "{} {}", comparison.measurement, comparison.sync);
+            assert!(comparison.ranks >= measurement.least, "{}", comparison.measurement);
+        }
+    }
+
+    #[test]
+    fn bounds_hold_up_to_themselves() {
+        assert!(Bound::AtMost(1.02).holds(1.02) && !Bound::AtMost(1.02).holds(1.03));
+        assert!(Bound::AtLeast(990.0).holds(990.0) && !Bound::AtLeast(990.0).holds(989.0));
+    }
+}

@@ -1,0 +1,83 @@
+#include "block.h"
+
+static void subtract_scaled(long count, double *restrict row, double factor, const double *restrict other) {
+    for (long at = 0; at < count; at++) {
+        row[at] -= factor * other[at];
+    }
+}
+
+void block_factor(long size, double *block) {
+    for (long k = 0; k < size; k++) {
+        const double *pivots = block + k * size;
+        for (long i = k + 1; i < size; i++) {
+            double *row = block + i * size;
+            row[k] /= pivots[k];
+            subtract_scaled(size - k - 1, row + k + 1, row[k], pivots + k + 1);
+        }
+    }
+}
+
+void block_solve_lower(long size, double *block, const double *diagonal) {
+    for (long i = 1; i < size; i++) {
+        for (long k = 0; k < i; k++) {
+            subtract_scaled(size, block + i * size, diagonal[i * size + k], block + k * size);
+        }
+    }
+}
+
+void block_solve_upper(long size, double *block, const double *diagonal) {
+    for (long i = 0; i < size; i++) {
+        double *row = block + i * size;
+        for (long k = 0; k < size; k++) {
+            const double *pivots = diagonal + k * size;
+            row[k] /= pivots[k];
+            subtract_scaled(size - k - 1, row + k + 1, row[k], pivots + k + 1);
+        }
+    }
+}
+
+/* Rows and columns of a tile of c that stays in registers while a row of a meets a column of b. */
+enum { ROWS = 8, LANES = 8, VECTORS = 2, COLUMNS = LANES * VECTORS };
+
+/* Several numbers that lie wherever numbers may lie. */
+typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
+
+static inline lanes *at(const double *place) {
+    return (lanes *)place;
+}
+
+static void tile(long size, double *restrict c, const double *restrict a, const double *restrict b) {
+    lanes sums[ROWS][VECTORS] = {0};
+    for (long k = 0; k < size; k++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; i++) {
+#pragma GCC unroll 2
+            for (int j = 0; j < VECTORS; j++) {
+                sums[i][j] += a[i * size + k] * *at(b + k * size + j * LANES);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++) {
+#pragma GCC unroll 2
+        for (int j = 0; j < VECTORS; j++) {
+            *at(c + i * size + j * LANES) -= sums[i][j];
+        }
+    }
+}
+
+void block_subtract_product(long size, double *restrict c, const double *restrict a, const double *restrict b) {
+    long whole_rows = size - size % ROWS, whole_columns = size - size % COLUMNS;
+    for (long i = 0; i < whole_rows; i += ROWS) {
+        for (long j = 0; j < whole_columns; j += COLUMNS) {
+            tile(size, c + i * size + j, a + i * size, b + j);
+        }
+    }
+    /* What tiles do not cover: columns on the right of the whole rows, then the rows below. */
+    for (long i = 0; i < size; i++) {
+        long from = i < whole_rows ? whole_columns : 0;
+        for (long k = 0; k < size && from < size; k++) {
+            subtract_scaled(size - from, c + i * size + from, a[i * size + k], b + k * size + from);
+        }
+    }
+}

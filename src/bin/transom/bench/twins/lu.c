@@ -1,0 +1,279 @@
+/* Blocked dense LU factorisation without pivoting, as examples/lu: each rank holds its blocks in a window, works on
+   them in place, and gets the blocks of others. */
+#include "block.h"
+#include "twin.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+struct lu {
+    const struct task *task;
+    bool clocked; /* a clock around each block operation */
+    double kernel_ns;
+    long n, size, blocks; /* rows of the matrix, of a block, of blocks; the last may reach past n */
+    long rank_rows, rank_columns, my_row, my_column;
+    MPI_Win win;
+    double *mine;
+};
+
+/* ---- Who owns which block, and what is in it. ---- */
+
+static struct lu lu_open(const struct task *task) {
+    struct lu lu = {.task = task, .n = task->n, .size = task->block};
+    if (lu.size > lu.n || lu.n > 1 << 16) {
+        die("--n %ld --block %ld: at most %d rows are expected, and no larger a block", lu.n, lu.size, 1 << 16);
+    }
+    lu.blocks = (lu.n + lu.size - 1) / lu.size;
+    for (long rows = 1; rows * rows <= task->ranks; rows++) {
+        if (task->ranks % rows == 0) {
+            lu.rank_rows = rows;
+        }
+    }
+    lu.rank_columns = task->ranks / lu.rank_rows;
+    lu.my_row = task->rank / lu.rank_columns;
+    lu.my_column = task->rank % lu.rank_columns;
+    long rows = (lu.blocks + lu.rank_rows - 1) / lu.rank_rows;
+    long columns = (lu.blocks + lu.rank_columns - 1) / lu.rank_columns;
+    lu.mine = window_open(rows * columns * lu.size * lu.size * (long)sizeof(double), &lu.win);
+    return lu;
+}
+
+static int owner(const struct lu *lu, long row, long column) {
+    return (int)(row % lu->rank_rows * lu->rank_columns + column % lu->rank_columns);
+}
+
+static long offset(const struct lu *lu, long row, long column) {
+    long in_a_row = (lu->blocks + lu->rank_columns - 1) / lu->rank_columns;
+    return (row / lu->rank_rows * in_a_row + column / lu->rank_columns) * lu->size * lu->size;
+}
+
+static double *own(const struct lu *lu, long row, long column) {
+    return lu->mine + offset(lu, row, column);
+}
+
+/* My first row or column of blocks from `from` on; the next ones are `of` apart. */
+static long first(long from, long mine, long of) {
+    return from + (mine + of - from % of) % of;
+}
+
+static long first_row(const struct lu *lu, long from) {
+    return first(from, lu->my_row, lu->rank_rows);
+}
+
+static long first_column(const struct lu *lu, long from) {
+    return first(from, lu->my_column, lu->rank_columns);
+}
+
+static double element(const struct lu *lu, long row, long column) {
+    if (row >= lu->n || column >= lu->n) {
+        return row == column;
+    }
+    uint64_t hash = (uint64_t)row << 32 | (uint64_t)column;
+    for (int round = 0; round < 2; round++) {
+        hash = (hash ^ hash >> 31) * 0x9e3779b97f4a7c15;
+    }
+    double random = (double)(hash >> 11) / (double)(1ull << 52) - 1;
+    return row == column ? (double)lu->n + 1 + random : random;
+}
+
+static void fill(struct lu *lu) {
+    for (long row = first_row(lu, 0); row < lu->blocks; row += lu->rank_rows) {
+        for (long column = first_column(lu, 0); column < lu->blocks; column += lu->rank_columns) {
+            double *block = own(lu, row, column);
+            for (long at = 0; at < lu->size * lu->size; at++) {
+                block[at] = element(lu, row * lu->size + at / lu->size, column * lu->size + at % lu->size);
+            }
+        }
+    }
+}
+
+/* ---- Moving blocks. ---- */
+
+/* A block of anyone: my own in place, another's fetched into `room`, to be read after `fetched`. */
+static const double *fetch(struct lu *lu, long row, long column, double *room) {
+    int from = owner(lu, row, column), count = (int)(lu->size * lu->size);
+    if (from == lu->task->rank) {
+        return own(lu, row, column);
+    }
+    if (lu->task->sync == LOCK) {
+        MPI_Win_lock(MPI_LOCK_SHARED, from, 0, lu->win);
+    }
+    MPI_Aint at = offset(lu, row, column) * (MPI_Aint)sizeof(double);
+    MPI_Get(room, count, MPI_DOUBLE, from, at, count, MPI_DOUBLE, lu->win);
+    if (lu->task->sync == LOCK) {
+        MPI_Win_unlock(from, lu->win);
+    }
+    return room;
+}
+
+static void fetched(struct lu *lu) {
+    if (lu->task->sync == FLUSH) {
+        MPI_Win_flush_local_all(lu->win);
+    }
+}
+
+/* What each rank has stored in its blocks before is in what others get after. No fence may be inside lock_all. */
+static void step_done(struct lu *lu) {
+    if (lu->task->sync == FLUSH) {
+        MPI_Win_sync(lu->win);
+        MPI_Barrier(MPI_COMM_WORLD);
+        MPI_Win_sync(lu->win);
+    } else {
+        MPI_Win_fence(MPI_MODE_NOSUCCEED, lu->win);
+    }
+}
+
+/* ---- The factorisation. ---- */
+
+static double kernel_begin(const struct lu *lu) {
+    return lu->clocked ? now_ns() : 0;
+}
+
+static void kernel_end(struct lu *lu, double begun) {
+    if (lu->clocked) {
+        lu->kernel_ns += now_ns() - begun;
+    }
+}
+
+/* Solves my blocks below and to the right of the factored diagonal block of a step. */
+static void perimeter(struct lu *lu, long step, double *room) {
+    bool below = step % lu->rank_columns == lu->my_column && first_row(lu, step + 1) < lu->blocks;
+    bool right = step % lu->rank_rows == lu->my_row && first_column(lu, step + 1) < lu->blocks;
+    if (!below && !right) {
+        return;
+    }
+    const double *diagonal = fetch(lu, step, step, room);
+    fetched(lu);
+    for (long row = first_row(lu, step + 1); below && row < lu->blocks; row += lu->rank_rows) {
+        double begun = kernel_begin(lu);
+        block_solve_upper(lu->size, own(lu, row, step), diagonal);
+        kernel_end(lu, begun);
+    }
+    for (long column = first_column(lu, step + 1); right && column < lu->blocks; column += lu->rank_columns) {
+        double begun = kernel_begin(lu);
+        block_solve_lower(lu->size, own(lu, step, column), diagonal);
+        kernel_end(lu, begun);
+    }
+}
+
+/* Updates my blocks below and right of a step. The pivot row's blocks serve all my rows, so they are fetched once. */
+static void interior(struct lu *lu, long step, const double **upper, double *room) {
+    long area = lu->size * lu->size;
+    for (long column = first_column(lu, step + 1), at = 0; column < lu->blocks; column += lu->rank_columns, at++) {
+        upper[at] = fetch(lu, step, column, room + (at + 1) * area);
+    }
+    for (long row = first_row(lu, step + 1); row < lu->blocks; row += lu->rank_rows) {
+        const double *left = fetch(lu, row, step, room);
+        fetched(lu);
+        for (long column = first_column(lu, step + 1), at = 0; column < lu->blocks; column += lu->rank_columns, at++) {
+            double begun = kernel_begin(lu);
+            block_subtract_product(lu->size, own(lu, row, column), left, upper[at]);
+            kernel_end(lu, begun);
+        }
+    }
+}
+
+static void factor(struct lu *lu, const double **upper, double *room) {
+    for (long step = 0; step < lu->blocks; step++) {
+        if (owner(lu, step, step) == lu->task->rank) {
+            double begun = kernel_begin(lu);
+            block_factor(lu->size, own(lu, step, step));
+            kernel_end(lu, begun);
+        }
+        step_done(lu);
+        perimeter(lu, step, room);
+        step_done(lu);
+        interior(lu, step, upper, room);
+    }
+    step_done(lu);
+}
+
+/* ---- The check: LU x = A x. ---- */
+
+/* y = T x, for T the upper (with the diagonal) or the lower (with ones on it) triangle of what was factored. */
+static void multiply_triangle(struct lu *lu, bool upper, const double *x, double *y, double *room) {
+    for (long row = 0; row < lu->blocks; row++) {
+        for (long column = upper ? row : 0; column < (upper ? lu->blocks : row + 1); column++) {
+            const double *block = fetch(lu, row, column, room);
+            fetched(lu);
+            for (long at = 0; at < lu->size * lu->size; at++) {
+                long i = row * lu->size + at / lu->size, j = column * lu->size + at % lu->size;
+                if (upper ? j >= i : j < i) {
+                    y[i] += block[at] * x[j];
+                } else if (!upper && j == i) {
+                    y[i] += x[j];
+                }
+            }
+        }
+    }
+}
+
+static void check(struct lu *lu, double *room) {
+    long padded = lu->blocks * lu->size;
+    double *x = allocate(padded, sizeof *x), *ux = allocate(padded, sizeof *ux), *lux = allocate(padded, sizeof *lux);
+    for (long at = 0; at < lu->n; at++) {
+        x[at] = (double)(at % 7) - 3;
+    }
+    multiply_triangle(lu, true, x, ux, room);
+    multiply_triangle(lu, false, ux, lux, room);
+    double worst = 0, largest_a = 0, largest_x = 3;
+    for (long i = 0; i < lu->n; i++) {
+        double sum = 0;
+        for (long j = 0; j < lu->n; j++) {
+            double a = element(lu, i, j);
+            largest_a = fmax(largest_a, fabs(a));
+            sum += a * x[j];
+        }
+        double error = fabs(lux[i] - sum);
+        worst = isnan(error) ? INFINITY : fmax(worst, error);
+    }
+    double residual = worst / ((double)lu->n * DBL_EPSILON * largest_a * largest_x);
+    report_value("residual", isinf(residual) ? DBL_MAX : residual);
+    if (!(residual <= 10)) {
+        report_bad("the residual |LUx - Ax| / (n eps |A| |x|) is %g instead of at most 10", residual);
+    }
+    free(x);
+    free(ux);
+    free(lux);
+}
+
+static void measure(const struct task *task, bool clocked) {
+    struct lu lu = lu_open(task);
+    lu.clocked = clocked;
+    long columns = lu.blocks / lu.rank_columns + 2;
+    double *room = allocate(columns, lu.size * lu.size * (long)sizeof(double));
+    const double **upper = allocate(columns, sizeof *upper);
+    if (task->sync == FLUSH) {
+        MPI_Win_lock_all(0, lu.win);
+    }
+    fill(&lu);
+    step_done(&lu);
+
+    double begun = now_ns();
+    factor(&lu, upper, room);
+    double took = now_ns() - begun, outside = took - lu.kernel_ns, sum;
+    report_value("seconds", took / 1e9);
+    if (clocked) {
+        MPI_Allreduce(&outside, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        report_value("outside_kernel", sum / (double)task->ranks / 1e9);
+    }
+
+    if (task->rank == 0) {
+        check(&lu, room);
+    }
+    if (task->sync == FLUSH) {
+        MPI_Win_unlock_all(lu.win);
+    }
+    MPI_Win_free(&lu.win);
+    free(room);
+    free(upper);
+}
+
+void measure_lu(const struct task *task) {
+    measure(task, false);
+}
+
+void measure_lu_outside(const struct task *task) {
+    measure(task, true);
+}

@@ -1,0 +1,97 @@
+/* What rank 0 prints, and how any rank gives up. */
+#include "twin.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLES = 20000, FACTS = 1 << 16, WHY = 120 };
+
+/* Kept until the end, so that printing disturbs nothing. */
+static struct {
+    double samples[SAMPLES];
+    long sampled;
+    char facts[FACTS];
+    size_t written;
+    char bad[WHY];
+} report;
+
+static void fact(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void fact(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    size_t left = FACTS - report.written;
+    size_t length = vsnprintf(report.facts + report.written, left, format, arguments);
+    va_end(arguments);
+    if (length >= left) {
+        die("the report is longer than %d bytes", FACTS);
+    }
+    report.written += length;
+}
+
+void report_crossing(double ns) {
+    fact("crossing %.1f\n", ns);
+}
+
+void report_sample(double ns) {
+    if (report.sampled < SAMPLES) {
+        report.samples[report.sampled++] = ns;
+    }
+}
+
+void report_value(const char *name, double value) {
+    fact("value %s %.9g\n", name, value);
+}
+
+void report_value_of(const char *name, int rank, double value) {
+    fact("value %s.%d %.9g\n", name, rank, value);
+}
+
+void report_bad(const char *why, ...) {
+    if (!report.bad[0]) {
+        va_list arguments;
+        va_start(arguments, why);
+        vsnprintf(report.bad, WHY, why, arguments);
+        va_end(arguments);
+    }
+}
+
+bool report_print(const struct task *task) {
+    char *bad = allocate(task->ranks, WHY);
+    MPI_Allgather(report.bad, WHY, MPI_CHAR, bad, WHY, MPI_CHAR, MPI_COMM_WORLD);
+    int first = 0;
+    while (first < task->ranks && !bad[first * WHY]) {
+        first++;
+    }
+    bool right = first == task->ranks;
+    if (task->rank == 0) {
+        fputs(report.facts, stdout);
+        for (long at = 0; at < report.sampled; at++) {
+            printf("sample %.6g\n", report.samples[at]);
+        }
+        if (right) {
+            puts("check ok");
+        } else {
+            printf("check bad rank %d: %s\n", first, bad + first * WHY);
+            fprintf(stderr, "twin: rank %d: %s\n", first, bad + first * WHY);
+        }
+        if (fflush(stdout)) {
+            die("the report could not be written");
+        }
+    }
+    free(bad);
+    return right;
+}
+
+void die(const char *why, ...) {
+    va_list arguments;
+    va_start(arguments, why);
+    fputs("twin: ", stderr);
+    vfprintf(stderr, why, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    abort();
+}

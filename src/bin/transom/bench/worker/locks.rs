@@ -1,0 +1,91 @@
+//! Locks that ranks compete for.
+
+use super::{Facts, Outcome, gather};
+use std::time::{Duration, Instant};
+use transom::World;
+
+/// How often the writer wants the lock.
+const WISH: Duration = Duration::from_millis(1);
+
+/// All ranks count up a number at rank 0, under its lock.
+pub(super) fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
+    let mut window = world.allocate::<i64>(1)?;
+    world.barrier()?;
+    let begun = Instant::now();
+    let (mut last, mut longest, mut acquired) = (begun, Duration::ZERO, 0u64);
+    while last - begun < time {
+        let epoch = window.lock_exclusive(0)?;
+        let value = epoch.get_one(0)?;
+        epoch.put(0, &[value + 1])?;
+        epoch.unlock()?;
+        acquired += 1;
+        // Outside the lock, where it delays nobody else.
+        let now = Instant::now();
+        longest = longest.max(now - last);
+        last = now;
+    }
+    let took = last - begun;
+    world.barrier()?;
+    let all = gather(world, &[acquired as f64, longest.as_nanos() as f64, took.as_secs_f64()])?;
+    let counted = window.local().get(0)?;
+    if world.rank() == 0 {
+        let most = |field: usize| all.iter().map(|row| row[field]).fold(0.0, f64::max);
+        facts.value("seconds", most(2));
+        facts.value("longest_wait", most(1));
+        for (rank, row) in all.iter().enumerate() {
+            facts.value(&format!("acquired.{rank}"), row[0]);
+        }
+        let total: f64 = all.iter().map(|row| row[0]).sum();
+        facts.check(counted as f64 == total, || format!("{counted} was counted instead of {total}"));
+    }
+    Ok(())
+}
+
+/// Rank 1 wants to write at rank 0 once a millisecond, while all others read there without pause.
+pub(super) fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
+    let mut window = world.allocate::<u64>(1)?;
+    world.barrier()?;
+    let begun = Instant::now();
+    let (mut done, mut longest, mut wrong) = (0u64, Duration::ZERO, 0u64);
+    if world.rank() == 1 {
+        let mut tick = 0;
+        while WISH * tick < time {
+            let wish = begun + WISH * tick;
+            std::thread::sleep(wish.saturating_duration_since(Instant::now()));
+            let wished = Instant::now();
+            let epoch = window.lock_exclusive(0)?;
+            longest = longest.max(wished.elapsed());
+            epoch.put(0, &[done + 1])?;
+            epoch.unlock()?;
+            done += 1;
+            // Wishes that passed meanwhile are lost.
+            tick = (tick + 1).max((begun.elapsed().as_nanos() / WISH.as_nanos()) as u32);
+        }
+    } else {
+        let mut last = 0;
+        while begun.elapsed() < time {
+            let epoch = window.lock_shared(0)?;
+            let value = epoch.get_one(0)?;
+            epoch.unlock()?;
+            wrong += u64::from(value < last);
+            last = value;
+            done += 1;
+        }
+    }
+    let took = begun.elapsed();
+    world.barrier()?;
+    let all = gather(world, &[done as f64, longest.as_nanos() as f64, took.as_secs_f64(), wrong as f64])?;
+    let written = window.local().get(0)?;
+    if world.rank() == 0 {
+        facts.value("seconds", all.iter().map(|row| row[2]).fold(0.0, f64::max));
+        facts.value("wanted", (time.as_nanos() as f64 / WISH.as_nanos() as f64).ceil());
+        facts.value("writes", all[1][0]);
+        facts.value("longest_write_wait", all[1][1]);
+        for (rank, row) in all.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+            facts.value(&format!("reads.{rank}"), row[0]);
+        }
+        facts.check(written as f64 == all[1][0], || format!("{written} was written last instead of {}", all[1][0]));
+        facts.check(all.iter().all(|row| row[3] == 0.0), || "a reader saw an older value after a newer".into());
+    }
+    Ok(())
+}

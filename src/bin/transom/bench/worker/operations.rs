@@ -1,0 +1,235 @@
+//! Latency and bandwidth of operations under each synchronisation.
+
+use super::{Facts, Measurement, Outcome, Sync, Target, Worker, partner, sampling};
+use std::hint::black_box;
+use transom::{Error, Op, Rank, Window, World};
+
+/// Operations between two flushes of the bandwidth measurements, as in OSU.
+const IN_A_ROW: usize = 64;
+
+/// What an element is to be, from its place.
+fn pattern(at: usize) -> u64 {
+    (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn pattern_of(len: usize) -> Vec<u64> {
+    (0..len).map(pattern).collect()
+}
+
+impl Worker {
+    pub(super) fn latency(&self, world: &World, facts: &mut Facts) -> Outcome {
+        let len = match self.measurement {
+            Measurement::FetchAndOp | Measurement::CompareAndSwap => 1,
+            _ => self.bytes / 8,
+        };
+        let mut window = world.allocate::<u64>(len)?;
+        let source = match self.measurement {
+            Measurement::Put => pattern_of(len),
+            _ => vec![1; len],
+        };
+        let mut into = vec![0; len];
+        if self.measurement == Measurement::Get {
+            window.local().write(0, &pattern_of(len))?;
+        }
+        world.barrier()?;
+        let mut done = 0;
+        let count = &mut done;
+        let samples = match self.measurement {
+            Measurement::Put => self.under(world, &mut window, |target| target.put(0, black_box(&source))),
+            Measurement::Get => self.under(world, &mut window, |target| target.get(0, black_box(&mut into))),
+            Measurement::Accumulate => self.under(world, &mut window, |target| {
+                *count += 1;
+                target.accumulate(0, Op::Sum, black_box(&source))
+            }),
+            Measurement::GetAccumulate => self.under(world, &mut window, |target| {
+                *count += 1;
+                target.get_accumulate(0, Op::Sum, black_box(&source), black_box(&mut into))
+            }),
+            Measurement::FetchAndOp => self.under(world, &mut window, |target| {
+                *count += 1;
+                black_box(target.fetch_and_op(0, Op::Sum, black_box(1))?);
+                Ok(())
+            }),
+            _ => self.under(world, &mut window, |target| {
+                *count += 1;
+                black_box(target.compare_and_swap(0, *count - 1, *count)?);
+                Ok(())
+            }),
+        }?;
+        facts.samples(&samples);
+        window.fence()?;
+        if world.rank() == 0 {
+            let mut there = vec![0; len];
+            window.lock_shared(partner(world))?.get(0, &mut there)?;
+            let expected = |at| match self.measurement {
+                Measurement::Put | Measurement::Get => pattern(at),
+                _ => done,
+            };
+            facts.check(agree(&there, expected), || format!("{:?}: the target has other elements", self.measurement));
+            match self.measurement {
+                Measurement::Get => facts.check(agree(&into, pattern), || "get brought other elements".into()),
+                Measurement::GetAccumulate => {
+                    facts.check(agree(&into, |_| done - 1), || "get_accumulate brought other elements".into());
+                }
+                _ => {}
+            }
+        }
+        // The target stays as it is until it has been looked at.
+        window.fence()?;
+        Ok(())
+    }
+
+    pub(super) fn bandwidth(&self, world: &World, facts: &mut Facts) -> Outcome {
+        let len = self.bytes / 8;
+        let mut window = world.allocate::<u64>(len)?;
+        let (source, mut into) = (pattern_of(len), vec![0; len]);
+        if self.measurement == Measurement::GetBw {
+            window.local().write(0, &source)?;
+        }
+        world.barrier()?;
+        if world.rank() == 0 {
+            let epoch = window.lock_all()?;
+            let target = epoch.target(partner(world))?;
+            let samples = sampling::alone(self.time(), IN_A_ROW, |count| {
+                for _ in 0..count / IN_A_ROW {
+                    for _ in 0..IN_A_ROW {
+                        match self.measurement {
+                            Measurement::PutBw => target.put(0, black_box(&source))?,
+                            _ => target.get(0, black_box(&mut into))?,
+                        }
+                    }
+                    target.flush()?;
+                }
+                Ok(())
+            })?;
+            facts.samples(&samples);
+            let mut there = vec![0; len];
+            target.get(0, &mut there)?;
+            facts.check(agree(&there, pattern), || "the target has other elements".into());
+            if self.measurement == Measurement::GetBw {
+                facts.check(into == source, || "get brought other elements".into());
+            }
+        }
+        world.barrier()?;
+        Ok(())
+    }
+
+    pub(super) fn lock(&self, world: &World, facts: &mut Facts) -> Outcome {
+        let mut window = world.allocate::<u64>(1)?;
+        world.barrier()?;
+        facts.samples(&self.under(world, &mut window, |target| target.put(0, &[black_box(7)]))?);
+        if world.rank() == 0 {
+            let found = window.lock_shared(partner(world))?.get_one(0)?;
+            facts.check(found == 7, || format!("the target has {found} instead of 7"));
+        }
+        world.barrier()?;
+        Ok(())
+    }
+
+    /// Collective: samples of an operation with the synchronisation that it takes to see its effect.
+    fn under(
+        &self,
+        world: &World,
+        window: &mut Window<u64>,
+        mut call: impl FnMut(&Target) -> Result<(), Error>,
+    ) -> Outcome<Vec<f64>> {
+        let (me, to, time) = (world.rank(), partner(world), self.time());
+        // Whose turn it is of the two, where both must take part; a rank alone always has its turn.
+        let turn = |i: usize| me < 2 && (i % 2 == me || world.size() == 1);
+        match self.sync {
+            Sync::Fence => sampling::together(world, time, |count| {
+                for i in 0..count {
+                    let epoch = window.fence()?;
+                    if turn(i) {
+                        call(&epoch.target(to)?)?;
+                    }
+                }
+                window.fence()?;
+                Ok(())
+            }),
+            Sync::Pscw => sampling::together(world, time, |count| {
+                for i in (0..count).filter(|_| me < 2) {
+                    if !turn(i) || world.size() == 1 {
+                        window.post(&[to])?;
+                    }
+                    if turn(i) {
+                        let epoch = window.start(&[to])?;
+                        call(&epoch.target(to)?)?;
+                        epoch.complete()?;
+                    }
+                    if !turn(i) || world.size() == 1 {
+                        window.wait()?;
+                    }
+                }
+                Ok(())
+            }),
+            _ => {
+                // The others are targets only, and sleep.
+                let samples = if me == 0 { self.passive(window, to, call)? } else { Vec::new() };
+                world.barrier()?;
+                Ok(samples)
+            }
+        }
+    }
+
+    /// Samples of what the target has no part in.
+    fn passive(
+        &self,
+        window: &mut Window<u64>,
+        to: Rank,
+        mut call: impl FnMut(&Target) -> Result<(), Error>,
+    ) -> Outcome<Vec<f64>> {
+        let time = self.time();
+        match self.sync {
+            Sync::Lock => sampling::alone(time, 1, |count| {
+                for _ in 0..count {
+                    let epoch = window.lock_shared(black_box(to))?;
+                    call(&epoch)?;
+                    epoch.unlock()?;
+                }
+                Ok(())
+            }),
+            Sync::LockExclusive => sampling::alone(time, 1, |count| {
+                for _ in 0..count {
+                    let epoch = window.lock_exclusive(black_box(to))?;
+                    call(&epoch)?;
+                    epoch.unlock()?;
+                }
+                Ok(())
+            }),
+            Sync::LockAll => sampling::alone(time, 1, |count| {
+                for _ in 0..count {
+                    let epoch = window.lock_all()?;
+                    call(&epoch.target(to)?)?;
+                    epoch.unlock()?;
+                }
+                Ok(())
+            }),
+            Sync::FlushLocal => {
+                let epoch = window.lock_all()?;
+                let target = epoch.target(to)?;
+                // Buffers are free again when a call returns, so there is nothing to flush locally.
+                let samples = sampling::alone(time, 1, |count| Ok((0..count).try_for_each(|_| call(&target))?))?;
+                epoch.unlock()?;
+                Ok(samples)
+            }
+            _ => {
+                let epoch = window.lock_all()?;
+                let target = epoch.target(to)?;
+                let samples = sampling::alone(time, 1, |count| {
+                    for _ in 0..count {
+                        call(&target)?;
+                        target.flush()?;
+                    }
+                    Ok(())
+                })?;
+                epoch.unlock()?;
+                Ok(samples)
+            }
+        }
+    }
+}
+
+fn agree(found: &[u64], expected: impl Fn(usize) -> u64) -> bool {
+    found.iter().enumerate().all(|(at, &element)| element == expected(at))
+}

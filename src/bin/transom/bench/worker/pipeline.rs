@@ -1,0 +1,109 @@
+//! A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p, by put-with-signal.
+
+use super::{Facts, Outcome};
+use std::time::{Duration, Instant};
+use transom::World;
+use transom::shm_loopback::Loopback;
+use transom::windows::LockAllEpoch;
+
+/// Sweeps over a grid of n x n; rank 0 says how many, after it has seen how long one takes.
+pub(super) fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts) -> Outcome {
+    if n < 2 * world.size() {
+        return Err(format!("{n} columns are not two for each of {} ranks; use a larger --grid", world.size()).into());
+    }
+    let mut told = world.allocate::<u64>(1)?;
+    let mut window = world.allocate_with_signals::<f64>(n, 1)?;
+    let epoch = window.lock_all()?;
+    let mut part = Part::new(world, n, &epoch);
+    world.barrier()?;
+    let mut took = Duration::from_nanos(1);
+    // The first is the warm-up, the second says how long one takes.
+    for _ in 0..2 {
+        let begun = Instant::now();
+        part.sweep()?;
+        world.barrier()?;
+        took = begun.elapsed();
+    }
+    told.local().set(0, (time.as_nanos() / took.as_nanos().max(1)).clamp(1, 1 << 20) as u64)?;
+    told.fence()?;
+    let sweeps = told.lock_shared(0)?.get_one(0)?;
+    world.barrier()?;
+    let begun = Instant::now();
+    for _ in 0..sweeps {
+        part.sweep()?;
+    }
+    world.barrier()?;
+    let seconds = begun.elapsed().as_secs_f64();
+    if world.rank() == 0 {
+        let points = ((n - 1) * (n - 1)) as f64;
+        facts.value("mflops", 2.0 * points * sweeps as f64 / seconds / 1e6);
+        // Every element of the first row and column is its index; each sweep adds what the corner then is.
+        let (corner, expected) = (-part.grid[1], (sweeps + 2) as f64 * (2 * n - 2) as f64);
+        facts.check(corner == expected, || format!("the corner is {corner} instead of {expected}"));
+    }
+    epoch.unlock()?;
+    Ok(())
+}
+
+struct Part<'e, 'w> {
+    epoch: &'e LockAllEpoch<'w, f64, Loopback>,
+    rank: usize,
+    ranks: usize,
+    rows: usize,
+    /// My columns, and the last of the left neighbour's before them.
+    width: usize,
+    grid: Vec<f64>,
+    sweeps: u64,
+}
+
+impl<'e, 'w> Part<'e, 'w> {
+    fn new(world: &World, n: usize, epoch: &'e LockAllEpoch<'w, f64, Loopback>) -> Self {
+        let (rank, ranks) = (world.rank(), world.size());
+        let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
+        let width = end - first + 1;
+        let mut grid = vec![0.0; n * width];
+        for (j, above) in grid[..width].iter_mut().enumerate() {
+            *above = (first + j) as f64 - 1.0;
+        }
+        if rank == 0 {
+            for (i, row) in grid.chunks_exact_mut(width).enumerate() {
+                row[1] = i as f64;
+            }
+        }
+        Part { epoch, rank, ranks, rows: n, width, grid, sweeps: 0 }
+    }
+
+    fn sweep(&mut self) -> Result<(), transom::Error> {
+        let (epoch, width, last) = (self.epoch, self.width, self.rank + 1 == self.ranks);
+        let (next, first) = (epoch.target((self.rank + 1) % self.ranks)?, epoch.target(0)?);
+        let before = self.sweeps * (self.rows as u64 - 1);
+        for i in 1..self.rows {
+            if self.rank > 0 {
+                // Rows are counted over all sweeps, so that the signal need not be reset.
+                epoch.signals().wait_until(0, |rows| rows >= before + i as u64)?;
+                self.grid[i * width] = epoch.local().get(i)?;
+            }
+            let (above, row) = self.grid[(i - 1) * width..(i + 1) * width].split_at_mut(width);
+            // The first column of all is given.
+            for j in if self.rank == 0 { 2 } else { 1 }..width {
+                row[j] = row[j - 1] + above[j] - above[j - 1];
+            }
+            if !last {
+                next.put_signal(i, &[row[width - 1]], 0, 1)?;
+            }
+        }
+        // The corner goes back to the beginning: the next sweep starts from its negative.
+        let corner = self.grid[self.rows * width - 1];
+        self.sweeps += 1;
+        if self.ranks == 1 {
+            self.grid[1] = -corner;
+        } else if last {
+            first.put_signal(0, &[-corner], 0, 1)?;
+        } else if self.rank == 0 {
+            let sweeps = self.sweeps;
+            epoch.signals().wait_until(0, |corners| corners >= sweeps)?;
+            self.grid[1] = epoch.local().get(0)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! Batches of operations, long enough for a clock.
+
+use super::Outcome;
+use std::time::{Duration, Instant};
+use transom::{Window, World};
+
+/// More samples than this say nothing more.
+const MOST: u32 = 10_000;
+const SHORTEST: Duration = Duration::from_micros(1);
+
+fn batch_time(time: Duration) -> Duration {
+    (time / MOST).max(SHORTEST)
+}
+
+/// Samples of what this rank does alone: `run` does so many operations, which are a multiple of `unit`.
+pub(super) fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+    let mut driver = Driver::new(time, unit);
+    while let Some(count) = driver.next() {
+        let begun = Instant::now();
+        run(count)?;
+        driver.took(begun.elapsed());
+    }
+    Ok(driver.samples)
+}
+
+/// Collective: samples of what ranks do together; rank 0 says how many operations, before the clock runs.
+pub(super) fn together(world: &World, time: Duration, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+    let mut told: Window<u64> = world.allocate_with_signals(1, 1)?;
+    let epoch = told.lock_all()?;
+    let mut driver = Driver::new(time, 1);
+    for round in 1.. {
+        let count = if world.rank() == 0 {
+            let count = driver.next().unwrap_or(0);
+            for rank in 1..world.size() {
+                epoch.target(rank)?.put_signal(0, &[count as u64], 0, 1)?;
+            }
+            count
+        } else {
+            epoch.signals().wait_until(0, |told| told >= round)?;
+            epoch.local().get(0)? as usize
+        };
+        if count == 0 {
+            break;
+        }
+        world.barrier()?;
+        let begun = Instant::now();
+        run(count)?;
+        if world.rank() == 0 {
+            driver.took(begun.elapsed());
+        }
+        world.barrier()?;
+    }
+    Ok(driver.samples)
+}
+
+/// How many operations the next batch has: first more and more, until the clock can tell; then so many, until the
+/// time is over.
+struct Driver {
+    end: Option<Instant>,
+    time: Duration,
+    count: usize,
+    /// Batches of this many that were long enough, in a row: one may be so by accident.
+    enough: u32,
+    samples: Vec<f64>,
+}
+
+impl Driver {
+    fn new(time: Duration, unit: usize) -> Self {
+        Driver { end: None, time, count: unit, enough: 0, samples: Vec::new() }
+    }
+
+    fn next(&mut self) -> Option<usize> {
+        match self.end {
+            Some(end) if Instant::now() >= end && !self.samples.is_empty() => None,
+            _ => Some(self.count),
+        }
+    }
+
+    fn took(&mut self, took: Duration) {
+        match self.end {
+            Some(_) => self.samples.push(took.as_secs_f64() * 1e9 / self.count as f64),
+            None if took < batch_time(self.time) => {
+                self.count *= 2;
+                self.enough = 0;
+            }
+            None if self.enough < 2 && took < self.time => self.enough += 1,
+            None => self.end = Some(Instant::now() + self.time),
+        }
+    }
+}
