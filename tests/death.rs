@@ -4,7 +4,7 @@
 mod ranks;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
-use transom::{FabricError, Failure, Op, Outcome, Status, Window, World};
+use transom::{FabricError, Failure, Flavor, Op, Outcome, Request, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -157,6 +157,75 @@ fn the_memory_of_the_dead_can_still_be_reached() {
             die();
         }
         assert_eq!(window.lock_shared(VICTIM).unwrap().get_one(0).unwrap(), 43);
+    });
+}
+
+#[test]
+fn the_memory_that_the_dead_had_lent_is_gone() {
+    with_a_death("the_memory_that_the_dead_had_lent_is_gone", |world| {
+        let mut window = world.window(Flavor::Create(vec![0u64; 5000]), 1).unwrap();
+        let mut other: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        world.barrier().unwrap();
+        if world.rank() == VICTIM {
+            // Amid the others' puts.
+            while window.local().get(4999).unwrap() == 0 {}
+            die();
+        }
+        let epoch = window.lock_shared(VICTIM).unwrap();
+        let puts = || -> Result<(), transom::Error> {
+            loop {
+                epoch.put(0, &[1; 5000])?;
+            }
+        };
+        fails_in_time(puts);
+        // From then on everything there; what was started before it was known, too.
+        fails_in_time(|| epoch.get_one(0));
+        fails_in_time(|| epoch.put_signal(4999, &[1], 0, 1));
+        fails_in_time(|| epoch.rput(0, vec![1]).map(drop));
+        fails_in_time(|| epoch.rget(0, 2)?.wait());
+        fails_in_time(|| Request::wait_all([epoch.rget(0, 1)?, epoch.rget(1, 1)?]));
+        let mut two = vec![epoch.rget(0, 1).unwrap(), epoch.rget(1, 1).unwrap()];
+        for left in [1, 0] {
+            fails_in_time(|| Request::wait_any(&mut two));
+            assert_eq!(two.len(), left, "what failed is taken out");
+        }
+        assert!(matches!(epoch.put(4999, &[1; 2]), Err(transom::Error::OutOfBounds { .. })));
+        epoch.unlock().unwrap();
+        // The rest goes on: parts of the living, and the words of the dead.
+        let last = world.size() - 1;
+        let living = if last == VICTIM { 0 } else { last };
+        window.lock_shared(living).unwrap().put(0, &[7]).unwrap();
+        window.lock_exclusive(VICTIM).unwrap().unlock().unwrap();
+        other.lock_exclusive(VICTIM).unwrap().put(0, &[7]).unwrap();
+        // Nobody has its memory back: the dead may have been about to write there.
+        fails_in_time(|| window.free());
+    });
+}
+
+#[test]
+fn what_the_dead_had_attached_can_still_be_reached() {
+    with_a_death("what_the_dead_had_attached_can_still_be_reached", |world| {
+        let (mut window, mut names): (Window<u64>, Window<transom::Address>) =
+            (world.dynamic(1).unwrap(), world.allocate(1).unwrap());
+        let mine = window.attach(3).unwrap();
+        names.local().set(0, mine).unwrap();
+        names.fence().unwrap();
+        let theirs = names.lock_shared(VICTIM).unwrap().get_one(0).unwrap();
+        let memory = window.reach(&theirs).unwrap();
+        names.fence().unwrap();
+        if world.rank() == VICTIM {
+            die();
+        }
+        while world.barrier().is_ok() {}
+        let epoch = window.lock_shared(VICTIM).unwrap();
+        epoch.attached(&memory).unwrap().put(2, &[5]).unwrap();
+        assert_eq!(epoch.attached(&memory).unwrap().get_one(2).unwrap(), 5);
+        epoch.unlock().unwrap();
+        // But who had not reached it before comes too late.
+        assert!(window.reach(&theirs).is_err());
+        window.detach(&mine).unwrap();
+        fails_in_time(|| window.free());
     });
 }
 

@@ -109,6 +109,11 @@ impl Control {
         Ok(())
     }
 
+    /// The number of a rank's process, as it wrote when it joined.
+    pub fn process(&self, rank: Rank) -> u64 {
+        self.line(rank, 0).load(SeqCst)
+    }
+
     /// Says that `rank` needs nothing of anybody any more.
     pub fn leave(&self, rank: Rank) {
         self.line(rank, 8).store(LEFT, SeqCst);
@@ -145,7 +150,7 @@ impl Control {
     pub fn watch(&self, me: Rank) -> Result<(), FabricError> {
         let mut processes = Vec::with_capacity(self.ranks());
         for rank in 0..self.ranks() {
-            let number = self.line(rank, 0).load(SeqCst);
+            let number = self.process(rank);
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
             let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
             match pidfd_open(pid, PidfdFlags::empty()) {

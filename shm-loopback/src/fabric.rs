@@ -364,6 +364,9 @@ impl Fabric for Loopback {
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
         if let Some(FarKey { pid, start }) = FarKey::from_bytes(key) {
+            if rank >= self.size() || self.0.control.process(rank) != u64::from(pid) {
+                return Err(bad_key(format!("it names memory of process {pid}, which is not that rank's"), None));
+            }
             if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
                 return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}"), None));
             }

@@ -18,21 +18,36 @@ type Lent = (Arc<Region>, Vec<u8>);
 pub struct Overlapping {
     fabric: Loopback,
     lent: Arc<Mutex<Option<Lent>>>,
-    verbs: Arc<[AtomicUsize; 4]>,
+    /// Every allocation is one of its own.
+    apart: bool,
+    verbs: Arc<[AtomicUsize; 6]>,
 }
 
 impl Overlapping {
     pub fn new(fabric: Loopback) -> Self {
-        Overlapping { fabric, lent: Arc::default(), verbs: Arc::default() }
+        Overlapping { fabric, lent: Arc::default(), apart: false, verbs: Arc::default() }
+    }
+
+    /// One that only counts: its windows share nothing.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn counting(fabric: Loopback) -> Self {
+        Overlapping { apart: true, ..Self::new(fabric) }
     }
 
     /// A window on the memory that all windows of this fabric share.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn window<T: Atomic>(&self) -> Window<T, Self> {
         Window::allocate(self, 0, SHARED / size_of::<T>()).unwrap()
     }
 
     /// How many puts, gets, compare-and-swaps and fetch-and-adds `call` takes.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn verbs(&self, call: impl FnOnce()) -> [usize; 4] {
+        *self.all_verbs(call).first_chunk().expect("there are more")
+    }
+
+    /// And posts and flushes.
+    pub fn all_verbs(&self, call: impl FnOnce()) -> [usize; 6] {
         let count = || self.verbs.each_ref().map(|verb| verb.load(Relaxed));
         let before = count();
         call();
@@ -98,6 +113,9 @@ impl Fabric for Overlapping {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Lent, FabricError> {
+        if self.apart {
+            return self.fabric.allocate(bytes).map(|(region, key)| (Arc::new(region), key));
+        }
         let mut lent = self.lent.lock().unwrap();
         let first = match lent.take() {
             Some(first) => first,
@@ -131,7 +149,7 @@ impl Fabric for Overlapping {
     }
 
     fn post(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-        self.fabric.post(at, offset, value)
+        self.count(4).post(at, offset, value)
     }
 
     fn word(&self, on: &Arc<Region>, offset: usize) -> Result<u64, FabricError> {
@@ -156,7 +174,7 @@ impl Fabric for Overlapping {
     }
 
     fn flush(&self, at: &View) -> Result<(), FabricError> {
-        self.fabric.flush(at)
+        self.count(5).flush(at)
     }
 
     fn order(&self, at: &View) -> Result<(), FabricError> {

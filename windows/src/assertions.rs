@@ -6,8 +6,8 @@ use crate::window::Core;
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 use transom_locks::Rank;
 
 bitflags::bitflags! {
@@ -35,8 +35,9 @@ bitflags::bitflags! {
         /// To `fence` and `post`: this rank has not written to its own part since it last synchronised. Saves nothing
         /// where memory is coherent, as it is on all providers.
         const NOSTORE = 2;
-        /// To `fence` and `post`: nobody puts to or accumulates in this rank's part until it synchronises next. Saves
-        /// nothing, as above.
+        /// To `fence` and `post`: nobody puts to or accumulates in this rank's part, or stores to it by
+        /// [`Local::of`](crate::Local::of), until its next fence, or the `wait` that ends the exposure. Saves nothing, as
+        /// above.
         const NOPUT = 4;
         /// To `fence`: no rank has operated on the window since it last synchronised; saves the flush.
         const NOPRECEDE = 8;
@@ -77,6 +78,10 @@ impl Checks {
         }
     }
 
+    fn promised(&self) -> MutexGuard<'_, Option<Promise>> {
+        self.noput.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     #[inline(always)]
     pub fn synchronised(&self, tally: &Tally) {
         if cfg!(debug_assertions) {
@@ -115,7 +120,7 @@ impl<T: Pod, F: Fabric> Core<T, F> {
 
     /// Whether the promise that nobody would put here was kept; it ends. Debug builds only.
     pub(crate) fn check_noput(&self, call: &'static str) -> Result<(), Error> {
-        let promise = self.checks.noput.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let promise = self.checks.promised().take();
         match promise {
             // What this rank wrote itself cannot be told from what others did.
             Some(promise) if promise.stores == self.checks.stores.get() && promise.hash != self.hash()? => {
@@ -128,7 +133,7 @@ impl<T: Pod, F: Fabric> Core<T, F> {
     /// Remembers what this rank's part is, for [`check_noput`](Self::check_noput). Debug builds only.
     pub(crate) fn promise_noput(&self) -> Result<(), Error> {
         let promise = Promise { hash: self.hash()?, stores: self.checks.stores.get() };
-        *self.checks.noput.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(promise);
+        *self.checks.promised() = Some(promise);
         Ok(())
     }
 

@@ -1,13 +1,14 @@
 //! Memory that a rank attaches to a window after it was made, and detaches again.
 //!
-//! Each window has slots for that, one word each, zero or the number of what is attached there. A number is never used
-//! again, and whoever wants to access the memory reads the slot's word first: so what is stale is an error. An access
-//! that is under way while its owner detaches reaches memory that nobody reads any more.
+//! Each window has slots for that, which hold the address of what is attached there. Its number is never used again, and
+//! whoever wants to access the memory reads the slot first: an address leads to memory only if its owner has written just
+//! this one there, so what is stale is an error, and what is forged. An access that is under way while its owner detaches
+//! reaches memory that nobody reads any more.
 
+use crate::segment::SLOT_WORDS;
 use crate::window::Core;
 use crate::{Error, Fabric, FabricError, Window};
 use bytemuck::{Pod, Zeroable};
-use std::sync::Arc;
 use transom_locks::Rank;
 
 /// Bytes of a provider's key that an address has room for.
@@ -23,11 +24,15 @@ const KEY: usize = 32;
 pub struct Address {
     rank: u32,
     slot: u32,
+    /// 0 if nothing is attached.
     number: u64,
     len: u64,
-    key_bytes: u64,
+    window: u32,
+    key_bytes: u32,
     key: [u8; KEY],
 }
+
+const _: () = assert!(size_of::<Address>() == 8 * SLOT_WORDS);
 
 impl Address {
     /// The rank that attached it.
@@ -53,8 +58,6 @@ impl Address {
 pub struct Attached<F: Fabric> {
     pub(crate) remote: F::Remote,
     pub(crate) address: Address,
-    /// Of the window.
-    data: Arc<crate::segment::Segment<F>>,
 }
 
 impl<F: Fabric> Attached<F> {
@@ -63,9 +66,9 @@ impl<F: Fabric> Attached<F> {
         &self.address
     }
 
-    /// Whether `core`'s window still has it, at `rank` if one is given.
-    pub(crate) fn check<T: Pod>(&self, core: &Core<T, F>, rank: Option<Rank>) -> Result<(), Error> {
-        if !Arc::ptr_eq(&self.data, &core.data) || rank.is_some_and(|rank| rank != self.address.rank()) {
+    /// Whether `core`'s window still has it, at `rank`.
+    pub(crate) fn check<T: Pod>(&self, core: &Core<T, F>, rank: Rank) -> Result<(), Error> {
+        if rank != self.address.rank() {
             return Err(core.not_here(&self.address));
         }
         core.still_attached(&self.address)
@@ -114,11 +117,15 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         // Atomics reach whole words.
         let (region, key) = core.data.fabric.allocate(bytes.next_multiple_of(8)).map_err(failed)?;
         core.numbers += 1;
-        let (number, key_bytes) = (core.numbers, key.len() as u64);
+        let (number, key_bytes) = (core.numbers, key.len() as u32);
+        let (rank_there, slot_there, len_there) = (rank as u32, slot as u32, len as u64);
         let mut address =
-            Address { rank: rank as u32, slot: slot as u32, number, len: len as u64, key_bytes, key: [0; KEY] };
+            Address { rank: rank_there, slot: slot_there, number, len: len_there, window, key_bytes, key: [0; KEY] };
         let long = FabricError::Misuse { why: format!("a key of {} bytes does not fit an address", key.len()) };
         address.key.get_mut(..key.len()).ok_or(failed(long))?.copy_from_slice(&key);
+        // The number last: who finds it finds the rest.
+        let (slot_at, unnumbered) = (core.data.slot_offset(rank, slot), Address { number: 0, ..address });
+        core.data.fabric.put(&core.data.remotes[rank], slot_at, bytemuck::bytes_of(&unnumbered)).map_err(failed)?;
         core.say(slot, number)?;
         core.attached[slot] = Some(Held { region, address });
         tracing::debug!(window, rank, slot, number, len, "memory attached");
@@ -157,7 +164,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let key = address.key.get(..address.key_bytes as usize);
         let (bytes, key) = bytes.zip(key).ok_or_else(|| core.not_here(address))?;
         match core.data.fabric.attach(rank, key, bytes.next_multiple_of(8)) {
-            Ok(remote) => Ok(Attached { remote, address: *address, data: core.data.clone() }),
+            Ok(remote) => Ok(Attached { remote, address: *address }),
             // It may have gone in between.
             Err(source) => core.still_attached(address).and(Err(Error::Fabric { window: core.id, rank, source })),
         }
@@ -169,35 +176,37 @@ impl<T: Pod, F: Fabric> Core<T, F> {
     fn still_attached(&self, address: &Address) -> Result<(), Error> {
         let (rank, slot) = (address.rank(), address.slot as usize);
         let remote = self.data.remotes.get(rank).ok_or_else(|| self.no_such_rank(rank))?;
-        if slot >= self.data.sizes[rank].slots {
+        if slot >= self.data.sizes[rank].slots || address.window != self.id || address.number == 0 {
             return Err(self.not_here(address));
         }
-        let mut number = [0; 8];
-        let read = self.data.fabric.get(remote, self.data.slot_offset(rank, slot), &mut number);
+        let mut there = Address::zeroed();
+        let read = self.data.fabric.get(remote, self.data.slot_offset(rank, slot), bytemuck::bytes_of_mut(&mut there));
         read.map_err(|source| Error::Fabric { window: self.id, rank, source })?;
-        if u64::from_ne_bytes(number) == address.number && address.number != 0 {
-            Ok(())
-        } else {
-            Err(Error::Detached { window: self.id, rank, slot })
+        match there {
+            _ if there == *address => Ok(()),
+            _ if there.number == address.number => Err(self.not_here(address)),
+            _ => Err(Error::Detached { window: self.id, rank, slot }),
         }
     }
 
     /// The region that an address of this rank leads to.
     pub(crate) fn attached_here(&self, address: &Address) -> Result<&F::Region, Error> {
         let (rank, slot) = (address.rank(), address.slot as usize);
-        if rank != self.data.fabric.rank() || slot >= self.attached.len() {
+        if rank != self.data.fabric.rank() || slot >= self.attached.len() || address.window != self.id {
             return Err(self.not_here(address));
         }
         match &self.attached[slot] {
             Some(held) if held.address == *address => Ok(&held.region),
+            Some(held) if held.address.number == address.number => Err(self.not_here(address)),
             _ => Err(Error::Detached { window: self.id, rank, slot }),
         }
     }
 
-    /// Writes a word of this rank's slots.
+    /// Writes the number in one of this rank's slots.
     fn say(&self, slot: usize, number: u64) -> Result<(), Error> {
         let (data, rank) = (&self.data, self.data.fabric.rank());
-        let said = data.fabric.post(&data.remotes[rank], data.slot_offset(rank, slot), number);
+        let at = data.slot_offset(rank, slot) + std::mem::offset_of!(Address, number);
+        let said = data.fabric.post(&data.remotes[rank], at, number);
         said.map_err(|source| Error::Fabric { window: self.id, rank, source })
     }
 

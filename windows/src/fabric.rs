@@ -64,7 +64,7 @@ pub trait Exchange {
 ///
 /// # What a provider signs
 /// 1. A `post` (or `cas`, `add`) to a rank is seen after every earlier put or post to that rank by the same caller.
-/// 2. [`flush`](Self::flush) returns when earlier operations on that memory are visible there;
+/// 2. [`flush`](Self::flush) returns when earlier operations at that rank are visible there;
 ///    [`order`](Self::order) when they will be seen before any later verb of the caller, whatever its target.
 /// 3. A word is touched only by `cas`, `add`, `post` and `word` of its fabric, by its own host too: CPU and NIC
 ///    atomics never meet on one word.
@@ -206,13 +206,15 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::OutOfBounds`].
     fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
-    /// Returns when this caller's earlier operations on that memory are visible there.
+    /// Returns when this caller's earlier operations at the rank whose memory it is are visible there, on whichever of its
+    /// memories they were.
     ///
     /// # Errors
     /// Those of the operations, if they could fail after they returned.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// Returns when this caller's earlier operations on that memory will be seen by whoever sees a later verb of it.
+    /// Returns when this caller's earlier operations at that rank, as for [`flush`](Self::flush), will be seen by whoever
+    /// sees a later verb of it.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).

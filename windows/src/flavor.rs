@@ -7,7 +7,7 @@ use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{Barrier, PassiveLock, Places, Pscw};
+use transom_locks::{At, Barrier, PassiveLock, Places, Pscw, Words};
 
 /// The memory that a window exposes at a rank. All ranks name the same flavour; sizes may differ, zero included.
 ///
@@ -41,7 +41,7 @@ pub enum Flavor<T> {
     Create(Vec<T>),
     /// No elements yet, and room to attach memory later: [`Window::attach`].
     Dynamic {
-        /// How many pieces can be attached at a time, 8 bytes for each.
+        /// How many pieces can be attached at a time, 64 bytes for each.
         slots: usize,
     },
 }
@@ -94,7 +94,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         // Ranks must make the same window, of the same elements.
         let what = [u64::from(id), element as u64, kind];
-        let words = Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks);
+        let words = protocols(ranks) + 1;
         let data = Arc::new(Segment::allocate(fabric, what, words, size, own).map_err(failed)?);
         let apart = data.remotes.iter().position(|remote| !fabric.is_shared(remote));
         if let Some(rank) = apart.filter(|_| kind == SHARED) {
@@ -110,17 +110,38 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 
     /// Collective: ends the window once every rank has called, and gives back the elements that the program lent it
-    /// ([`Flavor::Create`]), as others left them; of other flavours nothing. ceil(log2 ranks) posts.
+    /// ([`Flavor::Create`]), as others left them; of other flavours nothing. ceil(log2 ranks) posts; to give elements
+    /// back, 1 fetch-and-add for each rank.
     ///
     /// # Errors
-    /// [`Error::Sync`] if a rank died or left; what was lent is then leaked.
+    /// [`Error::Sync`] if a rank died or left, or called `fence` instead; what was lent is then leaked.
     ///
     /// # Examples
     /// See [`Flavor::Create`].
     pub fn free(mut self) -> Result<Vec<T>, Error> {
+        let (data, word, ranks) = (self.core.data.clone(), protocols(self.ranks()), self.ranks());
+        let told = match self.lent {
+            None => Ok(()),
+            Some(_) => (0..ranks).try_for_each(|rank| {
+                data.start_add(At { rank, word }, 1).and_then(|added| data.finish(added)).map(drop)
+            }),
+        };
         self.fence()?;
-        Ok(self.lent.take().map(Lent::take_back).unwrap_or_default())
+        let Some(lent) = self.lent.take() else { return Ok(Vec::new()) };
+        // That all have come to the barrier does not say that they write no more: it may have been a fence of theirs.
+        match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
+            Ok(freed) if freed == ranks as u64 => Ok(lent.take_back()),
+            Ok(_) => Err(transom_locks::Error::Epoch("free: a rank called fence instead, and keeps its window")),
+            Err(source) => Err(source.into()),
+        }
+        .map_err(|source| self.core.sync_error("free", source))
     }
+}
+
+/// Words of the protocols. One more comes after them: how many ranks have freed their windows, and touch no elements
+/// of this one any more.
+fn protocols(ranks: usize) -> usize {
+    Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks)
 }
 
 const SHARED: u64 = 1;

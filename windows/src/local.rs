@@ -64,6 +64,9 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// ```
     pub fn of(&self, rank: Rank) -> Result<Local<'w, T, F>, Error> {
         let core = self.core;
+        if rank == core.data.fabric.rank() {
+            return Ok(Local::new(core));
+        }
         let (remote, base) = core.data.part(rank).ok_or_else(|| core.no_such_rank(rank))?;
         if !core.data.fabric.is_shared(remote) {
             return Err(Error::NotShared { window: core.id, rank });
@@ -146,7 +149,9 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// [`Error::OutOfBounds`].
     #[inline]
     pub fn write(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        self.core.checks.stored();
+        if self.rank == self.core.data.fabric.rank() {
+            self.core.checks.stored();
+        }
         let (fabric, at) = (&self.core.data.fabric, self.place(offset, source.len())?);
         let bytes = bytemuck::cast_slice(source);
         let written = match self.memory {

@@ -31,9 +31,12 @@ pub(crate) struct Size {
     /// Whether they are in memory of the program's own, and not in the region.
     pub own: bool,
     pub signals: usize,
-    /// Words that tell what is attached.
+    /// Room to tell what is attached.
     pub slots: usize,
 }
+
+/// Words of a slot.
+pub(crate) const SLOT_WORDS: usize = 8;
 
 impl Size {
     /// Where a signal lies, from the beginning of the bytes. Slots come after the signals, as if they were more of them.
@@ -45,9 +48,9 @@ impl Size {
 
     /// Bytes of the region, if they can be counted.
     fn total(self, base: usize) -> Option<usize> {
-        let words = self.signals.checked_add(self.slots)?.checked_mul(8)?;
+        let words = self.slots.checked_mul(SLOT_WORDS)?.checked_add(self.signals)?.checked_mul(8)?;
         let bytes = self.bytes.checked_next_multiple_of(8)?.checked_add(words)?.checked_add(base)?;
-        let total = if self.own { base + words } else { bytes };
+        let total = if self.own { base.checked_add(words)? } else { bytes };
         Some(total).filter(|_| bytes <= isize::MAX as usize / 2)
     }
 }
@@ -177,9 +180,9 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Where the word of a rank's slot lies, in bytes.
+    /// Where a rank's slot lies, in bytes.
     pub fn slot_offset(&self, rank: Rank, slot: usize) -> usize {
-        self.signal_offset(rank, self.sizes[rank].signals + slot)
+        self.signal_offset(rank, self.sizes[rank].signals + SLOT_WORDS * slot)
     }
 
     /// Where a rank's signal lies, in bytes.

@@ -134,11 +134,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     ///
     /// # Examples
     /// See [`Window::attach`](crate::Window::attach).
-    pub fn attached<'a>(&self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error>
-    where
-        'e: 'a,
-    {
-        memory.check(self.core, Some(self.rank))?;
+    pub fn attached<'a>(&'a self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error> {
+        memory.check(self.core, self.rank)?;
         Ok(Target { core: self.core, remote: &memory.remote, rank: self.rank, base: 0, len: memory.address.len() })
     }
 

@@ -22,8 +22,8 @@ use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 /// so no reference into the memory is ever lent; one's own part is read and written by copies, see
 /// [`local`](Self::local).
 ///
-/// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks` bytes of lock, barrier
-/// and post/start words.
+/// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks + 8` bytes of lock,
+/// barrier, post/start and free words.
 ///
 /// # Examples
 /// ```
@@ -300,10 +300,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         if cfg!(debug_assertions) {
             core.check_past("post", asserted)?;
             core.check_noput("post")?;
+            core.checks.synchronised(&core.data.tally);
             if asserted.contains(Assert::NOPUT) {
                 core.promise_noput()?;
             }
-            core.checks.synchronised(&core.data.tally);
         }
         let unchecked = asserted.contains(Assert::NOCHECK) && !cfg!(debug_assertions);
         let posted = match unchecked {
@@ -361,8 +361,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// An exposure epoch has ended.
     fn waited(&self, call: &'static str) -> Result<(), Error> {
+        let kept = if cfg!(debug_assertions) { self.core.check_noput(call) } else { Ok(()) };
         self.core.checks.synchronised(&self.core.data.tally);
-        if cfg!(debug_assertions) { self.core.check_noput(call) } else { Ok(()) }
+        kept
     }
 
     /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
@@ -440,13 +441,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
         self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source))?;
         core.data.tally.fences.bump();
+        core.checks.synchronised(&core.data.tally);
         // Not sooner: the others are in the barrier.
         asserts?;
-        if cfg!(debug_assertions) {
-            core.checks.synchronised(&core.data.tally);
-            if asserted.contains(Assert::NOPUT) {
-                core.promise_noput()?;
-            }
+        if cfg!(debug_assertions) && asserted.contains(Assert::NOPUT) {
+            core.promise_noput()?;
         }
         Ok(FenceEpoch { core, asserted })
     }

@@ -1,0 +1,543 @@
+//! Every call on every kind of memory, in every kind of epoch; and what each kind of memory does beyond.
+
+mod ranks;
+use transom::shm_loopback::Loopback;
+use transom::windows::{Attached, Target};
+use transom::{Address, Assert, Error, FabricError, Flavor, Mode, Op, Rank, Request, Section, Window, World};
+
+type At<'e> = Target<'e, u64, Loopback>;
+
+const KINDS: [&str; 4] = ["allocate", "shared", "create", "dynamic"];
+
+/// A window, and what is attached to it at each rank.
+struct Made {
+    window: Window<u64>,
+    attached: Vec<Attached<Loopback>>,
+    mine: Option<Address>,
+}
+
+fn make(world: &World, kind: &str, len: usize) -> Made {
+    let flavor = match kind {
+        "allocate" => Flavor::Allocate { len },
+        "shared" => Flavor::Shared { len },
+        "create" => Flavor::Create(vec![0; len]),
+        _ => Flavor::Dynamic { slots: 1 },
+    };
+    let mut window = world.window(flavor, 1).unwrap();
+    let mine = (kind == "dynamic").then(|| window.attach(len).unwrap());
+    let addresses = mine.map_or(Vec::new(), |mine| told(world, mine));
+    let attached = addresses.iter().map(|address| window.reach(address).unwrap()).collect();
+    Made { window, attached, mine }
+}
+
+/// Everybody's.
+fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
+    let mut names: Window<T> = world.allocate(1).unwrap();
+    names.local().set(0, mine).unwrap();
+    names.fence().unwrap();
+    let epoch = names.lock_all().unwrap();
+    let all = (0..world.size()).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).collect();
+    epoch.unlock().unwrap();
+    names.fence().unwrap();
+    all
+}
+
+impl Made {
+    /// Calls `each` on every target in every kind of epoch, one kind after the other; returns how many kinds there are.
+    fn in_every_epoch(&mut self, world: &World, each: impl Fn(&str, &At<'_>)) -> usize {
+        let (window, attached) = (&mut self.window, &self.attached);
+        let all: Vec<Rank> = (0..world.size()).collect();
+        let on = |epoch: &str, target: &At<'_>| match attached.get(target.rank()) {
+            Some(memory) => each(epoch, &target.attached(memory).unwrap()),
+            None => each(epoch, target),
+        };
+        let epoch = window.fence().unwrap();
+        all.iter().for_each(|&rank| on("fence", &epoch.target(rank).unwrap()));
+        window.fence().unwrap();
+
+        window.post(&all).unwrap();
+        let epoch = window.start(&all).unwrap();
+        all.iter().for_each(|&rank| on("start", &epoch.target(rank).unwrap()));
+        epoch.complete().unwrap();
+        window.wait().unwrap();
+
+        for &rank in &all {
+            let epoch = window.lock_exclusive(rank).unwrap();
+            on("lock_exclusive", &epoch);
+            epoch.unlock().unwrap();
+            let epoch = window.lock_shared(rank).unwrap();
+            on("lock_shared", &epoch);
+            epoch.unlock().unwrap();
+        }
+        let epoch = window.lock_all().unwrap();
+        all.iter().for_each(|&rank| on("lock_all", &epoch.target(rank).unwrap()));
+        epoch.flush_all().and(epoch.flush_local_all()).unwrap();
+        epoch.unlock().unwrap();
+
+        // From here on nobody locks exclusively.
+        world.barrier().unwrap();
+        for &rank in &all {
+            let epoch = window.lock_with(rank, Mode::Shared, Assert::NOCHECK).unwrap();
+            on("lock_with", &epoch);
+            epoch.unlock().unwrap();
+        }
+        let epoch = window.lock_all_with(Assert::NOCHECK).unwrap();
+        all.iter().for_each(|&rank| on("lock_all_with", &epoch.target(rank).unwrap()));
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        7
+    }
+
+    /// This rank's own part.
+    fn part(&self) -> Vec<u64> {
+        let local = self.window.local();
+        let local = self.mine.map_or(local, |mine| self.window.local().attached(&mine).unwrap());
+        local.read(0, local.len()).unwrap()
+    }
+}
+
+/// A call on elements from `at` on, which were [`BEFORE`]: how many it touches, what it gives, and what they are then.
+struct Call {
+    name: &'static str,
+    atomic: bool,
+    touches: usize,
+    call: fn(&At<'_>, usize) -> Result<Vec<u64>, Error>,
+    gives: &'static [u64],
+    leaves: [u64; 4],
+}
+
+const BEFORE: [u64; 4] = [10, 20, 30, 40];
+const TWO: [u64; 2] = [1, 2];
+
+fn calls() -> Vec<Call> {
+    let plain = |name, touches, call, gives, leaves| Call { name, atomic: false, touches, call, gives, leaves };
+    let atomic = |name, touches, call, gives, leaves| Call { name, atomic: true, touches, call, gives, leaves };
+    vec![
+        plain("put", 2, |t, at| t.put(at, &TWO).map(|()| vec![]), &[], [1, 2, 30, 40]),
+        plain("put_signal", 2, |t, at| t.put_signal(at, &TWO, 0, 3).map(|()| vec![]), &[], [1, 2, 30, 40]),
+        plain(
+            "put_section, contiguous",
+            2,
+            |t, at| t.put_section(&Section::Contiguous { offset: at, len: 2 }, &TWO).map(|()| vec![]),
+            &[],
+            [1, 2, 30, 40],
+        ),
+        plain(
+            "put_section, strided",
+            3,
+            |t, at| {
+                let strided = Section::Strided { offset: at, count: 2, block: 1, stride: 2 };
+                t.put_section(&strided, &TWO).map(|()| vec![])
+            },
+            &[],
+            [1, 20, 2, 40],
+        ),
+        plain(
+            "put_section, tile",
+            4,
+            |t, at| {
+                let tile = Section::Tile { offset: at, rows: 2, columns: 1, row_length: 3 };
+                t.put_section(&tile, &TWO).map(|()| vec![])
+            },
+            &[],
+            [1, 20, 30, 2],
+        ),
+        plain(
+            "put_section, indexed",
+            4,
+            |t, at| {
+                let offsets = [at.saturating_add(3), at];
+                t.put_section(&Section::Indexed { offsets: &offsets, block: 1 }, &TWO).map(|()| vec![])
+            },
+            &[],
+            [2, 20, 30, 1],
+        ),
+        plain("rput", 2, |t, at| t.rput(at, TWO.to_vec())?.wait(), &[1, 2], [1, 2, 30, 40]),
+        plain(
+            "get",
+            3,
+            |t, at| {
+                let mut into = vec![0; 3];
+                t.get(at, &mut into).map(|()| into)
+            },
+            &[10, 20, 30],
+            BEFORE,
+        ),
+        plain("get_one", 1, |t, at| t.get_one(at).map(|one| vec![one]), &[10], BEFORE),
+        plain(
+            "get_section",
+            3,
+            |t, at| {
+                let (strided, mut into) = (Section::Strided { offset: at, count: 2, block: 1, stride: 2 }, vec![0; 2]);
+                t.get_section(&strided, &mut into).map(|()| into)
+            },
+            &[10, 30],
+            BEFORE,
+        ),
+        plain("rget", 4, |t, at| t.rget(at, 4)?.wait(), &BEFORE, BEFORE),
+        atomic("accumulate", 2, |t, at| t.accumulate(at, Op::Sum, &TWO).map(|()| vec![]), &[], [11, 22, 30, 40]),
+        atomic(
+            "accumulate, replace",
+            2,
+            |t, at| t.accumulate(at, Op::Replace, &TWO).map(|()| vec![]),
+            &[],
+            [1, 2, 30, 40],
+        ),
+        atomic(
+            "get_accumulate",
+            2,
+            |t, at| {
+                let mut was = vec![0; 2];
+                t.get_accumulate(at, Op::Max, &[15, 15], &mut was).map(|()| was)
+            },
+            &[10, 20],
+            [15, 20, 30, 40],
+        ),
+        atomic("fetch_and_op", 1, |t, at| t.fetch_and_op(at, Op::Sum, 5).map(|was| vec![was]), &[10], [15, 20, 30, 40]),
+        atomic("fetch_and_op, no op", 1, |t, at| t.fetch_and_op(at, Op::NoOp, 5).map(|was| vec![was]), &[10], BEFORE),
+        atomic(
+            "compare_and_swap",
+            1,
+            |t, at| t.compare_and_swap(at, 10, 7).map(|was| vec![was]),
+            &[10],
+            [7, 20, 30, 40],
+        ),
+        atomic("raccumulate", 2, |t, at| t.raccumulate(at, Op::Xor, TWO.to_vec())?.wait(), &[1, 2], [11, 22, 30, 40]),
+        atomic(
+            "rget_accumulate",
+            2,
+            |t, at| t.rget_accumulate(at, Op::Prod, TWO.to_vec())?.wait(),
+            &[10, 20],
+            [10, 40, 30, 40],
+        ),
+    ]
+}
+
+/// On parts of different sizes, one of them empty: each rank works on elements of its own.
+fn every_call(world: &World, kind: &str) {
+    let (me, n) = (world.rank(), world.size());
+    let size = |rank: Rank| if n > 1 && rank == n - 1 { 0 } else { 4 * n + rank };
+    let mut made = make(world, kind, size(me));
+    let epochs = made.in_every_epoch(world, |epoch, target| {
+        assert_eq!((target.len(), target.is_empty()), (size(target.rank()), size(target.rank()) == 0));
+        for Call { name, atomic, touches, call, gives, leaves } in calls() {
+            let what = format!("{name} on {kind} of {} in {epoch}", target.rank());
+            let refused = |at: usize| match call(target, at) {
+                Err(Error::OutOfBounds { rank, size, .. }) => assert_eq!((rank, size), (target.rank(), target.len())),
+                other => panic!("{what} from {at} of {}: {other:?}", target.len()),
+            };
+            [target.len(), target.len() + 1, usize::MAX / 2].into_iter().for_each(refused);
+            if target.is_empty() {
+                continue;
+            }
+            refused(target.len() - touches + 1);
+            target.put(4 * me, &BEFORE).unwrap();
+            target.flush().and(target.flush_local()).unwrap();
+            let given = call(target, 4 * me);
+            target.flush().unwrap();
+            let mut left = [0; 4];
+            target.get(4 * me, &mut left).unwrap();
+            match given {
+                Err(Error::Fabric { rank, source: FabricError::Unsupported { what: why }, .. }) => {
+                    assert!(atomic && kind == "create" && rank == target.rank(), "{what}: {why}");
+                    assert!(why.contains("no atomics") && left == BEFORE, "{what}: {why}");
+                }
+                given => {
+                    assert!(!atomic || kind != "create", "{what}: it can");
+                    assert_eq!((given.unwrap(), left), (gives.to_vec(), leaves), "{what}");
+                }
+            }
+        }
+        // Nothing, anywhere inside.
+        for at in 0..=target.len() {
+            target.put(at, &[]).and(target.get(at, &mut [])).and(target.accumulate(at, Op::Sum, &[])).unwrap();
+            assert_eq!(target.rget(at, 0).unwrap().wait().unwrap(), []);
+        }
+    });
+    made.window.fence().unwrap();
+    let part = made.part();
+    assert_eq!(part.len(), size(me));
+    // The last call that left something there is the same at all; behind the ranks' elements nothing was touched.
+    assert!(part.iter().skip(4 * n).all(|&element| element == 0), "{part:?}");
+    let given = if part.is_empty() { 0 } else { 3 * epochs * n };
+    assert_eq!(
+        made.window.signals().read(0).unwrap(),
+        given as u64,
+        "signals are given where there is something to put"
+    );
+    let back = made.window.free().unwrap();
+    assert_eq!(back, if kind == "create" { part } else { vec![] });
+}
+
+#[test]
+fn every_call_on_every_kind_of_memory_in_every_epoch() {
+    ranks::on_all_sizes("every_call_on_every_kind_of_memory_in_every_epoch", |world| {
+        KINDS.into_iter().for_each(|kind| every_call(&world, kind));
+    });
+}
+
+#[test]
+fn every_call_on_windows_of_teams() {
+    ranks::on(&[3, 4], "every_call_on_windows_of_teams", |world| {
+        let team = world.split(Some(world.rank() as u64 % 2), (world.size() - world.rank()) as u64).unwrap().unwrap();
+        KINDS.into_iter().for_each(|kind| every_call(&team, kind));
+    });
+}
+
+#[test]
+fn targets_that_do_not_exist_are_refused_in_every_epoch() {
+    ranks::on_all_sizes("targets_that_do_not_exist_are_refused_in_every_epoch", |world| {
+        let n = world.size();
+        for kind in KINDS {
+            let mut window = make(&world, kind, 2).window;
+            let none = |outcome: Result<(), Error>| match outcome {
+                Err(Error::NoSuchRank { rank, size, .. }) => assert_eq!((rank, size), (n, n)),
+                other => panic!("{other:?}"),
+            };
+            none(window.lock_exclusive(n).map(drop));
+            none(window.lock_shared(n).map(drop));
+            none(window.lock_with(n, Mode::Exclusive, Assert::NOCHECK).map(drop));
+            none(window.lock_all().unwrap().target(n).map(drop));
+            none(window.start(&[]).unwrap().target(n).map(drop));
+            none(window.local().of(n).map(drop));
+            none(window.fence().unwrap().target(n).map(drop));
+            window.fence().unwrap();
+        }
+    });
+}
+
+#[test]
+fn ranks_that_make_different_windows_are_all_told() {
+    ranks::on(&[2, 3, 4], "ranks_that_make_different_windows_are_all_told", |world| {
+        let kind = |odd: bool| if odd { Flavor::Allocate { len: 1 } } else { Flavor::Create(vec![1u64]) };
+        let made = world.window(kind(world.rank() == 1), 0);
+        assert!(made.is_err_and(|error| error.to_string().contains("disagree")));
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
+    ranks::on_all_sizes("each_reaches_every_part_of_a_shared_window_by_loads_and_stores", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for kind in ["shared", "allocate"] {
+            let mut window = make(&world, kind, n + me).window;
+            for rank in 0..n {
+                let part = window.local().of(rank).unwrap();
+                assert_eq!((part.len(), part.is_empty()), (n + rank, false));
+                part.set(me, (10 * me + rank) as u64).unwrap();
+                assert!(matches!(part.set(n + rank, 1), Err(Error::OutOfBounds { rank: named, .. }) if named == rank));
+                assert!(part.read(1, n + rank).is_err() && part.write(usize::MAX, &[1]).is_err());
+            }
+            assert_eq!((window.counters().puts, window.counters().locks), (0, 0));
+            window.fence().unwrap();
+            for rank in 0..n {
+                let expected: Vec<u64> = (0..n).map(|origin| (10 * origin + rank) as u64).collect();
+                assert_eq!(window.local().of(rank).unwrap().read(0, n).unwrap(), expected);
+            }
+            window.fence().unwrap();
+        }
+        for kind in ["create", "dynamic"] {
+            let window = make(&world, kind, 2).window;
+            window.local().of(me).unwrap();
+            let other = (me + 1) % n;
+            if kind == "create" && other != me {
+                let error = window.local().of(other).err().unwrap();
+                assert!(matches!(error, Error::NotShared { rank, .. } if rank == other), "{error}");
+            }
+            world.barrier().unwrap();
+        }
+    });
+}
+
+/// By words of one's own and `sync`, as where memory is only shared.
+#[test]
+fn sync_orders_loads_and_stores() {
+    ranks::on(&[2, 3], "sync_orders_loads_and_stores", |world| {
+        let me = world.rank();
+        let window = make(&world, "shared", 2).window;
+        for round in 1..=500 {
+            if me == 0 {
+                window.local().set(0, round).unwrap();
+                window.sync();
+                window.local().set(1, round).unwrap();
+            } else {
+                let theirs = window.local().of(0).unwrap();
+                while theirs.get(1).unwrap() < round {
+                    std::thread::yield_now();
+                }
+                window.sync();
+                assert!(theirs.get(0).unwrap() >= round);
+            }
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn lent_memory_comes_back_as_others_left_it() {
+    ranks::on_all_sizes("lent_memory_comes_back_as_others_left_it", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for len in [0, 1, n, 5000] {
+            let mine: Vec<u64> = vec![me as u64; if me == 0 { len } else { n }];
+            let (start, capacity) = (mine.as_ptr(), mine.capacity());
+            let mut window = world.create(mine).unwrap();
+            let epoch = window.lock_all().unwrap();
+            let at_zero = epoch.target(0).unwrap();
+            if me < at_zero.len() {
+                at_zero.put(me, &[100 + me as u64]).unwrap();
+            }
+            epoch.unlock().unwrap();
+            window.fence().unwrap();
+            if me == 0 && len > 0 {
+                window.local().set(0, 7).unwrap(); // its own stores too
+            }
+            let back = window.free().unwrap();
+            assert_eq!((back.as_ptr(), back.capacity()), (start, capacity), "it is not a copy");
+            let expected = |at: usize| match (me, at) {
+                (0, 0) => 7,
+                (0, at) if at < n => 100 + at as u64,
+                _ => me as u64,
+            };
+            assert!(back.iter().enumerate().all(|(at, &element)| element == expected(at)), "{back:?}");
+        }
+    });
+}
+
+#[test]
+fn lent_memory_may_begin_and_end_anywhere() {
+    ranks::on(&[1, 2, 3], "lent_memory_may_begin_and_end_anywhere", |world| {
+        fn check<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, len: usize, make: fn(usize) -> T) {
+            let (me, n) = (world.rank(), world.size());
+            let next = (me + 1) % n;
+            let mut window = world.create(vec![make(0); len]).unwrap();
+            let all: Vec<T> = (0..len).map(make).collect();
+            for (offset, some) in [(0, len), (1, len - 1), (len - 1, 1), (len / 2, len / 3), (len / 3, 1)] {
+                let epoch = window.lock_exclusive(next).unwrap();
+                epoch.put(offset, &all[offset..][..some]).unwrap();
+                let got = epoch.rget(offset, some).unwrap().wait().unwrap();
+                assert_eq!(got, all[offset..][..some]);
+                assert!(matches!(epoch.put(offset + 1, &all[..len - offset]), Err(Error::OutOfBounds { .. })));
+                epoch.unlock().unwrap();
+            }
+            assert_eq!(window.free().unwrap(), all);
+        }
+        check::<u8>(&world, 3 * 4096 + 13, |i| (i * 7) as u8);
+        check::<[u8; 3]>(&world, 5000, |i| [i as u8, (i >> 8) as u8, 9]);
+        check::<u16>(&world, 4097, |i| i as u16);
+        check::<[f64; 5]>(&world, 1001, |i| [i as f64; 5]);
+        check::<u64>(&world, 1 << 16, |i| i as u64 * 0x0101_0101);
+    });
+}
+
+#[test]
+fn lent_memory_takes_no_atomics_whatever_the_type() {
+    fn check<T: transom::Atomic>(world: &World, len: usize) {
+        let mut window = world.create(vec![T::zeroed(); len]).unwrap();
+        let epoch = window.fence().unwrap();
+        for rank in 0..world.size() {
+            let target = epoch.target(rank).unwrap();
+            for at in [0, len - 1] {
+                let one = [T::zeroed()];
+                for outcome in [
+                    target.fetch_and_op(at, Op::Sum, one[0]).map(drop),
+                    target.fetch_and_op(at, Op::NoOp, one[0]).map(drop),
+                    target.compare_and_swap(at, one[0], one[0]).map(drop),
+                    target.accumulate(at, Op::Max, &one),
+                    target.get_accumulate(at, Op::Prod, &one, &mut [one[0]]),
+                    target.raccumulate(at, Op::Replace, one.to_vec()).map(drop),
+                    target.rget_accumulate(at, Op::Sum, one.to_vec()).map(drop),
+                ] {
+                    let refused = matches!(outcome, Err(Error::Fabric { source: FabricError::Unsupported { .. }, .. }));
+                    assert!(refused, "{} at {at} of {len}: {outcome:?}", std::any::type_name::<T>());
+                }
+            }
+        }
+        window.free().unwrap();
+    }
+    ranks::on_all_sizes("lent_memory_takes_no_atomics_whatever_the_type", |world| {
+        check::<u8>(&world, 5);
+        check::<i16>(&world, 3);
+        check::<f32>(&world, 1);
+        check::<f32>(&world, 7);
+        check::<f64>(&world, 3);
+        check::<u64>(&world, 2);
+    });
+}
+
+#[test]
+fn a_window_on_lent_memory_may_be_dropped_while_others_write() {
+    ranks::on(&[2, 3, 4], "a_window_on_lent_memory_may_be_dropped_while_others_write", |world| {
+        let mut window = world.create(vec![1u64; 3000]).unwrap();
+        world.barrier().unwrap();
+        if world.rank() == 0 {
+            drop(window); // its memory is leaked
+            let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
+            world.barrier().unwrap();
+            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+        } else {
+            let epoch = window.lock_shared(0).unwrap();
+            for _ in 0..100 {
+                epoch.put(0, &[9; 3000]).unwrap();
+            }
+            epoch.unlock().unwrap();
+            world.barrier().unwrap();
+        }
+    });
+}
+
+/// Rank 0 frees, the others fence and go on: rank 0's memory must not become anything else.
+#[test]
+fn a_fence_of_another_is_no_free() {
+    ranks::on(&[2, 3, 4], "a_fence_of_another_is_no_free", |world| {
+        let mut window = world.create(vec![1u64; 3000]).unwrap();
+        if world.rank() == 0 {
+            let error = window.free().unwrap_err();
+            assert!(matches!(error, Error::Sync { call: "free", .. }), "{error}");
+            assert!(error.to_string().contains("called fence instead"), "{error}");
+            let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
+            world.barrier().unwrap();
+            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+        } else {
+            let epoch = window.fence().unwrap();
+            for _ in 0..100 {
+                epoch.target(0).unwrap().put(0, &[9; 3000]).unwrap();
+            }
+            world.barrier().unwrap();
+        }
+    });
+}
+
+/// What `wait_any` and friends see is the same on memory of every kind.
+#[test]
+fn requests_work_on_every_kind_of_memory() {
+    ranks::on_all_sizes("requests_work_on_every_kind_of_memory", |world| {
+        for kind in KINDS {
+            let mut made = make(&world, kind, 4);
+            let (window, attached) = (&mut made.window, &made.attached);
+            let epoch = window.lock_exclusive(0).unwrap();
+            let inner = attached.first().map(|memory| epoch.attached(memory).unwrap());
+            let target: &At<'_> = inner.as_ref().unwrap_or(&epoch);
+            target.rput(0, vec![1, 2, 3, 4]).unwrap().wait().unwrap();
+            target.flush().unwrap();
+            let gets: Vec<_> = (0..4).map(|at| target.rget(at, 4 - at).unwrap()).collect();
+            let got = Request::wait_all(gets).unwrap();
+            assert_eq!(got, [&[1, 2, 3, 4][..], &[2, 3, 4], &[3, 4], &[4]]);
+            epoch.unlock().unwrap();
+            window.fence().unwrap();
+        }
+    });
+}
+
+/// Keys of lent memory are of the process that the rank is.
+#[test]
+fn a_key_names_no_other_process() {
+    use transom::windows::Fabric;
+    for rank in Loopback::threads(2).unwrap() {
+        let key = |pid: u32| [&pid.to_le_bytes()[..], &4096u64.to_le_bytes()].concat();
+        for (rank_of, pid) in [(0, std::process::id() + 1), (1, 1), (0, 0), (1, u32::MAX), (2, std::process::id())] {
+            let refused = rank.attach(rank_of, &key(pid), 8).map(drop);
+            assert!(matches!(refused, Err(FabricError::BadKey { rank, .. }) if rank == rank_of), "{refused:?}");
+        }
+    }
+}
