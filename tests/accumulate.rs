@@ -7,7 +7,7 @@ use overlap::Overlapping;
 use std::fmt::Debug;
 use transom::shm_loopback::Loopback;
 use transom::windows::Exchange;
-use transom::{Atomic, Error, Op, Window, World};
+use transom::{Assert, Atomic, Error, Mode, Op, Window, World};
 
 /// Elements that tests can compare: two NaNs are as good as each other, for which one comes out is not said.
 trait Element: Atomic + PartialEq + Debug {
@@ -42,13 +42,13 @@ macro_rules! on_all_types {
 
 #[test]
 fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
-    fn check<T: Element>(world: &World) {
+    fn check<T: Element>(world: &World, mode: Mode) {
         const LEN: usize = 21; // of most types not a whole number of words
         let mut random = fastrand::Rng::with_seed(world.rank() as u64);
         let mut window: Window<T> = world.allocate(LEN).unwrap();
         window.fence().unwrap();
         // Rank r works on the next rank's part: nobody else does.
-        let epoch = window.lock_exclusive((world.rank() + 1) % world.size()).unwrap();
+        let epoch = window.lock_with((world.rank() + 1) % world.size(), mode, Assert::empty()).unwrap();
         let mut oracle = vec![T::zeroed(); LEN];
         for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
             for (at, len) in (0..LEN).flat_map(|at| [0, 1, 2, 3, 5, 8, 9, LEN - at].map(|len| (at, len))) {
@@ -77,7 +77,45 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
         }
     }
     let name = "every_operation_is_right_at_every_place_and_length_and_nowhere_else";
-    ranks::on_all_sizes(name, |world| on_all_types!(check(&world)));
+    ranks::on_all_sizes(name, |world| {
+        on_all_types!(check(&world, Mode::Shared));
+        on_all_types!(check(&world, Mode::Exclusive)); // not by atomics, from two words on
+    });
+}
+
+/// What an exclusive epoch does piece by piece is what a shared one does word by word.
+#[test]
+fn long_accumulates_are_the_same_in_every_epoch() {
+    fn check<T: Element>(world: &World) {
+        const LEN: usize = 9000; // more than two pieces of the narrowest type
+        let mut random = fastrand::Rng::with_seed(world.rank() as u64);
+        let mut values = || -> Vec<T> { (0..LEN).map(|_| T::random(&mut random)).collect() };
+        let (start, operands) = (values(), values());
+        let mut window: Window<T> = world.allocate(LEN + 3).unwrap();
+        let next = (world.rank() + 1) % world.size();
+        window.fence().unwrap();
+        for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
+            let expected: Vec<T> = start.iter().zip(&operands).map(|(&a, &b)| T::apply(op, a, b)).collect();
+            for mode in [Mode::Shared, Mode::Exclusive] {
+                let epoch = window.lock_with(next, mode, Assert::empty()).unwrap();
+                let (mut before, mut after) = (vec![T::zeroed(); LEN], vec![T::zeroed(); LEN]);
+                epoch.put(3, &start).unwrap();
+                epoch.get_accumulate(3, op, &operands, &mut before).unwrap();
+                epoch.get(3, &mut after).unwrap();
+                assert_same(&before, &start, &(op, mode, "results"));
+                assert_same(&after, &expected, &(op, mode));
+                epoch.put(3, &start).unwrap();
+                epoch.accumulate(3, op, &operands).unwrap();
+                epoch.get(3, &mut after).unwrap();
+                assert_same(&after, &expected, &(op, mode));
+            }
+        }
+    }
+    ranks::on(
+        &[1, 2, 3],
+        "long_accumulates_are_the_same_in_every_epoch",
+        |world| on_all_types!(check(&world): u8 i16 u32 f32 u64 i64 f64),
+    );
 }
 
 /// Operations whose result does not depend on the order of the operands; of floats, as long as they are small whole

@@ -202,19 +202,21 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more.
     fn acquire_from(&mut self, first: Rank) -> Result<Rank, Error<W::Error>> {
         let targets = first..self.slots.len();
-        let mut pending = Vec::with_capacity(targets.len());
-        for target in targets.clone() {
-            let (words, places, seat) = self.parts(target)?;
-            pending.push(seat.start_shared(words, places, target)?);
-        }
         let mut waiting = Vec::new();
-        for (target, pending) in targets.clone().zip(pending) {
-            let (words, places, seat) = self.parts(target)?;
-            let settled = seat.settle_shared(words, places, target, pending)?;
-            if let Settled::Waiting(_) = settled {
-                waiting.push((target, settled));
+        with_room(targets.len(), |room| {
+            for (target, pending) in targets.clone().zip(room.iter_mut()) {
+                let (words, places, seat) = self.parts(target)?;
+                *pending = Some(seat.start_shared(words, places, target)?);
             }
-        }
+            for (target, pending) in targets.clone().zip(room.iter_mut().filter_map(Option::take)) {
+                let (words, places, seat) = self.parts(target)?;
+                let settled = seat.settle_shared(words, places, target, pending)?;
+                if let Settled::Waiting(_) = settled {
+                    waiting.push((target, settled));
+                }
+            }
+            Ok(())
+        })?;
         // From the highest down: what it has a place at meanwhile lies below.
         let mut end = targets.end;
         while let Some((target, settled)) = waiting.pop() {
@@ -238,24 +240,24 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     }
 
     fn release_range(&mut self, targets: Range<Rank>) -> Result<(), Error<W::Error>> {
-        let mut pending = Vec::with_capacity(targets.len());
-        for target in targets.clone() {
-            let (words, places, seat) = self.parts(target)?;
-            pending.push(match seat.leave(target)? {
-                Hold::Shared(grant) => Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?)),
-                Hold::Exclusive(before) => {
-                    seat.finish_exclusive(words, places, target, before)?;
-                    None
+        with_room(targets.len(), |room| {
+            for (target, pending) in targets.clone().zip(room.iter_mut()) {
+                let (words, places, seat) = self.parts(target)?;
+                match seat.leave(target)? {
+                    Hold::Shared(grant) => {
+                        *pending = Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?));
+                    }
+                    Hold::Exclusive(before) => seat.finish_exclusive(words, places, target, before)?,
                 }
-            });
-        }
-        for (target, pending) in targets.zip(pending) {
-            let (words, places, seat) = self.parts(target)?;
-            if let Some((grant, pending)) = pending {
-                seat.finish_leaving(words, places, target, grant, pending)?;
             }
-        }
-        Ok(())
+            for (target, pending) in targets.zip(room) {
+                if let Some((grant, pending)) = pending.take() {
+                    let (words, places, seat) = self.parts(target)?;
+                    seat.finish_leaving(words, places, target, grant, pending)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     #[inline(always)]
@@ -297,5 +299,15 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
             state.owner = None;
             slot.freed.notify_one();
         }
+    }
+}
+
+/// Room for what is under way to each of some ranks; without an allocation if they are few.
+#[inline(always)]
+fn with_room<T, E>(ranks: usize, body: impl FnOnce(&mut [Option<T>]) -> Result<(), Error<E>>) -> Result<(), Error<E>> {
+    const FEW: usize = 8;
+    match ranks {
+        0..=FEW => body(&mut [const { None }; FEW][..ranks]),
+        _ => body(&mut Vec::from_iter(std::iter::repeat_with(|| None).take(ranks))),
     }
 }

@@ -7,9 +7,15 @@
 //! fetch-and-add; anything else is a compare-and-swap of the word as it should be, tried again with what it held
 //! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
 //! the next starts, which is what orders them.
+//!
+//! An epoch that locks its target exclusively has nobody to be atomic towards: there, what is more than a word is read,
+//! changed and written back, at the speed of memory.
 
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op};
+
+/// Bytes of the pieces in which an epoch that is alone changes elements.
+const PIECE: usize = 4096;
 
 impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
@@ -75,7 +81,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation.
     ///
     /// Sums of 8-byte integers: 1 fetch-and-add each. [`Op::NoOp`]: nothing. Others, for each word of 8 bytes, which
-    /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes.
+    /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes. In an epoch that locks the target
+    /// exclusively, of more than a word: 1 read and 1 write for each 4 KiB.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], and [`Error::Operation`] if the operation means nothing on floats: then nothing is
@@ -101,6 +108,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         let at = self.place(offset, operands.len())?;
         let outcome = match op {
             Op::NoOp => Ok(()),
+            _ if self.alone && size_of_val(operands) > 8 => self.change_alone(at, op, operands, |_, _| ()),
             _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
         };
         outcome.map_err(|error| self.error(error, offset, operands.len()))
@@ -110,7 +118,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// operands do not matter, it reads the elements of each word atomically.
     ///
     /// Sums of 8-byte integers: 1 fetch-and-add each; [`Op::NoOp`]: 1 for each word of 8 bytes. Others, for each
-    /// word: 1 read, and compare-and-swaps until one takes.
+    /// word: 1 read, and compare-and-swaps until one takes. In an epoch that locks the target exclusively as
+    /// `accumulate`.
     ///
     /// # Errors
     /// As `accumulate`; [`Error::BufferLength`] if there are not as many results as operands.
@@ -138,6 +147,11 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             return Err(Error::BufferLength { window, rank, needed: operands.len(), buffer: results.len() });
         }
         let at = self.place(offset, operands.len())?;
+        if self.alone && size_of_val(operands) > 8 {
+            let keep = |index: usize, were: &[T]| results[index..][..were.len()].copy_from_slice(were);
+            let changed = self.change_alone(at, op, operands, keep);
+            return changed.map_err(|error| self.error(error, offset, operands.len()));
+        }
         let outcome = in_words(at, operands, |at, index, operands| {
             let mut word = self.apply_in_word(at, op, operands)?;
             results[index..][..operands.len()].copy_from_slice(&elements(&mut word, at)[..operands.len()]);
@@ -160,6 +174,29 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
                 }
             }),
         }
+    }
+
+    /// Applies an operation to elements from byte `at` on while no other rank can, by reading and writing them piece by
+    /// piece; tells `were` the index of each piece and what its elements were.
+    fn change_alone(
+        &self,
+        at: usize,
+        op: Op,
+        operands: &[T],
+        mut were: impl FnMut(usize, &[T]),
+    ) -> Result<(), FabricError> {
+        let fabric = &self.core.data.fabric;
+        let mut piece = [0u64; PIECE / 8];
+        let piece: &mut [T] = bytemuck::cast_slice_mut(&mut piece);
+        for index in (0..operands.len()).step_by(piece.len()) {
+            let operands = &operands[index..operands.len().min(index + piece.len())];
+            let (at, piece) = (at + index * size_of::<T>(), &mut piece[..operands.len()]);
+            fabric.get(self.remote, at, bytemuck::cast_slice_mut(piece))?;
+            were(index, piece);
+            T::apply_all(op, piece, operands);
+            fabric.put(self.remote, at, bytemuck::cast_slice(piece))?;
+        }
+        Ok(())
     }
 
     #[inline(always)]

@@ -82,6 +82,21 @@ pub trait Atomic: Pod + sealed::Sealed {
     /// The result of an operation; of one that the element does not support, the element as it was.
     fn apply(op: Op, element: Self, operand: Self) -> Self;
 
+    /// [`apply`](Self::apply) to each of some elements, with its operand.
+    fn apply_all(op: Op, elements: &mut [Self], operands: &[Self]) {
+        // A loop for each operation, which the compiler makes of vector instructions.
+        macro_rules! each {
+            ($($of:ident)*) => {
+                match op {
+                    $(Op::$of => elements.iter_mut().zip(operands).for_each(|(element, &operand)| {
+                        *element = Self::apply(Op::$of, *element, operand);
+                    }),)*
+                }
+            };
+        }
+        each!(Sum Prod Min Max And Or Xor LogicalAnd LogicalOr LogicalXor Replace NoOp)
+    }
+
     /// Whether the operation means something on such an element.
     #[inline]
     fn supports(op: Op) -> bool {

@@ -160,6 +160,12 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
+    /// Whether the elements are in memory that the program lent.
+    #[inline(always)]
+    pub fn is_lent(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// This rank's own.
     #[inline(always)]
     pub fn own_part(&self) -> (&F::Region, usize) {

@@ -1,7 +1,7 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::window::Core;
-use crate::{Attached, Error, Fabric, FabricError};
+use crate::{Attached, Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
@@ -28,6 +28,8 @@ pub struct Target<'e, T, F: Fabric> {
     /// Where the elements begin.
     base: usize,
     len: usize,
+    /// Whether the epoch has the target to itself.
+    pub(crate) alone: bool,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
@@ -35,10 +37,17 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
         match (core.data.part(rank), core.data.sizes.get(rank)) {
             (Some((remote, base)), Some(size)) => {
-                Ok(Target { core, remote, rank, base, len: size.bytes / size_of::<T>() })
+                Ok(Target { core, remote, rank, base, len: size.bytes / size_of::<T>(), alone: false })
             }
             _ => Err(core.no_such_rank(rank)),
         }
+    }
+
+    /// As [`new`](Self::new), where the epoch locks it.
+    #[inline(always)]
+    pub(crate) fn locked(core: &'e Core<T, F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
+        // Memory that is lent takes no atomics, so none of their kind either.
+        Ok(Target { alone: mode == Mode::Exclusive && !core.data.is_lent(), ..Self::new(core, rank)? })
     }
 
     /// The target's rank.
@@ -136,7 +145,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// See [`Window::attach`](crate::Window::attach).
     pub fn attached<'a>(&'a self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error> {
         memory.check(self.core, self.rank)?;
-        Ok(Target { core: self.core, remote: &memory.remote, rank: self.rank, base: 0, len: memory.address.len() })
+        Ok(Target { remote: &memory.remote, base: 0, len: memory.address.len(), ..*self })
     }
 
     /// Returns when the buffers of this rank's earlier operations may be used again. That is so as soon as a call

@@ -149,7 +149,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     #[inline(always)]
     fn lock(&mut self, rank: Rank, mode: Mode) -> Result<LockEpoch<'_, T, F>, Error> {
-        let target = Target::new(&self.core, rank)?;
+        let target = Target::locked(&self.core, rank, mode)?;
         self.core.checks.synchronised(&self.core.data.tally);
         match self.lock.acquire_mut(rank, mode) {
             Ok(ahead) => {
@@ -194,7 +194,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             };
         }
         self.core.checks.synchronised(&self.core.data.tally);
-        let opened = Target::new(&self.core, target)?;
+        let opened = Target::locked(&self.core, target, mode)?;
         Ok(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), false))
     }
 
