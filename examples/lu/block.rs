@@ -6,6 +6,15 @@ pub struct Block {
     elements: Vec<f64>,
 }
 
+/// The inverses of a diagonal block's factors, negative, so that what they multiply can be subtracted: a block is solved by
+/// the one fast kernel there is.
+pub struct Inverses {
+    lower: Block,
+    upper: Block,
+    /// What the block was that is being solved.
+    old: Block,
+}
+
 impl Block {
     pub fn new(size: usize) -> Self {
         Block { size, elements: vec![0.0; size * size] }
@@ -39,25 +48,44 @@ impl Block {
         }
     }
 
-    /// Becomes inverse(L) times itself, L from a factored diagonal block.
-    pub fn solve_lower(&mut self, diagonal: &Block) {
+    /// What [`solve_lower`](Self::solve_lower) and [`solve_upper`](Self::solve_upper) need of this block, once it is
+    /// factored.
+    pub fn inverses(&self) -> Inverses {
+        let minus_one = |i, j| if i == j { -1.0 } else { 0.0 };
+        let [mut lower, mut upper] = [(); 2].map(|()| Block::new(self.size));
+        lower.fill(minus_one);
         for i in 1..self.size {
-            let (above, row) = self.elements.split_at_mut(i * self.size);
+            let (above, row) = lower.elements.split_at_mut(i * self.size);
             for (k, solved) in above.chunks_exact(self.size).enumerate() {
-                subtract_scaled(&mut row[..self.size], diagonal.elements[i * self.size + k], solved);
+                subtract_scaled(&mut row[..self.size], self.elements[i * self.size + k], solved);
             }
         }
-    }
-
-    /// Becomes itself times inverse(U), U from a factored diagonal block.
-    pub fn solve_upper(&mut self, diagonal: &Block) {
-        for row in self.elements.chunks_exact_mut(self.size) {
-            for (k, pivots) in diagonal.elements.chunks_exact(self.size).enumerate() {
+        upper.fill(minus_one);
+        for row in upper.elements.chunks_exact_mut(self.size) {
+            for (k, pivots) in self.elements.chunks_exact(self.size).enumerate() {
                 row[k] /= pivots[k];
                 let factor = row[k];
                 subtract_scaled(&mut row[k + 1..], factor, &pivots[k + 1..]);
             }
         }
+        Inverses { lower, upper, old: Block::new(self.size) }
+    }
+
+    /// Becomes inverse(L) times itself, L from a factored diagonal block.
+    pub fn solve_lower(&mut self, diagonal: &mut Inverses) {
+        self.set_aside(&mut diagonal.old);
+        self.subtract_product(&diagonal.lower, &diagonal.old);
+    }
+
+    /// Becomes itself times inverse(U), U from a factored diagonal block.
+    pub fn solve_upper(&mut self, diagonal: &mut Inverses) {
+        self.set_aside(&mut diagonal.old);
+        self.subtract_product(&diagonal.old, &diagonal.upper);
+    }
+
+    fn set_aside(&mut self, old: &mut Block) {
+        std::mem::swap(&mut self.elements, &mut old.elements);
+        self.elements.fill(0.0);
     }
 
     /// Subtracts `left` times `right`: where nearly all of the time goes.

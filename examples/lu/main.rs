@@ -190,17 +190,19 @@ impl Matrix {
         let below = (next..size).map(|row| (row, step)).filter(|&(row, column)| self.is_mine(row, column));
         let right = (next..size).map(|column| (step, column)).filter(|&(row, column)| self.is_mine(row, column));
         let (below, right): (Vec<_>, Vec<_>) = (below.collect(), right.collect());
-        if below.len() + right.len() > 0 {
-            self.fetch(step, step, diagonal)?;
+        if below.len() + right.len() == 0 {
+            return Ok(());
         }
+        self.fetch(step, step, diagonal)?;
+        let mut diagonal = diagonal.inverses();
         for (row, column) in below {
             self.load(row, column, block)?;
-            block.solve_upper(diagonal);
+            block.solve_upper(&mut diagonal);
             self.store(row, column, block)?;
         }
         for (row, column) in right {
             self.load(row, column, block)?;
-            block.solve_lower(diagonal);
+            block.solve_lower(&mut diagonal);
             self.store(row, column, block)?;
         }
         Ok(())

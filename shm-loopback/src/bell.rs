@@ -1,4 +1,5 @@
-//! Waiting for words of one's own memory: spin, then yield, then sleep until the bell of its block rings.
+//! Waiting for words of one's own memory: spin, or yield where ranks share cores, then sleep until the bell of its block
+//! rings.
 //!
 //! No wake-up is lost: the waiter raises `sleepers` before it looks at the words a last time, the ringer looks at
 //! `sleepers` after it changed a word, all four sequentially consistent; so one of them sees the other. If the
@@ -14,22 +15,27 @@ use transom_windows::FabricError;
 /// How long a sleeper goes without looking whether those it waits for still live.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// How long to spin and yield before sleeping.
+/// How long to stay awake before sleeping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Looks at the words, with a pause each.
+    /// Looks at the words, with a pause each, before anything else.
     pub spins: u32,
-    /// Time spent yielding the processor to others.
-    pub yields: Duration,
+    /// Whether to yield the processor to others after that, instead of going on.
+    pub yields: bool,
+    /// When to sleep.
+    pub awake: Duration,
 }
 
 impl Patience {
-    /// A hand-over between two running ranks takes well under a microsecond: worth spinning for while every rank has
-    /// a core. Where ranks share cores, whoever is waited for may need this one: yield at once.
+    /// A hand-over between two running ranks takes well under a microsecond, and being woken 50 of them: worth spinning
+    /// for while every rank has a core, as long as ranks that compute between two fences may differ. Where ranks share
+    /// cores, whoever is waited for may need this one: yield at once.
     pub fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let spins = if ranks <= cores { 2000 } else { 20 };
-        Patience { spins, yields: Duration::from_micros(200) }
+        match ranks <= cores {
+            true => Patience { spins: 1000, yields: false, awake: Duration::from_millis(1) },
+            false => Patience { spins: 20, yields: true, awake: Duration::from_micros(200) },
+        }
     }
 }
 
@@ -78,10 +84,16 @@ fn wait_long<R>(
     mut vain: impl FnMut() -> Result<(), FabricError>,
 ) -> Result<R, FabricError> {
     let began = Instant::now();
-    while began.elapsed() < patience.yields {
-        std::thread::yield_now();
-        if let Some(found) = look()? {
-            return Ok(found);
+    while began.elapsed() < patience.awake {
+        let looks = if patience.yields { 1 } else { 100 };
+        if patience.yields {
+            std::thread::yield_now();
+        }
+        for _ in 0..looks {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            std::hint::spin_loop();
         }
     }
     loop {
@@ -144,7 +156,7 @@ mod tests {
         const HAND_OVERS: u64 = 20_000;
         let memory = || View::whole(&Arc::new(Memory::heap(64, 1).expect("a cache line")));
         let sides = [memory(), memory()];
-        let asleep_at_once = Patience { spins: 0, yields: Duration::ZERO };
+        let asleep_at_once = Patience { spins: 0, yields: true, awake: Duration::ZERO };
         let begun = Instant::now();
         std::thread::scope(|scope| {
             for me in 0..2 {

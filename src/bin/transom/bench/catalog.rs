@@ -74,7 +74,7 @@ pub const CATALOG: &[Measurement] = &[
     figures(
         "lu_outside",
         &["lock", "two_sided"],
-        "the same with a clock at each block operation: time outside of them",
+        "the same with a clock at all that is no block operation: the time of that",
     ),
     Measurement {
         least: 2,

@@ -31,7 +31,7 @@
 //! | `barrier` | `barrier` | a barrier of all ranks |
 //! | `lu` | `lock` | one factorisation; `seconds`. Blocks of others by shared lock, get, unlock |
 //! | | `two_sided` | the same where an owner grants locks only between its block operations |
-//! | `lu_outside` | as `lu` | as `lu`, with a clock around each block operation: `seconds` and `outside_kernel` (seconds, mean of the ranks) |
+//! | `lu_outside` | as `lu` | as `lu`, with a clock around all that is no block operation: `seconds` and `outside_kernel` (seconds, mean of the ranks) |
 //! | `overlap` | `lock` | rank 1 computes 20 ms at a time and calls nothing. sample: one lock (shared), get of N bytes, unlock by rank 0, begun 1 ms after rank 1 began to compute. `compute`, `communication` (seconds of each alone; operations are as many as take half of the compute time while rank 1 is in the library), `both` (both begun together) |
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | the same by MPI_Send and MPI_Recv; twins only |

@@ -1,5 +1,7 @@
 #include "block.h"
 
+#include <string.h>
+
 static void subtract_scaled(long count, double *restrict row, double factor, const double *restrict other) {
     for (long at = 0; at < count; at++) {
         row[at] -= factor * other[at];
@@ -17,23 +19,46 @@ void block_factor(long size, double *block) {
     }
 }
 
-void block_solve_lower(long size, double *block, const double *diagonal) {
-    for (long i = 1; i < size; i++) {
-        for (long k = 0; k < i; k++) {
-            subtract_scaled(size, block + i * size, diagonal[i * size + k], block + k * size);
-        }
+static void minus_identity(long size, double *block) {
+    memset(block, 0, (size_t)(size * size) * sizeof *block);
+    for (long i = 0; i < size; i++) {
+        block[i * size + i] = -1;
     }
 }
 
-void block_solve_upper(long size, double *block, const double *diagonal) {
+void block_inverses(long size, const double *diagonal, struct inverses *inverses) {
+    double *lower = inverses->lower, *upper = inverses->upper;
+    minus_identity(size, lower);
+    for (long i = 1; i < size; i++) {
+        for (long k = 0; k < i; k++) {
+            subtract_scaled(size, lower + i * size, diagonal[i * size + k], lower + k * size);
+        }
+    }
+    minus_identity(size, upper);
     for (long i = 0; i < size; i++) {
-        double *row = block + i * size;
+        double *row = upper + i * size;
         for (long k = 0; k < size; k++) {
             const double *pivots = diagonal + k * size;
             row[k] /= pivots[k];
             subtract_scaled(size - k - 1, row + k + 1, row[k], pivots + k + 1);
         }
     }
+}
+
+static void set_aside(long size, double *block, double *old) {
+    size_t bytes = (size_t)(size * size) * sizeof *block;
+    memcpy(old, block, bytes);
+    memset(block, 0, bytes);
+}
+
+void block_solve_lower(long size, double *block, struct inverses *inverses) {
+    set_aside(size, block, inverses->old);
+    block_subtract_product(size, block, inverses->lower, inverses->old);
+}
+
+void block_solve_upper(long size, double *block, struct inverses *inverses) {
+    set_aside(size, block, inverses->old);
+    block_subtract_product(size, block, inverses->old, inverses->upper);
 }
 
 /* Rows and columns of a tile of c that stays in registers while a row of a meets a column of b. */
