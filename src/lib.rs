@@ -4,7 +4,8 @@ pub mod array;
 mod job;
 
 pub use array::{ArrayError, Distribution, GlobalArray, GlobalPtr};
-pub use job::launcher::{Failure, Launch, LaunchError, Outcome, Status};
+pub use job::bootstrap::{Bootstrap, BootstrapError};
+pub use job::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, Status};
 pub use job::variables;
 pub use job::{StartError, World, init, log_from_env, start, threads};
 pub use transom_locks as locks;

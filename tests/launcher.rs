@@ -376,7 +376,7 @@ fn the_table_has_every_variable() {
     }
     let set_by_launcher: Vec<_> =
         TABLE.iter().filter(|row| row.set_by == SetBy::Launcher).map(|row| row.name).collect();
-    assert_eq!(set_by_launcher, transom_shm_loopback::Invitation::VARIABLES);
+    assert!(transom_shm_loopback::Invitation::VARIABLES.iter().all(|name| set_by_launcher.contains(name)));
 }
 
 #[test]

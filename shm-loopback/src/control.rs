@@ -146,11 +146,15 @@ impl Control {
         self.line(rank, 8).load(SeqCst) != JOINING
     }
 
-    /// From here on notices by itself when the process of a rank ends.
+    /// From here on notices by itself when the process of a rank ends; each has entered.
     pub fn watch(&self, me: Rank) -> Result<(), FabricError> {
+        self.watch_processes(me, (0..self.ranks()).map(|rank| self.process(rank)))
+    }
+
+    /// As [`watch`](Self::watch), for ranks whose processes are known from elsewhere.
+    pub fn watch_processes(&self, me: Rank, numbers: impl Iterator<Item = u64>) -> Result<(), FabricError> {
         let mut processes = Vec::with_capacity(self.ranks());
-        for rank in 0..self.ranks() {
-            let number = self.process(rank);
+        for (rank, number) in numbers.enumerate() {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
             let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
             match pidfd_open(pid, PidfdFlags::empty()) {

@@ -185,11 +185,16 @@ impl Loopback {
         self.0.control.failed()
     }
 
-    /// A rank of a job of processes; collective.
-    pub(crate) fn process(rank: Rank, control: Control) -> Result<Self, FabricError> {
+    /// A rank of a job of processes; collective. Who knows the processes before watches them from the start.
+    pub(crate) fn process(rank: Rank, control: Control, processes: Option<&[u32]>) -> Result<Self, FabricError> {
         let member = Self::member(rank, Arc::new(control), Arc::default(), true)?;
-        member.barrier()?; // everyone has written its process number
-        member.0.control.watch(rank)?;
+        match processes {
+            Some(processes) => member.0.control.watch_processes(rank, processes.iter().copied().map(u64::from))?,
+            None => {
+                member.barrier()?; // everyone has written its process number
+                member.0.control.watch(rank)?;
+            }
+        }
         member.barrier()?; // everyone watches, before anyone can leave
         Ok(member)
     }
@@ -261,18 +266,18 @@ impl Drop for Region {
 }
 
 /// What leads to a region: `{tag, pid, descriptor}`.
-struct Key {
-    tag: u64,
-    pid: u32,
-    fd: u32,
+pub(crate) struct Key {
+    pub tag: u64,
+    pub pid: u32,
+    pub fd: u32,
 }
 
 impl Key {
-    fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         [&self.tag.to_le_bytes()[..], &self.pid.to_le_bytes(), &self.fd.to_le_bytes()].concat()
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first_chunk()?;
         let (pid, rest) = rest.split_first_chunk()?;
         let fd = u32::from_le_bytes(rest.try_into().ok()?);

@@ -1,8 +1,9 @@
-//! Starting a job of processes: the launcher makes the control block, each rank inherits its descriptor.
+//! Starting a job of processes: the launcher makes the control block, each rank inherits its descriptor; or, where
+//! something else starts the ranks, one of them makes it and the others open it.
 
 use crate::Loopback;
 use crate::control::Control;
-use crate::fabric::fresh_tag;
+use crate::fabric::{Key, fresh_tag};
 use crate::memory::Memory;
 use crate::system;
 use rustix::fs::MemfdFlags;
@@ -49,10 +50,40 @@ impl Job {
     /// # Errors
     /// [`FabricError::System`] if the system gives no memory or descriptor.
     pub fn create(ranks: usize) -> Result<Self, FabricError> {
-        let tag = fresh_tag();
         // Not close-on-exec: the ranks inherit it.
-        let (memory, fd) = Memory::create(Control::bytes(ranks)?, tag, MemfdFlags::empty())?;
+        Self::make(ranks, MemfdFlags::empty())
+    }
+
+    /// A job of so many ranks that are started already, by something else, and know a way to tell each other small
+    /// things: its first rank calls this, and then all of them [`Loopback::through`] its [`door`](Self::door). Nobody
+    /// inherits it.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_shm_loopback::{Job, Loopback};
+    /// use transom_windows::Exchange;
+    ///
+    /// let job = Job::found(1)?;
+    /// let fabric = Loopback::through(&job.door(), 0, &[std::process::id()])?; // rank 0 of a job of one
+    /// assert_eq!(fabric.size(), 1);
+    /// # Ok::<(), transom_windows::FabricError>(())
+    /// ```
+    pub fn found(ranks: usize) -> Result<Self, FabricError> {
+        Self::make(ranks, MemfdFlags::CLOEXEC)
+    }
+
+    fn make(ranks: usize, flags: MemfdFlags) -> Result<Self, FabricError> {
+        let tag = fresh_tag();
+        let (memory, fd) = Memory::create(Control::bytes(ranks)?, tag, flags)?;
         Ok(Job { control: Control::create(Arc::new(memory), ranks), fd, tag })
+    }
+
+    /// The way into the job for processes of this machine, open while this `Job` lives.
+    pub fn door(&self) -> Vec<u8> {
+        Key { tag: self.tag, pid: std::process::id(), fd: self.fd.as_raw_fd() as u32 }.to_bytes()
     }
 
     /// The environment of a rank's process: [`Invitation::VARIABLES`].
@@ -132,6 +163,66 @@ impl Invitation {
         let memory = opened.map_err(|why| FabricError::Corrupt { why: format!("descriptor {}: {why}", self.fd) })?;
         // It is ours: programs that this one starts need not inherit it.
         let _ = rustix::io::fcntl_setfd(theirs, FdFlags::CLOEXEC);
-        Loopback::process(self.rank, Control::open(Arc::new(memory), self.size)?)
+        Loopback::process(self.rank, Control::open(Arc::new(memory), self.size)?, None)
+    }
+}
+
+impl Loopback {
+    /// Joins a job through the [`door`](Job::door) of its first rank; collective. `processes` are those of all ranks.
+    ///
+    /// # Errors
+    /// [`FabricError::BadKey`] if the door does not lead to the control block of such a job, e.g. because the ranks are
+    /// in different containers or of different users; [`FabricError::Misuse`] if the rank has joined before;
+    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
+    pub fn through(door: &[u8], rank: Rank, processes: &[u32]) -> Result<Self, FabricError> {
+        let bad_key = |why, source| FabricError::BadKey { rank: 0, why, source };
+        let Key { tag, pid, fd } =
+            Key::from_bytes(door).ok_or_else(|| bad_key(format!("a door of {} bytes", door.len()), None))?;
+        if processes.first() != Some(&pid) || rank >= processes.len() {
+            let why = format!("a door to process {pid}, for rank {rank} of processes {processes:?}");
+            return Err(bad_key(why, None));
+        }
+        let opened = Memory::open_of(pid, fd, Control::bytes(processes.len())?, tag);
+        let memory = opened.map_err(|(why, source)| bad_key(why, source))?;
+        Loopback::process(rank, Control::open(Arc::new(memory), processes.len())?, Some(processes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_door_is_checked() {
+        let job = Job::found(2).unwrap();
+        let (door, me) = (job.door(), std::process::id());
+        let why = |door: &[u8], rank, processes: &[u32]| match Loopback::through(door, rank, processes) {
+            Err(FabricError::BadKey { rank: 0, why, .. }) => why,
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("joined"),
+        };
+        assert!(why(&[], 0, &[me, me]).contains("0 bytes"));
+        assert!(why(&door[1..], 0, &[me, me]).contains("15 bytes"));
+        assert!(why(&door, 2, &[me, me]).contains("rank 2"));
+        assert!(why(&door, 0, &[me + 1, me]).contains("a door to process"));
+        assert!(why(&door, 0, &[me, me, me]).contains("were announced")); // of another size
+        let mut other = door.clone();
+        other[0] ^= 1; // another tag
+        assert!(why(&other, 0, &[me, me]).contains("was announced"));
+        other = door.clone();
+        other[12..].copy_from_slice(&u32::MAX.to_le_bytes()); // no such descriptor
+        assert!(why(&other, 0, &[me, me]).contains("cannot open"));
+        other[12..].copy_from_slice(&0_u32.to_le_bytes()); // something else
+        assert!(!why(&other, 0, &[me, me]).is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_ended_before_joining_is_told() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let job = Job::found(2).unwrap();
+        let joined = Loopback::through(&job.door(), 0, &[std::process::id(), pid]);
+        assert!(matches!(joined, Err(FabricError::PeerDied { rank: 1 })), "{:?}", joined.err());
     }
 }

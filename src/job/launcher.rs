@@ -1,15 +1,20 @@
-//! The launcher: starts the ranks of a job on this machine and sees them through to their end.
+//! The launcher: starts the ranks of a job, on this machine or on several, and sees them through to their end.
 
+mod hosts;
+mod middle;
 mod orphans;
 mod outcome;
 mod output;
 mod ranks;
+mod remote;
 mod signals;
 mod watch;
 
+pub use hosts::{HostList, HostListError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 
 use crate::job::variables::{self, Seconds};
+use middle::Middle;
 use orphans::Orphans;
 use output::Output;
 use ranks::Ranks;
@@ -18,10 +23,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use transom_shm_loopback::Job;
 use watch::Watch;
 
-/// A job to be started: so many ranks of one program on this machine.
+/// A job to be started: so many ranks of one program, on this machine or on [several](Launch::hosts).
 ///
 /// Each rank's stdout and stderr are forwarded by whole lines, so that lines of different ranks never mix; what a rank
 /// wrote without a newline at its end gets one. Rank 0 has this process's stdin, the others an empty one. When a rank
@@ -42,6 +46,7 @@ use watch::Watch;
 pub struct Launch {
     program: PathBuf,
     ranks: usize,
+    hosts: Option<HostList>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     grace: Option<Duration>,
@@ -58,6 +63,7 @@ impl Launch {
         Launch {
             program: program.into(),
             ranks,
+            hosts: None,
             args: Vec::new(),
             env: Vec::new(),
             grace: None,
@@ -72,6 +78,25 @@ impl Launch {
     /// More arguments for the program.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Where the ranks run, if not on this machine: each is started through `ssh` (or what the variable `TRANSOM_SSH`
+    /// names), in this folder, and needs the program and `sh` there. `localhost` and this machine's own name need no
+    /// `ssh`. Of this process's environment go along: what [`variables`] has for users to set, `RUST_` and `OMP_`
+    /// variables, `LD_LIBRARY_PATH`, and `PATH` after the host's own. All stdins are empty. That a rank was ended by a
+    /// signal is told by a status above 128, as a shell has it.
+    ///
+    /// Ranks end with their connection, so with this process too, whatever ends it. A host that is cut off keeps its
+    /// ranks until its `sshd` notices; their calls, and the others', fail within ten seconds.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let outcome = transom::Launch::new("./program", 4).hosts("node1,node2".parse()?).run()?; // two on each
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hosts(mut self, hosts: HostList) -> Self {
+        self.hosts = Some(hosts);
         self
     }
 
@@ -153,10 +178,10 @@ impl Launch {
         let system = |what: &'static str| move |source: io::Error| LaunchError::System { what, source };
         let deadline = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let orphans = self.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
-        let signals = self.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
-        let job = Job::create(self.ranks)?;
-        let (ranks, pipes) = Ranks::start(self, &job)?;
+        let mut signals = self.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
+        let middle = Middle::of(self)?;
+        let (ranks, pipes) = Ranks::start(self, &middle, signals.as_mut())?;
         let output = Output::new(self.ranks, pipes, self.tag, self.capture).map_err(system("preparing the output"))?;
-        Watch::new(job, ranks, output, signals, orphans, grace, deadline).until_the_end()
+        Watch::new(middle, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

@@ -1,15 +1,18 @@
 //! Being a rank: how a program finds its world, however it was started.
 
+pub(crate) mod bootstrap;
 pub mod launcher;
+pub(crate) mod tcp;
 pub mod variables;
 
 use crate::array::{ArrayError, Distribution, GlobalArray, Layout};
 use crate::{GlobalMutex, GlobalRwLock, Window};
+use bootstrap::{Bootstrap, BootstrapError, Joined};
 use bytemuck::Pod;
 use launcher::{Launch, LaunchError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use transom_locks::Rank;
-use transom_shm_loopback::{Invitation, Loopback};
+use transom_shm_loopback::Loopback;
 use transom_windows::{Error, Exchange, FabricError, Flavor};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
@@ -288,11 +291,12 @@ impl World {
     }
 }
 
-/// The world of a program that something else starts: the job that a launcher (`transom run`) made this process a
-/// rank of, or a world of one if it was started alone. Collective; once a process.
+/// The world of a program that something else starts: the job that a launcher made this process a rank of
+/// ([`Bootstrap`] says which launchers), or a world of one if it was started alone. Collective; once a process.
 ///
 /// # Errors
-/// [`StartError::Join`] if the launcher's invitation cannot be followed; [`StartError::Variable`].
+/// [`StartError::Bootstrap`] if the launcher's invitation cannot be followed; [`StartError::Apart`];
+/// [`StartError::Variable`].
 ///
 /// # Examples
 /// ```
@@ -302,13 +306,12 @@ impl World {
 /// ```
 pub fn init() -> Result<World, StartError> {
     log_from_env()?;
-    match Invitation::from_env().map_err(StartError::Join)? {
-        Some(invitation) => {
-            let fabric = invitation.join().map_err(StartError::Join)?;
+    match bootstrap::join()? {
+        Joined::Here(fabric) => {
             tracing::info!(rank = fabric.rank(), size = fabric.size(), "joined the job");
             Ok(World::new(fabric))
         }
-        None => Ok(World::new(Loopback::alone().map_err(StartError::Join)?)),
+        Joined::Apart(apart) => Err(StartError::Apart { hosts: apart.hosts.to_string() }),
     }
 }
 
@@ -326,7 +329,7 @@ pub fn init() -> Result<World, StartError> {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn start(ranks: usize) -> Result<World, StartError> {
-    if Invitation::from_env().map_err(StartError::Join)?.is_some() {
+    if Bootstrap::detect()? != Bootstrap::None {
         return init();
     }
     log_from_env()?;
@@ -419,6 +422,18 @@ pub enum StartError {
     /// The job that this process was started for cannot be joined.
     #[error("cannot join the job: {0}")]
     Join(#[source] FabricError),
+    /// The other ranks of the job that this process was started for cannot be found.
+    #[error("cannot join the job: {0}")]
+    Bootstrap(#[from] BootstrapError),
+    /// The ranks are on several hosts, and there is no provider between them.
+    #[error(
+        "the ranks are on several hosts that share no memory: {hosts}; this version has no provider between hosts, so \
+         start them all on one"
+    )]
+    Apart {
+        /// Who is where.
+        hosts: String,
+    },
     /// The system gives no thread for a rank.
     #[error("cannot start a thread for each rank: {0}")]
     Thread(#[source] std::io::Error),

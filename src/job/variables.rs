@@ -52,6 +52,20 @@ pub const TABLE: &[Variable] = &[
         default: "2",
     },
     Variable {
+        name: "TRANSOM_BOOTSTRAP",
+        set_by: SetBy::User,
+        meaning: "what started the job, where that is not found out as it should be",
+        expected: "`transom`, `pmix`, `pmi` or `none`",
+        default: "found out, in this order",
+    },
+    Variable {
+        name: "TRANSOM_SSH",
+        set_by: SetBy::User,
+        meaning: "what `transom run --hosts` starts ranks with; host and command are added",
+        expected: "a program and its arguments, with spaces between",
+        default: "ssh -oBatchMode=yes -oServerAliveInterval=5",
+    },
+    Variable {
         name: "TRANSOM_RANK",
         set_by: SetBy::Launcher,
         meaning: "which rank the process is",
@@ -71,6 +85,27 @@ pub const TABLE: &[Variable] = &[
         meaning: "the way to the memory that the ranks of a job share from the start",
         expected: "a descriptor that the launcher passes on, and its tag",
         default: "no such memory",
+    },
+    Variable {
+        name: "TRANSOM_HUB",
+        set_by: SetBy::Launcher,
+        meaning: "where the ranks of a job on several hosts reach the launcher",
+        expected: "addresses with ports, with commas between",
+        default: "a job on this machine",
+    },
+    Variable {
+        name: "TRANSOM_SECRET",
+        set_by: SetBy::Launcher,
+        meaning: "what only the ranks of that job know",
+        expected: "64 hexadecimal digits",
+        default: "a job on this machine",
+    },
+    Variable {
+        name: "TRANSOM_HOST",
+        set_by: SetBy::Launcher,
+        meaning: "which of the hosts of a job this is; ranks with different ones share no memory",
+        expected: "a name",
+        default: "the machine's own identity tells",
     },
 ];
 

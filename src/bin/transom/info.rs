@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use transom::Bootstrap;
 use transom::variables::{Seconds, SetBy, TABLE, get};
 
 /// Tells what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
@@ -19,6 +20,7 @@ impl Info {
         let mut text = String::new();
         version(&mut text)?;
         providers(&mut text)?;
+        starting(&mut text)?;
         limits(&mut text)?;
         variables(&mut text)?;
         match io::stdout().write_all(text.as_bytes()) {
@@ -48,6 +50,26 @@ fn providers(text: &mut String) -> std::fmt::Result {
         Err(why) => row(text, "shm-loopback", format_args!("not available: {why}"))?,
     }
     row(text, "verbs", "not in this version; planned, for ranks on several machines")
+}
+
+/// How a program that is started as this one was would find its job.
+fn starting(text: &mut String) -> std::fmt::Result {
+    writeln!(text, "\nstarting")?;
+    let meaning = |bootstrap| match bootstrap {
+        Bootstrap::Transom => "a launcher of transom",
+        Bootstrap::Pmix => "srun --mpi=pmix, prterun or mpirun of Open MPI",
+        Bootstrap::Pmi => "mpiexec of MPICH or srun --mpi=pmi2",
+        _ => "itself: a world of one",
+    };
+    match Bootstrap::detect() {
+        Ok(found) => {
+            let unable = found.check().err().map_or(String::new(), |error| format!("; {error}"));
+            row(text, "started by", format_args!("{found} ({}){unable}", meaning(found)))?;
+        }
+        Err(error) => row(text, "started by", format_args!("not known: {error}"))?,
+    }
+    let library = Bootstrap::Pmix.check().map_or_else(|error| error.to_string(), |()| "its library is there".into());
+    row(text, "pmix", library)
 }
 
 /// Tries what the provider needs of the system: shared memory that has no name, and descriptors of processes.
@@ -89,6 +111,7 @@ fn variables(text: &mut String) -> std::fmt::Result {
         writeln!(text, "\n{title}")?;
         for variable in TABLE.iter().filter(|variable| variable.set_by == set_by) {
             match env::var_os(variable.name) {
+                Some(_) if variable.name == "TRANSOM_SECRET" => row(text, variable.name, "= (not shown)")?,
                 Some(value) => {
                     let mistake = mistake(variable.name).map_or(String::new(), |why| format!(" ({why})"));
                     row(text, variable.name, format_args!("= {}{mistake}", value.to_string_lossy()))?;
@@ -116,6 +139,7 @@ fn variables(text: &mut String) -> std::fmt::Result {
 fn mistake(name: &str) -> Option<String> {
     let error = match name {
         "TRANSOM_GRACE" => get::<Seconds>("TRANSOM_GRACE").err(),
+        "TRANSOM_BOOTSTRAP" => get::<Bootstrap>("TRANSOM_BOOTSTRAP").err(),
         "TRANSOM_RANK" => get::<usize>("TRANSOM_RANK").err(),
         "TRANSOM_SIZE" => get::<usize>("TRANSOM_SIZE").err(),
         _ => None,

@@ -7,19 +7,26 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use transom::variables::Seconds;
-use transom::{Launch, LaunchError, StartError};
+use transom::{HostList, Launch, LaunchError, StartError};
 
-/// Starts so many ranks of a program on this machine and waits until all have ended.
+/// Starts so many ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
 /// Each rank gets its number and the way to the others in its environment; a program that uses transom finds them by
 /// itself. Output is passed on by whole lines, so that lines of different ranks never mix. Rank 0 has the stdin of
 /// this command, the others an empty one.
+///
+/// On hosts, each rank is started through ssh, in the folder of the same name, and has an empty stdin. It needs `sh`
+/// and the program there, and a way by TCP to this machine.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
     /// How many ranks
     #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
     ranks: usize,
+
+    /// Hosts for the ranks: `a,b` shares them out evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
+    #[arg(long, value_name = "HOSTS")]
+    hosts: Option<HostList>,
 
     /// Begin each line of output with the rank that wrote it, e.g. `[2] `
     #[arg(long)]
@@ -49,6 +56,7 @@ ends all ranks likewise, twice at once. Processes that ranks leave behind are ki
 Examples:
   transom run -n 4 ./program --size 1000     arguments after the program are the program's
   transom run -n 2 --tag sh -c 'echo rank $TRANSOM_RANK of $TRANSOM_SIZE'
+  transom run --hosts node1,node2 -n 4 ./program
   transom run -n 4 --grace 30 ./program      time for the others to tell more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
 
@@ -57,6 +65,9 @@ impl Run {
         let mut program = self.program.into_iter();
         let path = PathBuf::from(program.next().unwrap_or_default());
         let mut launch = Launch::new(path, self.ranks).args(program).tag(self.tag);
+        if let Some(hosts) = self.hosts {
+            launch = launch.hosts(hosts);
+        }
         if let Some(Seconds(grace)) = self.grace {
             launch = launch.grace(grace);
         }
@@ -69,7 +80,7 @@ impl Run {
 /// The status for an error, as a shell has it.
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
-        Some(LaunchError::Ranks { .. } | LaunchError::Variable(_)) => 2,
+        Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. }) => 126,
         None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,

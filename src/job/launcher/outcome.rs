@@ -87,6 +87,24 @@ pub enum LaunchError {
         /// The most there can be.
         most: usize,
     },
+    /// More ranks than the hosts have places.
+    #[error("{ranks} ranks on hosts with {places} places")]
+    Places {
+        /// The ranks asked for.
+        ranks: usize,
+        /// The places that there are.
+        places: usize,
+    },
+    /// A host could not be reached.
+    #[error("rank {rank}: host {host}: {why}; does `ssh {host} true` work without a password?")]
+    Host {
+        /// The rank that was to run there.
+        rank: Rank,
+        /// The host.
+        host: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The program could not be started.
     #[error("rank {rank}: cannot start `{}`: {advice}", program.display())]
     Start {
@@ -160,6 +178,16 @@ impl Status {
     /// Whether all went well.
     pub fn success(self) -> bool {
         self == Status::Exited(0)
+    }
+}
+
+impl Status {
+    /// What a shell's status says of the program that it ran.
+    pub(super) fn of_shell(self) -> Self {
+        match self {
+            Status::Exited(code @ 129..=192) => Status::Killed(code - 128),
+            other => other,
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The processes of the ranks: starting them, sending signals to them, and that none is left.
 
-use super::{Launch, LaunchError, Status};
+use super::middle::{Middle, Star};
+use super::signals::Signals;
+use super::{Launch, LaunchError, Status, remote};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::process::{getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal};
@@ -22,11 +25,42 @@ struct Process {
     /// Readable when the process has ended.
     pidfd: OwnedFd,
     status: Option<Status>,
+    /// It is a rank's connection to its host.
+    remote: bool,
 }
+
+/// How long a rank on another host has to end when it is killed, before its connection is cut.
+const KILL_TO_CUT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 impl Ranks {
     /// Starts all of them. If one cannot be started, those before it are killed.
-    pub fn start(launch: &Launch, job: &Job) -> Result<(Self, Vec<Pipes>), LaunchError> {
+    pub fn start(
+        launch: &Launch,
+        middle: &Middle,
+        signals: Option<&mut Signals>,
+    ) -> Result<(Self, Vec<Pipes>), LaunchError> {
+        match middle {
+            Middle::Memory(job) => Self::start_here(launch, job),
+            Middle::Hub(star) => Self::start_on_hosts(launch, star, signals),
+        }
+    }
+
+    fn start_on_hosts(
+        launch: &Launch,
+        star: &Star,
+        signals: Option<&mut Signals>,
+    ) -> Result<(Self, Vec<Pipes>), LaunchError> {
+        let children = remote::start(launch, &star.hosts(), |rank| star.environment(rank), signals)?;
+        let (mut ranks, mut pipes) = (Ranks(Vec::with_capacity(launch.ranks)), Vec::with_capacity(launch.ranks));
+        let failed = |source| LaunchError::System { what: "watching the connections to the hosts", source };
+        // Should one fail, those after it end as the pipes of their connections are closed.
+        for child in children {
+            pipes.push(ranks.add(child, true).map_err(failed)?);
+        }
+        Ok((ranks, pipes))
+    }
+
+    fn start_here(launch: &Launch, job: &Job) -> Result<(Self, Vec<Pipes>), LaunchError> {
         let mut ranks = Ranks(Vec::with_capacity(launch.ranks));
         let mut pipes = Vec::with_capacity(launch.ranks);
         for rank in 0..launch.ranks {
@@ -42,6 +76,9 @@ impl Ranks {
     fn start_one(&mut self, rank: Rank, launch: &Launch, job: &Job) -> io::Result<Pipes> {
         let mut command = Command::new(&launch.program);
         command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
+        for name in Middle::of_hosts() {
+            command.env_remove(name);
+        }
         command.envs(job.environment(rank));
         let stdin = if rank == 0 && !launch.capture { Stdio::inherit() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -54,16 +91,19 @@ impl Ranks {
         // SAFETY: between fork and exec it makes two system calls and nothing else: it does not allocate, lock, or
         // touch what another thread may have been changing.
         unsafe { command.pre_exec(die_with_launcher) };
-        let mut child = command.spawn()?;
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
+        let child = command.spawn()?;
+        tracing::debug!(rank, pid = child.id(), "rank started");
+        self.add(child, false)
+    }
+
+    fn add(&mut self, mut child: Child, remote: bool) -> io::Result<Pipes> {
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        tracing::debug!(rank, pid = pid.as_raw_pid(), "rank started");
         let missing = || io::Error::other("a pipe that was asked for is not there");
         let pipes = (child.stdout.take(), child.stderr.take());
-        self.0.push(Process { child, pidfd, status: None });
+        self.0.push(Process { child, pidfd, status: None, remote });
         Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
     }
 
@@ -77,7 +117,8 @@ impl Ranks {
     pub fn reap(&mut self, rank: Rank) -> io::Result<Option<Status>> {
         let process = &mut self.0[rank];
         if process.status.is_none() {
-            process.status = process.child.try_wait()?.map(Status::from);
+            let status = process.child.try_wait()?.map(Status::from);
+            process.status = status.map(|status| if process.remote { status.of_shell() } else { status });
         }
         Ok(process.status)
     }
@@ -88,11 +129,22 @@ impl Ranks {
     }
 
     /// To all that have not ended.
-    pub fn signal(&self, signal: Signal) {
-        for (rank, pidfd) in self.running() {
+    pub fn signal(&mut self, signal: Signal) {
+        for (rank, process) in self.0.iter_mut().enumerate().filter(|(_, process)| process.status.is_none()) {
             tracing::debug!(rank, signal = signal.as_raw(), "signal sent");
             // It may have ended meanwhile.
-            let _ = pidfd_send_signal(pidfd, signal);
+            match process.remote {
+                true => remote::signal(&mut process.child, signal),
+                false => drop(pidfd_send_signal(&process.pidfd, signal)),
+            }
+        }
+    }
+
+    /// Ends what is left of connections to hosts that do not answer.
+    pub fn cut(&mut self) {
+        for (rank, process) in self.0.iter_mut().enumerate().filter(|(_, process)| process.status.is_none()) {
+            tracing::debug!(rank, "ending its process here");
+            let _ = process.child.kill();
         }
     }
 }
@@ -101,6 +153,10 @@ impl Drop for Ranks {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         for process in self.0.iter_mut().filter(|process| process.status.is_none()) {
+            if process.remote {
+                let _ = poll(&mut [PollFd::new(&process.pidfd, PollFlags::IN)], Some(&KILL_TO_CUT));
+                let _ = process.child.kill();
+            }
             let _ = process.child.wait();
         }
     }

@@ -1,5 +1,6 @@
 //! The launcher's one loop: it sleeps until a rank ends or writes, a signal comes, or a time is up.
 
+use super::middle::Middle;
 use super::orphans::Orphans;
 use super::output::Output;
 use super::ranks::Ranks;
@@ -11,16 +12,17 @@ use signal_hook::consts::SIGINT;
 use std::io;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
-use transom_shm_loopback::Job;
 
 /// How long a rank has to end after SIGTERM.
 const TERM_TO_KILL: Duration = Duration::from_secs(1);
+/// How long a rank on another host has to end after SIGKILL.
+const KILL_TO_CUT: Duration = Duration::from_secs(2);
 /// How long the rest of the output may take after the user has asked for the end.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// A job that runs. When it is dropped, ranks go before orphans, which some of them may become.
 pub(super) struct Watch {
-    job: Job,
+    middle: Middle,
     ranks: Ranks,
     output: Output,
     signals: Option<Signals>,
@@ -43,7 +45,9 @@ enum Phase {
     Grace(Instant),
     /// They have got SIGTERM, and get SIGKILL then.
     Terminating(Instant),
-    Killed,
+    /// They have got SIGKILL; connections to hosts that do not answer are cut then.
+    Killed(Instant),
+    Cut,
 }
 
 /// What woke the launcher.
@@ -56,7 +60,7 @@ enum Event {
 
 impl Watch {
     pub fn new(
-        job: Job,
+        middle: Middle,
         ranks: Ranks,
         output: Output,
         signals: Option<Signals>,
@@ -65,7 +69,7 @@ impl Watch {
         deadline: Option<Instant>,
     ) -> Self {
         Watch {
-            job,
+            middle,
             ranks,
             output,
             signals,
@@ -133,7 +137,7 @@ impl Watch {
     fn next_time(&self) -> Option<Instant> {
         let running = self.ranks.running().next().is_some();
         let next = match self.phase {
-            Phase::Grace(until) | Phase::Terminating(until) if running => Some(until),
+            Phase::Grace(until) | Phase::Terminating(until) | Phase::Killed(until) if running => Some(until),
             _ => None,
         };
         let give_up = self.give_up_output.filter(|_| !running);
@@ -152,6 +156,10 @@ impl Watch {
         match self.phase {
             Phase::Grace(until) if until <= now => self.terminate(),
             Phase::Terminating(until) if until <= now => self.kill(),
+            Phase::Killed(until) if until <= now => {
+                self.ranks.cut();
+                self.phase = Phase::Cut;
+            }
             _ => {}
         }
     }
@@ -182,7 +190,7 @@ impl Watch {
             let status = self.ranks.reap(rank);
             let status = status.map_err(|source| LaunchError::System { what: "asking how a rank ended", source })?;
             let Some(status) = status else { continue };
-            self.job.ended(rank, status.success());
+            self.middle.ended(rank, status.success());
             tracing::debug!(rank, %status, "rank ended");
             self.output.finish(rank);
             // Of several that ended at once, one that was killed is rather the cause than one that saw it and gave up.
@@ -232,6 +240,6 @@ impl Watch {
 
     fn kill(&mut self) {
         self.ranks.signal(Signal::KILL);
-        self.phase = Phase::Killed;
+        self.phase = Phase::Killed(Instant::now() + KILL_TO_CUT);
     }
 }

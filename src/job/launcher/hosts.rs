@@ -1,0 +1,132 @@
+//! The hosts of a job, and which ranks are on which.
+
+use super::LaunchError;
+use std::str::FromStr;
+use transom_locks::Rank;
+
+/// Hosts for the ranks of a job, as a user lists them: `a,b` shares ranks out evenly, in blocks, the first hosts getting
+/// one more where it does not come out even; `a:4,b:2` fills four places of `a` first, then two of `b`. A name is
+/// whatever `ssh` takes, `user@host` too. Each entry is a host of its own, also if two lead to one machine.
+///
+/// # Examples
+/// ```
+/// use transom::HostList;
+/// let hosts: HostList = "node1:4,node2:2".parse()?;
+/// assert_eq!(hosts.names().collect::<Vec<_>>(), ["node1", "node2"]);
+/// assert!("node1:4,node2".parse::<HostList>().is_err()); // places of all, or of none
+/// # Ok::<(), transom::HostListError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostList(Vec<Host>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Host {
+    name: String,
+    places: Option<usize>,
+}
+
+/// What is wrong with a list of hosts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{entry:?}: {why}; expected e.g. `a,b` or `a:4,b:2`")]
+#[non_exhaustive]
+pub struct HostListError {
+    /// The entry that is wrong.
+    pub entry: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl HostList {
+    /// The hosts' names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|host| host.name.as_str())
+    }
+
+    /// What the ranks on the host call it: entries of one name are told apart by a number.
+    pub(super) fn label(&self, host: usize) -> String {
+        let Host { name, .. } = &self.0[host];
+        match self.names().take(host).filter(|other| other == name).count() {
+            0 => name.clone(),
+            before => format!("{name}#{}", before + 1),
+        }
+    }
+
+    /// The number of each rank's host.
+    pub(super) fn place(&self, ranks: usize) -> Result<Vec<usize>, LaunchError> {
+        let hosts = self.0.len();
+        let even = |host| ranks / hosts + usize::from(host < ranks % hosts);
+        let places = |host: usize| self.0[host].places.unwrap_or_else(|| even(host));
+        let placed: Vec<usize> =
+            (0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host).min(ranks))).collect();
+        match placed.get(..ranks) {
+            Some(placed) => Ok(placed.to_vec()),
+            None => Err(LaunchError::Places { ranks, places: placed.len() as Rank }),
+        }
+    }
+}
+
+impl FromStr for HostList {
+    type Err = HostListError;
+
+    fn from_str(text: &str) -> Result<Self, HostListError> {
+        let mut hosts: Vec<Host> = Vec::new();
+        for entry in text.split(',').map(str::trim) {
+            let wrong = |why| HostListError { entry: entry.to_owned(), why };
+            // An address of version 6 has colons of its own, so a number of places needs it in brackets.
+            let (name, places) = match entry.rsplit_once(':') {
+                Some((name, _)) if name.contains(':') && !name.ends_with(']') => (entry, None),
+                Some((name, places)) => (name, Some(places)),
+                None => (entry, None),
+            };
+            let places = places.map(str::parse).transpose().map_err(|_| wrong("places are a number"))?;
+            let name = name.trim_start_matches('[').trim_end_matches(']');
+            if name.is_empty() {
+                return Err(wrong("a host has a name"));
+            }
+            if name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                return Err(wrong("no host has such a name"));
+            }
+            if places == Some(0) {
+                return Err(wrong("a host without places is none"));
+            }
+            if hosts.last().is_some_and(|host| host.places.is_some() != places.is_some()) {
+                return Err(wrong("name the places of all hosts, or of none"));
+            }
+            hosts.push(Host { name: name.to_owned(), places });
+        }
+        Ok(HostList(hosts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(list: &str, ranks: usize) -> Vec<usize> {
+        list.parse::<HostList>().unwrap().place(ranks).unwrap()
+    }
+
+    #[test]
+    fn ranks_are_placed_in_blocks() {
+        assert_eq!(place("a,b", 4), [0, 0, 1, 1]);
+        assert_eq!(place("a,b,c", 7), [0, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(place("a,b,c", 2), [0, 1]);
+        assert_eq!(place("a:4,b:2", 5), [0, 0, 0, 0, 1]);
+        assert_eq!(place("a:18446744073709551615", 2), [0, 0]);
+        let full = "a:4,b:2".parse::<HostList>().unwrap().place(7);
+        assert_eq!(full.unwrap_err().to_string(), "7 ranks on hosts with 6 places");
+    }
+
+    #[test]
+    fn lists_are_checked() {
+        let names = |list: &str| list.parse::<HostList>().unwrap().names().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(names("me@a, b"), ["me@a", "b"]);
+        assert_eq!(names("fe80::1,[fe80::2]"), ["fe80::1", "fe80::2"]);
+        assert_eq!(names("[fe80::2]:3"), ["fe80::2"]);
+        for wrong in ["", "a,", ":2", "a:0", "a:x", "a:-1", "a:2,b", "-oProxyCommand=x", "a b", "a\nb"] {
+            assert!(wrong.parse::<HostList>().is_err(), "{wrong}");
+        }
+        let twice: HostList = "a,b,a".parse().unwrap();
+        assert_eq!([0, 1, 2].map(|host| twice.label(host)), ["a", "b", "a#2"]);
+    }
+}

@@ -1,0 +1,520 @@
+//! Ranks as threads around a hub of their own, and strangers who try to be some.
+
+use super::wire::{CHALLENGE, Handshake, greet};
+use super::*;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Job {
+    hub: Hub,
+    secret: Secret,
+    size: usize,
+}
+
+impl Job {
+    fn start(size: usize) -> Self {
+        let secret = Secret::fresh().unwrap();
+        Job { hub: Hub::start(size, secret.clone()).unwrap(), secret, size }
+    }
+
+    fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.hub.port()).into()
+    }
+
+    fn join(&self, rank: Rank) -> Tcp {
+        Tcp::join(rank, self.size, &[self.address()], &self.secret, HubOf::Launcher).unwrap()
+    }
+
+    fn all(&self) -> Vec<Tcp> {
+        (0..self.size).map(|rank| self.join(rank)).collect()
+    }
+
+    fn stranger(&self) -> TcpStream {
+        let stranger = TcpStream::connect(self.address()).unwrap();
+        stranger.set_read_timeout(Some(LIMIT)).unwrap();
+        stranger
+    }
+}
+
+/// Runs it on a thread, and fails if it takes too long.
+fn within<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> R {
+    let (send, receive) = mpsc::channel();
+    let thread: JoinHandle<()> = std::thread::spawn(move || drop(send.send(body())));
+    match receive.recv_timeout(LIMIT) {
+        Ok(returned) => returned,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it takes longer than {LIMIT:?}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => std::panic::resume_unwind(thread.join().unwrap_err()),
+    }
+}
+
+/// Runs it on all ranks, each a thread.
+fn on_all<R: Send + 'static>(ranks: Vec<Tcp>, body: impl Fn(Tcp) -> R + Send + Sync + Clone + 'static) -> Vec<R> {
+    let run = |rank| {
+        let body = body.clone();
+        std::thread::spawn(move || body(rank))
+    };
+    let running: Vec<_> = ranks.into_iter().map(run).collect();
+    within(move || running.into_iter().map(|rank| rank.join().unwrap()).collect())
+}
+
+/// Waits until it is so.
+fn until(mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !so() {
+        assert!(Instant::now() < until, "not so after {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn everyone_gets_what_everyone_says() {
+    for size in [1, 2, 3, 4, 8] {
+        let job = Job::start(size);
+        let say =
+            |rank: usize, round: usize| vec![(rank + round) as u8; [0, 1, 100, 70_000, 3 << 20][(rank + round) % 5]];
+        on_all(job.all(), move |rank| {
+            for round in 0..10 {
+                let expected: Vec<_> = (0..size).map(|rank| say(rank, round)).collect();
+                assert!(rank.all_gather(&say(rank.rank(), round)).unwrap() == expected, "round {round}");
+                rank.barrier().unwrap();
+            }
+        });
+        within(|| job.hub.linger());
+    }
+}
+
+#[test]
+fn messages_have_a_limit_that_all_learn_of() {
+    let job = Job::start(3);
+    on_all(job.all(), |rank| {
+        let mine = vec![7; if rank.rank() == 1 { LONGEST as usize + 1 } else { 5 }];
+        let error = rank.all_gather(&mine).unwrap_err();
+        assert!(matches!(error, FabricError::Misuse { .. }), "{error}");
+        assert!(error.to_string().starts_with("rank 1 announces 16777217 bytes"), "{error}");
+        assert_eq!(rank.all_gather(b"on").unwrap(), [b"on"; 3]);
+    });
+}
+
+#[test]
+fn a_connection_that_ends_is_a_death_told_to_all() {
+    let job = Job::start(4);
+    let mut ranks = job.all();
+    let dead = ranks.remove(2);
+    let others: Vec<_> = ranks.to_vec();
+    let waiting = std::thread::spawn(move || on_all(others, |rank| rank.barrier()));
+    dead.0.line.connection.to_hub.lock().unwrap().0.shutdown(Shutdown::Both).unwrap(); // as a process that ends
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    for rank in &ranks {
+        assert!(matches!(rank.lost(), Some(FabricError::PeerDied { rank: 2 })));
+        assert!(matches!(rank.vain(Awaited::Rank(0)), Err(FabricError::PeerDied { rank: 2 })));
+        assert!(matches!(rank.all_gather(&[]), Err(FabricError::PeerDied { rank: 2 })));
+        assert_eq!(rank.first_death(), Some(2));
+    }
+}
+
+#[test]
+fn a_panic_and_a_failure_are_deaths() {
+    let job = Job::start(3);
+    let mut ranks = job.all();
+    let panicking = ranks.pop().unwrap();
+    std::thread::spawn(move || {
+        let _held = panicking;
+        panic!("as it should");
+    });
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(2)));
+    ranks[1].fail(); // the first death stays the cause
+    assert!(matches!(ranks[1].barrier(), Err(FabricError::PeerDied { rank: 2 })));
+
+    let job = Job::start(2);
+    let ranks = job.all();
+    ranks[0].fail();
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(0)));
+}
+
+#[test]
+fn leaving_is_no_death() {
+    let job = Job::start(3);
+    let mut ranks = job.all();
+    let others: Vec<_> = ranks.drain(1..).collect();
+    let waiting = std::thread::spawn(move || {
+        on_all(others, |rank| {
+            let told = rank.barrier();
+            assert!(rank.vain(Awaited::Rank(3 - rank.rank())).is_ok());
+            (told, rank)
+        })
+    });
+    within(move || ranks.clear());
+    let (told, others): (Vec<_>, Vec<_>) = within(|| waiting.join().unwrap()).into_iter().unzip();
+    for told in told {
+        assert!(matches!(told, Err(FabricError::PeerLeft { rank: 0 })), "{told:?}");
+    }
+    assert!(others.iter().all(|rank| matches!(rank.vain(Awaited::Rank(0)), Err(FabricError::PeerLeft { rank: 0 }))));
+    assert!(others.iter().all(|rank| rank.first_death().is_none()));
+    within(move || drop(others));
+    within(|| job.hub.linger());
+}
+
+#[test]
+fn rank_0_with_the_hub_stays_until_all_have_left() {
+    let Job { hub, secret, size } = Job::start(3);
+    let address = ([127, 0, 0, 1], hub.port()).into();
+    let (send, receive) = mpsc::channel();
+    let (first, of_first) = (secret.clone(), Tcp::join);
+    let zero = of_first(0, size, &[address], &first, HubOf::Rank0(Some(hub))).unwrap();
+    let mut others: Vec<_> =
+        [1, 2].map(|rank| Tcp::join(rank, size, &[address], &secret, HubOf::Rank0(None)).unwrap()).into();
+    let leaving = std::thread::spawn(move || {
+        drop(zero);
+        send.send(()).unwrap();
+    });
+    until(|| others.iter().all(|rank| matches!(rank.lost(), Some(FabricError::PeerLeft { rank: 0 }))));
+    drop(others.pop());
+    // The hub still tells, so rank 0 is still there.
+    until(|| matches!(others[0].vain(Awaited::Rank(2)), Err(FabricError::PeerLeft { rank: 2 })));
+    assert!(receive.try_recv().is_err());
+    drop(others);
+    within(|| leaving.join().unwrap());
+}
+
+#[test]
+fn the_end_of_the_hub_is_an_error() {
+    let job = Job::start(2);
+    let ranks = job.all();
+    drop(job);
+    for told in on_all(ranks, |rank| rank.barrier()) {
+        assert!(matches!(&told, Err(FabricError::System { what, .. }) if what.contains("launcher")), "{told:?}");
+    }
+    let Job { hub, secret, size } = Job::start(2);
+    let address = ([127, 0, 0, 1], hub.port()).into();
+    let one = Tcp::join(1, size, &[address], &secret, HubOf::Rank0(None)).unwrap();
+    drop(hub);
+    let told = within(move || one.barrier());
+    assert!(matches!(told, Err(FabricError::PeerDied { rank: 0 })), "{told:?}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_waited_for_until_its_process_ends() {
+    let job = Job::start(3);
+    let ranks = vec![job.join(0), job.join(1)];
+    let waiting = std::thread::spawn(move || on_all(ranks, |rank| rank.barrier()));
+    job.hub.ended(2, false);
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    // One that ends well without ever joining has left; who comes later learns of it.
+    let job = Job::start(2);
+    job.hub.ended(1, true);
+    job.hub.ended(7, true); // no such rank
+    let zero = job.join(0);
+    until(|| matches!(zero.lost(), Some(FabricError::PeerLeft { rank: 1 })));
+}
+
+#[test]
+fn strangers_learn_and_change_nothing() {
+    let job = Job::start(2);
+    let zero = job.join(0);
+
+    // Garbage, of any length, is answered by nothing at all, or by an end.
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; HELLO_AND_MORE], &[255; 100_000]] {
+        let mut stranger = job.stranger();
+        let _ = stranger.write_all(garbage);
+        let _ = stranger.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert_eq!(answer, b"", "{} bytes of garbage", garbage.len());
+    }
+    // A rank or a job that is not.
+    for (rank, size) in [(2, 2), (u32::MAX, 2), (0, 3)] {
+        let mut stranger = job.stranger();
+        stranger.write_all(&wire::hello(rank, size, &[0; 32])).unwrap();
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+    }
+    // The right words and the wrong secret.
+    let wrong = Secret::fresh().unwrap();
+    let refused = greet(&job.address(), 1, 2, &wrong).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("does not know the secret"), "{refused}");
+    let mut stranger = job.stranger();
+    let hello = wire::hello(1, 2, &[3; 32]);
+    stranger.write_all(&hello).unwrap();
+    let mut challenge = [0; CHALLENGE];
+    stranger.read_exact(&mut challenge).unwrap();
+    stranger.write_all(&Handshake::new(&wrong, &hello, &challenge[..32]).rank_proof()).unwrap();
+    // And what the hub itself said, said back.
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert_eq!(answer, b"");
+    let mut stranger = job.stranger();
+    stranger.write_all(&hello).unwrap();
+    stranger.read_exact(&mut challenge).unwrap();
+    stranger.write_all(&challenge[32..]).unwrap();
+    let _ = stranger.read_to_end(&mut answer);
+    assert_eq!(answer, b"");
+
+    // The place of rank 1 is free as before, and taken once.
+    let one = job.join(1);
+    let taken = Tcp::join(1, 2, &[job.address()], &job.secret, HubOf::Launcher).map(drop);
+    assert!(matches!(taken, Err(FabricError::Misuse { .. })), "{taken:?}");
+    assert!(zero.lost().is_none() && one.lost().is_none());
+    on_all(vec![zero, one], |rank| rank.barrier().unwrap());
+}
+
+const HELLO_AND_MORE: usize = wire::HELLO + 100;
+
+/// One between a rank and the hub, who passes on what both say and keeps it.
+#[test]
+fn what_was_said_once_is_of_no_use_again() {
+    let job = Job::start(2);
+    let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, to_hub) = (between.local_addr().unwrap(), job.stranger());
+    let listening = std::thread::spawn(move || {
+        let (from_rank, _) = between.accept().unwrap();
+        let (mut answers, mut back) = (to_hub.try_clone().unwrap(), from_rank.try_clone().unwrap());
+        let passing = std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+        let (mut from_rank, mut to_hub, mut heard, mut chunk) = (from_rank, to_hub, Vec::new(), [0; 4096]);
+        while let Ok(read @ 1..) = from_rank.read(&mut chunk) {
+            heard.extend_from_slice(&chunk[..read]);
+            to_hub.write_all(&chunk[..read]).unwrap();
+        }
+        to_hub.shutdown(Shutdown::Both).unwrap();
+        let _ = passing.join();
+        heard
+    });
+    let zero = Tcp::join(0, 2, &[address], &job.secret, HubOf::Launcher).unwrap();
+    let one = job.join(1);
+    on_all(vec![zero, one], |rank| rank.all_gather(b"said").unwrap());
+    let heard = within(|| listening.join().unwrap());
+    assert!(heard.windows(4).any(|said| said == b"said"), "it heard all");
+
+    let again = Job { hub: Hub::start(2, job.secret.clone()).unwrap(), secret: job.secret.clone(), size: 2 };
+    let one = again.join(1);
+    let mut stranger = again.stranger();
+    let _ = stranger.write_all(&heard);
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.len() <= CHALLENGE, "the hub said {} bytes to one who only repeats", answer.len());
+    let zero = again.join(0); // its place is free
+    on_all(vec![zero, one], |rank| rank.barrier().unwrap());
+}
+
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    let job = Job::start(2);
+    let silent: Vec<_> = (0..400).map(|_| job.stranger()).collect();
+    let halves = silent.iter().take(100).map(|mut stranger| stranger.write_all(b"transom"));
+    halves.for_each(drop);
+    let ranks = within(move || {
+        let ranks = job.all();
+        (on_all(ranks, |rank| rank.barrier().unwrap()), job).1
+    });
+    // Each is sent away after a while.
+    within(move || {
+        for mut stranger in silent {
+            assert!(matches!(stranger.read(&mut [0; 8]), Ok(0) | Err(_)));
+        }
+    });
+    drop(ranks);
+}
+
+/// A member whose frames are not what they should be dies of it, and nobody else.
+#[test]
+fn a_member_that_says_nonsense_has_died() {
+    const ID: &[u8; 8] = &[0; 8];
+    type Wrong = fn(&mut Seal) -> Vec<u8>;
+    let wrongs: [Wrong; 12] = [
+        |_| vec![255; 64],                // a length beyond all
+        |seal| seal.seal(99, ID),         // a kind that is not
+        |seal| seal.seal(WELCOME, ID),    // the hub's own
+        |seal| seal.seal(PART, b"short"), // no group
+        |seal| seal.seal(PART, b"a team that nobody formed"),
+        |seal| [seal.seal(PART, ID), seal.seal(PART, ID)].concat(), // twice in a round
+        |seal| seal.seal(FORM, b"of noone"),                        // teams without members,
+        |seal| seal.seal(FORM, b"without1\0\0\0\0"),                // without oneself,
+        |seal| seal.seal(FORM, b"to large\x01\0\0\0\x02\0\0\0"),    // with others than there are,
+        |seal| seal.seal(FORM, b"me twice\x01\0\0\0\x01\0\0\0"),    // with one twice
+        |seal| {
+            let mut frame = seal.seal(PART, b"    id  changed");
+            frame[20] ^= 1;
+            frame
+        },
+        |seal| {
+            seal.seal(PART, ID); // left out
+            seal.seal(PART, ID)
+        },
+    ];
+    for (number, wrong) in wrongs.into_iter().enumerate() {
+        let job = Job::start(2);
+        let zero = job.join(0);
+        let (mut stream, [mut seal, _]) = greet(&job.address(), 1, 2, &job.secret).unwrap();
+        stream.write_all(&wrong(&mut seal)).unwrap();
+        until(|| zero.first_death() == Some(1));
+        let told = within(move || zero.barrier());
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{number}: {told:?}");
+    }
+}
+
+#[test]
+fn teams_are_exchanges_of_their_own() {
+    let job = Job::start(5);
+    on_all(job.all(), |rank| {
+        let (me, odd) = (rank.rank(), rank.rank() % 2);
+        // Rank 4 stays out; the others by parity, the highest first.
+        let team = rank.split((me < 4).then_some(odd as u64), 10 - me as u64).unwrap();
+        let Some(team) = team else {
+            assert_eq!(me, 4);
+            return rank.barrier().unwrap();
+        };
+        assert_eq!((team.rank(), team.size()), (1 - me / 2, 2));
+        for round in 0..10_usize {
+            let said = team.all_gather(&[me as u8; 100][..round * (odd + 1)]).unwrap();
+            assert_eq!(said, [vec![odd as u8 + 2; round * (odd + 1)], vec![odd as u8; round * (odd + 1)]]);
+        }
+        let alone = team.split(Some(me as u64), 0).unwrap().unwrap();
+        assert_eq!(alone.all_gather(b"x").unwrap(), [b"x"]);
+        rank.barrier().unwrap();
+    });
+}
+
+#[test]
+fn teams_end_with_their_members() {
+    let job = Job::start(4);
+    on_all(job.all(), |rank| {
+        let me = rank.rank();
+        let pair = rank.split(Some(me as u64 / 2), 0).unwrap().unwrap();
+        let all = rank.split(Some(7), 0).unwrap().unwrap();
+        rank.barrier().unwrap();
+        if me == 0 {
+            drop(pair); // of the pair only
+            assert_eq!(all.all_gather(&[]).unwrap().len(), 4);
+            return rank.barrier().unwrap();
+        }
+        if me == 1 {
+            assert!(matches!(pair.barrier(), Err(FabricError::PeerLeft { rank: 0 })));
+        }
+        all.barrier().unwrap();
+        rank.barrier().unwrap();
+        if me == 2 {
+            // As a process that ends.
+            rank.0.line.connection.to_hub.lock().unwrap().0.shutdown(Shutdown::Both).unwrap();
+        } else if me == 3 {
+            assert!(matches!(pair.barrier(), Err(FabricError::PeerDied { rank: 0 })));
+            let told = all.barrier().unwrap_err(); // rank 0 may have left before
+            assert!(matches!(told, FabricError::PeerDied { rank: 2 } | FabricError::PeerLeft { .. }), "{told}");
+        }
+    });
+}
+
+#[test]
+fn a_job_is_left_while_a_team_of_it_goes_on() {
+    let job = Job::start(2);
+    on_all(job.all(), |rank| {
+        let team = rank.split(Some(0), 0).unwrap().unwrap();
+        if rank.rank() == 0 {
+            drop(rank);
+            team.barrier().unwrap();
+            team.leave();
+        } else {
+            assert!(matches!(rank.barrier(), Err(FabricError::PeerLeft { rank: 0 })));
+            team.barrier().unwrap();
+            assert!(matches!(team.barrier(), Err(FabricError::PeerLeft { rank: 0 })));
+        }
+    });
+    within(|| job.hub.linger());
+}
+
+#[test]
+fn what_the_hub_says_is_checked() {
+    let part = |len: u64, bytes: &[u8]| [&len.to_le_bytes()[..], bytes].concat();
+    assert_eq!(parts(&[part(0, b""), part(2, b"ab")].concat(), 2).unwrap(), [&b""[..], b"ab"]);
+    for wrong in [vec![], part(0, b""), part(3, b"ab"), [part(0, b""), part(0, b"x")].concat(), part(u64::MAX, b"")] {
+        assert!(matches!(parts(&wrong, 2), Err(FabricError::Corrupt { .. })), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_hub_that_is_not_there_or_another_is_said() {
+    // Nobody there: `join` goes on for a minute; one attempt says why.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert!(greet(&nobody, 0, 1, &Secret::fresh().unwrap()).is_err());
+    let none = Tcp::join(0, 1, &[], &Secret::fresh().unwrap(), HubOf::Launcher).map(drop).unwrap_err();
+    assert!(none.to_string().contains("cannot reach"), "{none}");
+    // The first address leads to another job, the second to ours.
+    let (other, job) = (Job::start(1), Job::start(1));
+    let joined = Tcp::join(0, 1, &[other.address(), job.address()], &job.secret, HubOf::Launcher).unwrap();
+    assert_eq!(joined.all_gather(b"here").unwrap(), [b"here"]);
+}
+
+/// A second network on this machine, joined to it by a cable of its own. Both are a process's, which ends with this one.
+struct Network {
+    process: std::process::Child,
+    /// The third number of its addresses.
+    third: u8,
+}
+
+impl Network {
+    fn new() -> Option<Self> {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["-n", "sh", "-c", "echo there; read end"]).stderr(std::process::Stdio::null());
+        let process = unshare.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().ok()?;
+        let mut network = Network { process, third: std::process::id() as u8 };
+        let mut there = [0; 6];
+        network.process.stdout.as_mut()?.read_exact(&mut there).ok()?;
+        let (third, name) = (network.third, format!("transom{}", network.process.id()));
+        let made = run(&format!("ip link add {name} type veth peer name cable netns {}", network.process.id()))
+            && run(&format!("ip addr add 198.18.{third}.1/24 dev {name}"))
+            && run(&format!("ip link set {name} up"))
+            && network.run(&format!("ip addr add 198.18.{third}.2/24 dev cable"))
+            && network.run("ip link set cable up");
+        made.then_some(network)
+    }
+
+    fn run(&self, words: &str) -> bool {
+        run(&format!("nsenter -n -t {} {words}", self.process.id()))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.run("ip link del cable");
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn run(words: &str) -> bool {
+    let mut words = words.split(' ');
+    let mut command = std::process::Command::new(words.next().unwrap());
+    command.args(words).stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_host_that_vanishes_has_died() {
+    let Some(network) = Network::new() else {
+        // Past the capture of a test's output.
+        let said = "\n*** NOT RUN: a_host_that_vanishes_has_died needs root, `unshare`, `nsenter` and `ip` ***\n";
+        return io::stderr().write_all(said.as_bytes()).unwrap();
+    };
+    let job = Job::start(2);
+    let address = ([198, 18, network.third, 1], job.hub.port()).into();
+    let (space, secret) = (format!("/proc/{}/ns/net", network.process.id()), job.secret.clone());
+    let there = std::thread::spawn(move || {
+        let network = std::fs::File::open(space).unwrap();
+        rustix::thread::move_into_link_name_space(
+            std::os::fd::AsFd::as_fd(&network),
+            Some(rustix::thread::LinkNameSpaceType::Network),
+        )
+        .unwrap();
+        Tcp::join(1, 2, &[address], &secret, HubOf::Launcher).unwrap()
+    });
+    let (zero, one) = (job.join(0), there.join().unwrap());
+    let ranks = on_all(vec![zero, one], |rank| rank.barrier().map(|()| rank).unwrap());
+    assert!(network.run("ip link set cable down"));
+    let told = on_all(ranks, |rank| (rank.rank(), rank.barrier()));
+    assert!(matches!(told[0], (0, Err(FabricError::PeerDied { rank: 1 }))), "{told:?}");
+    assert!(matches!(told[1], (1, Err(FabricError::System { .. }))), "{told:?}");
+}

@@ -1,0 +1,255 @@
+//! What goes over a connection to the hub: each side proves that it knows the job's secret, then sealed frames.
+//!
+//! ```text
+//!     rank -> hub   hello: version 8, rank 4, size 4, nonce 32
+//!     hub -> rank   nonce 32, HMAC(secret, "hub", hello, nonce)
+//!     rank -> hub   HMAC(secret, "rank", hello, nonce)
+//!     both          frames: length of the body 8, kind 1, body, HMAC(key of this direction, count, all before)
+//! ```
+//! Both nonces are in every proof and key, so that nothing which was said once is of use again. What is said is
+//! not hidden, except the secret.
+
+use super::{REFUSED, WELCOME};
+use hmac::{Hmac, KeyInit, Mac};
+use rustix::net::sockopt;
+use sha2::Sha256;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+use transom_locks::Rank;
+
+/// Bytes of a nonce, a secret, and an HMAC.
+pub(super) const LONG: usize = 32;
+pub(super) const HELLO: usize = 16 + LONG;
+pub(super) const CHALLENGE: usize = 2 * LONG;
+pub(super) const PROOF: usize = LONG;
+const VERSION: [u8; 8] = *b"transom\x01";
+const HEADER: usize = 9;
+
+/// How long the hub may take to answer at one address.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// When a host without a sign of life is given up.
+const VANISHED: Duration = Duration::from_secs(10);
+
+/// What only the ranks of a job know, and their launcher.
+#[derive(Clone)]
+pub(crate) struct Secret([u8; LONG]);
+
+impl Secret {
+    /// One that nobody can guess.
+    pub fn fresh() -> io::Result<Self> {
+        Ok(Secret(random()?))
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(Secret(bytes.try_into().ok()?))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Connects, and proves and demands knowledge of the secret.
+pub(super) fn greet(
+    address: &SocketAddr,
+    rank: Rank,
+    size: usize,
+    secret: &Secret,
+) -> io::Result<(TcpStream, [Seal; 2])> {
+    let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut stream = TcpStream::connect_timeout(address, CONNECT_WITHIN)?;
+    prepare(&stream)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    let hello = hello(rank as u32, size as u32, &random()?);
+    stream.write_all(&hello)?;
+    let mut challenge = [0; CHALLENGE];
+    stream.read_exact(&mut challenge)?;
+    let (nonce, proof) = challenge.split_at(LONG);
+    let handshake = Handshake::new(secret, &hello, nonce);
+    if !handshake.is_hub(proof) {
+        return Err(bad("who answers there does not know the secret of this job"));
+    }
+    stream.write_all(&handshake.rank_proof())?;
+    let [to_hub, mut from_hub] = handshake.seals();
+    let mut received = vec![0; from_hub.len_of_empty()];
+    stream.read_exact(&mut received)?;
+    match from_hub.open(&mut received, 0) {
+        Ok(Some((WELCOME, _))) => {}
+        Ok(Some((REFUSED, _))) => return Err(io::ErrorKind::AlreadyExists.into()),
+        Ok(_) => return Err(bad("the hub does not welcome this rank")),
+        Err(why) => return Err(bad(why)),
+    }
+    stream.set_read_timeout(None)?;
+    Ok((stream, [to_hub, from_hub]))
+}
+
+/// Small messages at once, and an end to connections to hosts that vanished.
+pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(4))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_tcp_user_timeout(stream, VANISHED.as_millis() as u32)?;
+    Ok(())
+}
+
+pub(super) fn random() -> io::Result<[u8; LONG]> {
+    let mut bytes = [0; LONG];
+    let mut filled = 0;
+    while filled < LONG {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
+}
+
+pub(super) fn hello(rank: u32, size: u32, nonce: &[u8; LONG]) -> Vec<u8> {
+    [&VERSION[..], &rank.to_le_bytes(), &size.to_le_bytes(), nonce].concat()
+}
+
+/// Rank and size that a hello says; none if it is not one of this version.
+pub(super) fn parse_hello(hello: &[u8]) -> Option<(u32, u32)> {
+    let rest = hello.strip_prefix(&VERSION)?;
+    let (rank, rest) = rest.split_first_chunk()?;
+    let (size, _) = rest.split_first_chunk()?;
+    Some((u32::from_le_bytes(*rank), u32::from_le_bytes(*size)))
+}
+
+/// What both sides have said before either is believed.
+pub(super) struct Handshake(Hmac<Sha256>);
+
+impl Handshake {
+    pub fn new(secret: &Secret, hello: &[u8], nonce: &[u8]) -> Self {
+        let mut mac = keyed(&secret.0);
+        mac.update(hello);
+        mac.update(nonce);
+        Handshake(mac)
+    }
+
+    fn with(&self, word: &[u8]) -> Hmac<Sha256> {
+        self.0.clone().chain_update(word)
+    }
+
+    pub fn hub_proof(&self) -> [u8; LONG] {
+        self.with(b"hub").finalize().into_bytes().into()
+    }
+
+    pub fn rank_proof(&self) -> [u8; LONG] {
+        self.with(b"rank").finalize().into_bytes().into()
+    }
+
+    /// Whether it is the hub that said so, in constant time.
+    pub fn is_hub(&self, proof: &[u8]) -> bool {
+        self.with(b"hub").verify_slice(proof).is_ok()
+    }
+
+    pub fn is_rank(&self, proof: &[u8]) -> bool {
+        self.with(b"rank").verify_slice(proof).is_ok()
+    }
+
+    /// Frames to the hub and from the hub.
+    pub fn seals(&self) -> [Seal; 2] {
+        [&b"to hub"[..], b"from hub"]
+            .map(|word| Seal { mac: keyed(&self.with(word).finalize().into_bytes()), count: 0 })
+    }
+}
+
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("a key may have any length")
+}
+
+/// One direction of a connection: which key, and how many frames there were.
+pub(super) struct Seal {
+    mac: Hmac<Sha256>,
+    count: u64,
+}
+
+impl Seal {
+    fn next(&mut self, bytes: &[u8]) -> Hmac<Sha256> {
+        self.count += 1;
+        self.mac.clone().chain_update(self.count.to_le_bytes()).chain_update(bytes)
+    }
+
+    /// Bytes of a frame without a body.
+    pub fn len_of_empty(&self) -> usize {
+        HEADER + LONG
+    }
+
+    /// A frame, to be sent next.
+    pub fn seal(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(HEADER + body.len() + LONG);
+        frame.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        frame.push(kind);
+        frame.extend_from_slice(body);
+        let mac = self.next(&frame).finalize().into_bytes();
+        frame.extend_from_slice(&mac);
+        frame
+    }
+
+    /// Takes the next frame out of what was received, once it is whole: its kind and body.
+    pub fn open(&mut self, received: &mut Vec<u8>, longest: u64) -> Result<Option<(u8, Vec<u8>)>, &'static str> {
+        let Some((len, _)) = received.split_first_chunk() else { return Ok(None) };
+        let len = u64::from_le_bytes(*len);
+        if len > longest {
+            return Err("it announces more than can be");
+        }
+        let whole = HEADER + len as usize + LONG;
+        if received.len() < whole {
+            return Ok(None);
+        }
+        let (frame, mac) = received[..whole].split_at(whole - LONG);
+        if self.next(frame).verify_slice(mac).is_err() {
+            return Err("its seal is broken");
+        }
+        let opened = (frame[HEADER - 1], frame[HEADER..].to_vec());
+        received.drain(..whole);
+        Ok(Some(opened))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_open_once_in_order_and_unchanged() {
+        let secret = Secret::fresh().unwrap();
+        let seals = || Handshake::new(&secret, b"hello", b"nonce").seals();
+        let ([mut to_hub, _], [mut at_hub, mut wrong]) = (seals(), seals());
+        let first = to_hub.seal(7, b"first");
+        let second = to_hub.seal(8, b"");
+        for at in 0..first.len() {
+            let mut changed = first.clone();
+            changed[at] ^= 1;
+            let [mut opener, _] = seals();
+            assert!(!matches!(opener.open(&mut changed, 100), Ok(Some(_))), "byte {at} changed");
+        }
+        assert!(wrong.open(&mut first.clone(), 100).is_err(), "the other direction");
+        assert!(seals()[0].open(&mut second.clone(), 100).is_err(), "the second first");
+        let mut received = Vec::new();
+        for byte in [&first[..], &second, &first].concat() {
+            received.push(byte);
+            match at_hub.open(&mut received, 100) {
+                Ok(None) => {}
+                Ok(Some((7, body))) => assert_eq!(body, b"first"),
+                Ok(Some((8, body))) => assert_eq!(body, b""),
+                Ok(Some(other)) => panic!("{other:?}"),
+                Err(why) => {
+                    assert_eq!((why, received.len()), ("its seal is broken", first.len()), "the first again");
+                    return;
+                }
+            }
+        }
+        panic!("a frame could be said twice");
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_at_once() {
+        let mut opener = Handshake::new(&Secret::fresh().unwrap(), b"", b"").seals();
+        assert!(opener[0].open(&mut u64::MAX.to_le_bytes().to_vec(), 100).is_err());
+        assert!(opener[0].open(&mut 101_u64.to_le_bytes().to_vec(), 100).is_err());
+        assert!(matches!(opener[0].open(&mut 100_u64.to_le_bytes().to_vec(), 100), Ok(None)));
+    }
+}

@@ -1,0 +1,424 @@
+//! `transom run --hosts`: ranks on other hosts. A script in place of `ssh` runs what it is given on this machine, in
+//! another folder and an empty environment, so that two names are two hosts; one test has the real `sshd`.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use transom::Op;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Set for a copy of this program; carried to other hosts because of its beginning.
+const ROLE: &str = "RUST_TEST_ROLE";
+/// In the environment of all processes of a call.
+const MARK: &str = "RUST_TEST_MARK";
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static FOLDERS: AtomicU32 = AtomicU32::new(0);
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("transom-hosts-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A call of `transom run --hosts` with the script for `ssh`.
+struct Call {
+    child: Child,
+    mark: String,
+    _folder: Folder,
+}
+
+const SCRIPT: &str = "#!/bin/sh
+[ $# = 2 ] || exit 99
+[ \"$1\" = unreachable ] && { echo \"ssh: no route to $1\" >&2; exit 255; }
+[ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
+cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
+";
+
+impl Call {
+    fn start(args: &[&str]) -> Self {
+        Self::start_with(args, |_| {})
+    }
+
+    fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        let folder = Folder::new();
+        let ssh = folder.file("ssh", SCRIPT, 0o755);
+        let mark = folder.0.display().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
+        command
+            .args(["run", "--hosts"])
+            .args(args)
+            .env("TRANSOM_SSH", &ssh)
+            .env(MARK, &mark)
+            .env("RUST_BACKTRACE", "0");
+        command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        change(&mut command);
+        // Its own group, as of a shell's job.
+        Call { child: command.process_group(0).spawn().unwrap(), mark, _folder: folder }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until so many ranks have said that they are ready.
+    fn ready(&mut self, ranks: usize) {
+        let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
+        (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
+    }
+
+    /// Waits for the end, and that nothing is left.
+    fn end(self) -> Ended {
+        let Call { child, mark, _folder } = self;
+        let pid = Pid::from_child(&child);
+        let (send, receive) = mpsc::channel();
+        std::thread::spawn(move || send.send(child.wait_with_output()));
+        let Ok(output) = receive.recv_timeout(LIMIT) else {
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("the launcher has not ended after {LIMIT:?}");
+        };
+        nothing_left(&mark);
+        let Output { status, stdout, stderr } = output.unwrap();
+        let mut lines: Vec<_> = String::from_utf8_lossy(&stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        Ended { code: status.code(), lines, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+    }
+}
+
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    /// Of stdout, sorted.
+    lines: Vec<String>,
+    stderr: String,
+}
+
+/// Other hosts' processes end when they hear of it, and that may be a moment later.
+fn nothing_left(mark: &str) {
+    let until = Instant::now() + LIMIT;
+    while !left(mark).is_empty() {
+        assert!(Instant::now() < until, "left: {:?}", left(mark));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The command lines of processes that carry a mark.
+fn left(mark: &str) -> Vec<String> {
+    let mark = format!("{MARK}={mark}\0");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let marked = processes.filter(|process| {
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|window| window == mark.as_bytes())
+    });
+    marked.map(|process| command_line(&process.path())).filter(|command| !command.is_empty()).collect()
+}
+
+fn command_line(process: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(process.join("cmdline")).unwrap_or_default()).replace('\0', " ")
+}
+
+fn run(args: &[&str]) -> Ended {
+    Call::start(args).end()
+}
+
+fn script(hosts: &str, ranks: &str, script: &str) -> Ended {
+    run(&[hosts, "-n", ranks, "--grace", "0.3", "sh", "-c", script])
+}
+
+/// The arguments by which a copy of this program runs one test.
+fn copy(name: &str) -> [String; 5] {
+    let program = std::env::current_exe().unwrap().display().to_string();
+    [program, "--exact".into(), name.into(), "--nocapture".into(), "--test-threads=1".into()]
+}
+
+#[test]
+fn ranks_are_placed_and_told_where_they_are() {
+    let tell = "echo rank $TRANSOM_RANK of $TRANSOM_SIZE on $TRANSOM_HOST in $PWD";
+    let here = std::env::current_dir().unwrap().display().to_string();
+    let expected = |hosts: &[&str]| {
+        let size = hosts.len();
+        let lines = hosts.iter().enumerate().map(|(rank, host)| format!("rank {rank} of {size} on {host} in {here}"));
+        lines.collect::<Vec<_>>()
+    };
+    for (hosts, ranks, placed) in [
+        ("a,b", "4", &["a", "a", "b", "b"][..]),
+        ("a,b,chatty", "4", &["a", "a", "b", "chatty"]),
+        ("a:3,b:2", "4", &["a", "a", "a", "b"]),
+        ("a,a", "2", &["a", "a#2"]),
+    ] {
+        let ended = script(hosts, ranks, tell);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+        assert_eq!(ended.lines, expected(placed));
+    }
+}
+
+#[test]
+fn more_ranks_than_a_host_lets_in_at_once() {
+    let ended = script("a,b", "40", "echo $TRANSOM_RANK");
+    assert_eq!((ended.code, ended.lines.len()), (Some(0), 40), "{ended:?}");
+}
+
+#[test]
+fn arguments_and_environment_come_through_unchanged() {
+    let call = Call::start_with(
+        &["a", "-n", "1", "printf", "%s|", "it's", "two\nlines", "$HOME `id` \"\\", "", "-n"],
+        |command| _ = command.env("OMP_X", "y"),
+    );
+    let ended = call.end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(ended.lines, ["it's|two", "lines|$HOME `id` \"\\||-n|"]);
+
+    let show = "echo \"$OMP_NUM_THREADS-$TRANSOM_LOG-$SOMETHING-$TRANSOM_SHM-$TRANSOM_SSH-\"; cat";
+    let call = Call::start_with(&["a", "-n", "1", "sh", "-c", show], |command| {
+        command.env("OMP_NUM_THREADS", "3 'or' 4").env("TRANSOM_LOG", "off").env("SOMETHING", "not carried");
+    });
+    assert_eq!(call.end().lines, ["3 'or' 4-off----"]);
+}
+
+#[test]
+fn the_first_failure_is_named_and_the_others_end() {
+    let ended = script("a,b", "3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(3), "transom: rank 1 exited with status 3\n"));
+    let ended = script("a,b", "3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(137), "transom: rank 2 was killed by signal 9 (SIGKILL)\n"));
+    let ended = script("a", "1", "echo out; echo err >&2; exit 4");
+    assert_eq!(ended.lines, ["out"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(4), "err\ntransom: rank 0 exited with status 4\n"));
+}
+
+#[test]
+fn sigterm_comes_first_and_can_be_handled() {
+    let polite = "[ $TRANSOM_RANK = 0 ] && exit 7; trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done";
+    let ended = script("a,b", "2", polite);
+    assert_eq!((ended.code, ended.lines.as_slice()), (Some(7), &["told".to_owned()][..]), "{ended:?}");
+    let ended = script("a,b", "2", "[ $TRANSOM_RANK = 0 ] && exit 7; trap '' TERM; while :; do sleep 0.1; done");
+    assert_eq!(ended.code, Some(7), "{ended:?}");
+}
+
+const DEAF: &str =
+    "trap '' TERM HUP; (trap '' TERM HUP; sleep 1000; sleep 1000) & echo ready; while :; do sleep 1; done";
+
+#[test]
+fn the_end_of_the_launcher_ends_all() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
+        call.ready(3);
+        call.signal(signal);
+        assert_eq!(call.end().code, Some(128 + signal.as_raw()));
+    }
+    // Whatever its end.
+    let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
+    call.ready(3);
+    call.signal(Signal::KILL);
+    assert_eq!(call.end().code, None);
+}
+
+#[test]
+fn a_connection_that_is_cut_ends_its_rank() {
+    let folder = Folder::new();
+    let cut = format!("{DEAF} 3>&-");
+    let mut call = Call::start_with(&["a,b", "-n", "2", "--grace", "0.3", "sh", "-c", &cut], |command| {
+        // One between, as `ssh` is, whose death leaves the other side alone with a closed pipe.
+        let between = "#!/bin/sh\nmkfifo $0.$$; exec 4<&0; cat <&4 >$0.$$ & echo $! >>$0.pids\n\
+                       exec sh -c \"$2\" <$0.$$ 4<&-\n";
+        command.env("TRANSOM_SSH", folder.file("between", between, 0o755));
+    });
+    call.ready(2);
+    let pids = std::fs::read_to_string(folder.0.join("between.pids")).unwrap();
+    let pid = Pid::from_raw(pids.lines().next().unwrap().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let ended = call.end();
+    assert_eq!(ended.code, Some(137), "{ended:?}");
+}
+
+#[test]
+fn hosts_that_cannot_be_reached_are_named() {
+    for (hosts, ssh, said) in [
+        (
+            "a,unreachable",
+            None,
+            "rank 1: host unreachable: it cannot be reached (exit status: 255): ssh: no route to unreachable",
+        ),
+        ("a", Some("./no-such-ssh"), "rank 0: host a: cannot start ./no-such-ssh"),
+        ("a", Some("true"), "host a: it cannot be reached"),
+        ("a", Some("yes"), "prints without end"),
+    ] {
+        let call = Call::start_with(&[hosts, "-n", "2", "sleep", "1000"], |command| {
+            ssh.map(|ssh| command.env("TRANSOM_SSH", ssh));
+        });
+        let ended = call.end();
+        assert_eq!(ended.code, Some(1));
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+    let ended = run(&["a", "-n", "1", "no-such-program"]);
+    assert_eq!(ended.code, Some(127), "{ended:?}");
+    assert!(ended.stderr.contains("no-such-program"), "{ended:?}");
+    for (hosts, said) in [("a:1,b:2", "4 ranks on hosts with 3 places"), ("a,", "a host has a name"), ("-x", "--hosts")]
+    {
+        let ended = run(&[hosts, "-n", "4", "true"]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+}
+
+#[test]
+fn the_secret_is_on_no_command_line() {
+    let mut call = Call::start(&["a,b", "-n", "2", "sh", "-c", "echo $TRANSOM_SECRET; exec sleep 1000"]);
+    let mut lines = BufReader::new(call.child.stdout.as_mut().unwrap()).lines();
+    let secret = lines.next().unwrap().unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), secret);
+    assert!(secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit()), "{secret}");
+    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|process| command_line(&process.path()));
+    let seen: Vec<_> = all.filter(|line| line.contains(&secret)).collect();
+    assert!(seen.is_empty(), "{seen:?}");
+    call.signal(Signal::TERM);
+    call.end();
+}
+
+/// What every rank does to show that all are one job.
+fn work() {
+    let world = transom::init().unwrap();
+    let mut window = world.allocate::<u64>(1).unwrap();
+    for rank in 0..world.size() {
+        window.lock_shared(rank).unwrap().fetch_and_op(0, Op::Sum, 1 + world.rank() as u64).unwrap();
+    }
+    window.fence().unwrap();
+    assert_eq!(window.local().get(0).unwrap(), (1..=world.size() as u64).sum::<u64>());
+    // In one write, so that it stays a line.
+    std::io::stdout().write_all(format!("joined as {} of {}\n", world.rank(), world.size()).as_bytes()).unwrap();
+}
+
+fn all_joined(ended: &Ended, ranks: usize) {
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for rank in 0..ranks {
+        let joined = format!("joined as {rank} of {ranks}");
+        assert!(ended.lines.iter().any(|line| line.ends_with(&joined)), "{ended:?}");
+    }
+}
+
+#[test]
+fn ranks_of_one_host_share_its_memory() {
+    let name = "ranks_of_one_host_share_its_memory";
+    if std::env::var_os(ROLE).is_some() {
+        return work();
+    }
+    for ranks in [1, 2, 3, 4, 8] {
+        let program = copy(name);
+        let count = ranks.to_string();
+        let args = [&["elsewhere", "-n", &count][..], &program.each_ref().map(String::as_str)].concat();
+        all_joined(&Call::start_with(&args, |command| _ = command.env(ROLE, "rank")).end(), ranks);
+    }
+}
+
+/// This machine needs no `ssh`.
+#[test]
+fn localhost_is_here() {
+    let call = Call::start_with(&["localhost", "-n", "2", "sh", "-c", "echo $TRANSOM_HOST"], |command| {
+        command.env_remove("TRANSOM_SSH");
+    });
+    let ended = call.end();
+    assert_eq!((ended.code, ended.lines), (Some(0), vec!["localhost".to_owned(); 2]));
+}
+
+#[test]
+fn several_hosts_without_a_provider_between_them_are_told() {
+    let name = "several_hosts_without_a_provider_between_them_are_told";
+    if std::env::var_os(ROLE).is_some() {
+        let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
+        return std::io::stdout().write_all(line.as_bytes()).unwrap();
+    }
+    let program = copy(name);
+    let args = [&["a,b", "-n", "4"][..], &program.each_ref().map(String::as_str)].concat();
+    let ended = Call::start_with(&args, |command| _ = command.env(ROLE, "rank")).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let told: Vec<_> = ended.lines.iter().filter(|line| line.contains("told:")).collect();
+    assert_eq!(told.len(), 4, "{ended:?}");
+    assert!(told.iter().all(|told| told.contains("a (ranks 0, 1), b (ranks 2, 3)")), "{ended:?}");
+}
+
+#[test]
+fn the_real_ssh() {
+    let name = "the_real_ssh";
+    if std::env::var_os(ROLE).is_some() {
+        return work();
+    }
+    let sshd = ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|path| Path::new(path).exists());
+    let (Some(sshd), true) = (sshd, Path::new("/usr/bin/ssh").exists()) else {
+        // Past the capture of a test's output.
+        let said = "\n*** NOT RUN: sshd and ssh are not installed here; .ci/install does that ***\n";
+        return std::io::stderr().write_all(said.as_bytes()).unwrap();
+    };
+    let folder = Folder::new();
+    let key = |name: &str| {
+        let path = folder.0.join(name);
+        let made =
+            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path).status().unwrap();
+        assert!(made.success());
+        path
+    };
+    let (host_key, my_key) = (key("host_key"), key("my_key"));
+    std::fs::copy(my_key.with_extension("pub"), folder.0.join("authorized_keys")).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = format!(
+        "ListenAddress 127.0.0.1:{port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
+         PasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n",
+        host_key.display(),
+        folder.0.join("authorized_keys").display()
+    );
+    if rustix::process::getuid().is_root() {
+        std::fs::create_dir_all("/run/sshd").unwrap(); // where it shuts itself in
+    }
+    let log = std::fs::File::create(folder.0.join("log")).unwrap();
+    let mut daemon = Command::new(sshd);
+    daemon.args(["-D", "-e", "-f"]).arg(folder.file("sshd_config", &config, 0o600));
+    let mut daemon = daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    let until = Instant::now() + LIMIT;
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ssh = format!(
+        "ssh -F none -oBatchMode=yes -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null -oLogLevel=ERROR \
+         -oIdentitiesOnly=yes -i {} -p {port}",
+        my_key.display()
+    );
+    let with_ssh = |args: &[&str], change: &dyn Fn(&mut Command)| {
+        Call::start_with(args, |command| change(command.env("TRANSOM_SSH", &ssh)))
+    };
+    let program = copy(name);
+    let args = [&["127.0.0.1", "-n", "4"][..], &program.each_ref().map(String::as_str)].concat();
+    let joined = with_ssh(&args, &|command| _ = command.env(ROLE, "rank")).end();
+    let failed = with_ssh(&["127.0.0.1", "-n", "2", "sh", "-c", "exit $((5 * TRANSOM_RANK))"], &|_| {}).end();
+    let mut call = with_ssh(&["127.0.0.1", "-n", "2", "sh", "-c", DEAF], &|_| {});
+    call.ready(2);
+    call.signal(Signal::KILL);
+    call.end(); // and nothing is left
+    let _ = daemon.kill();
+    let _ = daemon.wait();
+    let log = std::fs::read_to_string(folder.0.join("log")).unwrap_or_default();
+    assert_eq!(failed.code, Some(5), "{failed:?}\n{log}");
+    all_joined(&joined, 4);
+}
