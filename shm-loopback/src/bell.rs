@@ -33,8 +33,8 @@ impl Patience {
     pub fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         match ranks <= cores {
-            true => Patience { spins: 1000, yields: false, awake: Duration::from_millis(1) },
-            false => Patience { spins: 20, yields: true, awake: Duration::from_micros(200) },
+            true => Patience { spins: 1000, yields: false, awake: Duration::from_millis(10) },
+            false => Patience { spins: 2, yields: true, awake: Duration::from_micros(200) },
         }
     }
 }

@@ -1,6 +1,7 @@
 /* Locks of rank 0 that several ranks want at once. */
 #include "twin.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 enum { HANDOVERS = 1 << 16 };
@@ -8,9 +9,14 @@ enum { HANDOVERS = 1 << 16 };
 /* What lies in the window of rank 0. */
 struct guarded {
     int64_t counter;
+    int64_t competing; /* how many ranks have come */
+    int64_t over;
     int64_t holder; /* the last one */
     double left;    /* when it was about to unlock */
 };
+
+/* The part of it that a competitor reads, and the part that it writes. */
+enum { FRONT = offsetof(struct guarded, holder), COUNTER = offsetof(struct guarded, competing) };
 
 /* Reads or writes the first bytes of the window of rank 0, by whoever holds its lock. */
 static void read_now(MPI_Win win, void *into, int bytes) {
@@ -48,21 +54,40 @@ static void report_of_all(const struct task *task, const char *name, double mine
     free(all);
 }
 
-/* Acquires the lock as often as it can until `end`; the clock is read once a turn, outside the lock. */
-static int64_t compete(MPI_Win win, double end, double *longest, double *ended) {
-    int64_t acquired = 0, counter;
-    for (double before = now_ns(), after; before < end; before = after) {
+struct acquired {
+    int64_t counted, not_counted;
+    double longest, took;
+};
+
+/* Acquires the lock as often as it can; the clock is read once a turn, outside the lock. What counts begins once all
+   compete, and ends for all when the first has had its time. */
+static struct acquired compete(const struct task *task, MPI_Win win) {
+    struct acquired acquired = {0};
+    struct guarded seen;
+    bool came = false, over = false;
+    double begun = now_ns(), before = begun;
+    while (!over) {
         MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, win);
-        read_now(win, &counter, sizeof counter);
-        counter++;
-        write_at_unlock(win, &counter, sizeof counter);
+        read_now(win, &seen, FRONT);
+        bool all = seen.competing == task->ranks;
+        over = seen.over != 0;
+        bool more = !came || (!over && before - begun > task->millis * 1e6);
+        seen.counter++;
+        seen.competing += !came;
+        seen.over = over || (came && more);
+        write_at_unlock(win, &seen, more ? FRONT : COUNTER);
         MPI_Win_unlock(0, win);
-        acquired++;
-        after = now_ns();
-        if (after - before > *longest) {
-            *longest = after - before;
+        came = true;
+        double now = now_ns();
+        if (over || !all) {
+            acquired.not_counted++;
+            begun = over ? begun : now;
+        } else {
+            acquired.counted++;
+            acquired.longest = now - before > acquired.longest ? now - before : acquired.longest;
+            acquired.took = now - begun;
         }
-        *ended = after;
+        before = now;
     }
     return acquired;
 }
@@ -93,12 +118,12 @@ static double handovers(const struct task *task, MPI_Win win, double end, int64_
 void measure_contended(const struct task *task) {
     MPI_Win win;
     window_open(sizeof(struct guarded), &win);
-    double begun = now_ns(), longest = 0, ended = begun;
-    int64_t acquired = compete(win, begun + task->millis * 1e6, &longest, &ended);
+    struct acquired mine = compete(task, win);
+    int64_t acquired = mine.counted + mine.not_counted;
     MPI_Barrier(MPI_COMM_WORLD);
-    report_value("seconds", span_of_all(begun, ended) / 1e9);
-    report_of_all(task, "acquired", (double)acquired, -1);
-    report_value("longest_wait", largest_of_all(longest));
+    report_value("seconds", largest_of_all(mine.took) / 1e9);
+    report_of_all(task, "acquired", (double)mine.counted, -1);
+    report_value("longest_wait", largest_of_all(mine.longest));
     if (task->ranks > 1) {
         report_value("handover", handovers(task, win, now_ns() + task->millis * 2.5e5, &acquired));
     }
