@@ -155,7 +155,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     }
 
     /// Takes the locks of all ranks, shared, all requests in flight at once: one round trip if no exclusive request
-    /// is held or queued anywhere.
+    /// is held or queued anywhere; returns whether one was.
     ///
     /// Where requests must wait, this rank never waits for a lock while it holds, or has a place at, one of a higher
     /// rank: it lets go of those and asks again later. So calls of this kind, and programs that take several locks in
@@ -164,7 +164,7 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// # Errors
     /// As [`acquire`](Self::acquire); one that is held or broken already leaves all others untouched. What the call took before it
     /// failed it lets go again.
-    pub fn acquire_all_mut(&mut self) -> Result<(), Error<W::Error>> {
+    pub fn acquire_all_mut(&mut self) -> Result<bool, Error<W::Error>> {
         for target in 0..self.slots.len() {
             // Before the first request: none may be left under way.
             match self.seat(target) {
@@ -173,17 +173,17 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
                 _ => {}
             }
         }
-        let mut held = 0;
+        let (mut held, mut waited) = (0, false);
         while held < self.slots.len() {
             match self.acquire_from(held) {
-                Ok(end) => held = end,
+                Ok((end, waiting)) => (held, waited) = (end, waited | waiting),
                 Err(error) => {
                     let _ = self.release_held_mut();
                     return Err(error);
                 }
             }
         }
-        Ok(())
+        Ok(waited)
     }
 
     /// Lets go of every lock that this rank holds; says whether all its seats are as they should be then. For a
@@ -199,8 +199,8 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
         whole
     }
 
-    /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more.
-    fn acquire_from(&mut self, first: Rank) -> Result<Rank, Error<W::Error>> {
+    /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more, and whether it waited.
+    fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), Error<W::Error>> {
         let targets = first..self.slots.len();
         let mut waiting = Vec::new();
         with_room(targets.len(), |room| {
@@ -218,14 +218,14 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
             Ok(())
         })?;
         // From the highest down: what it has a place at meanwhile lies below.
-        let mut end = targets.end;
+        let (mut end, waited) = (targets.end, !waiting.is_empty());
         while let Some((target, settled)) = waiting.pop() {
             self.release_range(target + 1..end)?;
             end = target + 1;
             let (words, places, seat) = self.parts(target)?;
             seat.await_shared(words, places, target, settled)?;
         }
-        Ok(end)
+        Ok((end, waited))
     }
 
     /// Lets go of the locks of all ranks, all requests in flight at once.

@@ -30,8 +30,7 @@ impl Patience {
     /// A hand-over between two running ranks takes well under a microsecond, and being woken 50 of them: worth spinning
     /// for while every rank has a core, as long as ranks that compute between two fences may differ. Where ranks share
     /// cores, whoever is waited for may need this one: yield at once.
-    pub fn new(ranks: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    pub fn new(ranks: usize, cores: usize) -> Self {
         match ranks <= cores {
             true => Patience { spins: 1000, yields: false, awake: Duration::from_millis(10) },
             false => Patience { spins: 2, yields: true, awake: Duration::from_micros(200) },

@@ -8,6 +8,7 @@
 //! Written by every rank; whatever is read from it is checked.
 
 use crate::bell::{self, Patience};
+use crate::cores;
 use crate::memory::{HEADER, Memory, View};
 use crate::{copy, system};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +39,8 @@ const LEFT: u64 = 2;
 pub(crate) struct Control {
     top: View,
     blocks: Box<[View]>,
-    patience: Patience,
+    /// How to wait, once it is known what cores there are.
+    patience: OnceLock<Patience>,
     /// Descriptors that become readable when the process of a rank ends; empty where ranks are threads.
     processes: OnceLock<Box<[OwnedFd]>>,
 }
@@ -84,9 +86,19 @@ impl Control {
         Control {
             top: View::whole(&memory),
             blocks: (0..ranks).map(block).collect(),
-            patience: Patience::new(ranks),
+            patience: OnceLock::new(),
             processes: OnceLock::new(),
         }
+    }
+
+    /// How the ranks of this job wait.
+    #[inline]
+    pub fn patience(&self) -> Patience {
+        *self.patience.get_or_init(|| Patience::new(self.ranks(), cores::usable()))
+    }
+
+    pub fn set_patience(&self, patience: Patience) {
+        let _ = self.patience.set(patience);
     }
 
     /// A rank's handle on the barrier of the exchange.
@@ -326,7 +338,7 @@ impl Words for Rounds<'_> {
         let view = &self.control.blocks[self.me];
         let word = view.word(word * 8)?;
         let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
-        bell::wait(view.header(), self.control.patience, look, || self.control.vain(self.me, on))
+        bell::wait(view.header(), self.control.patience(), look, || self.control.vain(self.me, on))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::bell::{self, Patience};
 use crate::control::Control;
 use crate::copy;
+use crate::cores;
 use crate::far::{self, Far};
 use crate::memory::{Memory, View};
 use rustix::fs::MemfdFlags;
@@ -37,7 +38,6 @@ pub struct Loopback(Arc<Membership>);
 struct Membership {
     rank: Rank,
     control: Arc<Control>,
-    patience: Patience,
     exchange: Mutex<Barrier>,
     /// The blocks that ranks of this process registered, by tag.
     blocks: Arc<Blocks>,
@@ -170,6 +170,8 @@ impl Loopback {
     fn join_team(&self, members: &[Rank], key: &[u8]) -> Result<Self, FabricError> {
         let view = self.attach(members[0], key, Control::bytes(members.len())?)?;
         let control = Control::open(view.memory().clone(), members.len())?;
+        // Other teams use the same cores.
+        control.set_patience(self.0.control.patience());
         let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own colour");
         Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes)
     }
@@ -195,7 +197,9 @@ impl Loopback {
                 member.0.control.watch(rank)?;
             }
         }
-        member.barrier()?; // everyone watches, before anyone can leave
+        // Everyone watches, before anyone can leave.
+        let cores = member.all_gather(&cores::mine())?;
+        member.0.control.set_patience(Patience::new(member.size(), cores::of_all(&cores)));
         Ok(member)
     }
 
@@ -208,7 +212,6 @@ impl Loopback {
         control.enter(rank)?;
         Ok(Loopback(Arc::new(Membership {
             rank,
-            patience: Patience::new(control.ranks()),
             exchange: Mutex::new(control.barrier()),
             control,
             blocks,
@@ -359,24 +362,30 @@ impl Fabric for Loopback {
         Ok((Region { view: View::whole(&memory), tag, owner, _fd: fd }, key))
     }
 
-    fn register(&self, memory: &OwnMemory) -> Result<(Region, Vec<u8>), FabricError> {
-        far::admit();
+    unsafe fn register(&self, memory: &OwnMemory) -> Result<(Region, Vec<u8>), FabricError> {
+        if self.0.across_processes && self.size() > 1 {
+            far::admit();
+        }
         let key = FarKey { pid: std::process::id(), start: memory.start().as_ptr().expose_provenance() as u64 };
         self.0.regions.fetch_add(1, SeqCst);
         Ok((Region { view: View::own(memory), tag: 0, owner: self.0.clone(), _fd: None }, key.to_bytes()))
     }
 
+    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
+        let bad_key = |why| FabricError::BadKey { rank, why, source: None };
+        let key = FarKey::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len())))?;
+        let FarKey { pid, start } = key;
+        if rank >= self.size() || self.0.control.process(rank) != u64::from(pid) {
+            return Err(bad_key(format!("it names memory of process {pid}, which is not that rank's")));
+        }
+        if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
+            return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}")));
+        }
+        Ok(View::whole(&Arc::new(Memory::far(Far { rank, pid, start, bytes }))))
+    }
+
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
-        if let Some(FarKey { pid, start }) = FarKey::from_bytes(key) {
-            if rank >= self.size() || self.0.control.process(rank) != u64::from(pid) {
-                return Err(bad_key(format!("it names memory of process {pid}, which is not that rank's"), None));
-            }
-            if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
-                return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}"), None));
-            }
-            return Ok(View::whole(&Arc::new(Memory::far(Far { rank, pid, start, bytes }))));
-        }
         let key = Key::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len()), None))?;
         let here = self.0.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key.tag).cloned();
         let memory = match here.and_then(|memory| memory.upgrade()) {
@@ -458,7 +467,7 @@ impl Fabric for Loopback {
         whom: Awaited,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
-        bell::wait(on.view.header(), self.0.patience, look, || self.0.control.vain(self.0.rank, whom))
+        bell::wait(on.view.header(), self.0.control.patience(), look, || self.0.control.vain(self.0.rank, whom))
     }
 
     #[inline(always)]

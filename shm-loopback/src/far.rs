@@ -25,12 +25,11 @@ pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
            between processes; allocate the window for that",
 };
 
-/// Allows the ranks of this job to reach this process's memory, where the system (Yama) asks for that: the processes that
-/// this one's parent started, the launcher, and no others.
+/// Allows the ranks of this job to reach this process's memory, where the system (Yama) asks for that. Ranks need have no
+/// parent in common, so it must be all processes of this user, as without Yama.
 pub(crate) fn admit() {
     // Without Yama there is nothing to allow; and whoever is refused in the end says so.
-    let parent = rustix::process::getppid().map_or(PTracer::Any, PTracer::ProcessID);
-    let _ = rustix::process::set_ptracer(parent);
+    let _ = rustix::process::set_ptracer(PTracer::Any);
 }
 
 impl Far {

@@ -15,6 +15,7 @@
 mod bell;
 mod control;
 mod copy;
+mod cores;
 mod fabric;
 mod far;
 mod job;

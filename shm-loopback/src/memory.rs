@@ -292,7 +292,7 @@ impl View {
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
         let at = self.bytes(offset, 8).map_err(|outside| self.no_word(outside))?;
-        if !offset.is_multiple_of(8) {
+        if !at.addr().is_multiple_of(8) {
             return Err(FabricError::Misaligned { offset });
         }
         // SAFETY: inside and aligned (a view starts at a cache line), and only accessed atomically.

@@ -92,8 +92,14 @@ impl Fabric for Overlapping {
     type Pending = u64;
     type Reading = Reading;
 
-    fn register(&self, memory: &OwnMemory) -> Result<Lent, FabricError> {
-        self.fabric.register(memory).map(|(region, key)| (Arc::new(region), key))
+    unsafe fn register(&self, memory: &OwnMemory) -> Result<Lent, FabricError> {
+        // SAFETY: by the caller's word.
+        unsafe { self.fabric.register(memory) }.map(|(region, key)| (Arc::new(region), key))
+    }
+
+    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
+        // SAFETY: by the caller's word.
+        unsafe { self.fabric.attach_lent(rank, key, bytes) }
     }
 
     fn is_shared(&self, at: &View) -> bool {

@@ -8,8 +8,9 @@
 //! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
 //! the next starts, which is what orders them.
 //!
-//! An epoch that locks its target exclusively has nobody to be atomic towards: there, what is more than a word is read,
-//! changed and written back, at the speed of memory.
+//! An epoch that locks its target exclusively has no other epoch of a lock to be atomic towards: there, what is more than a
+//! word is read, changed and written back, at the speed of memory. (That a target is exposed by fence or post while
+//! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.)
 
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op};
@@ -147,7 +148,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             return Err(Error::BufferLength { window, rank, needed: operands.len(), buffer: results.len() });
         }
         let at = self.place(offset, operands.len())?;
-        if self.alone && size_of_val(operands) > 8 {
+        if self.alone && op != Op::NoOp && size_of_val(operands) > 8 {
             let keep = |index: usize, were: &[T]| results[index..][..were.len()].copy_from_slice(were);
             let changed = self.change_alone(at, op, operands, keep);
             return changed.map_err(|error| self.error(error, offset, operands.len()));

@@ -86,7 +86,7 @@ impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
-    core: &'w Core<T, F>,
+    pub(crate) core: &'w Core<T, F>,
     held: Held<'w, T, F>,
 }
 
@@ -94,11 +94,6 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
         let what = if locked { What::All } else { What::AllAsserted };
         LockAllEpoch { core, held: Held { core, lock, what } }
-    }
-
-    /// Whether taking the locks took more than free ones take. Debug builds only.
-    pub(crate) fn waited_since(&self, word_cas: u64) -> bool {
-        self.core.data.tally.word_cas.get() != word_cas
     }
 
     /// How many ranks there are.

@@ -91,12 +91,25 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::System`] if there is no memory.
     fn allocate(&self, bytes: usize) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// Registers memory that the program brought along. Atomics may be beyond the provider there
+    /// Registers memory that the program lends. Atomics may be beyond the provider there
     /// ([`FabricError::Unsupported`]); signals and protocols never lie in such memory.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
-    fn register(&self, memory: &OwnMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
+    ///
+    /// # Safety
+    /// The region is used, by [`load`](Self::load) and [`store`](Self::store) alone, no longer than the memory is lent.
+    unsafe fn register(&self, memory: &OwnMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
+
+    /// [`attach`](Self::attach), for memory that its owner lends.
+    ///
+    /// # Errors
+    /// As `attach`.
+    ///
+    /// # Safety
+    /// The key is what `rank` was given by [`register`](Self::register) for so many bytes, and what this returns is used no
+    /// longer than they are lent.
+    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
     /// Makes the region of `bytes` bytes that `rank` registered under `key` reachable.
     ///

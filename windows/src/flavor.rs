@@ -129,12 +129,16 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.fence()?;
         let Some(lent) = self.lent.take() else { return Ok(Vec::new()) };
         // That all have come to the barrier does not say that they write no more: it may have been a fence of theirs.
-        match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
-            Ok(freed) if freed == ranks as u64 => Ok(lent.take_back()),
-            Ok(_) => Err(transom_locks::Error::Epoch("free: a rank called fence instead, and keeps its window")),
-            Err(source) => Err(source.into()),
-        }
-        .map_err(|source| self.core.sync_error("free", source))
+        let source = match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
+            Ok(freed) if freed == ranks as u64 => {
+                // First the region, and with it whatever leads there from here.
+                drop((self, data));
+                return Ok(lent.take_back());
+            }
+            Ok(_) => transom_locks::Error::Epoch("free: a rank called fence instead, and keeps its window"),
+            Err(source) => source.into(),
+        };
+        Err(self.core.sync_error("free", source))
     }
 }
 

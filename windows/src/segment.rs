@@ -114,7 +114,8 @@ impl<F: Fabric> Segment<F> {
         let made = size.map_err(SegmentError::Size).and_then(|size| {
             let total = size.total(base).ok_or(SegmentError::Size("too many bytes"))?;
             let (region, key) = fabric.allocate(total)?;
-            let (own, own_key) = own.map(|memory| fabric.register(&memory)).transpose()?.unzip();
+            // SAFETY: the segment keeps the region to itself, and `Window::free` gives memory back after it has dropped it.
+            let (own, own_key) = own.map(|memory| unsafe { fabric.register(&memory) }).transpose()?.unzip();
             let own_key = &own_key.unwrap_or_default();
             Ok((region, own, Record { what, size, key: &key, own_key }.to_bytes()))
         });
@@ -134,8 +135,10 @@ impl<F: Fabric> Segment<F> {
         let attach = || -> Result<_, FabricError> {
             let remotes: Result<_, _> =
                 all().map(|(rank, (record, total))| fabric.attach(rank, record.key, *total)).collect();
-            let attach_own =
-                |(rank, (record, _)): (Rank, &(Record, usize))| fabric.attach(rank, record.own_key, record.size.bytes);
+            let attach_own = |(rank, (record, _)): (Rank, &(Record, usize))| {
+                // SAFETY: the key is that rank's, of a window that all make alike; who has it drops it before `free` is over.
+                unsafe { fabric.attach_lent(rank, record.own_key, record.size.bytes) }
+            };
             let own = own.map(|region| Ok((region, all().map(attach_own).collect::<Result<_, _>>()?)));
             Ok((remotes?, own.transpose()?))
         };

@@ -194,7 +194,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             };
         }
         self.core.checks.synchronised(&self.core.data.tally);
-        let opened = Target::locked(&self.core, target, mode)?;
+        let opened = Target::new(&self.core, target)?;
         Ok(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), false))
     }
 
@@ -215,10 +215,15 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_all(&mut self) -> Result<LockAllEpoch<'_, T, F>, Error> {
+        self.lock_all_waiting().map(|(epoch, _)| epoch)
+    }
+
+    /// And whether an exclusive request stood in the way.
+    fn lock_all_waiting(&mut self) -> Result<(LockAllEpoch<'_, T, F>, bool), Error> {
         self.core.checks.synchronised(&self.core.data.tally);
-        self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;
+        let waited = self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;
         self.core.data.tally.locks.add(self.core.data.remotes.len() as u64);
-        Ok(LockAllEpoch::new(&self.core, &mut self.lock, true))
+        Ok((LockAllEpoch::new(&self.core, &mut self.lock, true), waited))
     }
 
     /// [`lock_all`](Self::lock_all), with assertions as [`lock_with`](Self::lock_with).
@@ -242,14 +247,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             return self.lock_all();
         }
         if cfg!(debug_assertions) {
-            let tally = &self.core.data.tally;
-            let (id, rank, before) = (self.core.id, self.core.data.fabric.rank(), tally.word_cas.get());
-            let epoch = self.lock_all()?;
-            // Free locks take an add each, and nothing else.
-            return match epoch.waited_since(before) {
-                false => Ok(epoch),
-                true => epoch.unlock().and(Err(nocheck(id, rank, "lock_all"))),
-            };
+            let (epoch, waited) = self.lock_all_waiting()?;
+            let (id, rank) = (epoch.core.id, epoch.core.data.fabric.rank());
+            return if waited { epoch.unlock().and(Err(nocheck(id, rank, "lock_all"))) } else { Ok(epoch) };
         }
         self.core.checks.synchronised(&self.core.data.tally);
         Ok(LockAllEpoch::new(&self.core, &mut self.lock, false))

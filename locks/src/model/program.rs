@@ -228,7 +228,7 @@ impl Call {
             Call::AcquireAll | Call::ReleaseAll => {
                 let mut lock = PassiveLock::with_seats(words, base, seats.iter().copied());
                 match self {
-                    Call::AcquireAll => lock.acquire_all_mut()?,
+                    Call::AcquireAll => drop(lock.acquire_all_mut()?),
                     _ => lock.release_all_mut()?,
                 }
                 for (target, seat) in seats.iter_mut().enumerate() {

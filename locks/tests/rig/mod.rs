@@ -96,7 +96,7 @@ fn run(mutant: Option<Mutant>, rank: &RankWords, data: &[UnsafeCell<()>], calls:
         match call {
             Call::Acquire(target, mode) => drop(lock.acquire_mut(target, mode)?),
             Call::Release(target) => lock.release_mut(target)?,
-            Call::AcquireAll => lock.acquire_all_mut()?,
+            Call::AcquireAll => drop(lock.acquire_all_mut()?),
             Call::ReleaseAll => lock.release_all_mut()?,
         }
         rank.returned()?;
