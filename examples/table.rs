@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
-use transom::shm_loopback::Loopback;
+use transom::provider::Provider;
 use transom::windows::LockAllEpoch;
 use transom::{Op, Rank, Window, World};
 
@@ -82,7 +82,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
 
 /// A slot is two elements of its owner's part: a key, 0 as long as there is none, and the sum of its values.
 struct Table<'e, 'w> {
-    epoch: &'e LockAllEpoch<'w, u64, Loopback>,
+    epoch: &'e LockAllEpoch<'w, u64, Provider>,
     /// Slots of each rank.
     slots: usize,
 }

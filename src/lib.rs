@@ -2,6 +2,9 @@
 
 pub mod array;
 mod job;
+pub mod provider;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use array::{ArrayError, Distribution, GlobalArray, GlobalPtr};
 pub use job::bootstrap::{Bootstrap, BootstrapError};
@@ -25,7 +28,7 @@ pub use transom_windows::{
 /// window.lock_exclusive(0)?.put(0, &[1.0])?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type Window<T> = transom_windows::Window<T, transom_shm_loopback::Loopback>;
+pub type Window<T> = transom_windows::Window<T, provider::Provider>;
 
 /// An operation on a window of a [`World`] that is waited for later; see [`windows::Request`].
 ///
@@ -38,7 +41,7 @@ pub type Window<T> = transom_windows::Window<T, transom_shm_loopback::Loopback>;
 /// assert_eq!(transom::Request::wait_all(requests)?.concat(), [0; 5]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type Request<'t, T> = transom_windows::Request<'t, T, transom_shm_loopback::Loopback>;
+pub type Request<'t, T> = transom_windows::Request<'t, T, provider::Provider>;
 
 /// A value of a [`World`] for one holder at a time; see [`windows::GlobalMutex`].
 ///
@@ -50,7 +53,7 @@ pub type Request<'t, T> = transom_windows::Request<'t, T, transom_shm_loopback::
 /// assert_eq!(next.counters().locks, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type GlobalMutex<T> = transom_windows::GlobalMutex<T, transom_shm_loopback::Loopback>;
+pub type GlobalMutex<T> = transom_windows::GlobalMutex<T, provider::Provider>;
 
 /// A value of a [`World`] for one writer or many readers; see [`windows::GlobalRwLock`].
 ///
@@ -61,4 +64,4 @@ pub type GlobalMutex<T> = transom_windows::GlobalMutex<T, transom_shm_loopback::
 /// assert_eq!(origin.read().map_err(transom::Error::from)?[2], 0.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type GlobalRwLock<T> = transom_windows::GlobalRwLock<T, transom_shm_loopback::Loopback>;
+pub type GlobalRwLock<T> = transom_windows::GlobalRwLock<T, provider::Provider>;

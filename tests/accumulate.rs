@@ -50,8 +50,9 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
         // Rank r works on the next rank's part: nobody else does.
         let epoch = window.lock_with((world.rank() + 1) % world.size(), mode, Assert::empty()).unwrap();
         let mut oracle = vec![T::zeroed(); LEN];
+        let places = (0..LEN).step_by(LEN / ranks::rounds(LEN).max(3));
         for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
-            for (at, len) in (0..LEN).flat_map(|at| [0, 1, 2, 3, 5, 8, 9, LEN - at].map(|len| (at, len))) {
+            for (at, len) in places.clone().flat_map(|at| [0, 1, 2, 3, 5, 8, 9, LEN - at].map(|len| (at, len))) {
                 if at + len > LEN {
                     continue;
                 }
@@ -129,7 +130,7 @@ fn order_matters_not<T: Atomic>() -> Vec<Op> {
 #[test]
 fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
     fn check<T: Element>(world: &World, small: fn(u8) -> T) {
-        const ROUNDS: usize = 100;
+        let rounds = ranks::rounds(100);
         let ops = order_matters_not::<T>();
         // Each element has an operation of its own, so that different ones meet in one word; then as many elements
         // that swaps count on, then a slice that all sum up.
@@ -142,7 +143,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
             move || if T::INTEGER { T::random(&mut random) } else { small(random.u8(1..20)) }
         };
         let mut operand = operands(world.rank());
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             for (at, &op) in ops.iter().enumerate() {
                 target.fetch_and_op(at, op, operand()).unwrap();
                 let mut seen = target.fetch_and_op(counters + at, Op::NoOp, T::zeroed()).unwrap();
@@ -161,7 +162,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
         let mut oracle = vec![T::zeroed(); len];
         for rank in 0..world.size() {
             let mut operand = operands(rank);
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 for (at, &op) in ops.iter().enumerate() {
                     oracle[at] = T::apply(op, oracle[at], operand());
                 }
@@ -192,7 +193,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
 fn every_intermediate_value_is_got_once() {
     fn check<T: Element>(world: &World, one: T, number: fn(T) -> usize) {
         const LEN: usize = 5;
-        let (each, n, me) = (240 / world.size(), world.size(), world.rank());
+        let (each, n, me) = (ranks::rounds(240) / world.size(), world.size(), world.rank());
         let total = each * n;
         let mut tickets: Window<T> = world.allocate(2 + LEN).unwrap();
         let mut drawn: Window<u8> = world.allocate(total * LEN).unwrap();
@@ -229,7 +230,7 @@ fn what_one_rank_does_to_an_element_is_seen_in_its_order() {
         let epoch = window.fence().unwrap();
         let target = epoch.target(0).unwrap();
         let (mut seen, mut before) = (vec![T::zeroed(); n], vec![T::zeroed(); n]);
-        for step in 1..=100 {
+        for step in 1..=ranks::rounds(100) as u8 {
             target.accumulate(world.rank(), Op::Replace, &[number(step)]).unwrap();
             target.get_accumulate(0, Op::NoOp, &vec![T::zeroed(); n], &mut seen).unwrap();
             assert!(seen.iter().zip(&before).all(|(now, before)| now >= before), "{before:?}, then {seen:?}");

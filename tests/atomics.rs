@@ -39,24 +39,24 @@ fn every_operation_returns_what_was_and_leaves_what_it_should() {
 #[test]
 fn racing_sums_lose_nothing_and_every_ticket_is_drawn_once() {
     ranks::on_all_sizes("racing_sums_lose_nothing_and_every_ticket_is_drawn_once", |world| {
-        const EACH: usize = 2000;
+        let each = ranks::rounds(2000);
         let n = world.size();
         let mut tickets: Window<u64> = world.allocate(1).unwrap();
-        let mut drawn: Window<u64> = world.allocate(EACH * n).unwrap();
+        let mut drawn: Window<u64> = world.allocate(each * n).unwrap();
         let mut sums: Window<f64> = world.allocate(1).unwrap();
         drawn.fence().unwrap();
         let last = n - 1;
-        for _ in 0..EACH {
+        for _ in 0..each {
             let ticket = tickets.lock_shared(last).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             drawn.lock_shared(0).unwrap().fetch_and_op(ticket as usize, Op::Sum, 1).unwrap();
             sums.lock_shared(last).unwrap().fetch_and_op(0, Op::Sum, 0.5).unwrap();
         }
         drawn.fence().unwrap();
         if world.rank() == 0 {
-            assert!(drawn.local().read(0, EACH * n).unwrap().iter().all(|&times| times == 1));
+            assert!(drawn.local().read(0, each * n).unwrap().iter().all(|&times| times == 1));
         }
         let sum = sums.lock_shared(last).unwrap().get_one(0).unwrap();
-        assert_eq!(sum, 0.5 * (EACH * n) as f64);
+        assert_eq!(sum, 0.5 * (each * n) as f64);
         drawn.fence().unwrap();
     });
 }
@@ -64,15 +64,15 @@ fn racing_sums_lose_nothing_and_every_ticket_is_drawn_once() {
 #[test]
 fn of_racing_swaps_one_wins_each_round() {
     ranks::on_all_sizes("of_racing_swaps_one_wins_each_round", |world| {
-        const ROUNDS: u64 = 1000;
+        let rounds = ranks::rounds(1000) as u64;
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
         let mut won = 0;
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             let epoch = window.lock_all().unwrap();
             let target = epoch.target(0).unwrap();
             let found = target.compare_and_swap(0, round, round + 1).unwrap();
-            assert!(found <= ROUNDS);
+            assert!(found <= rounds);
             won += u64::from(found == round);
             epoch.unlock().unwrap();
             // Not before this round is decided.
@@ -80,7 +80,7 @@ fn of_racing_swaps_one_wins_each_round() {
         }
         window.lock_shared(0).unwrap().fetch_and_op(1, Op::Sum, won).unwrap();
         window.fence().unwrap();
-        assert_eq!(window.lock_shared(0).unwrap().get_one(1).unwrap(), ROUNDS);
+        assert_eq!(window.lock_shared(0).unwrap().get_one(1).unwrap(), rounds);
         window.fence().unwrap();
     });
 }

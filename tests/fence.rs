@@ -8,7 +8,7 @@ fn what_was_put_before_a_fence_is_there_after() {
     ranks::on_all_sizes("what_was_put_before_a_fence_is_there_after", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<usize> = world.allocate(n).unwrap();
-        for round in 0..500 {
+        for round in 0..ranks::rounds(500) {
             let epoch = window.fence().unwrap();
             for step in 0..n {
                 epoch.target((me + step) % n).unwrap().put(me, &[round * n + me]).unwrap();
@@ -24,7 +24,7 @@ fn what_was_put_before_a_fence_is_there_after() {
 fn nobody_passes_a_barrier_before_all_have_come() {
     ranks::on_all_sizes("nobody_passes_a_barrier_before_all_have_come", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
-        for round in 1..=500 {
+        for round in 1..=ranks::rounds(500) as u64 {
             window.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             world.barrier().unwrap();
             let came = window.lock_shared(0).unwrap().get_one(0).unwrap();

@@ -13,12 +13,12 @@ const VICTIM: usize = 1;
 #[test]
 fn counters_are_exact_under_contention() {
     ranks::on_all_sizes("counters_are_exact_under_contention", |world: World| {
-        const EACH: u64 = if cfg!(miri) { 5 } else { 1000 };
+        let each = if cfg!(miri) { 5 } else { ranks::rounds(1000) as u64 };
         let n = world.size();
         // One value, and one behind a lock of the other kind, at other owners.
         let mutex = world.mutex(n - 1, 5u64).unwrap();
         let rw_lock = world.rw_lock(0, [1u32; 3]).unwrap();
-        for i in 0..EACH {
+        for i in 0..each {
             let mut guard = mutex.lock().unwrap();
             *guard += 1;
             if i % 2 == 0 {
@@ -27,18 +27,18 @@ fn counters_are_exact_under_contention() {
             rw_lock.write().unwrap()[2] += 1;
         }
         world.barrier().unwrap();
-        assert_eq!(*mutex.lock().unwrap(), 5 + EACH * n as u64);
-        assert_eq!(*rw_lock.read().unwrap(), [1, 1, 1 + EACH as u32 * n as u32]);
+        assert_eq!(*mutex.lock().unwrap(), 5 + each * n as u64);
+        assert_eq!(*rw_lock.read().unwrap(), [1, 1, 1 + each as u32 * n as u32]);
     });
 }
 
 #[test]
 fn threads_of_ranks_and_ranks_take_turns() {
     ranks::on_all_sizes("threads_of_ranks_and_ranks_take_turns", |world| {
-        const EACH: u64 = if cfg!(miri) { 3 } else { 200 };
+        let each = if cfg!(miri) { 3 } else { ranks::rounds(200) as u64 };
         let lock = world.rw_lock(0, [0u64; 8]).unwrap();
         let count = || {
-            for i in 0..EACH {
+            for i in 0..each {
                 lock.write().unwrap().iter_mut().for_each(|part| *part += 1);
                 let guard = lock.read().unwrap();
                 assert!(guard[0] > i && guard.iter().all(|part| *part == guard[0]), "torn: {guard:?}");
@@ -51,14 +51,14 @@ fn threads_of_ranks_and_ranks_take_turns() {
             }
         });
         world.barrier().unwrap();
-        assert_eq!(*lock.read().unwrap(), [3 * EACH * world.size() as u64; 8]);
+        assert_eq!(*lock.read().unwrap(), [3 * each * world.size() as u64; 8]);
     });
 }
 
 #[test]
 fn readers_share_and_see_nothing_torn() {
     ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {
-        const EACH: u64 = if cfg!(miri) { 8 } else { 2000 };
+        let each = if cfg!(miri) { 8 } else { ranks::rounds(2000) as u64 };
         let (me, n) = (world.rank(), world.size());
         // Every rank passes a value; the owner's counts.
         let lock = world.rw_lock(n / 2, [me as u64; 8]).unwrap();
@@ -66,7 +66,7 @@ fn readers_share_and_see_nothing_torn() {
         world.barrier().unwrap(); // all hold it now
         assert_eq!(*guard, [(n / 2) as u64; 8]);
         guard.unlock().unwrap();
-        for i in 0..EACH {
+        for i in 0..each {
             if (i + me as u64).is_multiple_of(4) {
                 let mut guard = lock.write().unwrap();
                 let next = guard[0] + 1;
@@ -77,7 +77,7 @@ fn readers_share_and_see_nothing_torn() {
             }
         }
         world.barrier().unwrap();
-        assert_eq!(lock.read().unwrap()[7], (n / 2) as u64 + EACH / 4 * n as u64);
+        assert_eq!(lock.read().unwrap()[7], (n / 2) as u64 + each / 4 * n as u64);
     });
 }
 
@@ -211,7 +211,7 @@ fn with_a_death(name: &str, end: Status, body: impl Fn(World)) {
 #[test]
 fn a_panic_that_ends_a_process_poisons() {
     with_a_death("a_panic_that_ends_a_process_poisons", Status::Exited(101), |world| {
-        let (sign, lock) = (world.mutex(VICTIM, 0).unwrap(), world.rw_lock(0, [1u64; 2]).unwrap());
+        let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, [1u64; 2]).unwrap());
         if world.rank() == VICTIM {
             let _sign = sign.lock().unwrap(); // poisoned after the other is unlocked
             let mut guard = lock.write().unwrap();
@@ -245,7 +245,7 @@ fn a_thread_that_panics_as_a_rank_poisons() {
 #[test]
 fn a_holder_that_dies_is_named_in_time() {
     with_a_death("a_holder_that_dies_is_named_in_time", Status::Killed(9), |world| {
-        let (sign, lock) = (world.mutex(VICTIM, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
+        let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
         if world.rank() == VICTIM {
             let _guard = lock.write().unwrap();
             let give = || {
@@ -265,7 +265,7 @@ fn a_holder_that_dies_is_named_in_time() {
             waiting.into_iter().for_each(|thread| thread.join().unwrap());
         });
         lost(lock.read().unwrap_err().into());
-        assert!(begun.elapsed() < Duration::from_millis(100) + IN_TIME, "it took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_millis(100) + ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
     });
 }
 

@@ -6,11 +6,11 @@ use transom::{Error, Op, Window, World, locks};
 #[test]
 fn an_exclusive_epoch_is_alone() {
     ranks::on_all_sizes("an_exclusive_epoch_is_alone", |world: World| {
-        const EACH: u64 = 1000;
+        let each = ranks::rounds(1000) as u64;
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
         let n = world.size();
-        for i in 0..EACH {
+        for i in 0..each {
             // Two elements that only move together; every rank's lock in turn.
             let epoch = window.lock_exclusive(i as usize % n).unwrap();
             let mut both = [0; 2];
@@ -21,7 +21,7 @@ fn an_exclusive_epoch_is_alone() {
             epoch.unlock().unwrap();
         }
         window.fence().unwrap();
-        let turns = (0..EACH).filter(|i| *i as usize % n == world.rank()).count() * n;
+        let turns = (0..each).filter(|i| *i as usize % n == world.rank()).count() * n;
         assert_eq!(window.local().read(0, 2).unwrap(), [turns as u64; 2]);
     });
 }
@@ -41,7 +41,8 @@ fn readers_hold_together_and_writers_between_them_alone() {
         }
         epoch.unlock().unwrap();
         // Readers must never see the two elements apart.
-        for i in 0..2000u64 {
+        let writes = ranks::rounds(500) as u64;
+        for i in 0..4 * writes {
             if (i + me as u64).is_multiple_of(4) {
                 let epoch = window.lock_exclusive(0).unwrap();
                 let value = epoch.get_one(0).unwrap();
@@ -56,7 +57,7 @@ fn readers_hold_together_and_writers_between_them_alone() {
         }
         window.fence().unwrap();
         if me == 0 {
-            assert_eq!(window.local().get(0).unwrap(), 500 * n as u64);
+            assert_eq!(window.local().get(0).unwrap(), writes * n as u64);
         }
     });
 }
@@ -66,7 +67,7 @@ fn readers_hold_together_and_writers_between_them_alone() {
 #[test]
 fn grants_come_in_the_order_of_requests() {
     ranks::on_all_sizes("grants_come_in_the_order_of_requests", |world| {
-        const HAND_OVERS: u64 = 10_000;
+        let hand_overs = ranks::rounds(10_000) as u64;
         let me = world.rank() as u64 + 1;
         // The name of the last exclusive holder, and how many requests had to wait.
         let mut window: Window<u64> = world.allocate(2).unwrap();
@@ -82,7 +83,7 @@ fn grants_come_in_the_order_of_requests() {
             if !shared {
                 epoch.put(0, &[me]).unwrap();
             }
-            let enough = epoch.get_one(1).unwrap() >= HAND_OVERS || world.size() == 1 && i >= HAND_OVERS;
+            let enough = epoch.get_one(1).unwrap() >= hand_overs || world.size() == 1 && i >= hand_overs;
             epoch.unlock().unwrap();
             if enough {
                 break;
@@ -98,7 +99,7 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
-        for round in 0..300 {
+        for round in 0..ranks::rounds(300) {
             if (round + me).is_multiple_of(3) {
                 let epoch = window.lock_all().unwrap();
                 assert_eq!(epoch.ranks(), n);
@@ -125,7 +126,7 @@ fn dropping_an_epoch_unlocks() {
     ranks::on_all_sizes("dropping_an_epoch_unlocks", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
-        for _ in 0..100 {
+        for _ in 0..ranks::rounds(100) {
             window.lock_exclusive(0).unwrap().put(0, &[1]).unwrap();
             drop(window.lock_all().unwrap());
         }

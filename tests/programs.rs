@@ -36,7 +36,8 @@ fn run(world: &World, flavour: Flavour, seeds: std::ops::Range<u64>) {
 
 /// How many programs, the longer the more: fewer where more ranks share the cores.
 fn seeds(world: &World) -> std::ops::Range<u64> {
-    let count = if cfg!(miri) { 1 } else { 15.max(60 / world.size() as u64) };
+    let many = 15.max(60 / world.size());
+    let count = if cfg!(miri) { 1 } else { (ranks::rounds(20 * many) / 20).max(1) as u64 };
     0..count
 }
 

@@ -38,7 +38,7 @@ fn groups_may_be_of_any_size_and_order_and_change() {
     ranks::on_all_sizes("groups_may_be_of_any_size_and_order_and_change", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
-        for round in 0..200 {
+        for round in 0..ranks::rounds(200) {
             // Each round has one target; the origins are all ranks above a moving limit, named in a moving order.
             let target = round % n;
             let origins: Vec<_> = (0..n).map(|i| (i * (n - 1) + round) % n).filter(|&rank| rank >= round % 3).collect();

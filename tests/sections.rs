@@ -132,17 +132,17 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
 #[test]
 fn sections_move_what_their_elements_say() {
     ranks::on_all_sizes("sections_move_what_their_elements_say", |world| {
-        against_the_oracle::<u64>(&world, 2000, |n| n.wrapping_mul(0x0101_0101_0101));
+        against_the_oracle::<u64>(&world, ranks::rounds(2000) as u64, |n| n.wrapping_mul(0x0101_0101_0101));
     });
 }
 
 #[test]
 fn elements_of_sections_may_be_of_any_plain_type() {
     ranks::on_all_sizes("elements_of_sections_may_be_of_any_plain_type", |world| {
-        against_the_oracle::<u8>(&world, 300, |n| n as u8);
-        against_the_oracle::<[u8; 3]>(&world, 300, |n| [n as u8, (n >> 8) as u8, 7]);
-        against_the_oracle::<f32>(&world, 300, |n| n as f32 / 3.0);
-        against_the_oracle::<[f64; 9]>(&world, 300, |n| [n as f64; 9]);
+        against_the_oracle::<u8>(&world, ranks::rounds(300) as u64, |n| n as u8);
+        against_the_oracle::<[u8; 3]>(&world, ranks::rounds(300) as u64, |n| [n as u8, (n >> 8) as u8, 7]);
+        against_the_oracle::<f32>(&world, ranks::rounds(300) as u64, |n| n as f32 / 3.0);
+        against_the_oracle::<[f64; 9]>(&world, ranks::rounds(300) as u64, |n| [n as f64; 9]);
     });
 }
 

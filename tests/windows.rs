@@ -1,18 +1,18 @@
 //! Every call on every kind of memory, in every kind of epoch; and what each kind of memory does beyond.
 
 mod ranks;
-use transom::shm_loopback::Loopback;
+use transom::provider::Provider;
 use transom::windows::{Attached, Target};
 use transom::{Address, Assert, Error, FabricError, Flavor, Mode, Op, Rank, Request, Section, Window, World};
 
-type At<'e> = Target<'e, u64, Loopback>;
+type At<'e> = Target<'e, u64, Provider>;
 
 const KINDS: [&str; 4] = ["allocate", "shared", "create", "dynamic"];
 
 /// A window, and what is attached to it at each rank.
 struct Made {
     window: Window<u64>,
-    attached: Vec<Attached<Loopback>>,
+    attached: Vec<Attached<Provider>>,
     mine: Option<Address>,
 }
 
@@ -251,7 +251,7 @@ fn every_call(world: &World, kind: &str) {
         // Nothing, anywhere inside.
         for at in 0..=target.len() {
             target.put(at, &[]).and(target.get(at, &mut [])).and(target.accumulate(at, Op::Sum, &[])).unwrap();
-            assert_eq!(target.rget(at, 0).unwrap().wait().unwrap(), []);
+            assert_eq!(target.rget(at, 0).unwrap().wait().unwrap(), [0u64; 0]);
         }
     });
     made.window.fence().unwrap();
@@ -533,7 +533,7 @@ fn requests_work_on_every_kind_of_memory() {
 #[test]
 fn a_key_names_no_other_process() {
     use transom::windows::Fabric;
-    for rank in Loopback::threads(2).unwrap() {
+    for rank in transom::shm_loopback::Loopback::threads(2).unwrap() {
         let key = |pid: u32| [&pid.to_le_bytes()[..], &4096u64.to_le_bytes()].concat();
         for (rank_of, pid) in [(0, std::process::id() + 1), (1, 1), (0, 0), (1, u32::MAX), (2, std::process::id())] {
             let refused = rank.attach(rank_of, &key(pid), 8).map(drop);

@@ -261,6 +261,21 @@ pub struct Region {
     _fd: Option<OwnedFd>,
 }
 
+impl Region {
+    /// The memory itself.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Says that from now on an adapter executes the atomics on this memory, at the bidding of whatever rank. In debug
+    /// builds those of a processor are errors then ([`FabricError::Misuse`]).
+    pub fn leave_atomics_to_adapter(&self) {
+        if self.tag != 0 {
+            self.view.header().adapter.store(1, SeqCst);
+        }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         self.owner.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
@@ -502,7 +517,7 @@ impl Fabric for Loopback {
 
 #[inline(always)]
 pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
-    let found = match at.word(offset)?.compare_exchange(expected, new, SeqCst, SeqCst) {
+    let found = match at.own_word(offset)?.compare_exchange(expected, new, SeqCst, SeqCst) {
         Ok(found) => {
             bell::ring(at.header());
             found
@@ -514,14 +529,14 @@ pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64) -> Result<u
 
 #[inline(always)]
 pub(crate) fn add(at: &View, offset: usize, delta: u64) -> Result<u64, FabricError> {
-    let found = at.word(offset)?.fetch_add(delta, SeqCst);
+    let found = at.own_word(offset)?.fetch_add(delta, SeqCst);
     bell::ring(at.header());
     Ok(found)
 }
 
 #[inline(always)]
 pub(crate) fn post(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-    at.word(offset)?.store(value, SeqCst);
+    at.own_word(offset)?.store(value, SeqCst);
     bell::ring(at.header());
     Ok(())
 }

@@ -29,6 +29,8 @@ pub(crate) struct Header {
     pub sleepers: AtomicU32,
     /// Counts the rings; what a sleeper's futex watches.
     pub bell: AtomicU32,
+    /// Not 0 if an adapter executes the atomics on words here, so that no processor may.
+    pub adapter: AtomicU32,
 }
 
 /// Bytes of the header.
@@ -173,6 +175,7 @@ static NO_HEADER: Header = Header {
     bytes: AtomicU64::new(0),
     sleepers: AtomicU32::new(0),
     bell: AtomicU32::new(0),
+    adapter: AtomicU32::new(0),
 };
 
 impl Drop for Memory {
@@ -288,6 +291,17 @@ impl View {
         self.len
     }
 
+    /// How many bytes are mapped here.
+    pub fn bytes_here(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte, for a provider that has an adapter access the memory; none if it is not mapped here. It stays
+    /// mapped as long as a clone of the view.
+    pub fn start(&self) -> Option<NonNull<u8>> {
+        self.far().is_none().then_some(self.start)
+    }
+
     /// The word at byte `offset`.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
@@ -297,5 +311,16 @@ impl View {
         }
         // SAFETY: inside and aligned (a view starts at a cache line), and only accessed atomically.
         Ok(unsafe { &*at.cast::<AtomicU64>() })
+    }
+
+    /// The word at byte `offset`, for this processor to change. Debug builds refuse it where an adapter does that:
+    /// atomics of the two are not atomic towards each other.
+    #[inline(always)]
+    pub(crate) fn own_word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
+        if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
+            let why = "an atomic of the processor on a word whose atomics the adapter executes";
+            return Err(FabricError::Misuse { why: why.into() });
+        }
+        self.word(offset)
     }
 }

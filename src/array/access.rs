@@ -5,7 +5,7 @@ use super::layout::{Layout, Spot};
 use super::reach::{Part, Reach, Remote};
 use super::runs::{Patch, Run, Spread, Strip};
 use super::{ArrayError, GlobalPtr};
-use crate::shm_loopback::Loopback;
+use crate::provider::Provider;
 use crate::windows::{FenceEpoch, LockAllEpoch, LockEpoch};
 use crate::{Atomic, Error, Op, Rank};
 use bytemuck::Pod;
@@ -319,7 +319,7 @@ impl<E, const D: usize> Access<'_, E, D> {
     }
 }
 
-impl<T: Pod, const D: usize> Access<'_, LockEpoch<'_, T, Loopback>, D> {
+impl<T: Pod, const D: usize> Access<'_, LockEpoch<'_, T, Provider>, D> {
     /// Returns when this rank's earlier operations are visible at the owner.
     ///
     /// # Errors
@@ -338,7 +338,7 @@ impl<T: Pod, const D: usize> Access<'_, LockEpoch<'_, T, Loopback>, D> {
     }
 }
 
-impl<T: Pod, const D: usize> Access<'_, LockAllEpoch<'_, T, Loopback>, D> {
+impl<T: Pod, const D: usize> Access<'_, LockAllEpoch<'_, T, Provider>, D> {
     /// Returns when this rank's earlier operations are visible at every owner.
     ///
     /// # Errors
@@ -361,7 +361,7 @@ impl<T: Pod, const D: usize> Access<'_, LockAllEpoch<'_, T, Loopback>, D> {
     }
 }
 
-impl<T: Pod, const D: usize> Access<'_, FenceEpoch<'_, T, Loopback>, D> {
+impl<T: Pod, const D: usize> Access<'_, FenceEpoch<'_, T, Provider>, D> {
     /// This rank's own elements.
     pub fn local(&self) -> Access<'_, Part<'_, T>, D> {
         Access { known: self.known, through: Part { rank: self.known.rank, local: self.through.local() } }

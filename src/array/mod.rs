@@ -19,7 +19,7 @@ pub use pointer::GlobalPtr;
 pub use reach::{Part, Reach, Remote};
 pub use runs::Run;
 
-use crate::shm_loopback::Loopback;
+use crate::provider::Provider;
 use crate::windows::{Exchange, FenceEpoch, LockAllEpoch, LockEpoch};
 use crate::{Rank, Window, World};
 use access::Known;
@@ -181,7 +181,7 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     /// # Errors
     /// [`ArrayError::Window`]. So for the following.
     #[inline]
-    pub fn lock_exclusive(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, Loopback>, D>, ArrayError> {
+    pub fn lock_exclusive(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, Provider>, D>, ArrayError> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.lock_exclusive(owner)?;
         Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
@@ -193,7 +193,7 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     /// # Errors
     /// [`ArrayError::Window`].
     #[inline]
-    pub fn lock_shared(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, Loopback>, D>, ArrayError> {
+    pub fn lock_shared(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, Provider>, D>, ArrayError> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.lock_shared(owner)?;
         Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
@@ -203,7 +203,7 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// [`ArrayError::Window`].
-    pub fn lock_all(&mut self) -> Result<Access<'_, LockAllEpoch<'_, T, Loopback>, D>, ArrayError> {
+    pub fn lock_all(&mut self) -> Result<Access<'_, LockAllEpoch<'_, T, Provider>, D>, ArrayError> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.lock_all()?;
         Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
@@ -214,7 +214,7 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// [`ArrayError::Window`] if a rank died or left.
-    pub fn fence(&mut self) -> Result<Access<'_, FenceEpoch<'_, T, Loopback>, D>, ArrayError> {
+    pub fn fence(&mut self) -> Result<Access<'_, FenceEpoch<'_, T, Provider>, D>, ArrayError> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.fence()?;
         Ok(Access { known: Known { array, rank, layout: &self.layout }, through })

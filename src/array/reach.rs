@@ -1,6 +1,6 @@
 //! What an epoch lets an array reach.
 
-use crate::shm_loopback::Loopback;
+use crate::provider::Provider;
 use crate::windows::{FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
 use crate::{Error, Rank};
 use bytemuck::Pod;
@@ -65,7 +65,7 @@ pub(super) mod sealed {
         fn at<R>(
             &self,
             owner: Rank,
-            call: impl FnOnce(&Target<'_, Self::Element, Loopback>) -> Result<R, Error>,
+            call: impl FnOnce(&Target<'_, Self::Element, Provider>) -> Result<R, Error>,
         ) -> Result<R, Error>;
     }
 }
@@ -76,7 +76,7 @@ pub(super) mod sealed {
 /// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
 pub struct Part<'w, T: Pod> {
     pub(super) rank: Rank,
-    pub(super) local: Local<'w, T, Loopback>,
+    pub(super) local: Local<'w, T, Provider>,
 }
 
 impl<T: Pod> sealed::Reach for Part<'_, T> {
@@ -100,7 +100,7 @@ impl<T: Pod> sealed::Reach for Part<'_, T> {
 
 macro_rules! epochs {
     ($($epoch:ident reaches only $only:expr;)*) => {$(
-        impl<T: Pod> sealed::Reach for $epoch<'_, T, Loopback> {
+        impl<T: Pod> sealed::Reach for $epoch<'_, T, Provider> {
             type Element = T;
 
             #[inline]
@@ -128,23 +128,23 @@ epochs! {
     FenceEpoch reaches only |_| None;
 }
 
-impl<T: Pod> sealed::Remote for LockEpoch<'_, T, Loopback> {
+impl<T: Pod> sealed::Remote for LockEpoch<'_, T, Provider> {
     #[inline]
-    fn at<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, Loopback>) -> Result<R, Error>) -> Result<R, Error> {
+    fn at<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, Provider>) -> Result<R, Error>) -> Result<R, Error> {
         call(self)
     }
 }
 
-impl<T: Pod> sealed::Remote for LockAllEpoch<'_, T, Loopback> {
+impl<T: Pod> sealed::Remote for LockAllEpoch<'_, T, Provider> {
     #[inline]
-    fn at<R>(&self, owner: Rank, call: impl FnOnce(&Target<'_, T, Loopback>) -> Result<R, Error>) -> Result<R, Error> {
+    fn at<R>(&self, owner: Rank, call: impl FnOnce(&Target<'_, T, Provider>) -> Result<R, Error>) -> Result<R, Error> {
         call(&self.target(owner)?)
     }
 }
 
-impl<T: Pod> sealed::Remote for FenceEpoch<'_, T, Loopback> {
+impl<T: Pod> sealed::Remote for FenceEpoch<'_, T, Provider> {
     #[inline]
-    fn at<R>(&self, owner: Rank, call: impl FnOnce(&Target<'_, T, Loopback>) -> Result<R, Error>) -> Result<R, Error> {
+    fn at<R>(&self, owner: Rank, call: impl FnOnce(&Target<'_, T, Provider>) -> Result<R, Error>) -> Result<R, Error> {
         call(&self.target(owner)?)
     }
 }

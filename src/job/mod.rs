@@ -6,6 +6,7 @@ pub(crate) mod tcp;
 pub mod variables;
 
 use crate::array::{ArrayError, Distribution, GlobalArray, Layout};
+use crate::provider::{self, Provider};
 use crate::{GlobalMutex, GlobalRwLock, Window};
 use bootstrap::{Bootstrap, BootstrapError, Joined};
 use bytemuck::Pod;
@@ -24,22 +25,27 @@ use transom_windows::{Error, Exchange, FabricError, Flavor};
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub struct World {
-    fabric: Loopback,
+    fabric: Provider,
     windows: AtomicU32,
 }
 
 impl World {
-    fn new(fabric: Loopback) -> Self {
+    fn new(fabric: Provider) -> Self {
         World { fabric, windows: AtomicU32::new(0) }
     }
 
-    pub(crate) fn fabric(&self) -> &Loopback {
+    pub(crate) fn fabric(&self) -> &Provider {
         &self.fabric
     }
 
     /// The number of the window that is made next.
     pub(crate) fn next_window(&self) -> u32 {
         self.windows.load(Ordering::Relaxed)
+    }
+
+    /// What moves the bytes.
+    pub fn provider(&self) -> &Provider {
+        &self.fabric
     }
 
     /// This rank, from 0.
@@ -309,9 +315,9 @@ pub fn init() -> Result<World, StartError> {
     match bootstrap::join()? {
         Joined::Here(fabric) => {
             tracing::info!(rank = fabric.rank(), size = fabric.size(), "joined the job");
-            Ok(World::new(fabric))
+            Ok(World::new(provider::over_memory(fabric)?))
         }
-        Joined::Apart(apart) => Err(StartError::Apart { hosts: apart.hosts.to_string() }),
+        Joined::Apart(apart) => Ok(World::new(provider::over_hosts(apart)?)),
     }
 }
 
@@ -364,7 +370,7 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Resul
             let run = move || {
                 // Whatever of its world the body leaked or returned: the rank is gone when the body is.
                 let leaving = Leaving(fabric.clone());
-                let returned = body(World::new(fabric));
+                let returned = body(World::new(provider::threads(fabric)));
                 drop(leaving);
                 returned
             };
@@ -427,8 +433,8 @@ pub enum StartError {
     Bootstrap(#[from] BootstrapError),
     /// The ranks are on several hosts, and there is no provider between them.
     #[error(
-        "the ranks are on several hosts that share no memory: {hosts}; this version has no provider between hosts, so \
-         start them all on one"
+        "the ranks are on several hosts that share no memory: {hosts}; between hosts they need the provider verbs (the \
+         cargo feature `verbs`, and TRANSOM_FABRIC not shm), or start them all on one"
     )]
     Apart {
         /// Who is where.
@@ -446,4 +452,8 @@ pub enum StartError {
     /// A TRANSOM_ variable says what cannot be.
     #[error(transparent)]
     Variable(#[from] variables::VariableError),
+    /// TRANSOM_FABRIC asks for RDMA, and it cannot be used.
+    #[cfg(feature = "verbs")]
+    #[error("cannot use RDMA: {0}")]
+    Verbs(#[from] crate::verbs::VerbsError),
 }

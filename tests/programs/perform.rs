@@ -1,11 +1,11 @@
 //! Running a program as one of its ranks, and writing down what that rank sees.
 
 use crate::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
-use transom::shm_loopback::Loopback;
+use transom::provider::Provider;
 use transom::windows::{Attached, Local, Target};
 use transom::{Address, Assert, Error, FabricError, Mode, Op, Rank, Request, Section, Window, World};
 
-type At<'e> = Target<'e, u64, Loopback>;
+type At<'e> = Target<'e, u64, Provider>;
 
 /// Runs the program. What comes back is, phase by phase: what each call read; after signals, what the part is; and at
 /// the end of the phase what the part is, and the value of the signal.
@@ -104,7 +104,7 @@ pub fn gathered(world: &World, seen: &[u64]) -> Option<Vec<Vec<u64>>> {
 struct Memory {
     names: Window<Address>,
     addresses: Vec<Address>,
-    reached: Vec<Attached<Loopback>>,
+    reached: Vec<Attached<Provider>>,
 }
 
 impl Memory {
@@ -153,7 +153,7 @@ impl Memory {
         self.tell(world, window, mine);
     }
 
-    fn part<'w>(&self, local: Local<'w, u64, Loopback>, me: Rank, of: Rank, dynamic: bool) -> Local<'w, u64, Loopback> {
+    fn part<'w>(&self, local: Local<'w, u64, Provider>, me: Rank, of: Rank, dynamic: bool) -> Local<'w, u64, Provider> {
         match dynamic {
             true => local.attached(&self.addresses[me]).unwrap(),
             false if of == me => local,
@@ -171,7 +171,7 @@ struct Actor<'m> {
 }
 
 impl Actor<'_> {
-    fn part<'w>(&self, local: Local<'w, u64, Loopback>, of: Rank) -> Local<'w, u64, Loopback> {
+    fn part<'w>(&self, local: Local<'w, u64, Provider>, of: Rank) -> Local<'w, u64, Provider> {
         self.memory.part(local, self.me, of, self.dynamic)
     }
 
@@ -211,7 +211,7 @@ impl Actor<'_> {
     }
 
     /// The calls of an epoch that opened `targets`: what they read, one after the other.
-    fn calls(&self, calls: &[Call], targets: &[&At<'_>], local: Option<Local<'_, u64, Loopback>>) -> Vec<u64> {
+    fn calls(&self, calls: &[Call], targets: &[&At<'_>], local: Option<Local<'_, u64, Provider>>) -> Vec<u64> {
         let attach = |target: &&At<'_>| self.memory.reached[target.rank()].address().rank() == target.rank();
         assert!(!self.dynamic || targets.iter().all(attach));
         let attached: Vec<At<'_>> = match self.dynamic {

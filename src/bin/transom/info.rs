@@ -49,7 +49,20 @@ fn providers(text: &mut String) -> std::fmt::Result {
         Ok(()) => row(text, "shm-loopback", "available: ranks on this machine share memory")?,
         Err(why) => row(text, "shm-loopback", format_args!("not available: {why}"))?,
     }
-    row(text, "verbs", "not in this version; planned, for ranks on several machines")
+    match verbs() {
+        Ok(found) => row(text, "verbs", format_args!("available: {found}")),
+        Err(why) => row(text, "verbs", format_args!("not available: {why}")),
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn verbs() -> Result<String, transom::verbs::VerbsError> {
+    transom::verbs::probe()
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs() -> Result<String, &'static str> {
+    Err("not in this build (cargo feature `verbs`); for ranks on several machines")
 }
 
 /// How a program that is started as this one was would find its job.
@@ -142,6 +155,9 @@ fn mistake(name: &str) -> Option<String> {
         "TRANSOM_BOOTSTRAP" => get::<Bootstrap>("TRANSOM_BOOTSTRAP").err(),
         "TRANSOM_RANK" => get::<usize>("TRANSOM_RANK").err(),
         "TRANSOM_SIZE" => get::<usize>("TRANSOM_SIZE").err(),
+        #[cfg(feature = "verbs")]
+        _ => transom::verbs::mistake(name),
+        #[cfg(not(feature = "verbs"))]
         _ => None,
     };
     error.map(|error| error.why)

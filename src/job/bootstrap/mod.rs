@@ -166,7 +166,7 @@ pub(crate) enum Joined {
 }
 
 /// What a rank of a job on several hosts has before it has a provider between them.
-#[allow(dead_code, reason = "for the provider between hosts")]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
 pub(crate) struct Apart {
     /// The exchange of all ranks.
     pub tcp: Tcp,

@@ -166,7 +166,7 @@ impl Tcp {
 
     /// Collective: a team of those that name the same colour, numbered by `key`, then by rank; none for those that
     /// name no colour. Its collectives, numbers and errors are its own.
-    #[allow(dead_code, reason = "for the provider between hosts")]
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
         let group = &self.0.group;
         let id = wire::random().map_err(|source| FabricError::System { what: "random numbers".into(), source });
@@ -201,13 +201,13 @@ impl Tcp {
     }
 
     /// The first rank that died, as far as is known here.
-    #[allow(dead_code, reason = "for the provider between hosts")]
+    #[allow(dead_code, reason = "for the tests")]
     pub fn first_death(&self) -> Option<Rank> {
         self.0.group.first_death()
     }
 
     /// Leaves the job and its teams now, whoever still holds clones; in a panic, the rank has died.
-    #[allow(dead_code, reason = "for the provider between hosts")]
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
     pub fn leave(&self) {
         self.0.leave_with_teams();
     }

@@ -10,7 +10,7 @@ use super::{Facts, Measurement, Outcome, Sync, Worker, gather};
 use block::Block;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
-use transom::shm_loopback::Loopback;
+use transom::provider::Provider;
 use transom::windows::LockAllEpoch;
 use transom::{Error, Rank, Window, World};
 
@@ -267,7 +267,7 @@ impl Blocks for OneSided<'_> {
 
 /// Requests and grants are counted in signals: of each rank its requests, of each rank its grants, arrivals at fences.
 struct TwoSided<'w> {
-    epoch: LockAllEpoch<'w, f64, Loopback>,
+    epoch: LockAllEpoch<'w, f64, Provider>,
     rank: Rank,
     ranks: usize,
     served: Vec<u64>,
@@ -276,7 +276,7 @@ struct TwoSided<'w> {
 }
 
 impl<'w> TwoSided<'w> {
-    fn new(world: &World, epoch: LockAllEpoch<'w, f64, Loopback>) -> Self {
+    fn new(world: &World, epoch: LockAllEpoch<'w, f64, Provider>) -> Self {
         let (rank, ranks) = (world.rank(), world.size());
         TwoSided { epoch, rank, ranks, served: vec![0; ranks], granted: vec![0; ranks], fences: 0 }
     }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
-use transom::shm_loopback::Loopback;
+use transom::provider::Provider;
 use transom::{Rank, World};
 
 use super::cores::{allowed, bind as bind_to, on as on_core};
@@ -101,7 +101,7 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 type Outcome<R = ()> = Result<R, Box<dyn Error>>;
-type Target<'e> = transom::windows::Target<'e, u64, Loopback>;
+type Target<'e> = transom::windows::Target<'e, u64, Provider>;
 
 impl Worker {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {

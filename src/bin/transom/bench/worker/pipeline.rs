@@ -3,7 +3,7 @@
 use super::{Facts, Outcome};
 use std::time::{Duration, Instant};
 use transom::World;
-use transom::shm_loopback::Loopback;
+use transom::provider::Provider;
 use transom::windows::LockAllEpoch;
 
 /// Sweeps over a grid of n x n; rank 0 says how many, after it has seen how long one takes.
@@ -46,7 +46,7 @@ pub(super) fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts
 }
 
 struct Part<'e, 'w> {
-    epoch: &'e LockAllEpoch<'w, f64, Loopback>,
+    epoch: &'e LockAllEpoch<'w, f64, Provider>,
     rank: usize,
     ranks: usize,
     rows: usize,
@@ -57,7 +57,7 @@ struct Part<'e, 'w> {
 }
 
 impl<'e, 'w> Part<'e, 'w> {
-    fn new(world: &World, n: usize, epoch: &'e LockAllEpoch<'w, f64, Loopback>) -> Self {
+    fn new(world: &World, n: usize, epoch: &'e LockAllEpoch<'w, f64, Provider>) -> Self {
         let (rank, ranks) = (world.rank(), world.size());
         let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
         let width = end - first + 1;

@@ -1,0 +1,361 @@
+//! What is under way: one queue pair for each peer, made on first use, one completion queue for all, and an account of what
+//! was posted and what is complete.
+//!
+//! Requests of a queue pair complete in order. So each has a number, the completion of one tells that of all before it,
+//! and most need not be signalled. What lends memory to the adapter is remembered with the number behind which it is free.
+
+use super::VerbsError;
+use super::device::Device;
+use super::library;
+use super::memory::{Buffer, Slot, Slots};
+use super::queue::{CompletionQueue, QueuePair};
+use super::settings::Settings;
+use ibverbs_sys::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Bytes of a piece in which puts and gets that do not fit their requests travel.
+pub(super) const CHUNK: usize = 32 << 10;
+/// As many pieces are kept for puts: 1 MiB, since little memory may be locked.
+const CHUNKS: usize = 32;
+/// Results of atomics.
+const CELLS: usize = 512;
+
+/// How far the connection to a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nobody has asked for it.
+    Absent,
+    /// This rank asked; the peer has not answered.
+    Asked,
+    /// The peer asked, and was answered. It may not have heard that yet.
+    Answered,
+    /// Both sides know.
+    Ready,
+}
+
+/// Why a connection is gone.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub status: ibv_wc_status::Type,
+    /// Whether it was looked into, and told to whom it concerns.
+    pub told: bool,
+}
+
+/// This rank's side of what it has to do with another, or with itself.
+pub(super) struct Peer {
+    pub queue: Option<QueuePair>,
+    pub state: State,
+    /// The first packet number of this side.
+    pub first: u32,
+    /// The far end's queue pair, once connected.
+    pub far: u32,
+    /// Requests posted so far; the number of the last.
+    pub posted: u64,
+    /// The last that is known to be complete.
+    pub completed: u64,
+    signalled: u64,
+    /// The last read that was posted.
+    read: u64,
+    /// What must be complete before a verb elsewhere.
+    pub ordered: u64,
+    pub failure: Option<Failure>,
+    /// Lent for requests, by number.
+    lent: VecDeque<(u64, Lent)>,
+}
+
+impl Peer {
+    fn give_up(&mut self, status: ibv_wc_status::Type) {
+        self.failure = Some(Failure { status, told: false });
+        // With the queue pair goes whatever the adapter might still have done with memory of ours.
+        self.queue = None;
+        self.completed = self.posted;
+    }
+
+    /// What was lent for requests that are complete.
+    fn take_back(&mut self, chunks: &mut Slots, cells: &mut Slots) {
+        while self.lent.front().is_some_and(|(number, _)| *number <= self.completed) {
+            match self.lent.pop_front() {
+                Some((_, Lent::Chunk(slot))) => chunks.give(slot),
+                Some((_, Lent::Cell(slot))) => cells.give(slot),
+                Some((_, Lent::Buffer(_))) | None => {}
+            }
+        }
+    }
+}
+
+/// What an operation lends to the adapter and nobody waits for.
+pub(super) enum Lent {
+    Chunk(Slot),
+    Cell(Slot),
+    Buffer(#[allow(dead_code, reason = "freed when dropped")] Buffer),
+}
+
+/// The order of fields is that in which they are to go.
+pub(super) struct Engine {
+    pub peers: Box<[Peer]>,
+    completions: CompletionQueue,
+    pub chunks: Slots,
+    pub cells: Slots,
+    /// Peers with something that must be complete before a verb elsewhere.
+    pub ordered: Vec<u32>,
+    capacity: ibv_qp_cap,
+    /// Queue pairs made so far.
+    pub made: usize,
+    device: Arc<Device>,
+}
+
+/// What is to be done at the far end.
+#[derive(Clone, Copy)]
+pub(super) enum Verb {
+    Write,
+    Read,
+    CompareAndSwap { expected: u64, new: u64 },
+    Add(u64),
+}
+
+/// A place in a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub address: u64,
+    pub key: u32,
+}
+
+/// A request cannot be posted now: the queue is full.
+pub(super) struct Full;
+
+impl Engine {
+    pub fn new(device: &Arc<Device>, settings: &Settings, ranks: usize) -> Result<Self, VerbsError> {
+        // Every request may complete with an error of its own: there is room for them all.
+        let (most_completions, most_requests) =
+            (device.limits.max_cqe.max(1) as u32, device.limits.max_qp_wr.max(4) as u32);
+        let depth = settings.depth.min(most_requests);
+        let entries = (ranks as u32).saturating_mul(depth).min(most_completions);
+        let depth = depth.min((entries / ranks as u32).max(4));
+        let completions = CompletionQueue::new(device, entries.max(16), std::ptr::null_mut())?;
+        let peer = |_| Peer {
+            queue: None,
+            state: State::Absent,
+            first: 0,
+            far: 0,
+            posted: 0,
+            completed: 0,
+            signalled: 0,
+            read: 0,
+            ordered: 0,
+            failure: None,
+            lent: VecDeque::new(),
+        };
+        Ok(Engine {
+            peers: (0..ranks).map(peer).collect(),
+            completions,
+            chunks: Slots::new(device, CHUNK, CHUNKS),
+            cells: Slots::new(device, 8, CELLS),
+            ordered: Vec::new(),
+            capacity: ibv_qp_cap {
+                max_send_wr: depth,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: settings.inline,
+            },
+            made: 0,
+            device: device.clone(),
+        })
+    }
+
+    /// The queue pair to a peer; a new one if there is none, not yet connected.
+    pub fn queue(&mut self, peer: usize) -> Result<&QueuePair, VerbsError> {
+        if self.peers[peer].queue.is_none() {
+            let completions = &self.completions;
+            let kind = ibv_qp_type::IBV_QPT_RC;
+            let queue = QueuePair::new(&self.device, completions, completions, kind, self.capacity)?;
+            queue.initialise()?;
+            self.made += 1;
+            tracing::debug!(
+                peer,
+                number = queue.number(),
+                depth = queue.depth,
+                inline = queue.inline,
+                "queue pair made"
+            );
+            self.peers[peer].queue = Some(queue);
+        }
+        Ok(self.peers[peer].queue.as_ref().expect("just made"))
+    }
+
+    /// Takes note of what has completed.
+    pub fn progress(&mut self) {
+        let Engine { peers, completions, chunks, cells, .. } = self;
+        completions.poll(|completion| {
+            let (peer, low) = ((completion.wr_id() >> 32) as usize, completion.wr_id() as u32);
+            let of = &mut peers[peer];
+            match completion.error() {
+                None => {
+                    // The low half of its number, which is not before the last that completed.
+                    let ahead = u64::from(low.wrapping_sub(of.completed as u32));
+                    if ahead <= of.posted - of.completed {
+                        of.completed += ahead;
+                    }
+                }
+                Some((status, vendor)) if of.failure.is_none() => {
+                    tracing::warn!(peer, status, vendor, request = low, "a request failed; the connection is gone");
+                    of.give_up(status);
+                }
+                // Those behind the first only say that they were not done.
+                Some(_) => {}
+            }
+            of.take_back(chunks, cells);
+        });
+    }
+
+    /// Ends the connection to a peer that is known to be gone.
+    pub fn give_up(&mut self, peer: usize) {
+        let Engine { peers, chunks, cells, .. } = self;
+        if peers[peer].failure.is_none() {
+            peers[peer].give_up(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+            peers[peer].take_back(chunks, cells);
+        }
+    }
+
+    /// Whether there is room for another request to that peer; what is needed to make room is under way if not.
+    pub fn has_room(&mut self, peer: usize) -> bool {
+        let of = &self.peers[peer];
+        let depth = of.queue.as_ref().map_or(u64::MAX, |queue| u64::from(queue.depth));
+        // One is kept for `ask_completion`.
+        of.posted - of.completed + 1 < depth
+    }
+
+    /// Bytes that a write to that peer carries in its request.
+    pub fn inline(&self, peer: usize) -> usize {
+        self.peers[peer].queue.as_ref().map_or(0, |queue| queue.inline as usize)
+    }
+
+    /// Posts a write whose bytes travel in the request.
+    pub fn post_inline(&mut self, peer: usize, to: Place, bytes: &[u8]) -> Result<Result<u64, Full>, std::io::Error> {
+        // The adapter's driver only reads them, before this returns.
+        let piece = ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length: bytes.len() as u32, lkey: 0 };
+        self.post(peer, Verb::Write, to, piece, ibv_send_flags::IBV_SEND_INLINE, false)
+    }
+
+    /// Posts a request that is signalled when it is complete.
+    pub fn post_signalled(
+        &mut self,
+        peer: usize,
+        verb: Verb,
+        to: Place,
+        piece: ibv_sge,
+    ) -> Result<Result<u64, Full>, std::io::Error> {
+        self.post(peer, verb, to, piece, ibv_send_flags(0), true)
+    }
+
+    /// Sees to it that the completion of all that was posted will be told.
+    pub fn ask_completion(&mut self, peer: usize) -> std::io::Result<()> {
+        let of = &self.peers[peer];
+        if of.signalled == of.posted || of.queue.is_none() {
+            return Ok(());
+        }
+        // A write of nothing, behind the others.
+        let nothing = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        let to = Place { address: 0, key: 0 };
+        self.post_into(peer, Verb::Write, to, nothing, ibv_send_flags(0), true).map(drop)
+    }
+
+    /// Lends memory to the adapter until that request is complete.
+    pub fn lend(&mut self, peer: usize, number: u64, what: Lent) {
+        let lent = &mut self.peers[peer].lent;
+        // Mostly at the end: numbers grow.
+        let at = lent.iter().rposition(|(before, _)| *before <= number).map_or(0, |before| before + 1);
+        lent.insert(at, (number, what));
+    }
+
+    fn post(
+        &mut self,
+        peer: usize,
+        verb: Verb,
+        to: Place,
+        piece: ibv_sge,
+        flags: ibv_send_flags,
+        signalled: bool,
+    ) -> Result<Result<u64, Full>, std::io::Error> {
+        if !self.has_room(peer) {
+            self.ask_completion(peer)?;
+            return Ok(Err(Full));
+        }
+        let of = &self.peers[peer];
+        let depth = of.queue.as_ref().map_or(0, |queue| u64::from(queue.depth));
+        let signalled = signalled || of.posted - of.signalled >= (depth / 4).max(1);
+        self.post_into(peer, verb, to, piece, flags, signalled).map(Ok)
+    }
+
+    fn post_into(
+        &mut self,
+        peer: usize,
+        verb: Verb,
+        to: Place,
+        mut piece: ibv_sge,
+        mut flags: ibv_send_flags,
+        signalled: bool,
+    ) -> std::io::Result<u64> {
+        let of = &mut self.peers[peer];
+        let queue = of.queue.as_ref().ok_or(std::io::ErrorKind::NotConnected)?;
+        let number = of.posted + 1;
+        let mut request = ibv_send_wr {
+            wr_id: (peer as u64) << 32 | u64::from(number as u32),
+            sg_list: &mut piece,
+            num_sge: i32::from(piece.length > 0),
+            ..Default::default()
+        };
+        if signalled {
+            flags |= ibv_send_flags::IBV_SEND_SIGNALED;
+        }
+        // What is read must not be what a later write puts there.
+        if of.read > of.completed && !matches!(verb, Verb::Read) {
+            flags |= ibv_send_flags::IBV_SEND_FENCE;
+        }
+        request.send_flags = flags.0;
+        request.wr.rdma.remote_addr = to.address;
+        request.wr.rdma.rkey = to.key;
+        let atomic = |compare_add, swap| {
+            let (remote_addr, rkey) = (to.address, to.key);
+            ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey }
+        };
+        match verb {
+            Verb::Write => request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            Verb::Read => request.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ,
+            Verb::CompareAndSwap { expected, new } => {
+                request.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+                request.wr.atomic = atomic(expected, new);
+            }
+            Verb::Add(delta) => {
+                request.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                request.wr.atomic = atomic(delta, 0);
+            }
+        }
+        // SAFETY: the queue pair is alive; what the request names is lent until it is complete (`lend`), is held by a
+        // ticket, or travels inline.
+        unsafe { library::post_send(queue.raw.as_ptr(), &mut request) }?;
+        of.posted = number;
+        if signalled {
+            of.signalled = number;
+        }
+        if matches!(verb, Verb::Read) {
+            of.read = number;
+        }
+        Ok(number)
+    }
+}
+
+impl Engine {
+    /// Takes back what was lent once the adapter is done with it, for somebody who walked away.
+    pub fn abandon(&mut self, peer: usize, number: u64, what: Lent) {
+        if self.peers[peer].completed < number {
+            return self.lend(peer, number, what);
+        }
+        match what {
+            Lent::Chunk(slot) => self.chunks.give(slot),
+            Lent::Cell(slot) => self.cells.give(slot),
+            Lent::Buffer(_) => {}
+        }
+    }
+}

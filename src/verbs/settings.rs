@@ -1,0 +1,117 @@
+//! What users may set: each a TRANSOM_ variable of [`crate::variables::TABLE`], each with a default that is chosen well.
+
+use crate::variables::{Seconds, VariableError, get};
+use ibverbs_sys::*;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What the variables say.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub device: Option<String>,
+    pub port: Option<u8>,
+    pub gid: Option<u8>,
+    pub mtu: Option<ibv_mtu>,
+    pub service_level: u8,
+    /// Operations under way on one queue pair.
+    pub depth: u32,
+    /// Bytes of a write that travel in the request itself.
+    pub inline: u32,
+    /// After how long what is not answered is sent again.
+    pub timeout: Duration,
+    pub post: Option<Post>,
+    /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
+    pub hybrid: Option<bool>,
+}
+
+/// How 8 bytes are put in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Post {
+    /// By a write: adapters write aligned 8 bytes at once.
+    Write,
+    /// By compare-and-swap, where the device is software that copies byte by byte.
+    Atomic,
+}
+
+impl Settings {
+    pub fn from_env() -> Result<Self, VariableError> {
+        Ok(Settings {
+            device: get::<String>("TRANSOM_VERBS_DEVICE")?,
+            port: get::<Within<1, 254>>("TRANSOM_VERBS_PORT")?.map(|port| port.0 as u8),
+            gid: get::<Within<0, 255>>("TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
+            mtu: get::<Mtu>("TRANSOM_VERBS_MTU")?.map(|mtu| mtu.0),
+            service_level: get::<Within<0, 15>>("TRANSOM_VERBS_SL")?.map_or(0, |level| level.0 as u8),
+            depth: get::<Within<4, 32768>>("TRANSOM_VERBS_DEPTH")?.map_or(128, |depth| depth.0),
+            inline: get::<Within<0, 4096>>("TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
+            timeout: get::<Seconds>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
+            post: get::<Choice<Post>>("TRANSOM_VERBS_POST")?.and_then(|post| post.0),
+            hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
+        })
+    }
+
+    /// The exponent of the adapter's timeout, which is 4.096 us times a power of two.
+    pub fn timeout_exponent(&self) -> u8 {
+        (1..=31).find(|&power| Duration::from_nanos(4096) * (1 << power) >= self.timeout).unwrap_or(31)
+    }
+}
+
+/// Whether the value of one of these variables is understood; `None` if it is not one of these.
+pub fn mistake(name: &str) -> Option<VariableError> {
+    Settings::from_env().err().filter(|error| error.name == name)
+}
+
+/// A number within bounds.
+struct Within<const LOW: u32, const HIGH: u32>(u32);
+
+impl<const LOW: u32, const HIGH: u32> FromStr for Within<LOW, HIGH> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim().parse() {
+            Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Within(number)),
+            _ => Err(format!("not a number from {LOW} to {HIGH}")),
+        }
+    }
+}
+
+/// Bytes of a packet.
+struct Mtu(ibv_mtu);
+
+impl FromStr for Mtu {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.trim().parse::<u32>() {
+            Ok(bytes @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(Mtu(bytes.ilog2() - 7)),
+            _ => Err("no such MTU"),
+        }
+    }
+}
+
+/// One of several words, or `auto`.
+struct Choice<T>(Option<T>);
+
+impl FromStr for Choice<Post> {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        choose(text, &[("write", Post::Write), ("atomic", Post::Atomic)])
+    }
+}
+
+impl FromStr for Choice<bool> {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        choose(text, &[("on", true), ("off", false)])
+    }
+}
+
+fn choose<T: Copy, E: From<&'static str> + Display>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, E> {
+    match words.iter().find(|(word, _)| *word == text.trim()) {
+        Some(&(_, value)) => Ok(Choice(Some(value))),
+        None if text.trim() == "auto" => Ok(Choice(None)),
+        None => Err("no such choice".into()),
+    }
+}

@@ -1,0 +1,492 @@
+//! What is special about the provider for several machines: connections on demand, atomics by the adapter alone, and what
+//! goes wrong: no library, no device, bad variables, memory that may not be locked, wrong keys, a link that goes down.
+//!
+//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+#![cfg(feature = "verbs")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transom::shm_loopback::Loopback;
+use transom::verbs::{Node, Verbs, VerbsError, probe};
+use transom::windows::Fabric;
+use transom::{FabricError, Launch, Op, Outcome, StartError, Window, World, provider::Provider};
+
+const ROLE: &str = "TEST_ROLE";
+const DEADLINE: Duration = Duration::from_secs(100);
+
+/// Runs `body` on ranks that are processes and use the adapter, with some variables set.
+fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn(World)) {
+    let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
+    if let Some(outcome) = run(size, name, &forced, || body(transom::init().expect("a rank can join its job"))) {
+        assert!(outcome.success(), "{outcome}\n{}", outputs(&outcome));
+    }
+}
+
+/// Runs `body` in processes, as ranks that have not joined yet; what became of them, for the one that starts them.
+fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
+    if std::env::var_os(ROLE).is_some() {
+        body();
+        return None;
+    }
+    let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(ROLE, "rank")
+        .env("RUST_BACKTRACE", "0")
+        .grace(DEADLINE)
+        .deadline(DEADLINE)
+        .capture(true);
+    for (name, value) in variables {
+        copies = copies.env(name, value);
+    }
+    Some(copies.run().expect("copies of the test program start"))
+}
+
+fn outputs(outcome: &Outcome) -> String {
+    let text = |rank| String::from_utf8_lossy(outcome.output(rank)).into_owned();
+    (0..outcome.statuses().len()).map(|rank| format!("--- rank {rank}\n{}", text(rank))).collect()
+}
+
+/// Whether there is no device, said aloud.
+fn skipped(what: &str) -> bool {
+    match probe() {
+        Ok(_) => false,
+        Err(why) => {
+            eprintln!("skipped: {what} needs an RDMA device: {why}");
+            true
+        }
+    }
+}
+
+fn verbs(world: &World) -> &Verbs {
+    match world.provider() {
+        Provider::Verbs(verbs) => verbs,
+        _ => panic!("TRANSOM_FABRIC=verbs was not heeded"),
+    }
+}
+
+/// A job of this process alone, over the adapter.
+fn alone() -> (Loopback, Verbs) {
+    let job = Loopback::alone().unwrap();
+    (job.clone(), Verbs::new(Arc::new(job.clone()), Node::all(job)).unwrap())
+}
+
+#[test]
+fn a_ring_makes_two_queue_pairs_each() {
+    if skipped("counting queue pairs") {
+        return;
+    }
+    on_verbs(5, "a_ring_makes_two_queue_pairs_each", &[], |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(n).unwrap();
+        assert_eq!((verbs(&world).queue_pairs().to_others, verbs(&world).queue_pairs().to_itself), (0, 0));
+        world.barrier().unwrap(); // through the job's own exchange
+        let epoch = window.lock_shared((me + 1) % n).unwrap();
+        epoch.put(me, &[7 + me as u64]).unwrap();
+        assert_eq!(epoch.fetch_and_op(me, Op::Sum, 1).unwrap(), 7 + me as u64);
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        assert_eq!(verbs(&world).queue_pairs().to_others, 2, "one to the next, and one to the one before");
+        let before = (me + n - 1) % n;
+        assert_eq!(window.local().get(before).unwrap(), 8 + before as u64);
+    });
+}
+
+#[test]
+fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
+    if skipped("atomics of neighbours") {
+        return;
+    }
+    for hybrid in ["on", "off"] {
+        on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_HYBRID", hybrid)], |world| {
+            // The copies do not run this loop's second turn: they are told which one they are.
+            let hybrid = std::env::var("TRANSOM_HYBRID").unwrap() == "on";
+            const EACH: u64 = 100;
+            let (me, n) = (world.rank(), world.size());
+            let mut window: Window<u64> = world.allocate(1 + 100 * n).unwrap();
+            window.fence().unwrap();
+            // All count on one word, whose home rank does too, and bring data along.
+            let data = vec![me as u64 + 1; 100];
+            for _ in 0..EACH {
+                let epoch = window.lock_shared(0).unwrap();
+                epoch.fetch_and_op(0, Op::Sum, 1).unwrap();
+                epoch.put(1 + 100 * me, &data).unwrap();
+                epoch.unlock().unwrap();
+            }
+            window.fence().unwrap();
+            let epoch = window.lock_shared(0).unwrap();
+            assert_eq!(epoch.get_one(0).unwrap(), EACH * n as u64, "no count was lost");
+            let mut all = vec![0; 100 * n];
+            epoch.get(1, &mut all).unwrap();
+            assert!(all.iter().enumerate().all(|(at, &found)| found == at as u64 / 100 + 1));
+            epoch.unlock().unwrap();
+            let pairs = verbs(&world).queue_pairs();
+            match hybrid {
+                true => assert_eq!((pairs.to_itself, pairs.to_others), (1, 0)),
+                false => assert!(pairs.to_others > 0),
+            }
+            assert_eq!(window.local().of((me + 1) % n).is_ok(), hybrid, "shared memory or not");
+            window.fence().unwrap();
+        });
+        if std::env::var_os(ROLE).is_some() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
+    if !cfg!(debug_assertions) || skipped("an adapter's words") {
+        return;
+    }
+    let (job, verbs) = alone();
+    let (_region, key) = verbs.allocate(64).unwrap();
+    let through_adapter = verbs.attach(0, &key, 64).unwrap();
+    assert_eq!(verbs.start_add(&through_adapter, 8, 5).and_then(|pending| verbs.finish(pending)).unwrap(), 0);
+    // The same memory by the other provider: that would be a lost update one day.
+    let by_processor = job.attach(0, &key[..key.len() - 12], 64).unwrap();
+    for met in [job.cas(&by_processor, 8, 5, 6).map(drop), job.post(&by_processor, 8, 1)] {
+        assert!(matches!(met, Err(FabricError::Misuse { .. })), "{met:?}");
+    }
+    assert_eq!(verbs.cas(&through_adapter, 8, 5, 6).unwrap(), 5);
+}
+
+#[test]
+fn wrong_keys_and_places_are_refused() {
+    if skipped("wrong keys") {
+        return;
+    }
+    let (_job, verbs) = alone();
+    let (region, key) = verbs.allocate(64).unwrap();
+    let right = verbs.attach(0, &key, 64).unwrap();
+    assert!(matches!(verbs.cas(&right, 60, 0, 1), Err(FabricError::OutOfBounds { offset: 60, len: 8, size: 64 })));
+    assert!(matches!(verbs.cas(&right, 4, 0, 1), Err(FabricError::Misaligned { offset: 4 })));
+    assert_eq!(verbs.cas(&right, 56, 0, 9).unwrap(), 0);
+    assert_eq!(verbs.word(&region, 56).unwrap(), 9);
+    for len in 0..12 {
+        assert!(matches!(verbs.attach(0, &key[..len], 64), Err(FabricError::BadKey { rank: 0, .. })));
+    }
+    assert!(matches!(verbs.attach(7, &key, 64), Err(FabricError::BadKey { rank: 7, .. })));
+    let mut wrong = key.clone();
+    let last = wrong.len() - 1;
+    wrong[last] ^= 0x55; // the adapter's key
+    let begun = Instant::now();
+    let error = verbs.attach(0, &wrong, 64).and_then(|wrong| verbs.cas(&wrong, 0, 0, 1)).unwrap_err();
+    assert!(matches!(&error, FabricError::BadKey { rank: 0, why, .. } if why.contains("refuses")), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert_eq!(verbs.word(&region, 0).unwrap(), 0, "nothing was changed");
+}
+
+#[test]
+fn large_and_many_at_once() {
+    if skipped("large transfers") {
+        return;
+    }
+    on_verbs(2, "large_and_many_at_once", &[("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")], |world| {
+        const LEN: usize = 200_000; // more pieces than are kept, through a queue of four
+        let other = 1 - world.rank();
+        let mut window: Window<u64> = world.allocate(LEN).unwrap();
+        let data: Vec<u64> = (0..LEN as u64).map(|at| at * 3 + other as u64).collect();
+        let epoch = window.fence().unwrap();
+        let target = epoch.target(other).unwrap();
+        target.put(0, &data).unwrap();
+        let mut back = vec![0; LEN];
+        target.flush().unwrap();
+        target.get(0, &mut back).unwrap();
+        assert_eq!(back, data);
+        // Reads under way that nobody waits for do no harm.
+        let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
+        std::mem::forget(reads.pop());
+        drop(reads.pop());
+        for (at, read) in transom::Request::wait_all(reads).unwrap().into_iter().enumerate() {
+            assert_eq!(read, data[at * 100..][..5000]);
+        }
+        for at in 0..50 {
+            target.put(at, &[1]).unwrap();
+        }
+        window.fence().unwrap();
+        assert_eq!(window.local().read(0, 50).unwrap(), [1; 50]);
+    });
+}
+
+#[test]
+fn words_are_put_by_writes_too() {
+    if skipped("posts") {
+        return;
+    }
+    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_POST", "write")], |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        for round in 0..20 {
+            window.lock_exclusive(round % world.size()).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+            window.fence().unwrap();
+        }
+        let all: u64 = (0..world.size()).map(|rank| window.lock_shared(rank).unwrap().get_one(0).unwrap()).sum();
+        assert_eq!(all, 20 * world.size() as u64);
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn windows_come_and_go() {
+    if skipped("windows") {
+        return;
+    }
+    on_verbs(2, "windows_come_and_go", &[], |world| {
+        for round in 0..20u64 {
+            let mut window: Window<u64> = world.allocate(1000).unwrap();
+            let epoch = window.lock_exclusive(1 - world.rank()).unwrap();
+            epoch.put(999, &[round]).unwrap();
+            epoch.unlock().unwrap();
+            assert_eq!(window.lock_shared(1 - world.rank()).unwrap().get_one(999).unwrap(), round);
+            // One is done sooner than the other.
+        }
+        let team = world.split(Some(0), 10 - world.rank() as u64).unwrap().expect("a colour was named");
+        drop(world);
+        let mut window: Window<u64> = team.allocate(1).unwrap();
+        window.lock_exclusive(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        window.fence().unwrap();
+        assert_eq!(window.lock_shared(0).unwrap().get_one(0).unwrap(), 2);
+        drop(team);
+    });
+}
+
+/// The error of a rank that cannot join.
+fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
+    let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
+    let run = run(1, name, &forced, || {
+        let error = transom::init().map(drop).expect_err("something is wrong");
+        assert!(matches!(error, StartError::Verbs(_) | StartError::Variable(_)), "{error:?}");
+        println!("<<{error}>>");
+    });
+    if let Some(outcome) = run {
+        let output = outputs(&outcome);
+        assert!(outcome.success(), "{output}");
+        for wanted in wanted {
+            assert!(output.contains(wanted), "{variables:?}: {wanted:?} is not in\n{output}");
+        }
+    } else {
+        // A copy has done its part.
+        std::process::exit(0);
+    }
+}
+
+#[test]
+fn bad_variables_are_told() {
+    let name = "bad_variables_are_told";
+    for (variable, value, wanted) in [
+        ("TRANSOM_FABRIC", "infiniband", "expected `auto`"),
+        ("TRANSOM_HYBRID", "perhaps", "expected `auto`"),
+        ("TRANSOM_VERBS_PORT", "0", "from 1 to 254"),
+        ("TRANSOM_VERBS_GID", "256", "from 0 to 255"),
+        ("TRANSOM_VERBS_MTU", "1500", "expected 256"),
+        ("TRANSOM_VERBS_SL", "16", "from 0 to 15"),
+        ("TRANSOM_VERBS_DEPTH", "3", "from 4 to 32768"),
+        ("TRANSOM_VERBS_INLINE", "many", "from 0 to 4096"),
+        ("TRANSOM_VERBS_TIMEOUT", "-1", "expected seconds"),
+        ("TRANSOM_VERBS_POST", "send", "expected `auto`"),
+    ] {
+        cannot_join(name, &[(variable, value)], &[&format!("{variable}=\"{value}\""), wanted]);
+    }
+}
+
+#[test]
+fn what_the_device_does_not_have_is_told() {
+    if skipped("asking for what a device does not have") {
+        return;
+    }
+    let name = "what_the_device_does_not_have_is_told";
+    cannot_join(name, &[("TRANSOM_VERBS_DEVICE", "mlx5_77")], &["TRANSOM_VERBS_DEVICE=mlx5_77", "there is "]);
+    cannot_join(name, &[("TRANSOM_VERBS_PORT", "200")], &["TRANSOM_VERBS_PORT=200", "port(s)"]);
+    cannot_join(name, &[("TRANSOM_VERBS_GID", "200")], &["TRANSOM_VERBS_GID=200", "no such address; it has 0"]);
+}
+
+/// A directory with a libibverbs that is none.
+fn no_library() -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("no-libibverbs-{}", std::process::id()));
+    let directory = match std::fs::create_dir_all(&directory) {
+        Ok(()) => directory,
+        // Where the build cannot be written to.
+        Err(_) => std::env::temp_dir().join(format!("no-libibverbs-{}", std::process::id())),
+    };
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("libibverbs.so.1"), "nothing").unwrap();
+    directory
+}
+
+#[test]
+fn without_libibverbs_programs_run_and_say_what_is_missing() {
+    let name = "without_libibverbs_programs_run_and_say_what_is_missing";
+    if std::env::var_os(ROLE).is_some() {
+        return cannot_join(name, &[], &[]);
+    }
+    let directory = no_library();
+    let path = directory.to_str().unwrap();
+    let info = Command::new(env!("CARGO_BIN_EXE_transom")).arg("info").env("LD_LIBRARY_PATH", path).output().unwrap();
+    let text = String::from_utf8_lossy(&info.stdout);
+    let verbs = text.lines().find(|line| line.trim_start().starts_with("verbs")).unwrap_or_default();
+    assert!(info.status.success() && verbs.contains("libibverbs cannot be loaded"), "{text}");
+    assert!(text.contains("shm-loopback    available"), "{text}");
+    cannot_join(name, &[("LD_LIBRARY_PATH", path)], &["libibverbs cannot be loaded", "install it"]);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn memory_that_cannot_be_locked_is_told() {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Memlock).current;
+    if skipped("locking memory") || limit.is_none_or(|limit| limit > 16 << 20) {
+        return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
+    }
+    on_verbs(2, "memory_that_cannot_be_locked_is_told", &[], |world| {
+        let begun = Instant::now();
+        let error = world.allocate::<u64>(4 << 20).map(drop).unwrap_err().to_string();
+        assert!(error.contains("ulimit -l") || world.rank() == 1 && error.contains("rank 0"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        let mut small: Window<u64> = world.allocate(10).unwrap(); // what can be, is
+        small.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_link_that_goes_down_is_told_in_time() {
+    const LINK: &str = "rail0"; // of the guests of tests/soft-roce
+    if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: there is no link to take down");
+    }
+    let set = |to: &str| {
+        let set = Command::new("ip").args(["link", "set", LINK, to]).status();
+        assert!(set.is_ok_and(|status| status.success()), "ip link set");
+    };
+    let fast = [("TRANSOM_VERBS_TIMEOUT", "0.05")];
+    let all = [("TRANSOM_FABRIC", "verbs"), fast[0]];
+    let run = run(2, "a_link_that_goes_down_is_told_in_time", &all, || {
+        let world = transom::init().expect("a rank can join its job");
+        let other = 1 - world.rank();
+        let mut window: Window<u64> = world.allocate(10).unwrap();
+        window.fence().unwrap();
+        let begun;
+        let error = if world.rank() == 0 {
+            let epoch = window.lock_exclusive(other).unwrap();
+            set("down");
+            begun = Instant::now();
+            epoch.put(0, &[1; 10]).unwrap();
+            epoch.flush().expect_err("nothing arrives")
+        } else {
+            begun = Instant::now();
+            // Told by the other that it cannot go on.
+            window.fence().map(drop).expect_err("the other does not come")
+        };
+        println!("<<{error}>>");
+        let text = error.to_string();
+        assert!(world.rank() == 1 || text.contains("rank 1 cannot be reached") && text.contains("link"), "{text}");
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        // What is left of the world cannot be used.
+        std::process::exit(0);
+    });
+    if let Some(outcome) = run {
+        set("up");
+        let text = outputs(&outcome);
+        assert!(text.matches("<<").count() == 2, "{outcome}\n{text}");
+    }
+}
+
+#[test]
+fn errors_have_a_source() {
+    use std::error::Error;
+    let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+    assert!(VerbsError::NoDevice { source: Some(source) }.source().is_some());
+}
+
+#[test]
+fn the_memory_of_the_dead_is_gone_and_that_is_told() {
+    if skipped("a death over the network") {
+        return;
+    }
+    const VICTIM: usize = 1;
+    let name = "the_memory_of_the_dead_is_gone_and_that_is_told";
+    let run = run(3, name, &[("TRANSOM_FABRIC", "verbs")], || {
+        let world = transom::init().expect("a rank can join its job");
+        let mut window: Window<u64> = world.allocate(5000).unwrap();
+        window.fence().unwrap();
+        if world.rank() == VICTIM {
+            // Amid the others' puts.
+            while window.local().get(4999).unwrap() == 0 {}
+            std::process::abort();
+        }
+        let fails_in_time = |call: &dyn Fn() -> Result<(), transom::Error>| {
+            let begun = Instant::now();
+            let error = call().expect_err("a call that needs a dead rank fails");
+            assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+        };
+        let epoch = window.lock_shared(VICTIM).unwrap();
+        fails_in_time(&|| {
+            loop {
+                epoch.put(0, &[1; 5000])?;
+            }
+        });
+        fails_in_time(&|| epoch.get_one(0).map(drop));
+        fails_in_time(&|| epoch.put(0, &[1]));
+        fails_in_time(&|| epoch.fetch_and_op(0, Op::Sum, 1).map(drop));
+        fails_in_time(&|| epoch.rget(0, 2)?.wait().map(drop));
+        fails_in_time(&|| epoch.flush());
+        let ended = epoch.unlock().expect_err("so does its end");
+        assert_eq!(ended.lost_rank(), Some(VICTIM), "{ended}");
+        // The living go on.
+        let living = 2 - world.rank();
+        window.lock_shared(living).unwrap().put(world.rank(), &[7]).unwrap();
+        assert_eq!(window.lock_shared(living).unwrap().get_one(world.rank()).unwrap(), 7);
+    });
+    if let Some(outcome) = run {
+        let died = |rank| outcome.statuses()[rank] != transom::Status::Exited(0);
+        assert!((0..3).all(|rank| died(rank) == (rank == VICTIM)), "{outcome}\n{}", outputs(&outcome));
+    }
+}
+
+/// What a job does on whatever hosts its ranks are: `tests/soft-roce/verbs` starts it on two.
+#[test]
+fn ranks_of_several_hosts_are_one_job() {
+    if skipped("a job on several hosts") {
+        return;
+    }
+    on_verbs(4, "ranks_of_several_hosts_are_one_job", &[("TRANSOM_HYBRID", "on")], |world| {
+        let (me, n) = (world.rank(), world.size());
+        const EACH: u64 = 50;
+        let mut window: Window<u64> = world.allocate_with_signals(1000 * n + 1, 1).unwrap();
+        window.fence().unwrap();
+        let data = |from: usize, to: usize| (from as u64) << 32 | to as u64;
+        for to in 0..n {
+            let epoch = window.lock_shared(to).unwrap();
+            epoch.put_signal(1000 * me, &[data(me, to); 1000], 0, 1).unwrap();
+            epoch.unlock().unwrap();
+        }
+        window.signals().wait_until(0, |arrived| arrived == n as u64).unwrap();
+        for from in 0..n {
+            assert_eq!(window.local().read(1000 * from, 1000).unwrap(), [data(from, me); 1000], "from {from}");
+        }
+        // One word, from all hosts at once, its own too; and a lock that passes between them.
+        let word = 1000 * n;
+        for _ in 0..EACH {
+            window.lock_shared(n - 1).unwrap().fetch_and_op(word, Op::Sum, 1).unwrap();
+            let epoch = window.lock_exclusive(0).unwrap();
+            let value = epoch.get_one(word).unwrap();
+            epoch.put(word, &[value + 1]).unwrap();
+            epoch.unlock().unwrap();
+        }
+        window.fence().unwrap();
+        for rank in [0, n - 1] {
+            assert_eq!(window.lock_shared(rank).unwrap().get_one(word).unwrap(), EACH * n as u64, "at {rank}");
+        }
+        let team = world.split(Some(me as u64 % 2), 0).unwrap().expect("a colour was named");
+        let mut of_team: Window<u64> = team.allocate(1).unwrap();
+        of_team.lock_exclusive(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        of_team.fence().unwrap();
+        assert_eq!(of_team.lock_shared(0).unwrap().get_one(0).unwrap(), team.size() as u64);
+        let shared = (0..n).filter(|&rank| window.local().of(rank).is_ok()).count();
+        let pairs = verbs(&world).queue_pairs();
+        assert!(pairs.to_others <= n - shared, "{pairs:?}, and {shared} ranks share memory");
+        println!("rank {me}: {shared} ranks here, {} queue pairs to others", pairs.to_others);
+        window.fence().unwrap();
+    });
+}
