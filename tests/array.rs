@@ -162,6 +162,20 @@ fn layouts_that_cannot_be_are_refused() {
     assert_eq!(new([4, 4], tiles([usize::MAX, usize::MAX]), 3), Ok(16));
     assert!(Layout::on_grid([4, 4], Distribution::Block, [usize::MAX, 3]).is_err());
     assert!(Layout::on_grid([4, 4], Distribution::Block, [0, 3]).is_err());
+    // As many ranks as a job can have, and more.
+    const MOST: usize = transom::locks::Word::<16>::MAX_RANKS;
+    for ranks in [MOST + 1, usize::MAX] {
+        let refused = |error: LayoutError| {
+            assert!(error.to_string().contains(&format!("at most {MOST}")), "{error}");
+            matches!(error, LayoutError::Grid { ranks: None, .. })
+        };
+        assert!(refused(Layout::on_grid([10], Distribution::Block, [ranks]).unwrap_err()));
+        assert!(refused(Layout::on_grid([10, 10], Distribution::Cyclic, [1, ranks]).unwrap_err()));
+        assert!(refused(new([10, 10], Distribution::Block, ranks).unwrap_err()));
+    }
+    let most = Layout::on_grid([10], Distribution::Block, [MOST]).unwrap();
+    assert_eq!(most.runs(5..6).unwrap().map(|run| (run.owner, run.offset, run.len)).collect::<Vec<_>>(), [(5, 0, 1)]);
+    assert_eq!((most.tiles_of(5).count(), most.tiles_of(MOST - 1).count()), (1, 0));
     let layout = Layout::new([4, 4], Distribution::Block, 4).unwrap();
     #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
     for outside in [[0..5, 0..1], [3..2, 0..0], [0..0, 5..5], [0..1, 0..usize::MAX]] {

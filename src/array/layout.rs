@@ -7,6 +7,8 @@ use std::ops::Range;
 
 /// Elements of an array are fewer than this, so that a [`GlobalPtr`](super::GlobalPtr) can be one word.
 pub(super) const MOST: usize = (1 << 48) - 1;
+/// A job has at most so many ranks.
+const MOST_RANKS: usize = transom_locks::Word::<16>::MAX_RANKS;
 
 /// How the elements of an array are dealt to the ranks. In each dimension the array is cut into blocks of one length,
 /// the last may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along it.
@@ -105,7 +107,8 @@ impl<const D: usize> Layout<D> {
     /// sides last: 6 ranks are 2 x 3.
     ///
     /// # Errors
-    /// [`LayoutError::Size`], [`LayoutError::Block`]; [`LayoutError::Grid`] for no ranks.
+    /// [`LayoutError::Size`], [`LayoutError::Block`]; [`LayoutError::Grid`] for no ranks, or more than a job can
+    /// have.
     pub fn new(shape: [usize; D], distribution: Distribution<D>, ranks: usize) -> Result<Self, LayoutError> {
         Self::on_grid(shape, distribution, nearly_square(ranks))
     }
@@ -129,7 +132,8 @@ impl<const D: usize> Layout<D> {
         if shape.iter().chain([&len]).any(|&len| len >= MOST) {
             return Err(too_large());
         }
-        if grid.iter().try_fold(1usize, |ranks, &more| ranks.checked_mul(more)).is_none_or(|ranks| ranks == 0) {
+        let ranks = grid.iter().try_fold(1usize, |ranks, &more| ranks.checked_mul(more));
+        if !ranks.is_some_and(|ranks| (1..=MOST_RANKS).contains(&ranks)) {
             return Err(LayoutError::Grid { grid: grid.to_vec(), ranks: None });
         }
         let block = match distribution {
@@ -328,7 +332,12 @@ fn nearly_square<const D: usize>(ranks: usize) -> [usize; D] {
     std::array::from_fn(|d| {
         let left = (D - d) as u32;
         let fits = |&side: &usize| rest.is_multiple_of(side) && side.checked_pow(left).is_some_and(|all| all <= rest);
-        let side = if left == 1 { rest } else { (1..=rest.isqrt()).rev().find(fits).unwrap_or(1) };
+        let side = match left {
+            1 => rest,
+            // So many will be refused, and the search would be long.
+            _ if ranks > MOST_RANKS => 1,
+            _ => (1..=rest.isqrt()).rev().find(fits).unwrap_or(1),
+        };
         rest /= side.max(1);
         side
     })
@@ -360,7 +369,7 @@ pub enum LayoutError {
     /// A grid that no ranks make, or that is not made of the ranks that there are.
     #[error("a grid of {grid:?} ranks: {}", match ranks {
         Some(ranks) => format!("the product must be {ranks}, the number of ranks"),
-        None => "each number must be 1 or more, and the product a number of ranks".into(),
+        None => format!("each number must be 1 or more, and the product at most {MOST_RANKS}, the most ranks of a job"),
     })]
     Grid {
         /// The grid asked for.

@@ -69,7 +69,11 @@ impl<'l, const D: usize> Patch<'l, D> {
     /// The first tile of each owner.
     fn owners(&self) -> Odometer<D> {
         let grid = self.layout.grid();
-        Odometer::new(self.first, [1; D], std::array::from_fn(|d| self.end[d].min(self.first[d] + grid[d])))
+        Odometer::new(
+            self.first,
+            [1; D],
+            std::array::from_fn(|d| self.end[d].min(self.first[d].saturating_add(grid[d]))),
+        )
     }
 
     /// An owner that is not the given rank, if there is one.
@@ -173,7 +177,7 @@ impl<const D: usize> Iterator for Odometer<D> {
         let now = self.next?;
         let mut then = now;
         self.next = (0..D).rev().find_map(|d| {
-            then[d] += self.step[d];
+            then[d] = then[d].saturating_add(self.step[d]);
             if then[d] < self.to[d] {
                 return Some(then);
             }

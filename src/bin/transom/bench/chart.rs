@@ -87,9 +87,10 @@ pub fn ratios(file: File, all: &[Pairs]) -> Result {
 fn title(pairs: &Pairs) -> String {
     let sized = catalog::find(pairs.measurement).is_some_and(|measurement| measurement.sized);
     let size = if sized { format!(" {}", size(pairs.bytes)) } else { String::new() };
+    let element = if pairs.element == "i64" { String::new() } else { format!(" {}", pairs.element) };
     let Pairs { measurement, their_sync, ranks, mode, peer, .. } = pairs;
     let mode = if *mode == Mode::Alone { String::new() } else { format!(", {mode}") };
-    format!("{measurement} {their_sync}{size}, {ranks} ranks{mode}: {peer}")
+    format!("{measurement}{element} {their_sync}{size}, {ranks} ranks{mode}: {peer}")
 }
 
 fn peer_number(all: &[Pairs], peer: &str) -> usize {

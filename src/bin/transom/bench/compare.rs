@@ -2,10 +2,11 @@
 
 use super::catalog::{self, Measurement};
 use super::figures::{Done, Figures, named, of, rows};
-use super::job;
+use super::job::{self, JobError};
 use super::peers::{self, Peer, PeerError};
 use super::plain::{measurement, one};
 use super::progress::Progress;
+use super::protocol::ReportError;
 use super::statistics::{Mode, median};
 use super::targets::{COMPARISONS, Comparison};
 use super::text::{number, size};
@@ -51,6 +52,11 @@ How to get others, any number of them; each that is not there is named and skipp
   python3 -m venv mpich5 && mpich5/bin/pip install mpich      (then --mpi mpich5)
 A C compiler is needed. Open MPI 4 is measured twice, with its default and with `--mca osc sm,pt2pt`.
 
+Exit status: 0 if all was compared and every result was right, 2 for a wrong command line, else 1. So it is 1 if a twin
+could not be built, moved wrong data, failed or did not end, or if the cores moved in each pair. An operation in which
+an MPI library itself crashes, as compare_and_swap in some Open MPI 4.1, is named as unsupported, and is no reason for
+1; nor is a target that was missed, nor an MPI that is not there.
+
 An MPI job that is killed (one that does not end, or by Ctrl-C) may leave segments in /dev/shm: that is the MPI's.
 
 Examples:
@@ -65,6 +71,8 @@ pub struct Pairs {
     pub sync: &'static str,
     pub their_sync: &'static str,
     pub bytes: usize,
+    #[serde(rename = "type")]
+    pub element: &'static str,
     pub ranks: usize,
     pub mode: Mode,
     pub peer: String,
@@ -122,7 +130,12 @@ impl Compare {
         warn_of_circumstances();
         let missing = peers::missing(&found);
         // Kept until the end: the twins are in it.
-        let (_twins, peers) = peers::build(found, |why| eprintln!("transom: {why}"))?;
+        let mut failures = Vec::new();
+        let (_twins, peers) = peers::build(found, |why| {
+            eprintln!("transom: {why}");
+            failures.push(why);
+        })?;
+        let mut complete = failures.is_empty();
         let mut text = missing.iter().map(|line| format!("{line}\n")).collect::<String>();
         for peer in &peers {
             text.push_str(&format!("{}: {}\n", peer.name, peer.place()));
@@ -138,7 +151,7 @@ impl Compare {
         super::text::print(&text)?;
 
         let progress = Progress::new(chosen.len() * peers.len().max(1) * rounds);
-        let (mut all, mut alone, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut all, mut alone) = (Vec::new(), Vec::new());
         for comparison in chosen {
             let mut ours = Vec::new();
             for peer in &peers {
@@ -149,6 +162,7 @@ impl Compare {
                         all.extend(found);
                     }
                     Err(why) => {
+                        complete &= matches!(why, Failure::Job(JobError::Report(ReportError::Unsupported(_))));
                         let why = format!(
                             "{} --sync {}, {} ranks, {}: {why}",
                             comparison.measurement, comparison.theirs, comparison.ranks, peer.name
@@ -165,6 +179,15 @@ impl Compare {
                     ours.push(one(&task, job::run(job::ours(&task)?, &task))?);
                     progress.step(1);
                 }
+                if ours.iter().all(|job| job.mode.is_none()) {
+                    let why = format!(
+                        "{} --sync {}, {} ranks, ours alone: the cores moved in each of {rounds} jobs",
+                        comparison.measurement, comparison.sync, comparison.ranks
+                    );
+                    complete = false;
+                    progress.print(&format!("  {why}\n"))?;
+                    failures.push(why);
+                }
             } else if peers.is_empty() {
                 progress.step(rounds);
             }
@@ -179,12 +202,23 @@ impl Compare {
         if let Some(file) = svg {
             chart::ratios(file, &all)?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     fn wants(&self, comparison: &Comparison) -> bool {
         self.measurements.is_empty() || self.measurements.iter().any(|wanted| wanted.name == comparison.measurement)
     }
+}
+
+/// Why there is no pair.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error("{0}")]
+    Figures(String),
+    #[error("the cores moved in each of {0} pairs")]
+    Moved(usize),
 }
 
 /// Rounds of ours and theirs in turn. That a peer fails is a result; that ours does is an error.
@@ -195,13 +229,16 @@ fn pairs(
     rounds: usize,
     progress: &Progress,
     all_of_ours: &mut Vec<Done>,
-) -> Result<Result<Vec<Pairs>, String>, Box<dyn Error>> {
+) -> Result<Result<Vec<Pairs>, Failure>, Box<dyn Error>> {
     let (task, their_task) = (comparison.task(millis), comparison.their_task(millis));
     let (mut pairs, mut dropped) = (Vec::new(), 0);
     while pairs.len() < rounds && dropped < rounds + AGAIN {
         let ours = one(&task, job::run(job::ours(&task)?, &task))?;
-        let run = job::run(peer.command(&their_task), &their_task).map_err(|error| error.to_string());
-        let theirs = run.and_then(|run| Ok((of(&their_task, &run)?, Mode::of(&run.report))));
+        let run = job::run(peer.command(&their_task), &their_task).map_err(Failure::from);
+        let theirs = run.and_then(|run| {
+            let figures = of(&their_task, &run).map_err(Failure::Figures)?;
+            Ok((figures, Mode::of(&run.report)))
+        });
         let (figures, mode) = match theirs {
             Ok(theirs) => theirs,
             Err(why) => {
@@ -221,7 +258,7 @@ fn pairs(
     }
     progress.step(rounds - pairs.len());
     if pairs.is_empty() {
-        return Ok(Err(format!("the cores moved in each of {dropped} pairs")));
+        return Ok(Err(Failure::Moved(dropped)));
     }
     let modes = [Mode::Near, Mode::Far, Mode::Alone].into_iter();
     Ok(Ok(modes.filter_map(|mode| of_mode(comparison, peer, mode, &pairs, dropped)).collect()))
@@ -248,6 +285,9 @@ fn of_mode(comparison: &Comparison, peer: &Peer, mode: Mode, pairs: &[Pair], dro
         max: ratios.iter().copied().reduce(f64::max)?,
     };
     let mut notes = Vec::new();
+    if comparison.element != "i64" {
+        notes.push(format!("of {}", comparison.element));
+    }
     if comparison.theirs != comparison.sync {
         notes.push(format!("theirs is {}", comparison.theirs));
     }
@@ -265,6 +305,7 @@ fn of_mode(comparison: &Comparison, peer: &Peer, mode: Mode, pairs: &[Pair], dro
         sync: comparison.sync,
         their_sync: comparison.theirs,
         bytes: comparison.bytes,
+        element: comparison.element,
         ranks: comparison.ranks,
         mode,
         peer: peer.name.clone(),

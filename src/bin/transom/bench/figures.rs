@@ -110,7 +110,7 @@ pub struct Row {
     pub limit: Option<String>,
     pub limit_ns: Option<f64>,
     pub times_limit: Option<f64>,
-    /// Of all samples, in nanoseconds per operation.
+    /// Of all samples, in nanoseconds per operation; a sample is the mean of a batch.
     pub latency_ns: Option<Percentiles>,
     /// The medians of the jobs.
     pub figures: BTreeMap<String, f64>,

@@ -1,7 +1,7 @@
 //! What is left to do when somebody ends the program while a job runs: end the job, and remove what was built.
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::path::PathBuf;
@@ -19,9 +19,13 @@ fn with_left<R>(change: impl FnOnce(&mut Left) -> R) -> R {
     change(&mut LEFT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-/// From now on SIGINT and SIGTERM end this process after that.
+/// From now on SIGINT, SIGTERM, SIGQUIT and SIGHUP end this process after that; SIGHUP stays ignored if it was, as by
+/// nohup.
 pub fn handle() -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let hang_up = ignored.unwrap_or(0) & (1 << (SIGHUP - 1)) == 0;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT].into_iter().chain(hang_up.then_some(SIGHUP)))?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
             // Held until the end, so that no job starts any more.

@@ -4,7 +4,7 @@ use super::interrupt;
 use super::limits::{self, Bare};
 use super::protocol::{Report, ReportError, Task};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid};
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -67,7 +67,7 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
     if !status.success() {
         // A result that is wrong says more than that the worker failed.
         return match stdout.parse::<Report>() {
-            Err(wrong @ ReportError::Wrong(_)) => Err(wrong.into()),
+            Err(wrong @ (ReportError::Wrong(_) | ReportError::Unsupported(_))) => Err(wrong.into()),
             _ => Err(JobError::Failed { status, stderr }),
         };
     }
@@ -77,31 +77,42 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
 /// Waits for the end; none if it did not come in time.
 fn end(mut child: Child, deadline: Instant) -> io::Result<Option<(ExitStatus, String, String)>> {
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let pid = Pid::from_child(&child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let ended_by = |deadline: Instant| loop {
+    let in_time = ended_by(&child, deadline);
+    if !matches!(in_time, Ok(true)) {
+        stop(&mut child);
+    }
+    interrupt::ended();
+    let status = child.wait()?;
+    // What it left behind may hold its pipes open; that is not waited for.
+    let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(2)).unwrap_or_default();
+    Ok(in_time?.then(|| (status, text(stdout), text(stderr))))
+}
+
+fn ended_by(child: &Child, deadline: Instant) -> io::Result<bool> {
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(io::Error::from(error)),
-        }
-    };
-    let in_time = ended_by(deadline)?;
-    if !in_time {
-        // A launcher that is asked ends its ranks; one that is killed may not.
-        let _ = kill_process(pid, Signal::TERM);
-        if !ended_by(Instant::now() + Duration::from_secs(3))? {
-            let _ = kill_process(pid, Signal::KILL);
+            Err(error) => return Err(error.into()),
         }
     }
-    interrupt::ended();
-    let status = child.wait()?;
-    // What it left behind may hold its pipes open; that is not waited for.
-    let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(2)).unwrap_or_default();
-    Ok(in_time.then(|| (status, text(stdout), text(stderr))))
+}
+
+/// Ends it, by nothing that the system may refuse; it is not yet waited for.
+fn stop(child: &mut Child) {
+    // A launcher that is asked ends its ranks; one that is killed may not.
+    let pid = Pid::from_child(child);
+    let _ = kill_process(pid, Signal::TERM);
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let limit = Instant::now() + Duration::from_secs(3);
+    while matches!(waitid(WaitId::Pid(pid), look), Ok(None)) && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
 }
 
 fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
@@ -121,4 +132,24 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
 fn said(stderr: &str) -> String {
     let mut lines = stderr.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
     lines.next().map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_job_is_asked_to_end_and_left_to_be_waited_for() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        stop(&mut child);
+        assert_eq!(child.wait().unwrap().signal(), Some(15));
+    }
+
+    #[test]
+    fn a_job_that_takes_too_long_is_ended() {
+        let mut sleep = Command::new("sleep");
+        let child = sleep.arg("1000").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        assert!(end(child, Instant::now()).unwrap().is_none());
+    }
 }

@@ -53,9 +53,12 @@ enum Command {
 const AFTER: &str = "\
 Columns:
   mode     how far apart the cores were: near, far, - where nothing crosses
+  ns       the median, as min to max of the means of batches of operations, of 1 us or more: p99, p99.9 and max are
+           percentiles of these means, not of single operations
   limit    what the machine itself needs for it, and x limit how many times as long it took (1 is the best there is)
 
-Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1.
+Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1; so 1 too if
+something was dropped because the cores moved in each of its jobs.
 
 Examples:
   transom bench --quick                     a bit of everything, in seconds
@@ -74,7 +77,7 @@ struct List {}
 /// What is written besides what is printed.
 #[derive(Args, Clone, Debug, Default)]
 struct Files {
-    /// Write all figures here as JSON
+    /// Write all figures here as JSON; percentiles (latency_ns) are of means of batches, as in the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw them here as SVG

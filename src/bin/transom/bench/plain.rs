@@ -6,7 +6,7 @@ use super::job::{self, JobError};
 use super::progress::Progress;
 use super::protocol::Task;
 use super::statistics::Mode;
-use super::text::{Table, number, parse_size, size};
+use super::text::{Table, number, parse_size, print, size};
 use super::{Files, Usage, chart, warn_of_circumstances, write_json};
 use clap::Args;
 use std::error::Error;
@@ -64,6 +64,9 @@ fn sync(name: &str) -> Result<&'static str, String> {
     all.iter().find(|&&sync| sync == name).copied().ok_or_else(|| format!("there are {}", all.join(", ")))
 }
 
+/// What is below the tables.
+const BATCHES: &str = "ns to max: of the means of batches of operations, of 1 us or more; p99, p99.9 and max are not of single operations\n";
+
 /// How often more than asked for a job is tried, if the mode changes during it.
 const AGAIN: usize = 3;
 
@@ -75,7 +78,7 @@ impl Plain {
         let (json, svg) = self.files.open()?;
         warn_of_circumstances();
         let progress = Progress::new(rounds * groups.iter().map(|(_, tasks)| tasks.len()).sum::<usize>());
-        let mut all = Vec::new();
+        let (mut all, mut complete) = (Vec::new(), true);
         for (measurement, tasks) in groups {
             let mut found = Vec::new();
             for task in tasks {
@@ -83,6 +86,7 @@ impl Plain {
                 let jobs = jobs(&task, rounds, &progress)?;
                 let rows = rows(&task, &jobs);
                 if rows.is_empty() {
+                    complete = false;
                     let what = describe(&task, measurement);
                     progress.warn(&format!("{what}: dropped, the cores moved in each of {} jobs", jobs.len()));
                 }
@@ -92,13 +96,16 @@ impl Plain {
             all.extend(found);
         }
         drop(progress);
+        if all.iter().any(|row| row.latency_ns.is_some()) {
+            print(BATCHES)?;
+        }
         if let Some(file) = json {
             write_json(file, millis, rounds, &all)?;
         }
         if let Some(file) = svg {
             chart::by_size(file, &all)?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// The tasks, by measurement.
@@ -143,6 +150,7 @@ impl Plain {
                             measurement: measurement.name,
                             sync,
                             bytes,
+                            element: "i64",
                             ranks,
                             millis: millis * measurement.patience,
                             n: self.lu_n as usize,

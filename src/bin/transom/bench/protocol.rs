@@ -3,7 +3,7 @@
 //! same lines, so that all statistics are made once, here.
 //!
 //! ```text
-//! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M [--n N] [--block N] [--grid N]
+//! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M [--n N] [--block N] [--grid N] [--type T]
 //! ```
 //!
 //! Rank 0 prints on stdout, at the end, one fact a line; empty lines are allowed, anything else is an error:
@@ -13,9 +13,10 @@
 //! | `crossing NS` | one way of a cache line between the cores of ranks 0 and 1; once before, once after the measurement; not at 1 rank nor for startup |
 //! | `sample NS` | nanoseconds per operation of one batch; a batch takes at least 1 us and M/10,000 ms, or is one operation |
 //! | `value NAME NUMBER` | a named figure |
-//! | `check ok`, `check bad WHY` | what was moved was verified; exactly once |
+//! | `check ok`, `check bad WHY` | what was moved was verified; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
 //!
-//! Operations go from rank 0 to rank 1 (to itself at 1 rank), on 8-byte integers, and a batch of those that both ranks
+//! Operations go from rank 0 to rank 1 (to itself at 1 rank), on 8-byte integers (sums on doubles with
+//! `--type f64`), and a batch of those that both ranks
 //! take part in (fence, pscw, barrier) has its length from rank 0 before its time begins.
 //!
 //! | measurement | sync | an operation; values |
@@ -53,6 +54,9 @@ pub struct Task {
     pub measurement: &'static str,
     pub sync: &'static str,
     pub bytes: usize,
+    /// Of accumulate and get_accumulate: `i64`, `f64`.
+    #[serde(rename = "type")]
+    pub element: &'static str,
     pub ranks: usize,
     pub millis: u64,
     pub n: usize,
@@ -74,6 +78,7 @@ impl Task {
                 add("n", self.n.to_string());
                 add("block", self.block.to_string());
             }
+            "accumulate" | "get_accumulate" => add("type", self.element.to_owned()),
             "pipeline" => add("grid", self.grid.to_string()),
             _ => {}
         }
@@ -105,6 +110,8 @@ pub enum ReportError {
     Unchecked,
     #[error("what it moved was wrong: {0}")]
     Wrong(String),
+    #[error("it cannot do it: {0}")]
+    Unsupported(String),
     #[error("its output has {0} crossings of a cache line instead of 2, before and after")]
     Crossings(usize),
 }
@@ -131,6 +138,9 @@ impl std::str::FromStr for Report {
                 }
                 ["check", "ok"] if checked => return Err(ReportError::Twice("check".to_owned())),
                 ["check", "ok"] => checked = true,
+                ["check", "bad", "unsupported" | "unsupported:", ..] => {
+                    return Err(ReportError::Unsupported(shortened(&words[2..].join(" "))));
+                }
                 ["check", "bad", ..] => return Err(ReportError::Wrong(shortened(&words[2..].join(" ")))),
                 _ => return Err(ReportError::Line { line, text: shortened(text) }),
             }
@@ -178,6 +188,8 @@ mod tests {
         assert_eq!(refused("check ok\ncheck ok"), ReportError::Twice("check".into()));
         assert_eq!(refused("sample 1"), ReportError::Unchecked);
         assert_eq!(refused("check bad byte 3"), ReportError::Wrong("byte 3".into()));
+        let crashed = "unsupported: the MPI library crashed";
+        assert_eq!(refused(&format!("check bad {crashed}")), ReportError::Unsupported(crashed.into()));
         assert_eq!(refused("check ok\ncrossing 1"), ReportError::Crossings(1));
         assert!(refused(&"x".repeat(10_000)).to_string().len() < 300);
     }

@@ -41,7 +41,8 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Of nanoseconds per operation.
+/// Of nanoseconds per operation. A sample is the mean of a batch, of 1 us or more, so p99, p99.9 and max too are those
+/// of batches: single operations that are slower do not show.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Percentiles {
     pub samples: u64,

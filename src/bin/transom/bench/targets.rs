@@ -10,6 +10,8 @@ pub struct Comparison {
     /// The peer's, where it is another.
     pub theirs: &'static str,
     pub bytes: usize,
+    /// As a task's.
+    pub element: &'static str,
     pub ranks: usize,
     /// The figure that is compared.
     pub figure: &'static str,
@@ -71,6 +73,7 @@ const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ra
         sync,
         theirs: sync,
         bytes,
+        element: "i64",
         ranks: 2,
         figure: "ns",
         more_is_better: false,
@@ -117,6 +120,7 @@ pub const COMPARISONS: &[Comparison] = &[
     latency("put", "fence", 8, 2.0),
     latency("put", "pscw", 8, 2.0),
     latency("accumulate", "flush", 8, 4.0),
+    Comparison { element: "f64", ratio: None, ..latency("accumulate", "flush", 8, 1.0) },
     latency("get_accumulate", "flush", 8, 10.0),
     latency("get_accumulate", "flush", 64 << 10, 4.0),
     bandwidth("put_bw", 4 << 10),
@@ -164,6 +168,7 @@ impl Comparison {
             measurement: self.measurement,
             sync: self.sync,
             bytes: self.bytes,
+            element: self.element,
             ranks: self.ranks,
             millis: millis * patience,
             n: LU.0,

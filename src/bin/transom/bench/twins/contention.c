@@ -4,19 +4,15 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-enum { HANDOVERS = 1 << 16 };
-
 /* What lies in the window of rank 0. */
 struct guarded {
     int64_t counter;
     int64_t competing; /* how many ranks have come */
     int64_t over;
-    int64_t holder; /* the last one */
-    double left;    /* when it was about to unlock */
 };
 
-/* The part of it that a competitor reads, and the part that it writes. */
-enum { FRONT = offsetof(struct guarded, holder), COUNTER = offsetof(struct guarded, competing) };
+/* The part of it that a competitor writes when nothing else has changed. */
+enum { COUNTER = offsetof(struct guarded, competing) };
 
 /* Reads or writes the first bytes of the window of rank 0, by whoever holds its lock. */
 static void read_now(MPI_Win win, void *into, int bytes) {
@@ -68,14 +64,14 @@ static struct acquired compete(const struct task *task, MPI_Win win) {
     double begun = now_ns(), before = begun;
     while (!over) {
         MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, win);
-        read_now(win, &seen, FRONT);
+        read_now(win, &seen, sizeof seen);
         bool all = seen.competing == task->ranks;
         over = seen.over != 0;
         bool more = !came || (!over && before - begun > task->millis * 1e6);
         seen.counter++;
         seen.competing += !came;
         seen.over = over || (came && more);
-        write_at_unlock(win, &seen, more ? FRONT : COUNTER);
+        write_at_unlock(win, &seen, more ? (int)sizeof seen : COUNTER);
         MPI_Win_unlock(0, win);
         came = true;
         double now = now_ns();
@@ -92,29 +88,6 @@ static struct acquired compete(const struct task *task, MPI_Win win) {
     return acquired;
 }
 
-/* The median time from one holder's unlock to the next one's get; its clocks are in the lock, so it runs by itself. */
-static double handovers(const struct task *task, MPI_Win win, double end, int64_t *acquired) {
-    double *times = allocate(HANDOVERS, sizeof *times);
-    struct guarded seen;
-    long count = 0;
-    while (now_ns() < end) {
-        MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, win);
-        read_now(win, &seen, sizeof seen);
-        double now = now_ns();
-        if (seen.left > 0 && seen.holder != task->rank && count < HANDOVERS) {
-            times[count++] = now - seen.left;
-        }
-        seen = (struct guarded){.counter = seen.counter + 1, .holder = task->rank, .left = now_ns()};
-        write_at_unlock(win, &seen, sizeof seen);
-        MPI_Win_unlock(0, win);
-        ++*acquired;
-    }
-    double mine[2] = {median(times, count) * (double)count, (double)count}, all[2];
-    MPI_Allreduce(mine, all, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    free(times);
-    return all[1] > 0 ? all[0] / all[1] : 0;
-}
-
 void measure_contended(const struct task *task) {
     MPI_Win win;
     window_open(sizeof(struct guarded), &win);
@@ -124,9 +97,6 @@ void measure_contended(const struct task *task) {
     report_value("seconds", largest_of_all(mine.took) / 1e9);
     report_of_all(task, "acquired", (double)mine.counted, -1);
     report_value("longest_wait", largest_of_all(mine.longest));
-    if (task->ranks > 1) {
-        report_value("handover", handovers(task, win, now_ns() + task->millis * 2.5e5, &acquired));
-    }
 
     int64_t all, counter = read_counter(win);
     MPI_Allreduce(&acquired, &all, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);

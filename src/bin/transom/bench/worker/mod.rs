@@ -31,6 +31,9 @@ pub struct Worker {
     /// Bytes of an operation, in whole 8-byte integers
     #[arg(long, default_value_t = 8, value_parser = bytes)]
     bytes: usize,
+    /// Of what accumulate and get_accumulate make sums
+    #[arg(long = "type", value_enum, default_value_t = Element::I64)]
+    element: Element,
     /// How many ranks the job has, for information
     #[arg(long, default_value_t = 1)]
     ranks: usize,
@@ -86,6 +89,12 @@ enum Sync {
     None,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Element {
+    I64,
+    F64,
+}
+
 fn bytes(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(bytes) if bytes > 0 && bytes.is_multiple_of(8) && bytes <= 1 << 30 => Ok(bytes),
@@ -101,12 +110,13 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 type Outcome<R = ()> = Result<R, Box<dyn Error>>;
-type Target<'e> = transom::windows::Target<'e, u64, Provider>;
+type Target<'e, T = u64> = transom::windows::Target<'e, T, Provider>;
 
 impl Worker {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        bind()?;
         let world = transom::init()?;
+        // Only now: a rank that is on one core already would take the machine for one of a single core.
+        bind(&world);
         let mut facts = Facts::default();
         if self.measurement == Measurement::Startup {
             applications::startup(&world, &mut facts)?;
@@ -153,7 +163,9 @@ impl Worker {
             return Err(format!("{:?} takes {least} ranks or more", self.measurement).into());
         }
         match self.measurement {
-            Put | Get | Accumulate | GetAccumulate | FetchAndOp | CompareAndSwap => self.latency(world, facts),
+            Accumulate | GetAccumulate if self.element == Element::F64 => self.sums::<f64>(world, facts),
+            Accumulate | GetAccumulate => self.sums::<i64>(world, facts),
+            Put | Get | FetchAndOp | CompareAndSwap => self.latency(world, facts),
             PutBw | GetBw => self.bandwidth(world, facts),
             Lock => self.lock(world, facts),
             Contended => locks::contended(world, self.time(), facts),
@@ -172,16 +184,11 @@ impl Worker {
 }
 
 /// Each rank on a core of its own, if there are enough of them.
-fn bind() -> Outcome {
-    use transom::variables::get;
-    let (Some(rank), Some(size)) = (get::<usize>("TRANSOM_RANK")?, get::<usize>("TRANSOM_SIZE")?) else {
-        return Ok(());
-    };
+fn bind(world: &World) {
     let cores = allowed();
-    if let Some(&core) = cores.get(rank).filter(|_| size <= cores.len()) {
+    if let Some(&core) = cores.get(world.rank()).filter(|_| world.size() <= cores.len()) {
         bind_to(core);
     }
-    Ok(())
 }
 
 /// The target of operations: the next rank, or oneself where there is none.

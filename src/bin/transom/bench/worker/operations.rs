@@ -1,8 +1,9 @@
 //! Latency and bandwidth of operations under each synchronisation.
 
 use super::{Facts, Measurement, Outcome, Sync, Target, Worker, partner, sampling};
+use bytemuck::Pod;
 use std::hint::black_box;
-use transom::{Error, Op, Rank, Window, World};
+use transom::{Atomic, Error, Op, Rank, Window, World};
 
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
 const IN_A_ROW: usize = 64;
@@ -37,14 +38,6 @@ impl Worker {
         let samples = match self.measurement {
             Measurement::Put => self.under(world, &mut window, |target| target.put(0, black_box(&source))),
             Measurement::Get => self.under(world, &mut window, |target| target.get(0, black_box(&mut into))),
-            Measurement::Accumulate => self.under(world, &mut window, |target| {
-                *count += 1;
-                target.accumulate(0, Op::Sum, black_box(&source))
-            }),
-            Measurement::GetAccumulate => self.under(world, &mut window, |target| {
-                *count += 1;
-                target.get_accumulate(0, Op::Sum, black_box(&source), black_box(&mut into))
-            }),
             Measurement::FetchAndOp => self.under(world, &mut window, |target| {
                 *count += 1;
                 black_box(target.fetch_and_op(0, Op::Sum, black_box(1))?);
@@ -66,13 +59,41 @@ impl Worker {
                 _ => done,
             };
             facts.check(agree(&there, expected), || format!("{:?}: the target has other elements", self.measurement));
-            match self.measurement {
-                Measurement::Get => facts.check(agree(&into, pattern), || "get brought other elements".into()),
-                Measurement::GetAccumulate => {
-                    facts.check(agree(&into, |_| done - 1), || "get_accumulate brought other elements".into());
-                }
-                _ => {}
+            if self.measurement == Measurement::Get {
+                facts.check(agree(&into, pattern), || "get brought other elements".into());
             }
+        }
+        // The target stays as it is until it has been looked at.
+        window.fence()?;
+        Ok(())
+    }
+
+    /// Accumulates by sum, of which every one adds 1.
+    pub(super) fn sums<T: Atomic + From<u32> + PartialEq>(&self, world: &World, facts: &mut Facts) -> Outcome {
+        let len = self.bytes / 8;
+        let mut window = world.allocate::<T>(len)?;
+        let (source, mut into) = (vec![T::from(1); len], vec![T::from(0); len]);
+        world.barrier()?;
+        let mut done = 0u32;
+        let fetches = self.measurement == Measurement::GetAccumulate;
+        let samples = match fetches {
+            true => self.under(world, &mut window, |target| {
+                done += 1;
+                target.get_accumulate(0, Op::Sum, black_box(&source), black_box(&mut into))
+            }),
+            false => self.under(world, &mut window, |target| {
+                done += 1;
+                target.accumulate(0, Op::Sum, black_box(&source))
+            }),
+        }?;
+        facts.samples(&samples);
+        window.fence()?;
+        if world.rank() == 0 {
+            let mut there = vec![T::from(0); len];
+            window.lock_shared(partner(world))?.get(0, &mut there)?;
+            facts.check(there.iter().all(|sum| *sum == T::from(done)), || "the target has other sums".into());
+            let before = !fetches || into.iter().all(|sum| *sum == T::from(done - 1));
+            facts.check(before, || "get_accumulate brought other sums".into());
         }
         // The target stays as it is until it has been looked at.
         window.fence()?;
@@ -127,11 +148,11 @@ impl Worker {
     }
 
     /// Collective: samples of an operation with the synchronisation that it takes to see its effect.
-    fn under(
+    fn under<T: Pod>(
         &self,
         world: &World,
-        window: &mut Window<u64>,
-        mut call: impl FnMut(&Target) -> Result<(), Error>,
+        window: &mut Window<T>,
+        mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
     ) -> Outcome<Vec<f64>> {
         let (me, to, time) = (world.rank(), partner(world), self.time());
         // Whose turn it is of the two, where both must take part; a rank alone always has its turn.
@@ -173,11 +194,11 @@ impl Worker {
     }
 
     /// Samples of what the target has no part in.
-    fn passive(
+    fn passive<T: Pod>(
         &self,
-        window: &mut Window<u64>,
+        window: &mut Window<T>,
         to: Rank,
-        mut call: impl FnMut(&Target) -> Result<(), Error>,
+        mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
     ) -> Outcome<Vec<f64>> {
         let time = self.time();
         match self.sync {
