@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use transom::Op;
+use transom::{Launch, Op};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Set for a copy of this program; carried to other hosts because of its beginning.
@@ -54,6 +54,9 @@ struct Call {
 const SCRIPT: &str = "#!/bin/sh
 [ $# = 2 ] || exit 99
 [ \"$1\" = unreachable ] && { echo \"ssh: no route to $1\" >&2; exit 255; }
+[ \"$1\" = closed ] && exec sleep 1000 >&-
+[ \"$1\" = full ] && { echo transom: ready; echo >\"$0.there\"; exec sleep 1000; }
+[ \"$1\" = silent ] && { echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
@@ -263,6 +266,7 @@ fn hosts_that_cannot_be_reached_are_named() {
             None,
             "rank 1: host unreachable: it cannot be reached (exit status: 255): ssh: no route to unreachable",
         ),
+        ("closed", None, "host closed: it cannot be reached (it closed its stdout and does not end)"),
         ("a", Some("./no-such-ssh"), "rank 0: host a: cannot start ./no-such-ssh"),
         ("a", Some("true"), "host a: it cannot be reached"),
         ("a", Some("yes"), "prints without end"),
@@ -282,6 +286,75 @@ fn hosts_that_cannot_be_reached_are_named() {
         let ended = run(&[hosts, "-n", "4", "true"]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_while_hosts_are_reached() {
+    // One that does not answer, and one that does and then reads nothing of much.
+    for (host, signal, much) in
+        [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]
+    {
+        let call = Call::start(&[host, "-n", "2", "echo", &"x".repeat(much)]);
+        let (there, until) = (call._folder.0.join("ssh.there"), Instant::now() + LIMIT);
+        while !there.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        call.signal(signal);
+        let ended = call.end();
+        assert_eq!(ended.code, Some(128 + signal.as_raw()), "{host}: {ended:?}");
+        assert!(ended.stderr.contains("while the hosts were reached"), "{host}: {ended:?}");
+    }
+}
+
+/// Runs a copy of this program for one test, and gives what it said last of what begins with `said: `.
+fn said(name: &str, role: &str, change: impl FnOnce(&mut Command)) -> String {
+    let folder = Folder::new();
+    let [program, args @ ..] = copy(name);
+    let mut command = Command::new(program);
+    command.args(args).env(ROLE, role).env("TRANSOM_SSH", folder.file("ssh", SCRIPT, 0o755));
+    command.env(MARK, folder.0.display().to_string());
+    change(&mut command);
+    let Output { stdout, stderr, .. } = command.output().unwrap();
+    nothing_left(&folder.0.display().to_string());
+    let stdout = String::from_utf8_lossy(&stdout).into_owned();
+    let said = stdout.rsplit_once("said: ").and_then(|(_, rest)| rest.lines().next());
+    said.unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&stderr))).to_owned()
+}
+
+#[test]
+fn what_is_asked_of_a_launch_holds_on_hosts() {
+    let name = "what_is_asked_of_a_launch_holds_on_hosts";
+    let launch = |host: &str| Launch::new("/bin/sh", 1).hosts(host.parse().unwrap()).capture(true);
+    match std::env::var(ROLE).as_deref() {
+        Ok("path") => {
+            let launch = launch("a").args(["-c", "echo said: $PATH"]).env("PATH", "/nowhere");
+            std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
+        }
+        Ok("deadline") => {
+            let error = launch("silent").deadline(Duration::from_millis(100)).run().unwrap_err();
+            println!("said: {error}");
+        }
+        _ => {
+            assert_eq!(said(name, "path", |_| {}), "/nowhere");
+            assert_eq!(said(name, "deadline", |_| {}), "the deadline passed before all hosts were reached");
+        }
+    }
+}
+
+#[test]
+fn more_ranks_than_there_can_be_are_refused() {
+    let name = "more_ranks_than_there_can_be_are_refused";
+    if std::env::var_os(ROLE).is_some() {
+        return println!("said: {}", transom::init().map(drop).unwrap_err());
+    }
+    for size in [1 << 15, 1 << 32, usize::MAX] {
+        let said = said(name, "rank", |command| {
+            let secret = "07".repeat(32);
+            command.env("TRANSOM_HUB", "127.0.0.1:9").env("TRANSOM_SECRET", secret).env("TRANSOM_HOST", "a");
+            command.env("TRANSOM_RANK", "0").env("TRANSOM_SIZE", size.to_string());
+        });
+        assert!(said.contains(&format!("at most 32767 ranks, and the launcher says {size}")), "{said}");
     }
 }
 

@@ -84,11 +84,16 @@ impl Launch {
     /// Where the ranks run, if not on this machine: each is started through `ssh` (or what the variable `TRANSOM_SSH`
     /// names), in this folder, and needs the program and `sh` there. `localhost` and this machine's own name need no
     /// `ssh`. Of this process's environment go along: what [`variables`] has for users to set, `RUST_` and `OMP_`
-    /// variables, `LD_LIBRARY_PATH`, and `PATH` after the host's own. All stdins are empty. That a rank was ended by a
+    /// variables, `LD_LIBRARY_PATH`, and `PATH` after the host's own, unless
+    /// [`env`](Launch::env) has one. All stdins are empty. That a rank was ended by a
     /// signal is told by a status above 128, as a shell has it.
     ///
     /// Ranks end with their connection, so with this process too, whatever ends it. A host that is cut off keeps its
     /// ranks until its `sshd` notices; their calls, and the others', fail within ten seconds.
+    ///
+    /// What a rank leaves behind on another host ends with it, unless it made a session or a process group of its own:
+    /// that goes on, and as long as it holds the rank's stdout or stderr, the rank has not ended. Redirect both, e.g.
+    /// `setsid daemon >/dev/null 2>&1 &`.
     ///
     /// # Examples
     /// ```no_run
@@ -120,7 +125,7 @@ impl Launch {
     }
 
     /// When all ranks are killed that have not ended by themselves, counted from [`run`](Launch::run). None if nothing
-    /// is said.
+    /// is said. If it passes while hosts are still reached, that is [`LaunchError::Deadline`].
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
         self.deadline = deadline.into();
         self
@@ -180,7 +185,7 @@ impl Launch {
         let orphans = self.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
         let mut signals = self.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
         let middle = Middle::of(self)?;
-        let (ranks, pipes) = Ranks::start(self, &middle, signals.as_mut())?;
+        let (ranks, pipes) = Ranks::start(self, &middle, signals.as_mut(), deadline)?;
         let output = Output::new(self.ranks, pipes, self.tag, self.capture).map_err(system("preparing the output"))?;
         Watch::new(middle, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }

@@ -51,7 +51,8 @@ Exit status:
   2        this command line is wrong;  126, 127  the program cannot be run, or is not there;  1  anything else
 
 When a rank fails, the others get a grace to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
-ends all ranks likewise, twice at once. Processes that ranks leave behind are killed.
+ends all ranks likewise, twice at once. Processes that ranks leave behind are killed; on hosts not those that have left
+the rank's session, and the job lasts until they have closed the rank's stdout and stderr.
 
 Examples:
   transom run -n 4 ./program --size 1000     arguments after the program are the program's
@@ -83,6 +84,8 @@ pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. }) => 126,
+        Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),
+        Some(LaunchError::Deadline) => 124,
         None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,
         None if error.is::<Usage>() => 2,
         _ => 1,

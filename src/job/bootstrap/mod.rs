@@ -232,6 +232,7 @@ fn once() -> Result<(), BootstrapError> {
 fn meet(mut launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
     let (rank, size) = (launcher.rank(), launcher.size());
     tracing::debug!(rank, size, "started by another launcher");
+    not_too_many(size)?;
     launcher.put("host", &Host::here().to_bytes())?;
     launcher.fence()?;
     let records = (0..size).map(|rank| launcher.get(rank, "host")).collect::<Result<Vec<_>, _>>()?;
@@ -253,6 +254,12 @@ fn meet(mut launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
     let (addresses, secret) = read_card(&card).ok_or_else(no_card)?;
     let tcp = Tcp::join(rank, size, &addresses, &secret, HubOf::Rank0(hub))?;
     on_hosts(tcp, hosts)
+}
+
+fn not_too_many(size: usize) -> Result<(), BootstrapError> {
+    let most = transom_locks::Word::<16>::MAX_RANKS;
+    let why = || format!("a job has at most {most} ranks, and the launcher says {size}; start fewer");
+    if size > most { Err(BootstrapError::Record { why: why() }) } else { Ok(()) }
 }
 
 /// What rank 0 puts, for all; and the end of the conversation with the launcher.
@@ -319,6 +326,7 @@ fn hub_from_env() -> Result<(Rank, usize, Vec<SocketAddr>, Secret), BootstrapErr
     };
     let rank = variables::get("TRANSOM_RANK")?.ok_or_else(incomplete)?;
     let size = variables::get("TRANSOM_SIZE")?.filter(|&size| rank < size).ok_or_else(incomplete)?;
+    not_too_many(size)?;
     let Addresses(addresses) = variables::get("TRANSOM_HUB")?.ok_or_else(incomplete)?;
     let secret = std::env::var("TRANSOM_SECRET").ok();
     let secret = secret.and_then(|secret| Secret::from_bytes(&from_hex(&secret)?)).ok_or_else(incomplete)?;

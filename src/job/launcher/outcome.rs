@@ -105,6 +105,15 @@ pub enum LaunchError {
         /// What is wrong.
         why: String,
     },
+    /// The launcher got a signal while it reached the hosts.
+    #[error("ended by {} while the hosts were reached", Named(*signal))]
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The deadline passed while the hosts were reached.
+    #[error("the deadline passed before all hosts were reached")]
+    Deadline,
     /// The program could not be started.
     #[error("rank {rank}: cannot start `{}`: {advice}", program.display())]
     Start {

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_shm_loopback::Job;
 
@@ -29,8 +30,8 @@ struct Process {
     remote: bool,
 }
 
-/// How long a rank on another host has to end when it is killed, before its connection is cut.
-const KILL_TO_CUT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// How long ranks on other hosts have to end when they are killed, before their connections are cut.
+const KILL_TO_CUT: Duration = Duration::from_secs(2);
 
 impl Ranks {
     /// Starts all of them. If one cannot be started, those before it are killed.
@@ -38,10 +39,11 @@ impl Ranks {
         launch: &Launch,
         middle: &Middle,
         signals: Option<&mut Signals>,
+        deadline: Option<Instant>,
     ) -> Result<(Self, Vec<Pipes>), LaunchError> {
         match middle {
             Middle::Memory(job) => Self::start_here(launch, job),
-            Middle::Hub(star) => Self::start_on_hosts(launch, star, signals),
+            Middle::Hub(star) => Self::start_on_hosts(launch, star, signals, deadline),
         }
     }
 
@@ -49,8 +51,9 @@ impl Ranks {
         launch: &Launch,
         star: &Star,
         signals: Option<&mut Signals>,
+        deadline: Option<Instant>,
     ) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        let children = remote::start(launch, &star.hosts(), |rank| star.environment(rank), signals)?;
+        let children = remote::start(launch, &star.hosts(), |rank| star.environment(rank), signals, deadline)?;
         let (mut ranks, mut pipes) = (Ranks(Vec::with_capacity(launch.ranks)), Vec::with_capacity(launch.ranks));
         let failed = |source| LaunchError::System { what: "watching the connections to the hosts", source };
         // Should one fail, those after it end as the pipes of their connections are closed.
@@ -152,9 +155,11 @@ impl Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
+        let until = Instant::now() + KILL_TO_CUT;
         for process in self.0.iter_mut().filter(|process| process.status.is_none()) {
             if process.remote {
-                let _ = poll(&mut [PollFd::new(&process.pidfd, PollFlags::IN)], Some(&KILL_TO_CUT));
+                let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+                let _ = poll(&mut [PollFd::new(&process.pidfd, PollFlags::IN)], left.as_ref());
                 let _ = process.child.kill();
             }
             let _ = process.child.wait();

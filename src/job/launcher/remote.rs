@@ -2,7 +2,8 @@
 //!
 //! The command that `ssh` carries only says that it is there and reads one line from its stdin; that line has all else,
 //! the secret too, so nothing of it is seen in a list of processes. The connection then is the way by which signals
-//! come; when it ends, whatever ended it, the rank and all it started end.
+//! come; when it ends, whatever ended it, the rank ends, and what it started in its session. What left that session is
+//! not found any more, and `ssh` stays while it holds the rank's stdout or stderr.
 
 use super::signals::Signals;
 use super::{Launch, LaunchError};
@@ -24,6 +25,8 @@ const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r line && eval \"
 const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5";
 /// More that are about to log in at once are turned away by many hosts.
 const AT_ONCE: usize = 8;
+/// How long an `ssh` that says no more may take to end.
+const END_WITHIN: Duration = Duration::from_secs(1);
 /// How long logging in may take.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// What a login may print before that.
@@ -50,12 +53,14 @@ fn ssh(host: &str) -> Command {
     command
 }
 
-/// Starts a rank on each of the hosts named, with the variables that it is given. None is left running after an error.
+/// Starts a rank on each of the hosts named, with the variables that it is given, all before the deadline. None is left
+/// running after an error.
 pub(super) fn start(
     launch: &Launch,
     hosts: &[&str],
     variables: impl Fn(Rank) -> Vec<(&'static str, String)>,
     mut signals: Option<&mut Signals>,
+    deadline: Option<Instant>,
 ) -> Result<Vec<Child>, LaunchError> {
     let folder =
         std::env::current_dir().map_err(|source| LaunchError::System { what: "finding this folder", source })?;
@@ -70,22 +75,22 @@ pub(super) fn start(
             waiting.push(begun.map_err(|source| unreachable(started, host, source.to_string()))?);
             started += 1;
         }
-        if let Some(signal) = sleep(&waiting, &mut signals) {
-            let source = io::Error::new(io::ErrorKind::Interrupted, format!("signal {signal}"));
-            return Err(LaunchError::System { what: "reaching the hosts", source });
+        if let Some(signal) = sleep(&waiting, &mut signals, deadline) {
+            return Err(LaunchError::Interrupted { signal });
+        }
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(LaunchError::Deadline);
         }
         for mut other in std::mem::take(&mut waiting) {
-            match other.step() {
+            let rank = other.rank;
+            let line = || line(launch, folder.as_os_str(), variables(rank));
+            match other.step(line) {
                 Ok(false) => waiting.push(other),
                 Ok(true) => {
-                    let line = line(launch, folder.as_os_str(), variables(other.rank));
-                    let told = line.and_then(|line| other.tell(&line));
-                    told.map_err(|source| unreachable(other.rank, &other.host, source.to_string()))?;
-                    tracing::debug!(rank = other.rank, host = other.host, "rank started");
-                    let rank = other.rank;
+                    tracing::debug!(rank, host = other.host, "rank started");
                     ready[rank] = Some(other);
                 }
-                Err(why) => return Err(unreachable(other.rank, &other.host, why)),
+                Err(why) => return Err(unreachable(rank, &other.host, why)),
             }
         }
     }
@@ -103,12 +108,14 @@ fn unreachable(rank: Rank, host: &str, why: String) -> LaunchError {
     LaunchError::Host { rank, host: host.to_owned(), why }
 }
 
-/// A rank whose host has not said that it is there. Killed when it is dropped.
+/// A rank that has not been told all on its host. Killed when it is dropped.
 struct Waiting {
     rank: Rank,
     host: String,
     child: Option<Child>,
     received: Vec<u8>,
+    /// What it is still to be told, once its host has said that it is there.
+    unsent: Option<Vec<u8>>,
     until: Instant,
 }
 
@@ -132,15 +139,28 @@ impl Waiting {
             io::Error::new(source.kind(), format!("cannot start {program}: {source}"))
         })?;
         let (host, until) = (host.to_owned(), Instant::now() + READY_WITHIN);
-        Ok(Waiting { rank, host, child: Some(child), received: Vec::new(), until })
+        Ok(Waiting { rank, host, child: Some(child), received: Vec::new(), unsent: None, until })
     }
 
     fn child(&self) -> &Child {
         self.child.as_ref().expect("it is there until it is taken")
     }
 
-    /// Reads what is there; whether the other side is.
-    fn step(&mut self) -> Result<bool, String> {
+    /// Reads what is there, and tells the line once the other side is; whether all of it has been told.
+    fn step(&mut self, line: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<bool, String> {
+        if self.unsent.is_none() && self.is_there()? {
+            self.unsent = Some(line().map_err(|error| error.to_string())?);
+        }
+        if self.unsent.is_some() && self.tell().map_err(|error| error.to_string())? {
+            return Ok(true);
+        }
+        if Instant::now() >= self.until {
+            return Err(format!("no answer within {} seconds{}", READY_WITHIN.as_secs(), self.complaint()));
+        }
+        Ok(false)
+    }
+
+    fn is_there(&mut self) -> Result<bool, String> {
         let stdout = self.child.as_mut().and_then(|child| child.stdout.as_mut()).ok_or("no pipe")?;
         if readable(stdout) {
             let mut chunk = [0; 4096];
@@ -158,39 +178,37 @@ impl Waiting {
         if self.received.len() > MOST_CHATTER {
             return Err("it prints without end when one logs in".into());
         }
-        if Instant::now() >= self.until {
-            return Err(format!("no answer within {} seconds{}", READY_WITHIN.as_secs(), self.complaint()));
-        }
         Ok(false)
     }
 
-    fn tell(&mut self, line: &[u8]) -> io::Result<()> {
-        let control = self.child.as_mut().and_then(|child| child.stdin.as_mut());
-        let control = control.ok_or_else(|| io::Error::other("no pipe"))?;
+    /// Tells as much as goes without waiting; whether that was all.
+    fn tell(&mut self) -> io::Result<bool> {
+        let (control, unsent) = (self.child.as_mut().and_then(|child| child.stdin.as_mut()), self.unsent.as_mut());
+        let (control, unsent) = control.zip(unsent).ok_or_else(|| io::Error::other("no pipe"))?;
         rustix::io::ioctl_fionbio(&*control, true)?;
-        let mut left = line;
-        while !left.is_empty() {
-            match control.write(left) {
-                Ok(written) => left = &left[written..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let time = self.until.saturating_duration_since(Instant::now());
-                    if time.is_zero() {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                    let time = Timespec::try_from(time.min(Duration::from_secs(1))).ok();
-                    let _ = poll(&mut [PollFd::new(&*control, PollFlags::OUT)], time.as_ref());
-                }
+        while !unsent.is_empty() {
+            match control.write(unsent) {
+                Ok(written) => drop(unsent.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Why it ended.
+    /// Why it ended; or that it has not, although it says no more.
     fn last_words(&mut self) -> String {
-        let status = self.child.as_mut().and_then(|child| child.wait().ok());
-        let status = status.map_or(String::new(), |status| status.to_string());
+        let until = Instant::now() + END_WITHIN;
+        let status = loop {
+            let status = self.child.as_mut().map(Child::try_wait);
+            match status {
+                Some(Ok(None)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+                Some(Ok(Some(status))) => break status.to_string(),
+                // Killed when this is dropped.
+                _ => break "it closed its stdout and does not end".to_owned(),
+            }
+        };
         format!("it cannot be reached ({status}){}", self.complaint())
     }
 
@@ -222,19 +240,24 @@ fn readable(pipe: &impl AsFd) -> bool {
     poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Until something is to be read, or a while has passed; a signal that asks for the end, if one came.
-fn sleep(waiting: &[Waiting], signals: &mut Option<&mut Signals>) -> Option<i32> {
+/// Until something is to be read or can be told, or a while has passed; a signal that asks for the end, if one came.
+fn sleep(waiting: &[Waiting], signals: &mut Option<&mut Signals>, deadline: Option<Instant>) -> Option<i32> {
     let mut fds: Vec<PollFd<'_>> = Vec::new();
-    fds.extend(waiting.iter().filter_map(|other| Some(PollFd::new(other.child().stdout.as_ref()?, PollFlags::IN))));
+    fds.extend(waiting.iter().filter_map(|other| match &other.unsent {
+        None => Some(PollFd::new(other.child().stdout.as_ref()?, PollFlags::IN)),
+        Some(_) => Some(PollFd::new(other.child().stdin.as_ref()?, PollFlags::OUT)),
+    }));
     fds.extend(signals.iter().map(|signals| PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)));
-    let _ = poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
+    let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+    let _ = poll(&mut fds, Timespec::try_from(left.min(Duration::from_secs(1))).ok().as_ref());
     drop(fds);
     signals.as_mut().and_then(|signals| signals.pending().next())
 }
 
 /// What the other side is to do, in one line.
 fn line(launch: &Launch, folder: &OsStr, variables: Vec<(&'static str, String)>) -> io::Result<Vec<u8>> {
-    let mut line = Vec::from(b"nl=$(printf '\\nx'); nl=${nl%x}; cd ".as_slice());
+    // By the host's own PATH, which the rank's need not hold.
+    let mut line = Vec::from(b"t=$(command -v setsid || echo setsid); nl=$(printf '\\nx'); nl=${nl%x}; cd ".as_slice());
     quote(&mut line, folder);
     line.extend_from_slice(b" || exit 126; unset TRANSOM_SHM; export");
     let ours = |name: &str| {
@@ -255,7 +278,8 @@ fn line(launch: &Launch, folder: &OsStr, variables: Vec<(&'static str, String)>)
         quote(&mut line, &value);
     }
     // What is here by PATH is there too, if the hosts are alike.
-    if let Some(path) = std::env::var_os("PATH") {
+    let given = launch.env.iter().any(|(name, _)| name == "PATH");
+    if let Some(path) = std::env::var_os("PATH").filter(|_| !given) {
         line.extend_from_slice(b" PATH=\"$PATH\":");
         quote(&mut line, &path);
     }
@@ -270,7 +294,7 @@ fn line(launch: &Launch, folder: &OsStr, variables: Vec<(&'static str, String)>)
     }
     // The rank in a session of its own; beside it who listens for signals, and for the end.
     line.extend_from_slice(
-        b"; exec 3<&0 </dev/null; setsid \"$@\" 3<&- & p=$!; \
+        b"; exec 3<&0 </dev/null; \"$t\" \"$@\" 3<&- & p=$!; \
           k() { kill -\"$1\" -\"$p\" || kill -\"$1\" \"$p\"; }; \
           (while IFS= read -r s; do k \"$s\"; done; k KILL) <&3 >/dev/null 2>&1 & w=$!; exec 3<&- 2>/dev/null; \
           wait \"$p\"; e=$?; kill -KILL \"$w\"; kill -KILL -\"$p\"; exit \"$e\"\n",

@@ -34,6 +34,8 @@ pub(crate) struct Hub {
 enum Order {
     /// The rank's process has ended; well or not.
     Ended(Rank, bool),
+    /// Who has not joined by then does not come any more.
+    AllBy(Instant),
     /// All who have not left may be left alone.
     Stop,
 }
@@ -50,8 +52,17 @@ impl Hub {
         let (orders, received) = channel();
         let ranks = (0..size).map(|_| Place::default()).collect();
         let groups = HashMap::from([(ALL, Group::new((0..size).collect()))]);
-        let mut star =
-            Star { secret, listener, woken, orders: received, strangers: Vec::new(), ranks, groups, rest: None };
+        let mut star = Star {
+            secret,
+            listener,
+            woken,
+            orders: received,
+            strangers: Vec::new(),
+            ranks,
+            groups,
+            rest: None,
+            all_by: None,
+        };
         let run = move || {
             if let Err(error) = star.run() {
                 tracing::error!(%error, "the hub of the job cannot go on");
@@ -69,6 +80,11 @@ impl Hub {
     /// ever joining.
     pub fn ended(&self, rank: Rank, well: bool) {
         self.order(Order::Ended(rank, well));
+    }
+
+    /// Ranks that have not joined by then have died; for a hub that nobody tells of a process's end.
+    pub fn all_by(&self, until: Instant) {
+        self.order(Order::AllBy(until));
     }
 
     /// Waits until all ranks are gone.
@@ -105,6 +121,8 @@ struct Star {
     groups: HashMap<u64, Group>,
     /// No more is accepted until then.
     rest: Option<Instant>,
+    /// Who has not joined by then has died.
+    all_by: Option<Instant>,
 }
 
 /// A connection that has not proved itself.
@@ -197,10 +215,15 @@ impl Star {
             while let Ok(order) = self.orders.try_recv() {
                 match order {
                     Order::Stop => return Ok(()),
+                    Order::AllBy(until) => self.all_by = Some(until),
                     Order::Ended(rank, well) => self.ended(rank, well),
                 }
             }
             let now = Instant::now();
+            if self.all_by.is_some_and(|until| until <= now) {
+                self.all_by = None;
+                (0..self.ranks.len()).for_each(|rank| self.ended(rank, false));
+            }
             self.strangers.retain(|stranger| stranger.until > now);
         }
         Ok(())
@@ -222,7 +245,7 @@ impl Star {
                 watched.push((Event::Rank(rank), PollFd::new(&member.stream, PollFlags::IN | out)));
             }
         }
-        let next = self.strangers.iter().map(|stranger| stranger.until).chain(self.rest).min();
+        let next = self.strangers.iter().map(|stranger| stranger.until).chain(self.rest).chain(self.all_by).min();
         let left = next.and_then(|next| Timespec::try_from(next.saturating_duration_since(now)).ok());
         let (events, mut fds): (Vec<_>, Vec<_>) = watched.into_iter().unzip();
         match poll(&mut fds, left.as_ref()) {

@@ -26,6 +26,8 @@ use wire::Seal;
 const LONGEST: u64 = 1 << 24;
 /// How long reaching the hub may take.
 const REACH_WITHIN: Duration = Duration::from_secs(60);
+/// How long after rank 0, where it holds the hub, the last may join. All know the way before the first takes it.
+const JOIN_WITHIN: Duration = REACH_WITHIN.saturating_mul(2);
 /// How long leaving waits for the hub to have heard of it.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
@@ -150,7 +152,9 @@ impl Tcp {
         let listener = connection.clone();
         let listen = move || listener.listen(size, reading, from_hub);
         std::thread::Builder::new().name("transom exchange".into()).spawn(listen).map_err(failed)?;
-        let hub = Mutex::new(if let HubOf::Rank0(hub) = hub { hub } else { None });
+        let hub = if let HubOf::Rank0(hub) = hub { hub } else { None };
+        hub.iter().for_each(|hub| hub.all_by(Instant::now() + JOIN_WITHIN));
+        let hub = Mutex::new(hub);
         Ok(Self::of(group, Arc::new(Line { connection, hub })))
     }
 

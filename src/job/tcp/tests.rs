@@ -181,6 +181,29 @@ fn rank_0_with_the_hub_stays_until_all_have_left() {
 }
 
 #[test]
+fn rank_0_with_the_hub_gives_up_who_never_comes() {
+    let job = || {
+        let Job { hub, secret, size } = Job::start(3);
+        let address = ([127, 0, 0, 1], hub.port()).into();
+        let zero = Tcp::join(0, size, &[address], &secret, HubOf::Rank0(Some(hub))).unwrap();
+        (zero, Tcp::join(1, size, &[address], &secret, HubOf::Rank0(None)).unwrap())
+    };
+    let all_by = |zero: &Tcp, until| zero.0.line.hub.lock().unwrap().as_ref().unwrap().all_by(until);
+    // While they wait,
+    let (zero, one) = job();
+    let hub = zero.clone();
+    let waiting = std::thread::spawn(move || on_all(vec![zero, one], |rank| rank.barrier()));
+    all_by(&hub, Instant::now());
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    // and when they leave before.
+    let (zero, one) = job();
+    all_by(&zero, Instant::now() + Duration::from_millis(200));
+    within(move || drop((one, zero)));
+}
+
+#[test]
 fn the_end_of_the_hub_is_an_error() {
     let job = Job::start(2);
     let ranks = job.all();
@@ -434,6 +457,20 @@ fn what_the_hub_says_is_checked() {
     for wrong in [vec![], part(0, b""), part(3, b"ab"), [part(0, b""), part(0, b"x")].concat(), part(u64::MAX, b"")] {
         assert!(matches!(parts(&wrong, 2), Err(FabricError::Corrupt { .. })), "{wrong:?}");
     }
+}
+
+#[test]
+fn one_who_answers_little_by_little_is_given_up() {
+    let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = slow.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = slow.accept().unwrap();
+        while stream.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    within(move || assert!(greet(&address, 0, 1, &Secret::fresh().unwrap()).is_err()));
+    within(|| answering.join().unwrap());
 }
 
 #[test]

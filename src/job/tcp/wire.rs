@@ -15,7 +15,7 @@ use rustix::net::sockopt;
 use sha2::Sha256;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
 /// Bytes of a nonce, a secret, and an HMAC.
@@ -26,7 +26,7 @@ pub(super) const PROOF: usize = LONG;
 const VERSION: [u8; 8] = *b"transom\x01";
 const HEADER: usize = 9;
 
-/// How long the hub may take to answer at one address.
+/// How long the hub may take to be reached at one address, and to say all that comes before the first frame.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// When a host without a sign of life is given up.
@@ -61,11 +61,11 @@ pub(super) fn greet(
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut stream = TcpStream::connect_timeout(address, CONNECT_WITHIN)?;
     prepare(&stream)?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    let until = Instant::now() + ANSWER_WITHIN;
     let hello = hello(rank as u32, size as u32, &random()?);
     stream.write_all(&hello)?;
     let mut challenge = [0; CHALLENGE];
-    stream.read_exact(&mut challenge)?;
+    read_by(&mut stream, &mut challenge, until)?;
     let (nonce, proof) = challenge.split_at(LONG);
     let handshake = Handshake::new(secret, &hello, nonce);
     if !handshake.is_hub(proof) {
@@ -74,7 +74,7 @@ pub(super) fn greet(
     stream.write_all(&handshake.rank_proof())?;
     let [to_hub, mut from_hub] = handshake.seals();
     let mut received = vec![0; from_hub.len_of_empty()];
-    stream.read_exact(&mut received)?;
+    read_by(&mut stream, &mut received, until)?;
     match from_hub.open(&mut received, 0) {
         Ok(Some((WELCOME, _))) => {}
         Ok(Some((REFUSED, _))) => return Err(io::ErrorKind::AlreadyExists.into()),
@@ -83,6 +83,24 @@ pub(super) fn greet(
     }
     stream.set_read_timeout(None)?;
     Ok((stream, [to_hub, from_hub]))
+}
+
+/// Fills it, also from one who sends little by little, or fails when the time is up.
+fn read_by(stream: &mut TcpStream, mut into: &mut [u8], until: Instant) -> io::Result<()> {
+    while !into.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(into) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => into = &mut into[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Small messages at once, and an end to connections to hosts that vanished.
