@@ -104,8 +104,11 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
             for i in group.clone() {
                 let (above, row) = grid[(i - 1) * width..(i + 1) * width].split_at_mut(width);
                 // The first column of all is given.
-                for j in if me == 0 { 2 } else { 1 }..width {
-                    row[j] = row[j - 1] + above[j] - above[j - 1];
+                let first = if me == 0 { 2 } else { 1 };
+                let mut left = row[first - 1];
+                for (x, above) in row[first..].iter_mut().zip(above[first - 1..].windows(2)) {
+                    left = left + above[1] - above[0];
+                    *x = left;
                 }
             }
             if me + 1 < ranks {

@@ -356,31 +356,48 @@ impl<const C: u32> Seat<C> {
         target: Rank,
         before: u32,
     ) -> Result<(), W> {
-        let me = words.rank();
-        let mut seen = Word::<C>(self.seen);
+        let seen = Word::<C>(self.seen);
         // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
-        let mut next = words.wait(places.node(me, target, NEXT).word, Awaited::Anyone, |_| true)?;
-        while next == 0 && seen.tail() == Some(me) {
+        let told = words.wait(places.node(words.rank(), target, NEXT).word, Awaited::Anyone, |_| true)?;
+        if told == 0 {
             let new = seen.without_exclusive();
             let found = words.cas(places.home(target), seen.0, new.0)?;
-            if found == seen.0 {
-                if seen.arrived() > 0 {
-                    Self::admit(words, places, target, seen.arrived(), Grant::Open)?;
-                }
+            if found == seen.0 && seen.arrived() == 0 {
                 return self.gone(words, places, target, before, new);
             }
-            seen = Word(found);
+            return self.finish_before_others(words, places, target, before, Word(found));
         }
-        let guess = next != 0;
-        if !guess {
-            next = words.wait(places.node(me, target, NEXT).word, Awaited::Anyone, |next| next != 0)?;
-        }
-        let next = Self::hand_over(words, places, target, next)?;
-        if guess {
-            // A guess: where ranks take turns, the one that this one followed has asked again by now.
-            seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
-        }
+        let next = Self::hand_over(words, places, target, told)?;
+        // A guess: where ranks take turns, the one that this one followed has asked again by now.
+        let seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
         self.gone(words, places, target, before, seen)
+    }
+
+    /// After the first compare-and-swap of the word found `found`: it took, or somebody has asked since.
+    #[cold]
+    fn finish_before_others<W: Words>(
+        &mut self,
+        words: &W,
+        places: Places,
+        target: Rank,
+        before: u32,
+        found: Word<C>,
+    ) -> Result<(), W> {
+        let me = words.rank();
+        let (mut seen, mut found) = (Word::<C>(self.seen), found);
+        while found != seen {
+            seen = found;
+            if seen.tail() != Some(me) {
+                let told = words.wait(places.node(me, target, NEXT).word, Awaited::Anyone, |next| next != 0)?;
+                Self::hand_over(words, places, target, told)?;
+                return self.gone(words, places, target, before, seen);
+            }
+            found = Word(words.cas(places.home(target), seen.0, seen.without_exclusive().0)?);
+        }
+        if seen.arrived() > 0 {
+            Self::admit(words, places, target, seen.arrived(), Grant::Open)?;
+        }
+        self.gone(words, places, target, before, seen.without_exclusive())
     }
 
     /// Clears what this rank was told, now that the next has been.

@@ -85,8 +85,11 @@ impl<'e, 'w> Part<'e, 'w> {
             }
             let (above, row) = self.grid[(i - 1) * width..(i + 1) * width].split_at_mut(width);
             // The first column of all is given.
-            for j in if self.rank == 0 { 2 } else { 1 }..width {
-                row[j] = row[j - 1] + above[j] - above[j - 1];
+            let first_mine = if self.rank == 0 { 2 } else { 1 };
+            let mut left = row[first_mine - 1];
+            for (x, above) in row[first_mine..].iter_mut().zip(above[first_mine - 1..].windows(2)) {
+                left = left + above[1] - above[0];
+                *x = left;
             }
             if !last {
                 next.put_signal(i, &[row[width - 1]], 0, 1)?;
