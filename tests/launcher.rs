@@ -367,7 +367,9 @@ fn the_table_has_every_variable() {
                 folders.push(entry);
             } else if let Ok(text) = std::fs::read_to_string(&entry) {
                 let words = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
-                found.extend(words.filter(|word| word.len() > "TRANSOM_".len()).map(str::to_owned));
+                found.extend(
+                    words.filter(|word| word.len() > "TRANSOM_".len() && !word.ends_with('_')).map(str::to_owned),
+                );
             }
         }
     }
