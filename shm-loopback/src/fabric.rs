@@ -92,6 +92,7 @@ impl Loopback {
     pub fn threads(ranks: usize) -> Result<Vec<Self>, FabricError> {
         let memory = Arc::new(Memory::heap(Control::bytes(ranks)?, fresh_tag())?);
         let control = Arc::new(Control::create(memory, ranks));
+        control.set_patience(Patience::new(ranks, cores::usable()));
         let blocks = Arc::new(Blocks::default());
         (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false)).collect()
     }
