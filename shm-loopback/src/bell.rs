@@ -16,7 +16,7 @@ use transom_windows::FabricError;
 const ROUND: Duration = Duration::from_millis(100);
 
 /// How long to stay awake before sleeping.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
     /// Looks at the words, with a pause each, before anything else.
     pub spins: u32,

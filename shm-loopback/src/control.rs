@@ -91,10 +91,10 @@ impl Control {
         }
     }
 
-    /// How the ranks of this job wait.
+    /// How the ranks of this job wait; until they have told each other their cores, as if all had those of this one.
     #[inline]
     pub fn patience(&self) -> Patience {
-        *self.patience.get_or_init(|| Patience::new(self.ranks(), cores::usable()))
+        self.patience.get().copied().unwrap_or_else(|| Patience::new(self.ranks(), cores::usable()))
     }
 
     pub fn set_patience(&self, patience: Patience) {
@@ -348,4 +348,21 @@ fn corrupt(why: String) -> FabricError {
 
 fn misuse(why: String) -> FabricError {
     FabricError::Misuse { why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks meet before they know each other's cores, and that must not settle how they wait.
+    #[test]
+    fn who_has_waited_before_waits_as_is_found_later() {
+        let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();
+        let control = Control::create(Arc::new(memory), 1);
+        let before = control.patience();
+        let found = Patience::new(2, 1);
+        assert_ne!(found, before, "who shares a core waits otherwise");
+        control.set_patience(found);
+        assert_eq!(control.patience(), found);
+    }
 }
