@@ -415,8 +415,9 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         let mut window: Window<u64> = world.allocate(5000).unwrap();
         window.fence().unwrap();
         if world.rank() == VICTIM {
-            // Amid the others' puts.
-            while window.local().get(4999).unwrap() == 0 {}
+            // Amid the puts of both others: each puts a half, so none has still to lock when this one dies.
+            let half_came = |last| window.local().get(last).unwrap() != 0;
+            while !half_came(2499) || !half_came(4999) {}
             std::process::abort();
         }
         let fails_in_time = |call: &dyn Fn() -> Result<(), transom::Error>| {
@@ -426,9 +427,10 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
             assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
         };
         let epoch = window.lock_shared(VICTIM).unwrap();
+        let half = world.rank() / 2 * 2500;
         fails_in_time(&|| {
             loop {
-                epoch.put(0, &[1; 5000])?;
+                epoch.put(half, &[1; 2500])?;
             }
         });
         fails_in_time(&|| epoch.get_one(0).map(drop));
