@@ -39,6 +39,13 @@ const CALLS: &[(&str, Call)] = &[
     ("lock exclusive + unlock", |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
     ("lock shared + unlock", |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
     ("lock_all + unlock, 1 rank", |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
+    ("post, start, complete, wait", |window, times| {
+        (0..times).try_for_each(|_| {
+            window.post(&[0])?;
+            window.start(&[0])?.complete()?;
+            window.wait()
+        })
+    }),
     ("fence, 1 rank", |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
 ];
 

@@ -2,6 +2,7 @@
 
 use crate::primitive::{Condvar, Mutex, MutexGuard, ThreadId, current};
 use crate::seat::{Hold, Settled};
+use crate::word::Grant;
 use crate::{Ahead, Error, Places, Rank, Seat, Word, Words};
 use std::ops::Range;
 
@@ -45,16 +46,18 @@ pub enum Mode {
 /// }));
 /// net.run_random(7).unwrap();
 /// ```
-pub struct PassiveLock<W, const C: u32 = 16> {
+pub struct PassiveLock<W: Words, const C: u32 = 16> {
     words: W,
     places: Places,
-    slots: Box<[Slot<C>]>,
+    slots: Box<[Slot<W::Pending, C>]>,
 }
 
 /// The seat at one target's lock, and the threads of this rank that queue for it.
-struct Slot<const C: u32> {
+struct Slot<P, const C: u32> {
     state: Mutex<State<C>>,
     freed: Condvar,
+    /// An atomic of a call on all locks that is under way to this one, and for a release how it was held.
+    under_way: Option<(Grant, P)>,
 }
 
 struct State<const C: u32> {
@@ -65,7 +68,12 @@ struct State<const C: u32> {
     busy: bool,
 }
 
-impl<const C: u32> Slot<C> {
+impl<P, const C: u32> Slot<P, C> {
+    #[inline(always)]
+    fn seat(&mut self) -> &mut Seat<C> {
+        &mut self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).seat
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -87,7 +95,8 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
 
     /// For a model, which keeps the seats in its states.
     pub(crate) fn with_seats(words: W, base: usize, seats: impl Iterator<Item = Seat<C>>) -> Self {
-        let slot = |seat| Slot { state: Mutex::new(State { seat, owner: None, busy: false }), freed: Condvar::new() };
+        let state = |seat| Mutex::new(State { seat, owner: None, busy: false });
+        let slot = |seat| Slot { state: state(seat), freed: Condvar::new(), under_way: None };
         let places = Places::new(base, words.ranks());
         PassiveLock { words, places, slots: seats.map(slot).collect() }
     }
@@ -165,9 +174,9 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// As [`acquire`](Self::acquire); one that is held or broken already leaves all others untouched. What the call took before it
     /// failed it lets go again.
     pub fn acquire_all_mut(&mut self) -> Result<bool, Error<W::Error>> {
-        for target in 0..self.slots.len() {
+        for (target, slot) in self.slots.iter_mut().enumerate() {
             // Before the first request: none may be left under way.
-            match self.seat(target) {
+            match slot.seat() {
                 seat if seat.is_held() => return Err(Error::AlreadyLocked { target }),
                 seat if seat.is_broken() => return Err(Error::Broken { target }),
                 _ => {}
@@ -200,32 +209,35 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     }
 
     /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more, and whether it waited.
+    #[inline(always)]
     fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), Error<W::Error>> {
-        let targets = first..self.slots.len();
+        let (words, places) = (&self.words, self.places);
+        for (slot, target) in self.slots[first..].iter_mut().zip(first..) {
+            slot.under_way = Some((Grant::Open, slot.seat().start_shared(words, places, target)?));
+        }
         let mut waiting = Vec::new();
-        with_room(targets.len(), |room| {
-            for (target, pending) in targets.clone().zip(room.iter_mut()) {
-                let (words, places, seat) = self.parts(target)?;
-                *pending = Some(seat.start_shared(words, places, target)?);
+        for (slot, target) in self.slots[first..].iter_mut().zip(first..) {
+            let Some((_, pending)) = slot.under_way.take() else { continue };
+            let settled = slot.seat().settle_shared(words, places, target, pending)?;
+            if let Settled::Waiting(_) = settled {
+                waiting.push((target, settled));
             }
-            for (target, pending) in targets.clone().zip(room.iter_mut().filter_map(Option::take)) {
-                let (words, places, seat) = self.parts(target)?;
-                let settled = seat.settle_shared(words, places, target, pending)?;
-                if let Settled::Waiting(_) = settled {
-                    waiting.push((target, settled));
-                }
-            }
-            Ok(())
-        })?;
-        // From the highest down: what it has a place at meanwhile lies below.
-        let (mut end, waited) = (targets.end, !waiting.is_empty());
+        }
+        if waiting.is_empty() { Ok((self.slots.len(), false)) } else { Ok((self.await_highest_first(waiting)?, true)) }
+    }
+
+    /// Up to where this rank holds all locks, when those of `waiting` were granted. From the highest down: what it has a
+    /// place at meanwhile lies below.
+    #[cold]
+    fn await_highest_first(&mut self, mut waiting: Vec<(Rank, Settled)>) -> Result<Rank, Error<W::Error>> {
+        let mut end = self.slots.len();
         while let Some((target, settled)) = waiting.pop() {
             self.release_range(target + 1..end)?;
             end = target + 1;
             let (words, places, seat) = self.parts(target)?;
             seat.await_shared(words, places, target, settled)?;
         }
-        Ok((end, waited))
+        Ok(end)
     }
 
     /// Lets go of the locks of all ranks, all requests in flight at once.
@@ -239,25 +251,22 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
         self.release_range(0..self.slots.len())
     }
 
+    #[inline(always)]
     fn release_range(&mut self, targets: Range<Rank>) -> Result<(), Error<W::Error>> {
-        with_room(targets.len(), |room| {
-            for (target, pending) in targets.clone().zip(room.iter_mut()) {
-                let (words, places, seat) = self.parts(target)?;
-                match seat.leave(target)? {
-                    Hold::Shared(grant) => {
-                        *pending = Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?));
-                    }
-                    Hold::Exclusive(before) => seat.finish_exclusive(words, places, target, before)?,
+        let (words, places) = (&self.words, self.places);
+        for (slot, target) in self.slots[targets.clone()].iter_mut().zip(targets.start..) {
+            match slot.seat().leave(target)? {
+                Hold::Shared(grant) => {
+                    slot.under_way = Some((grant, Seat::<C>::start_leaving(words, places, target, grant)?));
                 }
+                Hold::Exclusive(before) => slot.seat().finish_exclusive(words, places, target, before)?,
             }
-            for (target, pending) in targets.zip(room) {
-                if let Some((grant, pending)) = pending.take() {
-                    let (words, places, seat) = self.parts(target)?;
-                    seat.finish_leaving(words, places, target, grant, pending)?;
-                }
-            }
-            Ok(())
-        })
+        }
+        for (slot, target) in self.slots[targets.clone()].iter_mut().zip(targets.start..) {
+            let Some((grant, pending)) = slot.under_way.take() else { continue };
+            slot.seat().finish_leaving(words, places, target, grant, pending)?;
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -266,12 +275,11 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
         let Some(slot) = self.slots.get_mut(target) else {
             return Err(Error::NoSuchRank { rank: target, ranks });
         };
-        let state = slot.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Ok((&self.words, self.places, &mut state.seat))
+        Ok((&self.words, self.places, slot.seat()))
     }
 
     pub(crate) fn seat(&mut self, target: Rank) -> &Seat<C> {
-        &self.slots[target].state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).seat
+        self.slots[target].seat()
     }
 
     /// The seat, once no other thread of this rank uses it.
@@ -299,15 +307,5 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
             state.owner = None;
             slot.freed.notify_one();
         }
-    }
-}
-
-/// Room for what is under way to each of some ranks; without an allocation if they are few.
-#[inline(always)]
-fn with_room<T, E>(ranks: usize, body: impl FnOnce(&mut [Option<T>]) -> Result<(), Error<E>>) -> Result<(), Error<E>> {
-    const FEW: usize = 8;
-    match ranks {
-        0..=FEW => body(&mut [const { None }; FEW][..ranks]),
-        _ => body(&mut Vec::from_iter(std::iter::repeat_with(|| None).take(ranks))),
     }
 }

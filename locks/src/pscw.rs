@@ -31,10 +31,34 @@ pub struct Pscw {
     base: usize,
     ranks: usize,
     peers: Box<[Counts]>,
-    /// The open exposure epoch: its origins.
-    exposed: Option<Vec<Rank>>,
-    /// The open access epoch: its targets.
-    accessed: Option<Vec<Rank>>,
+    /// The exposure epoch, and its origins.
+    exposed: Group,
+    /// The access epoch, and its targets.
+    accessed: Group,
+}
+
+/// The ranks that an epoch named, if it is open. The room for them stays from one epoch to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Group {
+    open: bool,
+    ranks: Vec<Rank>,
+}
+
+impl Group {
+    fn get(&self) -> Option<&[Rank]> {
+        self.open.then_some(&self.ranks)
+    }
+
+    fn open(&mut self, ranks: &[Rank]) {
+        self.ranks.clear();
+        self.ranks.extend_from_slice(ranks);
+        self.open = true;
+    }
+
+    fn close(&mut self) {
+        self.ranks.clear();
+        self.open = false;
+    }
 }
 
 /// What passed between this rank and one other.
@@ -44,6 +68,8 @@ struct Counts {
     posted: u64,
     /// Accesses that I started at it.
     started: u64,
+    /// It was named, in a group that is being checked.
+    named: bool,
 }
 
 impl Pscw {
@@ -54,17 +80,23 @@ impl Pscw {
 
     /// A handle for `ranks` ranks whose words begin at `base` and are 0 at the start.
     pub fn new(ranks: usize, base: usize) -> Self {
-        Pscw { base, ranks, peers: vec![Counts::default(); ranks].into(), exposed: None, accessed: None }
+        Pscw {
+            base,
+            ranks,
+            peers: vec![Counts::default(); ranks].into(),
+            exposed: Group::default(),
+            accessed: Group::default(),
+        }
     }
 
     /// The targets of the access epoch, if one is open.
     pub fn targets(&self) -> Option<&[Rank]> {
-        self.accessed.as_deref()
+        self.accessed.get()
     }
 
     /// The origins of the exposure epoch, if one is open.
     pub fn origins(&self) -> Option<&[Rank]> {
-        self.exposed.as_deref()
+        self.exposed.get()
     }
 
     /// Opens an exposure epoch: this rank's window may be accessed by `origins`. Does not wait.
@@ -77,7 +109,8 @@ impl Pscw {
             let word = self.exposed_by(words.rank());
             words.post(At { rank: origin, word }, self.peers[origin].posted + 1)?;
         }
-        self.post_unseen(origins)
+        self.posted_to(origins);
+        Ok(())
     }
 
     /// As [`post`](Self::post), but tells nobody: for those whose origins know that they may
@@ -87,13 +120,17 @@ impl Pscw {
     /// [`Error::Epoch`], [`Error::NoSuchRank`].
     pub fn post_unseen<E>(&mut self, origins: &[Rank]) -> Result<(), Error<E>> {
         self.may_post(origins)?;
-        origins.iter().for_each(|&origin| self.peers[origin].posted += 1);
-        self.exposed = Some(origins.to_vec());
+        self.posted_to(origins);
         Ok(())
     }
 
-    fn may_post<E>(&self, origins: &[Rank]) -> Result<(), Error<E>> {
-        if self.exposed.is_some() {
+    fn posted_to(&mut self, origins: &[Rank]) {
+        origins.iter().for_each(|&origin| self.peers[origin].posted += 1);
+        self.exposed.open(origins);
+    }
+
+    fn may_post<E>(&mut self, origins: &[Rank]) -> Result<(), Error<E>> {
+        if self.exposed.open {
             return Err(Error::Epoch("post: an exposure epoch is open; end it with wait or test first"));
         }
         self.check_group(origins)
@@ -110,7 +147,8 @@ impl Pscw {
             words.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
         }
         // Not before all have posted: a start that fails has started nothing.
-        self.start_unseen(targets)
+        self.started_at(targets);
+        Ok(())
     }
 
     /// As [`start`](Self::start), but does not look whether the targets have posted: the caller knows.
@@ -119,16 +157,20 @@ impl Pscw {
     /// [`Error::Epoch`], [`Error::NoSuchRank`].
     pub fn start_unseen<E>(&mut self, targets: &[Rank]) -> Result<(), Error<E>> {
         self.may_start(targets)?;
-        targets.iter().for_each(|&target| self.peers[target].started += 1);
-        self.accessed = Some(targets.to_vec());
+        self.started_at(targets);
         Ok(())
+    }
+
+    fn started_at(&mut self, targets: &[Rank]) {
+        targets.iter().for_each(|&target| self.peers[target].started += 1);
+        self.accessed.open(targets);
     }
 
     /// Whether a [`start`](Self::start) would not wait.
     ///
     /// # Errors
     /// As `start`.
-    pub fn posted<W: Words>(&self, words: &W, targets: &[Rank]) -> Result<bool, Error<W::Error>> {
+    pub fn posted<W: Words>(&mut self, words: &W, targets: &[Rank]) -> Result<bool, Error<W::Error>> {
         self.may_start(targets)?;
         for &target in targets {
             let posted = words.wait(self.exposed_by(target), Awaited::Anyone, |_| true)?;
@@ -139,8 +181,8 @@ impl Pscw {
         Ok(true)
     }
 
-    fn may_start<E>(&self, targets: &[Rank]) -> Result<(), Error<E>> {
-        if self.accessed.is_some() {
+    fn may_start<E>(&mut self, targets: &[Rank]) -> Result<(), Error<E>> {
+        if self.accessed.open {
             return Err(Error::Epoch("start: an access epoch is open; end it with complete first"));
         }
         self.check_group(targets)
@@ -151,12 +193,12 @@ impl Pscw {
     /// # Errors
     /// [`Error::Epoch`] if none is open; [`Error::Words`].
     pub fn complete<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
-        let targets = self.accessed.take().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
-        for target in targets {
-            let word = self.completed_by(words.rank());
-            words.post(At { rank: target, word }, self.peers[target].started)?;
-        }
-        Ok(())
+        let targets = self.accessed.get().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
+        let word = self.completed_by(words.rank());
+        let mut tell = |&target: &Rank| words.post(At { rank: target, word }, self.peers[target].started);
+        let told = targets.iter().try_for_each(&mut tell);
+        self.accessed.close();
+        Ok(told?)
     }
 
     /// Ends the exposure epoch, once every origin has completed.
@@ -164,12 +206,12 @@ impl Pscw {
     /// # Errors
     /// [`Error::Epoch`] if none is open; [`Error::Words`].
     pub fn wait<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
-        let origins = self.exposed.as_ref().ok_or(Error::Epoch(NO_EXPOSURE))?;
+        let origins = self.exposed.get().ok_or(Error::Epoch(NO_EXPOSURE))?;
         for &origin in origins {
             let nth = self.peers[origin].posted;
             words.wait(self.completed_by(origin), Awaited::Rank(origin), |completed| completed >= nth)?;
         }
-        self.exposed = None;
+        self.exposed.close();
         Ok(())
     }
 
@@ -178,14 +220,14 @@ impl Pscw {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn test<W: Words>(&mut self, words: &W) -> Result<bool, Error<W::Error>> {
-        let origins = self.exposed.as_ref().ok_or(Error::Epoch(NO_EXPOSURE))?;
+        let origins = self.exposed.get().ok_or(Error::Epoch(NO_EXPOSURE))?;
         for &origin in origins {
             let completed = words.wait(self.completed_by(origin), Awaited::Anyone, |_| true)?;
             if completed < self.peers[origin].posted {
                 return Ok(false);
             }
         }
-        self.exposed = None;
+        self.exposed.close();
         Ok(true)
     }
 
@@ -197,15 +239,18 @@ impl Pscw {
         self.base + self.ranks + origin
     }
 
-    fn check_group<E>(&self, group: &[Rank]) -> Result<(), Error<E>> {
-        let mut named = vec![false; self.ranks];
+    fn check_group<E>(&mut self, group: &[Rank]) -> Result<(), Error<E>> {
+        let (ranks, peers) = (self.ranks, &mut self.peers);
+        let mut name = |rank| peers.get_mut(rank).map(|peer: &mut Counts| std::mem::replace(&mut peer.named, true));
+        let checked = group.iter().try_for_each(|&rank| match name(rank) {
+            Some(false) => Ok(()),
+            Some(true) => Err(Error::Epoch("a group names each rank once at most")),
+            None => Err(Error::NoSuchRank { rank, ranks }),
+        });
         for &rank in group {
-            Error::check_rank(rank, self.ranks)?;
-            if std::mem::replace(&mut named[rank], true) {
-                return Err(Error::Epoch("a group names each rank once at most"));
-            }
+            peers.get_mut(rank).into_iter().for_each(|peer| peer.named = false);
         }
-        Ok(())
+        checked
     }
 }
 

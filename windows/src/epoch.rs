@@ -142,7 +142,9 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     /// # Errors
     /// As [`LockEpoch::unlock`].
     pub fn unlock(mut self) -> Result<(), Error> {
-        self.held.release()
+        let released = self.held.release();
+        std::mem::forget(self); // as for `LockEpoch`
+        released
     }
 }
 
@@ -205,7 +207,10 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         let ordered = targets.iter().try_for_each(|&rank| self.core.order(rank));
         let completed = self.pscw.complete(&self.core.data);
         self.core.checks.synchronised(&self.core.data.tally);
-        ordered.and(completed.map_err(|source| self.core.sync_error("complete", source)))
+        match completed {
+            Ok(()) => ordered,
+            Err(source) => ordered.and(Err(self.core.sync_error("complete", source))),
+        }
     }
 }
 
@@ -289,23 +294,17 @@ impl<T: Pod, F: Fabric> Held<'_, T, F> {
                     Err(source) => ordered.and(Err(self.core.lock_error_at(target, source))),
                 }
             }
-            What::Nothing => Ok(()),
-            more => self.release_more(more),
-        }
-    }
-
-    #[inline(never)]
-    fn release_more(&mut self, what: What) -> Result<(), Error> {
-        match what {
             What::All => {
                 let ordered = self.core.order_all();
-                let released = self.lock.release_all_mut();
-                ordered.and(released.map_err(|source| self.core.lock_error(source)))
+                match self.lock.release_all_mut() {
+                    Ok(()) => ordered,
+                    Err(source) => ordered.and(Err(self.core.lock_error(source))),
+                }
             }
             // No verb follows by which others would see the rest.
             What::Asserted(target) => self.core.flush(target),
             What::AllAsserted => self.core.flush_all(),
-            What::One(_) | What::Nothing => Ok(()),
+            What::Nothing => Ok(()),
         }
     }
 }
