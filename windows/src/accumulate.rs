@@ -109,7 +109,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         let at = self.place(offset, operands.len())?;
         let outcome = match op {
             Op::NoOp => Ok(()),
-            _ if self.alone && size_of_val(operands) > 8 => self.change_alone(at, op, operands, |_, _| ()),
+            _ if self.alone && size_of_val(operands) > 8 => self.change_alone(at, op, operands, None),
             _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
         };
         outcome.map_err(|error| self.error(error, offset, operands.len()))
@@ -149,8 +149,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         }
         let at = self.place(offset, operands.len())?;
         if self.alone && op != Op::NoOp && size_of_val(operands) > 8 {
-            let keep = |index: usize, were: &[T]| results[index..][..were.len()].copy_from_slice(were);
-            let changed = self.change_alone(at, op, operands, keep);
+            let changed = self.change_alone(at, op, operands, Some(results));
             return changed.map_err(|error| self.error(error, offset, operands.len()));
         }
         let outcome = in_words(at, operands, |at, index, operands| {
@@ -178,24 +177,26 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     }
 
     /// Applies an operation to elements from byte `at` on while no other rank can, by reading and writing them piece by
-    /// piece; tells `were` the index of each piece and what its elements were.
+    /// piece; what they were goes to `results`, if there are such.
     fn change_alone(
         &self,
         at: usize,
         op: Op,
         operands: &[T],
-        mut were: impl FnMut(usize, &[T]),
+        mut results: Option<&mut [T]>,
     ) -> Result<(), FabricError> {
         let fabric = &self.core.data.fabric;
-        let mut piece = [0u64; PIECE / 8];
-        let piece: &mut [T] = bytemuck::cast_slice_mut(&mut piece);
-        for index in (0..operands.len()).step_by(piece.len()) {
-            let operands = &operands[index..operands.len().min(index + piece.len())];
-            let (at, piece) = (at + index * size_of::<T>(), &mut piece[..operands.len()]);
-            fabric.get(self.remote, at, bytemuck::cast_slice_mut(piece))?;
-            were(index, piece);
-            T::apply_all(op, piece, operands);
-            fabric.put(self.remote, at, bytemuck::cast_slice(piece))?;
+        let piece = (PIECE / size_of::<T>()).min(operands.len());
+        let (mut were, mut new) = (vec![T::zeroed(); piece], vec![T::zeroed(); piece]);
+        for (index, operands) in (0..).step_by(piece).zip(operands.chunks(piece)) {
+            let (at, new) = (at + index * size_of::<T>(), &mut new[..operands.len()]);
+            let were = match &mut results {
+                Some(results) => &mut results[index..][..operands.len()],
+                None => &mut were[..operands.len()],
+            };
+            fabric.get(self.remote, at, bytemuck::cast_slice_mut(were))?;
+            T::apply_all(op, were, operands, new);
+            fabric.put(self.remote, at, bytemuck::cast_slice(new))?;
         }
         Ok(())
     }

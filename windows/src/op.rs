@@ -82,19 +82,18 @@ pub trait Atomic: Pod + sealed::Sealed {
     /// The result of an operation; of one that the element does not support, the element as it was.
     fn apply(op: Op, element: Self, operand: Self) -> Self;
 
-    /// [`apply`](Self::apply) to each of some elements, with its operand.
-    fn apply_all(op: Op, elements: &mut [Self], operands: &[Self]) {
-        // A loop for each operation, which the compiler makes of vector instructions.
-        macro_rules! each {
-            ($($of:ident)*) => {
-                match op {
-                    $(Op::$of => elements.iter_mut().zip(operands).for_each(|(element, &operand)| {
-                        *element = Self::apply(Op::$of, *element, operand);
-                    }),)*
-                }
-            };
+    /// [`apply`](Self::apply) to each of some elements, with its operand; as many results.
+    fn apply_all(op: Op, elements: &[Self], operands: &[Self], results: &mut [Self]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            #[target_feature(enable = "avx2")]
+            fn wide<T: Atomic>(op: Op, elements: &[T], operands: &[T], results: &mut [T]) {
+                each(op, elements, operands, results);
+            }
+            // SAFETY: the processor has AVX2, as just asked.
+            return unsafe { wide(op, elements, operands, results) };
         }
-        each!(Sum Prod Min Max And Or Xor LogicalAnd LogicalOr LogicalXor Replace NoOp)
+        each(op, elements, operands, results);
     }
 
     /// Whether the operation means something on such an element.
@@ -103,6 +102,21 @@ pub trait Atomic: Pod + sealed::Sealed {
         use Op::*;
         Self::INTEGER || !matches!(op, And | Or | Xor | LogicalAnd | LogicalOr | LogicalXor)
     }
+}
+
+/// A loop for each operation, which the compiler makes of such vector instructions as its caller may use.
+#[inline(always)]
+fn each<T: Atomic>(op: Op, elements: &[T], operands: &[T], results: &mut [T]) {
+    macro_rules! each {
+        ($($of:ident)*) => {
+            match op {
+                $(Op::$of => results.iter_mut().zip(elements.iter().zip(operands)).for_each(|(result, (&element, &operand))| {
+                    *result = T::apply(Op::$of, element, operand);
+                }),)*
+            }
+        };
+    }
+    each!(Sum Prod Min Max And Or Xor LogicalAnd LogicalOr LogicalXor Replace NoOp)
 }
 
 mod sealed {

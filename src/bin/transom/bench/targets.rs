@@ -123,6 +123,7 @@ pub const COMPARISONS: &[Comparison] = &[
     Comparison { element: "f64", ratio: None, ..latency("accumulate", "flush", 8, 1.0) },
     latency("get_accumulate", "flush", 8, 10.0),
     latency("get_accumulate", "flush", 64 << 10, 4.0),
+    Comparison { ratio: None, ..latency("get_accumulate", "lock_exclusive", 64 << 10, 1.0) },
     bandwidth("put_bw", 4 << 10),
     bandwidth("put_bw", 64 << 10),
     bandwidth("put_bw", 1 << 20),
