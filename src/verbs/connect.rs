@@ -150,7 +150,7 @@ struct Datagrams {
 impl Endpoint {
     /// Collective: opens the device and tells all others where this rank is.
     pub fn new(job: &dyn Exchange, settings: Settings) -> Result<Self, VerbsError> {
-        let made = Self::prepare(&settings, job.size());
+        let made = Self::prepare(&settings, job.rank(), job.size());
         let mine = made.as_ref().map_or(Vec::new(), |(_, _, _, address)| address.to_bytes());
         let theirs = job.all_gather(&mine)?;
         let (device, engine, datagrams, _) = made?;
@@ -178,9 +178,13 @@ impl Endpoint {
         Ok(Endpoint { core, stop, thread: Some(thread) })
     }
 
-    fn prepare(settings: &Settings, ranks: usize) -> Result<(Arc<Device>, Engine, Datagrams, Address), VerbsError> {
+    fn prepare(
+        settings: &Settings,
+        me: Rank,
+        ranks: usize,
+    ) -> Result<(Arc<Device>, Engine, Datagrams, Address), VerbsError> {
         let device = Arc::new(Device::open(settings)?);
-        let engine = Engine::new(&device, settings, ranks)?;
+        let engine = Engine::new(&device, settings, me, ranks)?;
         let key = random() as u32 & 0x7fff_ffff;
         let datagrams = Datagrams::new(&device, ranks, key)?;
         let address = Address {

@@ -7,6 +7,7 @@ use ibverbs_sys::*;
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
 
 /// An open device with a protection domain. Closed when dropped, after all that was made of it.
 pub(super) struct Device {
@@ -23,6 +24,8 @@ pub(super) struct Device {
     pub mtu: ibv_mtu,
     pub limits: ibv_device_attr,
     pub post: Post,
+    /// Bytes registered with it now.
+    pub registered: AtomicUsize,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -109,6 +112,7 @@ impl Device {
             mtu,
             limits,
             post,
+            registered: AtomicUsize::new(0),
         })
     }
 

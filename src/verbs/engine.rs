@@ -5,8 +5,10 @@
 //! and most need not be signalled. What lends memory to the adapter is remembered with the number behind which it is free.
 
 use super::VerbsError;
+use super::counts::WorkRequests;
 use super::device::Device;
 use super::library;
+use super::member::Stop;
 use super::memory::{Buffer, Slot, Slots};
 use super::queue::{CompletionQueue, QueuePair};
 use super::settings::Settings;
@@ -102,6 +104,10 @@ pub(super) struct Engine {
     capacity: ibv_qp_cap,
     /// Queue pairs made so far.
     pub made: usize,
+    /// Posted so far.
+    pub to_others: WorkRequests,
+    pub to_itself: WorkRequests,
+    me: usize,
     device: Arc<Device>,
 }
 
@@ -125,7 +131,7 @@ pub(super) struct Place {
 pub(super) struct Full;
 
 impl Engine {
-    pub fn new(device: &Arc<Device>, settings: &Settings, ranks: usize) -> Result<Self, VerbsError> {
+    pub fn new(device: &Arc<Device>, settings: &Settings, me: usize, ranks: usize) -> Result<Self, VerbsError> {
         // Every request may complete with an error of its own: there is room for them all.
         let (most_completions, most_requests) =
             (device.limits.max_cqe.max(1) as u32, device.limits.max_qp_wr.max(4) as u32);
@@ -160,6 +166,9 @@ impl Engine {
                 max_inline_data: settings.inline,
             },
             made: 0,
+            to_others: WorkRequests::default(),
+            to_itself: WorkRequests::default(),
+            me,
             device: device.clone(),
         })
     }
@@ -226,16 +235,30 @@ impl Engine {
         of.posted - of.completed + 1 < depth
     }
 
-    /// Bytes that a write to that peer carries in its request.
-    pub fn inline(&self, peer: usize) -> usize {
-        self.peers[peer].queue.as_ref().map_or(0, |queue| queue.inline as usize)
+    /// Whether a verb to that peer can be posted at once, as far as others are concerned.
+    pub fn is_clear(&self, peer: usize, ordered: bool) -> bool {
+        let of = &self.peers[peer];
+        let behind = ordered && self.ordered.iter().any(|&before| before as usize != peer);
+        of.state == State::Ready && of.failure.is_none() && !behind
     }
 
-    /// Posts a write whose bytes travel in the request.
-    pub fn post_inline(&mut self, peer: usize, to: Place, bytes: &[u8]) -> Result<Result<u64, Full>, std::io::Error> {
-        // The adapter's driver only reads them, before this returns.
-        let piece = ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length: bytes.len() as u32, lkey: 0 };
-        self.post(peer, Verb::Write, to, piece, ibv_send_flags::IBV_SEND_INLINE, false)
+    /// Writes up to [`CHUNK`] bytes, which may be used again when this returns: they travel in the request or are copied.
+    pub fn write(&mut self, peer: usize, to: Place, bytes: &[u8]) -> Result<Result<u64, Full>, Stop> {
+        if bytes.len() <= self.peers[peer].queue.as_ref().map_or(0, |queue| queue.inline as usize) {
+            // The adapter's driver only reads them, before this returns.
+            let addr = bytes.as_ptr().expose_provenance() as u64;
+            let piece = ibv_sge { addr, length: bytes.len() as u32, lkey: 0 };
+            return Ok(self.post(peer, Verb::Write, to, piece, ibv_send_flags::IBV_SEND_INLINE, false)?);
+        }
+        let Some(slot) = self.chunks.take_free()? else { return Ok(Err(Full)) };
+        self.chunks.write(slot, bytes);
+        let piece = self.chunks.piece(slot, bytes.len());
+        let posted = self.post_signalled(peer, Verb::Write, to, piece);
+        match &posted {
+            Ok(Ok(number)) => self.lend(peer, *number, Lent::Chunk(slot)),
+            _ => self.chunks.give(slot),
+        }
+        Ok(posted?)
     }
 
     /// Posts a request that is signalled when it is complete.
@@ -284,7 +307,8 @@ impl Engine {
         }
         let of = &self.peers[peer];
         let depth = of.queue.as_ref().map_or(0, |queue| u64::from(queue.depth));
-        let signalled = signalled || of.posted - of.signalled >= (depth / 4).max(1);
+        // Where none is under way, somebody may soon wait for this one, and need not ask for another then.
+        let signalled = signalled || of.signalled <= of.completed || of.posted - of.signalled >= (depth / 4).max(1);
         self.post_into(peer, verb, to, piece, flags, signalled).map(Ok)
     }
 
@@ -336,6 +360,8 @@ impl Engine {
         // ticket, or travels inline.
         unsafe { library::post_send(queue.raw.as_ptr(), &mut request) }?;
         of.posted = number;
+        let work = if peer == self.me { &mut self.to_itself } else { &mut self.to_others };
+        work.count(verb, piece.length);
         if signalled {
             of.signalled = number;
         }

@@ -4,13 +4,17 @@
 use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::Endpoint;
+use super::counts::{QueuePairs, WorkRequests};
 use super::engine::{Lent, Place, Verb};
 use super::kept::{Kept, Ledger};
 use super::member::{Member, Way};
 use super::memory::{Buffer, Registered, Rights, Slot};
 use super::settings::{Post, Settings};
 use super::wait::Patience;
-use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::atomic::{
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
 use std::sync::{Arc, Mutex};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::View;
@@ -21,14 +25,19 @@ use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
 ///
 /// # Examples
 /// ```
-/// use transom::verbs::{Node, Verbs};
+/// use transom::verbs::{Node, Verbs, WorkRequests};
 /// use transom::windows::{Fabric, Window};
 /// let job = transom::shm_loopback::Loopback::alone()?;
 /// match Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job)) {
 ///     Ok(verbs) => {
 ///         let mut window = Window::<u64, _>::allocate(&verbs, 0, 10)?;
+///         let before = verbs.work_requests_to_itself();
 ///         window.lock_exclusive(0)?.put(0, &[42])?;
+///         let locked = verbs.work_requests_to_itself() - before;
+///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // one's own data needs no adapter
+///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
+///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
 ///     }
 ///     Err(why) => println!("{why}"), // no adapter here
 /// }
@@ -36,19 +45,6 @@ use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
 /// ```
 #[derive(Clone)]
 pub struct Verbs(Arc<Member>);
-
-/// How many queue pairs a rank has made.
-///
-/// # Examples
-/// See [`Verbs`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QueuePairs {
-    /// To other ranks, one each, made when first needed by either.
-    pub to_others: usize,
-    /// To itself, for words of its own memory and, if data moves through shared memory, of its host's.
-    pub to_itself: usize,
-}
 
 /// No window without atomics: locks, barriers and signals are made of them.
 const NO_ATOMICS: FabricError = FabricError::Unsupported {
@@ -131,6 +127,23 @@ impl Verbs {
         let engine = core.engine();
         let to_itself = usize::from(engine.peers[core.me].queue.is_some());
         QueuePairs { to_others: engine.made - to_itself, to_itself }
+    }
+
+    /// What this rank has posted so far to its queue pairs to others: each is one remote operation.
+    pub fn work_requests_to_others(&self) -> WorkRequests {
+        self.0.core().engine().to_others
+    }
+
+    /// What this rank has posted so far to its queue pair to itself: words of its own memory and, if data moves through
+    /// shared memory, of its host's.
+    pub fn work_requests_to_itself(&self) -> WorkRequests {
+        self.0.core().engine().to_itself
+    }
+
+    /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it
+    /// and it has attached, and what operations travel through.
+    pub fn registered_bytes(&self) -> usize {
+        self.0.core().device.registered.load(Relaxed)
     }
 
     /// Has what was done there told when it is complete, without waiting: for several flushes at once.

@@ -151,6 +151,15 @@ impl Member {
         ordered: bool,
         mut post: impl FnMut(&mut Engine) -> Result<Result<u64, Full>, Stop>,
     ) -> Result<u64, FabricError> {
+        // Mostly nothing stands in the way.
+        {
+            let mut engine = self.core().engine();
+            if engine.is_clear(way.peer, ordered)
+                && let Ok(Ok(number)) = post(&mut engine)
+            {
+                return Ok(number);
+            }
+        }
         self.connect(way)?;
         if ordered {
             self.await_order(way)?;
@@ -176,9 +185,14 @@ impl Member {
 
     /// Waits until the request of that number, and all before it, are complete.
     pub fn complete(&self, way: Way, number: u64) -> Result<(), FabricError> {
+        self.completed(way, number, |_| ())
+    }
+
+    /// The same; then takes what it brought.
+    fn completed<R>(&self, way: Way, number: u64, mut take: impl FnMut(&mut Engine) -> R) -> Result<R, FabricError> {
         self.until(way, |engine| {
             if engine.peers[way.peer].completed >= number {
-                return Ok(Some(()));
+                return Ok(Some(take(engine)));
             }
             engine.ask_completion(way.peer)?;
             Ok(None)
@@ -187,29 +201,10 @@ impl Member {
 
     /// Writes bytes, which may be used again when this returns.
     pub fn write(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
-        if source.is_empty() {
-            return Ok(());
-        }
-        self.connect(way)?;
-        let inline = self.core().engine().inline(way.peer);
-        if source.len() <= inline {
-            return self.post(way, true, |engine| Ok(engine.post_inline(way.peer, to, source)?)).map(drop);
-        }
-        let mut at = 0;
-        for chunk in source.chunks(super::engine::CHUNK) {
-            let to = Place { address: to.address + at, key: to.key };
-            self.post(way, true, |engine| {
-                let Some(slot) = engine.chunks.take_free()? else { return Ok(Err(Full)) };
-                engine.chunks.write(slot, chunk);
-                let piece = engine.chunks.piece(slot, chunk.len());
-                let posted = engine.post_signalled(way.peer, Verb::Write, to, piece);
-                match &posted {
-                    Ok(Ok(number)) => engine.lend(way.peer, *number, Lent::Chunk(slot)),
-                    _ => engine.chunks.give(slot),
-                }
-                Ok(posted?)
-            })?;
-            at += chunk.len() as u64;
+        let mut to = to;
+        for piece in source.chunks(super::engine::CHUNK) {
+            self.post(way, true, |engine| engine.write(way.peer, to, piece))?;
+            to.address += piece.len() as u64;
         }
         Ok(())
     }
@@ -217,34 +212,29 @@ impl Member {
     /// Reads bytes; several pieces at once.
     pub fn read(&self, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
         const AT_ONCE: usize = 8;
-        let mut at = 0;
+        let mut from = from;
         for window in into.chunks_mut(AT_ONCE * super::engine::CHUNK) {
             let mut under_way: [Option<(u64, Slot)>; AT_ONCE] = [None; AT_ONCE];
             let mut posted = Ok(());
-            for (chunk, reading) in window.chunks(super::engine::CHUNK).zip(&mut under_way) {
-                let from = Place { address: from.address + at, key: from.key };
-                match self.start_read(way, from, chunk.len()) {
+            for (piece, reading) in window.chunks(super::engine::CHUNK).zip(&mut under_way) {
+                match self.start_read(way, from, piece.len()) {
                     Ok(started) => *reading = Some(started),
                     Err(error) => {
                         posted = Err(error);
                         break;
                     }
                 }
-                at += chunk.len() as u64;
+                from.address += piece.len() as u64;
             }
-            for (chunk, reading) in window.chunks_mut(super::engine::CHUNK).zip(under_way) {
+            for (piece, reading) in window.chunks_mut(super::engine::CHUNK).zip(under_way) {
                 let Some((number, slot)) = reading else { continue };
-                let read = self.complete(way, number);
-                let mut engine = self.core().engine();
-                match read {
-                    Ok(()) => {
-                        engine.chunks.read(slot, chunk);
-                        engine.chunks.give(slot);
-                    }
-                    Err(error) => {
-                        engine.abandon(way.peer, number, Lent::Chunk(slot));
-                        posted = posted.and(Err(error));
-                    }
+                let read = self.completed(way, number, |engine| {
+                    engine.chunks.read(slot, piece);
+                    engine.chunks.give(slot);
+                });
+                if let Err(error) = read {
+                    self.core().engine().abandon(way.peer, number, Lent::Chunk(slot));
+                    posted = posted.and(Err(error));
                 }
             }
             posted?;
@@ -285,20 +275,13 @@ impl Member {
 
     /// The result of an atomic.
     pub fn finish_atomic(&self, way: Way, number: u64, cell: Slot) -> Result<u64, FabricError> {
-        let finished = self.complete(way, number);
-        let mut engine = self.core().engine();
-        match finished {
-            Ok(()) => {
-                let mut result = [0; 8];
-                engine.cells.read(cell, &mut result);
-                engine.cells.give(cell);
-                Ok(u64::from_ne_bytes(result))
-            }
-            Err(error) => {
-                engine.abandon(way.peer, number, Lent::Cell(cell));
-                Err(error)
-            }
-        }
+        let finished = self.completed(way, number, |engine| {
+            let mut result = [0; 8];
+            engine.cells.read(cell, &mut result);
+            engine.cells.give(cell);
+            u64::from_ne_bytes(result)
+        });
+        finished.inspect_err(|_| self.core().engine().abandon(way.peer, number, Lent::Cell(cell)))
     }
 
     pub fn atomic(&self, way: Way, verb: Verb, at: Place) -> Result<u64, FabricError> {
@@ -319,15 +302,15 @@ impl Member {
 
     /// Returns when all that was posted to a peer is complete.
     pub fn flush(&self, way: Way) -> Result<(), FabricError> {
-        let number = {
-            let engine = self.core().engine();
+        let mut last = None;
+        self.until(way, |engine| {
             let of = &engine.peers[way.peer];
-            if of.failure.is_none() && of.completed == of.posted {
-                return Ok(());
+            let complete = of.completed >= *last.get_or_insert(of.posted);
+            if !complete {
+                engine.ask_completion(way.peer)?;
             }
-            of.posted
-        };
-        self.complete(way, number)
+            Ok(complete.then_some(()))
+        })
     }
 
     /// Has the completion of what was posted told, so that several flushes wait at once.

@@ -9,6 +9,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What peers may do with memory.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,7 @@ impl Registered {
         let region =
             unsafe { (device.library.ibv_reg_mr)(device.domain.as_ptr(), start.as_ptr().cast(), bytes, access) };
         let region = NonNull::new(region).ok_or_else(|| refused(device, bytes, last_error()))?;
+        device.registered.fetch_add(bytes, Relaxed);
         Ok(Registered { region, address: start.as_ptr().expose_provenance() as u64, device: device.clone() })
     }
 
@@ -82,6 +84,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // SAFETY: alive until the next line.
+        let bytes = unsafe { self.region.as_ref() }.length;
+        self.device.registered.fetch_sub(bytes, Relaxed);
         // SAFETY: registered by `new`, once.
         unsafe { (self.device.library.ibv_dereg_mr)(self.region.as_ptr()) };
     }

@@ -6,7 +6,8 @@
 //!
 //! # Queue pairs
 //! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
-//! rank answers the questions of others, by datagrams. [`Verbs::queue_pairs`] counts them.
+//! rank answers the questions of others, by datagrams. [`Verbs::queue_pairs`] counts them,
+//! [`Verbs::work_requests_to_others`] what was posted to them.
 //!
 //! # Words
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
@@ -39,6 +40,7 @@
 
 mod bootstrap;
 mod connect;
+mod counts;
 mod device;
 mod engine;
 mod error;
@@ -52,8 +54,9 @@ pub(crate) mod settings;
 mod wait;
 
 pub use bootstrap::{Bootstrap, Node};
+pub use counts::{QueuePairs, WorkRequests};
 pub use error::VerbsError;
-pub use fabric::{Pending, QueuePairs, Reading, Region, Remote, Verbs};
+pub use fabric::{Pending, Reading, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.
 ///

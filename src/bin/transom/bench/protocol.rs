@@ -10,7 +10,7 @@
 //!
 //! | line | |
 //! |---|---|
-//! | `crossing NS` | one way of a cache line between the cores of ranks 0 and 1; once before, once after the measurement; not at 1 rank nor for startup |
+//! | `crossing NS` | one way of a cache line between the cores of ranks 0 and 1; once before, once after the measurement; not at 1 rank, nor for startup, nor where the two share no memory |
 //! | `sample NS` | nanoseconds per operation of one batch; a batch takes at least 1 us and M/10,000 ms, or is one operation |
 //! | `value NAME NUMBER` | a named figure |
 //! | `check ok`, `check bad WHY` | what was moved was verified; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
