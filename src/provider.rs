@@ -72,6 +72,7 @@ mod several {
     use crate::job::tcp::Tcp;
     use crate::verbs::{self, Bootstrap, Node, Verbs};
     use std::sync::Arc;
+    use std::sync::atomic::AtomicU8;
     use transom_locks::{Awaited, Rank};
     use transom_shm_loopback::{self as shm, Loopback};
     use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
@@ -362,6 +363,24 @@ mod several {
             look: impl FnMut() -> Result<Option<R>, FabricError>,
         ) -> Result<R, FabricError> {
             both!(self, on, Region, fabric, on => fabric.wait(on, whom, look))
+        }
+
+        #[inline(always)]
+        fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+            match (self, on) {
+                (Provider::Loopback(fabric), Region::Loopback(on)) => fabric.own_bytes(on, offset, len),
+                (Provider::Verbs(fabric), Region::Verbs(on)) => fabric.own_bytes(on, offset, len),
+                _ => None,
+            }
+        }
+
+        #[inline(always)]
+        fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+            match (self, at) {
+                (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.bytes(at, offset, len),
+                (Provider::Verbs(fabric), Remote::Verbs(at)) => fabric.bytes(at, offset, len),
+                _ => None,
+            }
         }
 
         #[inline(always)]

@@ -350,6 +350,39 @@ fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
     });
 }
 
+#[test]
+fn slices_are_the_windows_own_memory() {
+    ranks::on_all_sizes("slices_are_the_windows_own_memory", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for kind in ["shared", "create"] {
+            let mut window = make(&world, kind, 4 + me).window;
+            // SAFETY: until the next fence nobody touches another's part.
+            let mine = unsafe { window.local().as_mut_slice(1, 2) }.unwrap();
+            mine.copy_from_slice(&[me as u64, 7]);
+            window.fence().unwrap();
+            for rank in (0..n).filter(|_| kind == "shared") {
+                // SAFETY: until the next fence nobody writes.
+                assert_eq!(unsafe { window.local().of(rank).unwrap().as_slice(0, 4) }.unwrap(), [0, rank as u64, 7, 0]);
+            }
+            let mut got = [0; 3];
+            window.lock_shared((me + 1) % n).unwrap().get(1, &mut got).unwrap();
+            assert_eq!(got, [((me + 1) % n) as u64, 7, 0]);
+            window.fence().unwrap();
+            let local = window.local();
+            // SAFETY: there are no elements in them.
+            let (none, outside) =
+                unsafe { (local.as_slice(4 + me, 0), [local.as_slice(3 + me, 2), local.as_slice(5 + me, 0)]) };
+            assert!(none.unwrap().is_empty());
+            // SAFETY: as above.
+            let huge = unsafe { [local.as_mut_slice(1, usize::MAX), local.as_mut_slice(usize::MAX, 1)] };
+            let outside = outside.into_iter().map(Result::err).chain(huge.into_iter().map(Result::err));
+            for error in outside {
+                assert!(matches!(error, Some(Error::OutOfBounds { rank, .. }) if rank == me), "{error:?}");
+            }
+        }
+    });
+}
+
 /// By words of one's own and `sync`, as where memory is only shared.
 #[test]
 fn sync_orders_loads_and_stores() {

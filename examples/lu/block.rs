@@ -1,46 +1,50 @@
-//! A square block, row by row, and what LU does with it.
+//! What LU does with square blocks, each row by row in a slice of `size` x `size` numbers.
 
-/// A block of `size` x `size` numbers.
-pub struct Block {
-    size: usize,
-    elements: Vec<f64>,
+/// Factors a block: L (with ones on its diagonal, not stored) below, U on and above the diagonal.
+pub fn factor(size: usize, block: &mut [f64]) {
+    for k in 0..size {
+        let (above, below) = block.split_at_mut((k + 1) * size);
+        let pivots = &above[k * size..];
+        for row in below.chunks_exact_mut(size) {
+            row[k] /= pivots[k];
+            let factor = row[k];
+            subtract_scaled(&mut row[k + 1..], factor, &pivots[k + 1..]);
+        }
+    }
 }
 
-/// The inverses of a diagonal block's factors, negative, so that what they multiply can be subtracted: a block is solved by
-/// the one fast kernel there is.
+/// The inverses of a factored diagonal block's L and U, negative, so that what they multiply can be subtracted: blocks are
+/// solved by the one fast kernel there is.
 pub struct Inverses {
-    lower: Block,
-    upper: Block,
+    size: usize,
+    lower: Vec<f64>,
+    upper: Vec<f64>,
     /// What the block was that is being solved.
-    old: Block,
+    old: Vec<f64>,
 }
 
-impl Block {
+impl Inverses {
     pub fn new(size: usize) -> Self {
-        Block { size, elements: vec![0.0; size * size] }
+        let [lower, upper, old] = [(); 3].map(|()| vec![0.0; size * size]);
+        Inverses { size, lower, upper, old }
     }
 
-    pub fn elements(&self) -> &[f64] {
-        &self.elements
-    }
-
-    pub fn elements_mut(&mut self) -> &mut [f64] {
-        &mut self.elements
-    }
-
-    pub fn fill(&mut self, element: impl Fn(usize, usize) -> f64) {
+    /// Becomes those of a diagonal block.
+    pub fn invert(&mut self, diagonal: &[f64]) {
         let size = self.size;
-        for (at, x) in self.elements.iter_mut().enumerate() {
-            *x = element(at / size, at % size);
+        for inverse in [&mut self.lower, &mut self.upper] {
+            inverse.fill(0.0);
+            inverse.iter_mut().step_by(size + 1).for_each(|x| *x = -1.0);
         }
-    }
-
-    /// Factors itself: L (with ones on its diagonal, not stored) below, U on and above the diagonal.
-    pub fn factor(&mut self) {
-        for k in 0..self.size {
-            let (above, below) = self.elements.split_at_mut((k + 1) * self.size);
-            let pivots = &above[k * self.size..];
-            for row in below.chunks_exact_mut(self.size) {
+        for i in 1..size {
+            let (above, row) = self.lower.split_at_mut(i * size);
+            for (k, solved) in above.chunks_exact(size).enumerate() {
+                subtract_scaled(&mut row[..size], diagonal[i * size + k], solved);
+            }
+        }
+        for (i, row) in self.upper.chunks_exact_mut(size).enumerate() {
+            // What is left of the diagonal stays 0.
+            for (k, pivots) in diagonal.chunks_exact(size).enumerate().skip(i) {
                 row[k] /= pivots[k];
                 let factor = row[k];
                 subtract_scaled(&mut row[k + 1..], factor, &pivots[k + 1..]);
@@ -48,88 +52,38 @@ impl Block {
         }
     }
 
-    /// What [`solve_lower`](Self::solve_lower) and [`solve_upper`](Self::solve_upper) need of this block, once it is
-    /// factored.
-    pub fn inverses(&self) -> Inverses {
-        let minus_one = |i, j| if i == j { -1.0 } else { 0.0 };
-        let [mut lower, mut upper] = [(); 2].map(|()| Block::new(self.size));
-        lower.fill(minus_one);
-        for i in 1..self.size {
-            let (above, row) = lower.elements.split_at_mut(i * self.size);
-            for (k, solved) in above.chunks_exact(self.size).enumerate() {
-                subtract_scaled(&mut row[..self.size], self.elements[i * self.size + k], solved);
-            }
-        }
-        upper.fill(minus_one);
-        for row in upper.elements.chunks_exact_mut(self.size) {
-            for (k, pivots) in self.elements.chunks_exact(self.size).enumerate() {
-                row[k] /= pivots[k];
-                let factor = row[k];
-                subtract_scaled(&mut row[k + 1..], factor, &pivots[k + 1..]);
-            }
-        }
-        Inverses { lower, upper, old: Block::new(self.size) }
+    /// A block becomes inverse(L) times itself.
+    pub fn solve_lower(&mut self, block: &mut [f64]) {
+        self.set_aside(block);
+        subtract_product(self.size, block, &self.lower, &self.old);
     }
 
-    /// Becomes inverse(L) times itself, L from a factored diagonal block.
-    pub fn solve_lower(&mut self, diagonal: &mut Inverses) {
-        self.set_aside(&mut diagonal.old);
-        self.subtract_product(&diagonal.lower, &diagonal.old);
+    /// A block becomes itself times inverse(U).
+    pub fn solve_upper(&mut self, block: &mut [f64]) {
+        self.set_aside(block);
+        subtract_product(self.size, block, &self.old, &self.upper);
     }
 
-    /// Becomes itself times inverse(U), U from a factored diagonal block.
-    pub fn solve_upper(&mut self, diagonal: &mut Inverses) {
-        self.set_aside(&mut diagonal.old);
-        self.subtract_product(&diagonal.old, &diagonal.upper);
-    }
-
-    fn set_aside(&mut self, old: &mut Block) {
-        std::mem::swap(&mut self.elements, &mut old.elements);
-        self.elements.fill(0.0);
-    }
-
-    /// Subtracts `left` times `right`: where nearly all of the time goes.
-    pub fn subtract_product(&mut self, left: &Block, right: &Block) {
-        let (size, c, a, b) = (self.size, &mut self.elements[..], &left.elements[..], &right.elements[..]);
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                // SAFETY: the processor has what the function was compiled for.
-                return unsafe { subtract_product_avx512(size, c, a, b) };
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                // SAFETY: as above.
-                return unsafe { subtract_product_avx2(size, c, a, b) };
-            }
-        }
-        tiles::<false>(size, c, a, b);
-    }
-
-    /// The largest absolute value, or `least` if that is larger; infinite if any is not a number.
-    pub fn largest(&self, least: f64) -> f64 {
-        self.elements.iter().fold(least, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
-    }
-
-    pub fn keep_unit_lower(&mut self) {
-        self.keep(|i, j, x| if i > j { x } else { f64::from(i == j) });
-    }
-
-    pub fn keep_upper(&mut self) {
-        self.keep(|i, j, x| if i <= j { x } else { 0.0 });
-    }
-
-    fn keep(&mut self, element: impl Fn(usize, usize, f64) -> f64) {
-        let size = self.size;
-        for (at, x) in self.elements.iter_mut().enumerate() {
-            *x = element(at / size, at % size, *x);
-        }
+    fn set_aside(&mut self, block: &mut [f64]) {
+        self.old.copy_from_slice(block);
+        block.fill(0.0);
     }
 }
 
-fn subtract_scaled(row: &mut [f64], factor: f64, other: &[f64]) {
-    for (x, y) in row.iter_mut().zip(other) {
-        *x -= factor * y;
+/// Subtracts `a` times `b` from `c`: where nearly all of the time goes.
+pub fn subtract_product(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has what the function was compiled for.
+            return unsafe { subtract_product_avx512(size, c, a, b) };
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: as above.
+            return unsafe { subtract_product_avx2(size, c, a, b) };
+        }
     }
+    tiles::<false>(size, c, a, b);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -187,5 +141,11 @@ fn tiles<const FUSED: bool>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
             let (row, other) = (&mut c[i * size + from..(i + 1) * size], &b[k * size + from..(k + 1) * size]);
             subtract_scaled(row, a[i * size + k], other);
         }
+    }
+}
+
+fn subtract_scaled(row: &mut [f64], factor: f64, other: &[f64]) {
+    for (x, y) in row.iter_mut().zip(other) {
+        *x -= factor * y;
     }
 }

@@ -4,11 +4,13 @@
 
 mod block;
 
-use block::Block;
+use block::{Inverses, factor, subtract_product};
 use clap::Parser;
 use std::error::Error;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
+use transom::array::Tile;
 use transom::{ArrayError, Counters, Distribution, GlobalArray, Op, Rank, World};
 
 /// Factors a dense n x n matrix as L U, without pivoting, and checks the result.
@@ -86,47 +88,64 @@ struct Matrix {
     size: usize,
     blocks: usize,
     rank: Rank,
+    /// Where others fetch blocks that are done.
     array: GlobalArray<f64, 2>,
+    /// My blocks, in the order in which the array has them: I work on them here.
+    mine: Vec<f64>,
 }
 
 impl Matrix {
     fn new(world: &World, n: usize, size: usize) -> Result<Self, ArrayError> {
         let blocks = n.div_ceil(size);
         let array = world.array([blocks.saturating_mul(size); 2], Distribution::BlockCyclic([size; 2]))?;
-        Ok(Matrix { n, size, blocks, rank: world.rank(), array })
+        let mine = vec![0.0; array.layout().part_len(world.rank())];
+        Ok(Matrix { n, size, blocks, rank: world.rank(), array, mine })
     }
 
-    fn load(&self, row: usize, column: usize, into: &mut Block) -> Result<(), ArrayError> {
-        self.array.local().get_tile([row, column], into.elements_mut())
+    fn tile(&self, row: usize, column: usize) -> Tile<2> {
+        self.array.layout().tile([row, column]).expect("a block of the matrix")
     }
 
-    fn store(&self, row: usize, column: usize, block: &Block) -> Result<(), ArrayError> {
-        self.array.local().put_tile([row, column], block.elements())
+    fn is_mine(&self, row: usize, column: usize) -> bool {
+        self.tile(row, column).owner == self.rank
     }
 
-    /// Copies a block here: one's own by load, another's by get, which that rank need not notice.
-    fn fetch(&mut self, row: usize, column: usize, into: &mut Block) -> Result<(), ArrayError> {
-        match self.array.layout().tile([row, column]) {
-            Some(tile) if tile.owner != self.rank => {
-                let epoch = self.array.lock_shared(tile.owner)?;
-                epoch.get_tile(tile.index, into.elements_mut())?;
-                epoch.unlock()
-            }
-            _ => self.load(row, column, into),
+    /// Where my block is among mine.
+    fn place(&self, row: usize, column: usize) -> Range<usize> {
+        let begin = self.tile(row, column).offset;
+        begin..begin + self.size * self.size
+    }
+
+    /// My block is done, for others to fetch.
+    fn publish(&self, row: usize, column: usize) -> Result<(), ArrayError> {
+        self.array.local().put_tile([row, column], &self.mine[self.place(row, column)])
+    }
+
+    /// Copies a block here that is done: another's by get, which that rank need not notice.
+    fn fetch(&mut self, row: usize, column: usize, into: &mut [f64]) -> Result<(), ArrayError> {
+        let tile = self.tile(row, column);
+        if tile.owner == self.rank {
+            into.copy_from_slice(&self.mine[self.place(row, column)]);
+            return Ok(());
         }
+        let epoch = self.array.lock_shared(tile.owner)?;
+        epoch.get_tile(tile.index, into)?;
+        epoch.unlock()
     }
 
     /// A block as it is before the factorisation.
-    fn original(&self, row: usize, column: usize, into: &mut Block) {
-        into.fill(|i, j| element(self.n, row * self.size + i, column * self.size + j));
+    fn original(&self, row: usize, column: usize) -> Vec<f64> {
+        let (n, size) = (self.n, self.size);
+        (0..size * size).map(|at| element(n, row * size + at / size, column * size + at % size)).collect()
     }
 
-    fn fill(&self) -> Result<(), ArrayError> {
-        let mut block = Block::new(self.size);
+    fn fill(&mut self) -> Result<(), ArrayError> {
         for tile in self.array.layout().tiles_of(self.rank) {
             let [row, column] = tile.index;
-            self.original(row, column, &mut block);
-            self.store(row, column, &block)?;
+            let (place, block) = (self.place(row, column), self.original(row, column));
+            self.mine[place].copy_from_slice(&block);
+            // Memory that nobody touched before is not what is measured.
+            self.publish(row, column)?;
         }
         Ok(())
     }
@@ -147,37 +166,35 @@ impl Matrix {
         (from..self.blocks).filter(move |block| Some(block % of) == mine)
     }
 
-    fn is_mine(&self, row: usize, column: usize) -> bool {
-        self.array.layout().tile([row, column]).is_some_and(|tile| tile.owner == self.rank)
-    }
-
     fn factor(&mut self) -> Result<(), ArrayError> {
-        let size = self.size;
-        let (mut diagonal, mut block) = (Block::new(size), Block::new(size));
-        let mut left = Block::new(size);
-        let mut upper: Vec<_> = self.columns(0).map(|_| Block::new(size)).collect();
+        let (size, area) = (self.size, self.size * self.size);
+        let mut left = vec![0.0; area];
+        let mut upper: Vec<_> = self.columns(0).map(|_| vec![0.0; area]).collect();
+        let mut inverses = Inverses::new(size);
         for step in 0..self.blocks {
             if self.is_mine(step, step) {
-                self.load(step, step, &mut diagonal)?;
-                diagonal.factor();
-                self.store(step, step, &diagonal)?;
+                let place = self.place(step, step);
+                factor(size, &mut self.mine[place]);
+                self.publish(step, step)?;
             }
             self.array.fence()?;
 
-            self.perimeter(step, &mut diagonal, &mut block)?;
+            self.perimeter(step, &mut left, &mut inverses)?;
             self.array.fence()?;
 
             // The pivot row's blocks serve all my rows, so they are fetched once.
-            let columns: Vec<_> = self.columns(step + 1).collect();
-            for (at, &column) in columns.iter().enumerate() {
-                self.fetch(step, column, &mut upper[at])?;
+            let Some(first) = self.columns(step + 1).next() else { continue };
+            for (upper, column) in upper.iter_mut().zip(self.columns(step + 1)) {
+                self.fetch(step, column, upper)?;
             }
+            let columns = self.columns(step + 1).count();
             for row in self.rows(step + 1) {
                 self.fetch(row, step, &mut left)?;
-                for (at, &column) in columns.iter().enumerate() {
-                    self.load(row, column, &mut block)?;
-                    block.subtract_product(&left, &upper[at]);
-                    self.store(row, column, &block)?;
+                // My blocks of a row follow one another.
+                let begin = self.place(row, first).start;
+                let blocks = self.mine[begin..][..columns * area].chunks_exact_mut(area);
+                for (block, upper) in blocks.zip(&upper) {
+                    subtract_product(size, block, &left, upper);
                 }
             }
         }
@@ -185,7 +202,7 @@ impl Matrix {
     }
 
     /// Solves my blocks below and to the right of the factored diagonal block of a step.
-    fn perimeter(&mut self, step: usize, diagonal: &mut Block, block: &mut Block) -> Result<(), ArrayError> {
+    fn perimeter(&mut self, step: usize, diagonal: &mut [f64], inverses: &mut Inverses) -> Result<(), ArrayError> {
         let (next, size) = (step + 1, self.blocks);
         let below = (next..size).map(|row| (row, step)).filter(|&(row, column)| self.is_mine(row, column));
         let right = (next..size).map(|column| (step, column)).filter(|&(row, column)| self.is_mine(row, column));
@@ -194,16 +211,16 @@ impl Matrix {
             return Ok(());
         }
         self.fetch(step, step, diagonal)?;
-        let mut diagonal = diagonal.inverses();
+        inverses.invert(diagonal);
         for (row, column) in below {
-            self.load(row, column, block)?;
-            block.solve_upper(&mut diagonal);
-            self.store(row, column, block)?;
+            let place = self.place(row, column);
+            inverses.solve_upper(&mut self.mine[place]);
+            self.publish(row, column)?;
         }
         for (row, column) in right {
-            self.load(row, column, block)?;
-            block.solve_lower(&mut diagonal);
-            self.store(row, column, block)?;
+            let place = self.place(row, column);
+            inverses.solve_lower(&mut self.mine[place]);
+            self.publish(row, column)?;
         }
         Ok(())
     }
@@ -211,26 +228,38 @@ impl Matrix {
     /// The largest |A - LU| and the largest |A| among my blocks.
     fn residual(&mut self) -> Result<(f64, f64), ArrayError> {
         let size = self.size;
-        let (mut lower, mut upper, mut rest) = (Block::new(size), Block::new(size), Block::new(size));
-        let (mut residual, mut largest) = (0.0, 0.0);
+        let (mut lower, mut upper) = (vec![0.0; size * size], vec![0.0; size * size]);
+        let (mut residual, mut most) = (0.0, 0.0);
         for tile in self.array.layout().tiles_of(self.rank) {
             let [row, column] = tile.index;
-            self.original(row, column, &mut rest);
-            largest = rest.largest(largest);
+            let mut rest = self.original(row, column);
+            most = largest(&rest, most);
             for step in 0..=row.min(column) {
                 self.fetch(row, step, &mut lower)?;
                 self.fetch(step, column, &mut upper)?;
                 if step == row {
-                    lower.keep_unit_lower();
+                    keep(size, &mut lower, |i, j, x| if i > j { x } else { f64::from(i == j) });
                 }
                 if step == column {
-                    upper.keep_upper();
+                    keep(size, &mut upper, |i, j, x| if i <= j { x } else { 0.0 });
                 }
-                rest.subtract_product(&lower, &upper);
+                subtract_product(size, &mut rest, &lower, &upper);
             }
-            residual = rest.largest(residual);
+            residual = largest(&rest, residual);
         }
-        Ok((residual, largest))
+        Ok((residual, most))
+    }
+}
+
+/// The largest absolute value, or `least` if that is larger; infinite if any is not a number.
+fn largest(block: &[f64], least: f64) -> f64 {
+    block.iter().fold(least, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
+}
+
+/// Makes something of each element and its place.
+fn keep(size: usize, block: &mut [f64], element: impl Fn(usize, usize, f64) -> f64) {
+    for (at, x) in block.iter_mut().enumerate() {
+        *x = element(at / size, at % size, *x);
     }
 }
 

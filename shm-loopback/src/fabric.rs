@@ -10,7 +10,7 @@ use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
 use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
@@ -488,6 +488,16 @@ impl Fabric for Loopback {
             return Ok(found);
         }
         bell::wait(on.view.header(), self.0.control.patience(), look, || self.0.control.vain(self.0.rank, whom))
+    }
+
+    #[inline(always)]
+    fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        on.view.atomics(offset, len)
+    }
+
+    #[inline(always)]
+    fn bytes<'r>(&self, at: &'r View, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        at.atomics(offset, len)
     }
 
     #[inline(always)]

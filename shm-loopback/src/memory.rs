@@ -11,7 +11,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use transom_windows::{FabricError, OwnMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
@@ -270,6 +270,13 @@ impl View {
     pub(crate) fn address(&self, offset: usize, len: usize) -> Option<*mut u8> {
         // SAFETY: inside the view, as just checked.
         (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
+    }
+
+    /// The bytes themselves, if they are inside.
+    #[inline(always)]
+    pub(crate) fn atomics(&self, offset: usize, len: usize) -> Option<&[AtomicU8]> {
+        // SAFETY: valid as long as the view, which keeps its memory; all access it by atomics or by `copy`.
+        self.address(offset, len).map(|start| unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
 
     /// [`address`](Self::address), or why there is none.

@@ -12,6 +12,7 @@ use super::memory::{Buffer, Registered, Rights, Slot};
 use super::settings::{Post, Settings};
 use super::wait::Patience;
 use std::sync::atomic::{
+    AtomicU8,
     Ordering::{Relaxed, SeqCst},
     fence,
 };
@@ -541,6 +542,16 @@ impl Fabric for Verbs {
                 return look()?.ok_or(error);
             }
         }
+    }
+
+    #[inline]
+    fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.0.node.memory.own_bytes(&on.region, offset, len)
+    }
+
+    #[inline]
+    fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.0.node.memory.bytes(at.view.as_ref()?, offset, len)
     }
 
     #[inline]

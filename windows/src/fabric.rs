@@ -2,6 +2,7 @@
 
 use crate::OwnMemory;
 use std::io;
+use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
 
 /// How ranks tell each other small things when they make something together, and that they are gone: all that a window
@@ -218,6 +219,16 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// [`FabricError::OutOfBounds`].
     fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
+
+    /// Bytes of one's own region where they are, if this processor reaches them and they are inside.
+    fn own_bytes<'r>(&self, _on: &'r Self::Region, _offset: usize, _len: usize) -> Option<&'r [AtomicU8]> {
+        None
+    }
+
+    /// The same of any rank's memory; none where it is not [shared](Self::is_shared).
+    fn bytes<'r>(&self, _at: &'r Self::Remote, _offset: usize, _len: usize) -> Option<&'r [AtomicU8]> {
+        None
+    }
 
     /// Returns when this caller's earlier operations at the rank whose memory it is are visible there, on whichever of its
     /// memories they were.

@@ -161,6 +161,73 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         written.map_err(|source| self.error(source))
     }
 
+    /// Elements where they are, without a copy, for as long as the window or epoch is borrowed: no fence can come in between.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; [`Error::NotShared`] if this processor does not reach them.
+    ///
+    /// # Safety
+    /// As long as the slice lives nobody writes these elements: no rank by whatever call, nor this one by another view of
+    /// them. What was written before is ordered before this call by a synchronisation, as for [`of`](Self::of).
+    ///
+    /// # Examples
+    /// See [`as_mut_slice`](Self::as_mut_slice).
+    #[inline]
+    pub unsafe fn as_slice(&self, offset: usize, len: usize) -> Result<&'w [T], Error> {
+        let start = self.in_place(offset, len)?;
+        // SAFETY: so many elements lie there, aligned, as long as the window; any bytes are elements, which nobody writes
+        // by the caller's word.
+        Ok(unsafe { std::slice::from_raw_parts(start, len) })
+    }
+
+    /// [`as_slice`](Self::as_slice), to be written as well: for programs that compute in the window's own memory. Others see what was
+    /// written as after [`write`](Self::write).
+    ///
+    /// # Errors
+    /// As [`as_slice`](Self::as_slice).
+    ///
+    /// # Safety
+    /// As long as the slice lives nobody else reads or writes these elements: no rank by whatever call, nor this one by
+    /// another view of them. What was read or written before is ordered before this call by a synchronisation.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<f64, _>::allocate(&fabric, 0, 64)?;
+    /// window.local().write(8, &[1.0, 2.0, 3.0, 4.0])?;
+    /// window.fence()?;
+    /// // SAFETY: until the next fence each rank touches its own part only.
+    /// for x in unsafe { window.local().as_mut_slice(8, 4) }? {
+    ///     *x *= 2.0;
+    /// }
+    /// window.fence()?;
+    /// // SAFETY: until the next fence nobody writes.
+    /// assert_eq!(unsafe { window.local().of(0)?.as_slice(8, 4) }?, [2.0, 4.0, 6.0, 8.0]); // could be any rank's
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub unsafe fn as_mut_slice(&self, offset: usize, len: usize) -> Result<&'w mut [T], Error> {
+        if self.rank == self.core.data.fabric.rank() {
+            self.core.checks.stored();
+        }
+        let start = self.in_place(offset, len)?;
+        // SAFETY: as above; and nobody reads them either.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// Where elements lie, as long as the window.
+    #[inline(always)]
+    fn in_place(&self, offset: usize, len: usize) -> Result<*mut T, Error> {
+        let (fabric, at) = (&self.core.data.fabric, self.place(offset, len)?);
+        // No overflow: the part has so many bytes.
+        let bytes = match self.memory {
+            Memory::Own(region) => fabric.own_bytes(region, at, len * size_of::<T>()),
+            Memory::Shared(remote) => fabric.bytes(remote, at, len * size_of::<T>()),
+        };
+        let start = bytes.map(|bytes| bytes.as_ptr().cast_mut().cast::<T>()).filter(|start| start.is_aligned());
+        start.ok_or(Error::NotShared { window: self.core.id, rank: self.rank })
+    }
+
     /// The first byte of elements, if the part has them all.
     #[inline(always)]
     fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {

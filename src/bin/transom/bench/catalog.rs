@@ -70,10 +70,14 @@ pub const CATALOG: &[Measurement] = &[
         ..figures("readers_writer", &["lock"], "rank 1 wants to write once a ms, the others read without pause")
     },
     Measurement { syncs: &["barrier"], ..latency("barrier", "a barrier of all ranks (osu_barrier)", false) },
-    figures("lu", &["lock", "two_sided"], "dense LU by blocks; two_sided: owners grant locks between block operations"),
+    figures(
+        "lu",
+        &["lock", "two_sided", "shared"],
+        "dense LU by blocks; two_sided: owners grant locks between block operations; shared: others' blocks are read in place",
+    ),
     figures(
         "lu_outside",
-        &["lock", "two_sided"],
+        &["lock", "two_sided", "shared"],
         "the same with a clock at all that is no block operation: the time of that",
     ),
     Measurement {

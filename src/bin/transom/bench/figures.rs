@@ -47,10 +47,17 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("factor_ms", seconds * 1e3);
             add("GFLOP/s", 2.0 / 3.0 * n * n * n / seconds / 1e9);
             add("process_ms", run.wall.as_secs_f64() * 1e3);
+            // The twin's kernel is the same.
+            if let (Ok(kernel), Ok(peak)) = (value("kernel"), value("peak")) {
+                add("kernel_GFLOP/s", kernel);
+                add("peak_GFLOP/s", peak);
+                add("of_peak", kernel / peak);
+            }
         }
         "lu_outside" => {
             add("factor_ms", value("seconds")? * 1e3);
             add("outside_kernel_ms", value("outside_kernel")? * 1e3);
+            add("waiting_ms", value("waiting")? * 1e3);
         }
         "overlap" => {
             let (compute, communication, both) = (value("compute")?, value("communication")?, value("both")?);
@@ -61,7 +68,13 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("communication_ms", communication * 1e3);
             add("both_ms", both * 1e3);
         }
-        "pipeline" => add("MFLOP/s", value("mflops")?),
+        "pipeline" => {
+            let mflops = value("mflops")?;
+            add("MFLOP/s", mflops);
+            if let Ok(limit) = value("limit") {
+                add("of_limit", mflops / limit);
+            }
+        }
         "startup" => {
             add("process_ms", run.wall.as_secs_f64() * 1e3);
             add("memory_mib", value("rss")? / f64::from(1 << 20));

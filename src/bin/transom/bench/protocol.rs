@@ -30,11 +30,12 @@
 //! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest from one unlock of a rank to its next). No samples |
 //! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause, rank 1 wants the lock exclusively once a ms, to put. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the wish to the lock). At least 3 ranks. No samples |
 //! | `barrier` | `barrier` | a barrier of all ranks |
-//! | `lu` | `lock` | one factorisation; `seconds`. Blocks of others by shared lock, get, unlock |
+//! | `lu` | `lock` | one factorisation; `seconds`; for information `kernel` and `peak` (GFLOP/s of a core, in the kernel alone and at most). Blocks of others by shared lock, get, unlock |
+//! | | `shared` | the same where blocks of others are read in place, in memory that ranks share |
 //! | | `two_sided` | the same where an owner grants locks only between its block operations |
-//! | `lu_outside` | as `lu` | as `lu`, with a clock around all that is no block operation: `seconds` and `outside_kernel` (seconds, mean of the ranks) |
+//! | `lu_outside` | as `lu` | as `lu`, with a clock around all that is no block operation: `seconds`, `outside_kernel` and, of that, `waiting` at barriers (seconds, mean of the ranks) |
 //! | `overlap` | `lock` | rank 1 computes 20 ms at a time and calls nothing. sample: one lock (shared), get of N bytes, unlock by rank 0, begun 1 ms after rank 1 began to compute. `compute`, `communication` (seconds of each alone; operations are as many as take half of the compute time while rank 1 is in the library), `both` (both begun together) |
-//! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep). Ours is put_signal, MPI's put, flush and a flag |
+//! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (as many if ranks waited for nobody). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | the same by MPI_Send and MPI_Recv; twins only |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is up) |
 //!

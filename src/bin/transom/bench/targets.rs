@@ -105,6 +105,15 @@ const fn contended(ranks: usize) -> Comparison {
     }
 }
 
+const fn lu_outside(sync: &'static str, theirs: &'static str) -> Comparison {
+    Comparison {
+        theirs,
+        ratio: Some(2.0),
+        also: Some("waiting_ms"),
+        ..figure("lu_outside", sync, 2, "outside_kernel_ms")
+    }
+}
+
 const fn pipeline(theirs: &'static str, ratio: f64) -> Comparison {
     Comparison { theirs, more_is_better: true, ratio: Some(ratio), ..figure("pipeline", "one_sided", 2, "MFLOP/s") }
 }
@@ -152,7 +161,10 @@ pub const COMPARISONS: &[Comparison] = &[
         own: &[Own { figure: "process_ms", bound: Bound::AtMost(81.0) }],
         ..figure("lu", "lock", 2, "factor_ms")
     },
-    Comparison { ratio: Some(2.0), ..figure("lu_outside", "lock", 2, "outside_kernel_ms") },
+    figure("lu", "shared", 2, "factor_ms"),
+    lu_outside("lock", "lock"),
+    lu_outside("shared", "lock"),
+    Comparison { ratio: None, ..lu_outside("shared", "shared") },
     pipeline("one_sided", 2.0),
     pipeline("two_sided", 1.0),
     Comparison { ratio: Some(5.0), also: Some("memory_mib"), ..figure("startup", "none", 2, "process_ms") },

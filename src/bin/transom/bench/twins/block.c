@@ -37,7 +37,7 @@ void block_inverses(long size, const double *diagonal, struct inverses *inverses
     minus_identity(size, upper);
     for (long i = 0; i < size; i++) {
         double *row = upper + i * size;
-        for (long k = 0; k < size; k++) {
+        for (long k = i; k < size; k++) { /* what is left of the diagonal stays 0 */
             const double *pivots = diagonal + k * size;
             row[k] /= pivots[k];
             subtract_scaled(size - k - 1, row + k + 1, row[k], pivots + k + 1);

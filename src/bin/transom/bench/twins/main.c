@@ -26,14 +26,14 @@ static const struct measurement measurements[] = {
     {"contended", IN(LOCK_EXCLUSIVE), 1, measure_contended},
     {"readers_writer", IN(LOCK), 3, measure_readers_writer},
     {"overlap", IN(LOCK), 2, measure_overlap},
-    {"lu", IN(LOCK) | IN(FLUSH), 1, measure_lu},
-    {"lu_outside", IN(LOCK) | IN(FLUSH), 1, measure_lu_outside},
+    {"lu", IN(LOCK) | IN(FLUSH) | IN(SHARED), 1, measure_lu},
+    {"lu_outside", IN(LOCK) | IN(FLUSH) | IN(SHARED), 1, measure_lu_outside},
     {"pipeline", IN(ONE_SIDED) | IN(TWO_SIDED), 1, measure_pipeline},
     {"startup", IN(NONE), 1, NULL},
 };
 
 static const char *const sync_names[SYNCS] = {"lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence",
-                                              "pscw", "barrier",        "one_sided", "two_sided", "none"};
+                                              "pscw", "barrier",        "one_sided", "two_sided", "shared", "none"};
 
 static char wrong[400]; /* what is wrong with the arguments; every rank finds the same, and rank 0 says it */
 

@@ -16,11 +16,25 @@ void *allocate(long count, long size) {
     return memset(memory, 0, bytes / PAGE * PAGE);
 }
 
+static void *cleared(void *mine, long bytes) {
+    memset(mine, 0, bytes);
+    MPI_Barrier(MPI_COMM_WORLD);
+    return mine;
+}
+
 void *window_open(long bytes, MPI_Win *win) {
     /* Never less than a page: with MPICH 4.0.2 the owner of a window of 8 bytes does not see what is put into it. */
     void *mine;
     MPI_Win_allocate(bytes < PAGE ? PAGE : bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &mine, win);
-    memset(mine, 0, bytes);
-    MPI_Barrier(MPI_COMM_WORLD);
-    return mine;
+    return cleared(mine, bytes);
+}
+
+void *window_open_shared(long bytes, MPI_Win *win) {
+    void *mine;
+    MPI_Info apart; /* each part begins at a page of its own */
+    MPI_Info_create(&apart);
+    MPI_Info_set(apart, "alloc_shared_noncontig", "true");
+    MPI_Win_allocate_shared(bytes < PAGE ? PAGE : bytes, 1, apart, MPI_COMM_WORLD, &mine, win);
+    MPI_Info_free(&apart);
+    return cleared(mine, bytes);
 }

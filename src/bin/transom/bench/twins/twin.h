@@ -8,7 +8,7 @@
 
 /* How operations are made complete, or in which variant something runs. */
 enum sync {
-    LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, ONE_SIDED, TWO_SIDED, NONE,
+    LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, ONE_SIDED, TWO_SIDED, SHARED, NONE,
     SYNCS /* how many there are */
 };
 
@@ -81,6 +81,8 @@ _Noreturn void die(const char *why, ...) __attribute__((format(printf, 1, 2)));
 
 /* memory.c */
 void *allocate(long count, long size);       /* zeroed, aligned to a page */
-void *window_open(long bytes, MPI_Win *win); /* this rank's part, zeroed; all ranks call it; displacements in bytes */
+/* This rank's part, zeroed; all ranks call it; displacements in bytes. The second may be read and written in place. */
+void *window_open(long bytes, MPI_Win *win);
+void *window_open_shared(long bytes, MPI_Win *win);
 
 #endif

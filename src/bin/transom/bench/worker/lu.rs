@@ -1,56 +1,60 @@
-//! Dense LU by blocks, as in SPLASH-2: blocks of other ranks are fetched under their owner's lock, in one of two ways.
+//! Dense LU by blocks, as in SPLASH-2: blocks of other ranks are fetched under their owner's lock, in one of two ways, or read
+//! where they are, if ranks share memory.
 //! One-sided is the library's lock. Two-sided is how MPI libraries lock: the owner grants a request when it next looks,
 //! here between two block operations; the rest of the program is the same, so the difference is the lock's.
 
-#[allow(dead_code, reason = "shared with the example, which needs more")]
 #[path = "../../../../../examples/lu/block.rs"]
-mod block;
+pub(super) mod block;
 
-use super::{Facts, Measurement, Outcome, Sync, Worker, gather};
-use block::Block;
+use super::{Facts, Measurement, Outcome, Sync, Worker, gather, kernel};
+use block::{Inverses, factor, subtract_product};
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use transom::provider::Provider;
-use transom::windows::LockAllEpoch;
+use transom::windows::{Flavor, Local, LockAllEpoch};
 use transom::{Error, Rank, Window, World};
 
 impl Worker {
     pub(super) fn lu(&self, world: &World, facts: &mut Facts) -> Outcome {
         let grid = Grid::new(world, self.n, self.block)?;
         // Signals for the two-sided way: requests of each rank, grants of each rank, and arrivals at fences.
-        let mut window = world.allocate_with_signals::<f64>(grid.part(), 2 * world.size() + 1)?;
-        // A rank works on its own blocks in place, in memory of its own; into the window goes what is done.
-        let mut mine: Vec<_> = (0..grid.part() / grid.area()).map(|_| Block::new(grid.size)).collect();
+        let flavor = match self.sync {
+            Sync::Shared => Flavor::Shared { len: grid.part() },
+            _ => Flavor::Allocate { len: grid.part() },
+        };
+        let mut window: Window<f64> = world.window(flavor, 2 * world.size() + 1)?;
         for (row, column) in grid.mine(0) {
-            let element = |i, j| grid.element(row * grid.size + i, column * grid.size + j);
-            let block = &mut mine[grid.number(row, column)];
-            block.fill(element);
-            // Memory that nobody touched before is not what is measured.
-            window.local().write(grid.offset(row, column), block.elements())?;
+            let element = |at| grid.element(row * grid.size + at / grid.size, column * grid.size + at % grid.size);
+            let block: Vec<f64> = (0..grid.area()).map(element).collect();
+            window.local().write(grid.offset(row, column), &block)?;
         }
         window.fence()?;
-        let clock = (self.measurement == Measurement::LuOutside).then(Cell::default);
+        let clock = (self.measurement == Measurement::LuOutside).then(Clock::default);
         let begun = Instant::now();
         match self.sync {
             Sync::TwoSided => {
                 let epoch = window.lock_all()?;
-                let mut blocks = TwoSided::new(world, epoch);
-                factor(grid, &mut mine, &mut Clocked { blocks: &mut blocks, clock: clock.as_ref() })?;
-                blocks.epoch.unlock()?;
+                let mut blocks = Clocked { blocks: TwoSided::new(world, epoch), clock: clock.as_ref() };
+                factorise(grid, &mut blocks)?;
+                blocks.blocks.epoch.unlock()?;
             }
-            _ => {
-                let mut blocks = OneSided(&mut window);
-                factor(grid, &mut mine, &mut Clocked { blocks: &mut blocks, clock: clock.as_ref() })?;
-            }
+            Sync::Shared => factorise(grid, &mut Clocked { blocks: Shared(&mut window), clock: clock.as_ref() })?,
+            _ => factorise(grid, &mut Clocked { blocks: OneSided(&mut window), clock: clock.as_ref() })?,
         }
         window.fence()?;
         let seconds = begun.elapsed().as_secs_f64();
-        let outside = clock.map(|outside: Cell<Duration>| outside.get().as_secs_f64());
-        let all = gather(world, &[seconds, outside.unwrap_or(0.0)])?;
+        let Clock { fetching, waiting } = clock.unwrap_or_default();
+        let all = gather(world, &[seconds, fetching.get(), waiting.get()])?;
         if world.rank() == 0 {
+            let mean = |of: usize| all.iter().map(|row| row[of]).sum::<f64>() / all.len() as f64;
             facts.value("seconds", all[0][0]);
-            if outside.is_some() {
-                facts.value("outside_kernel", all.iter().map(|row| row[1]).sum::<f64>() / all.len() as f64);
+            if self.measurement == Measurement::LuOutside {
+                facts.value("outside_kernel", mean(1) + mean(2));
+                facts.value("waiting", mean(2));
+            } else {
+                let (kernel, peak) = kernel::speeds(self.block);
+                facts.value("kernel", kernel);
+                facts.value("peak", peak);
             }
             let residual = residual(grid, &mut window)?;
             facts.check(residual <= 10.0, || format!("the residual of LU is {residual}, more than 10"));
@@ -108,11 +112,11 @@ impl Grid {
     }
 
     /// My rows of blocks from `from` on, and my columns.
-    fn rows(self, from: usize) -> impl Iterator<Item = usize> {
+    fn rows(self, from: usize) -> impl Iterator<Item = usize> + Clone {
         (from..self.blocks).filter(move |row| row % self.rank_rows == self.rank / self.rank_columns)
     }
 
-    fn columns(self, from: usize) -> impl Iterator<Item = usize> {
+    fn columns(self, from: usize) -> impl Iterator<Item = usize> + Clone {
         (from..self.blocks).filter(move |column| column % self.rank_columns == self.rank % self.rank_columns)
     }
 
@@ -135,58 +139,67 @@ impl Grid {
     }
 }
 
-/// A way to the blocks.
+/// A way to the blocks. Between two fences a block has one writer, its owner, and no reader before the next: so ranks work
+/// on their own blocks where they are in the window, and others' that are done do not change.
 trait Blocks {
-    /// Into one's own part, for others to fetch.
-    fn publish(&self, offset: usize, block: &Block) -> Result<(), Error>;
-    /// Another's part, under its lock.
-    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut Block) -> Result<(), Error>;
+    /// One's own part.
+    fn local(&self) -> Local<'_, f64, Provider>;
+    /// Another's block, under its owner's lock.
+    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error>;
+    /// Another's block where it is, if it can be read there.
+    fn reach(&self, _owner: Rank, _offset: usize, _area: usize) -> Result<Option<&[f64]>, Error> {
+        Ok(None)
+    }
     fn fence(&mut self) -> Result<(), Error>;
     /// Between two block operations.
-    fn between(&mut self) -> Result<(), Error>;
+    fn between(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
-fn factor(grid: Grid, mine: &mut [Block], blocks: &mut impl Blocks) -> Result<(), Error> {
-    let new = || Block::new(grid.size);
-    let (mut diagonal, mut left) = (new(), new());
-    let mut upper: Vec<_> = grid.columns(0).map(|_| new()).collect();
+fn factorise(grid: Grid, blocks: &mut impl Blocks) -> Result<(), Error> {
+    let (size, area) = (grid.size, grid.area());
+    let mut room = vec![0.0; area];
+    let mut uppers = vec![0.0; grid.columns(0).count() * area];
+    let mut inverses = Inverses::new(size);
     for step in 0..grid.blocks {
         if grid.owner(step, step) == grid.rank {
-            let block = &mut mine[grid.number(step, step)];
-            block.factor();
-            blocks.publish(grid.offset(step, step), block)?;
+            factor(size, own_mut(blocks, grid.offset(step, step), area)?);
         }
         blocks.fence()?;
 
-        let below: Vec<_> = grid.rows(step + 1).filter(|&row| grid.owner(row, step) == grid.rank).collect();
-        let right: Vec<_> = grid.columns(step + 1).filter(|&column| grid.owner(step, column) == grid.rank).collect();
-        if below.len() + right.len() > 0 {
-            get(grid, mine, blocks, (step, step), &mut diagonal)?;
+        let below = grid.rows(step + 1).filter(|&row| grid.owner(row, step) == grid.rank);
+        let right = grid.columns(step + 1).filter(|&column| grid.owner(step, column) == grid.rank);
+        if below.clone().chain(right.clone()).next().is_some() {
+            bring(grid, blocks, (step, step), &mut room)?;
+            inverses.invert(brought(grid, blocks, (step, step), &room)?);
         }
-        let mut solver = diagonal.inverses();
         for row in below {
-            let block = &mut mine[grid.number(row, step)];
-            block.solve_upper(&mut solver);
-            blocks.publish(grid.offset(row, step), block)?;
+            inverses.solve_upper(own_mut(blocks, grid.offset(row, step), area)?);
             blocks.between()?;
         }
         for column in right {
-            let block = &mut mine[grid.number(step, column)];
-            block.solve_lower(&mut solver);
-            blocks.publish(grid.offset(step, column), block)?;
+            inverses.solve_lower(own_mut(blocks, grid.offset(step, column), area)?);
             blocks.between()?;
         }
         blocks.fence()?;
 
-        // The pivot row's blocks serve all my rows, so they are fetched once.
-        for (upper, column) in upper.iter_mut().zip(grid.columns(step + 1)) {
-            get(grid, mine, blocks, (step, column), upper)?;
+        // My columns' blocks follow one another, in each row. Those of the pivot row serve all my rows, so they are fetched once.
+        let Some(first) = grid.columns(step + 1).next() else { continue };
+        let all = grid.columns(step + 1).count() * area;
+        let owner = grid.owner(step, first);
+        if owner != grid.rank {
+            for (upper, column) in uppers.chunks_exact_mut(area).zip(grid.columns(step + 1)) {
+                blocks.fetch(owner, grid.offset(step, column), upper)?;
+            }
         }
         for row in grid.rows(step + 1) {
-            get(grid, mine, blocks, (row, step), &mut left)?;
-            for (upper, column) in upper.iter().zip(grid.columns(step + 1)) {
-                let block = &mut mine[grid.number(row, column)];
-                block.subtract_product(&left, upper);
+            bring(grid, blocks, (row, step), &mut room)?;
+            let left = brought(grid, blocks, (row, step), &room)?;
+            let upper = if owner == grid.rank { own(blocks, grid.offset(step, first), all)? } else { &uppers[..all] };
+            let mine = own_mut(blocks, grid.offset(row, first), all)?;
+            for (mine, upper) in mine.chunks_exact_mut(area).zip(upper.chunks_exact(area)) {
+                subtract_product(size, mine, left, upper);
                 blocks.between()?;
             }
         }
@@ -194,50 +207,83 @@ fn factor(grid: Grid, mine: &mut [Block], blocks: &mut impl Blocks) -> Result<()
     Ok(())
 }
 
-/// Copies a block that is done here, wherever it is.
-fn get(
-    grid: Grid,
-    mine: &[Block],
-    blocks: &mut impl Blocks,
-    (row, column): (usize, usize),
-    into: &mut Block,
-) -> Result<(), Error> {
-    let owner = grid.owner(row, column);
-    if owner == grid.rank {
-        into.elements_mut().copy_from_slice(mine[grid.number(row, column)].elements());
+/// Brings a block that is done to `room`, unless it can be read where it is.
+fn bring(grid: Grid, blocks: &mut impl Blocks, (row, column): (usize, usize), room: &mut [f64]) -> Result<(), Error> {
+    let (owner, offset) = (grid.owner(row, column), grid.offset(row, column));
+    if owner == grid.rank || blocks.reach(owner, offset, room.len())?.is_some() {
         return Ok(());
     }
-    blocks.fetch(owner, grid.offset(row, column), into)
+    blocks.fetch(owner, offset, room)
 }
 
-/// Adds what is not block operations to the clock, if there is one. (Block operations are forty times as many.)
+/// A block that was brought.
+fn brought<'b>(
+    grid: Grid,
+    blocks: &'b impl Blocks,
+    (row, column): (usize, usize),
+    room: &'b [f64],
+) -> Result<&'b [f64], Error> {
+    let (owner, offset) = (grid.owner(row, column), grid.offset(row, column));
+    if owner == grid.rank {
+        return own(blocks, offset, room.len());
+    }
+    Ok(blocks.reach(owner, offset, room.len())?.unwrap_or(room))
+}
+
+/// Own blocks that are done.
+fn own<B: Blocks>(blocks: &B, offset: usize, len: usize) -> Result<&[f64], Error> {
+    // SAFETY: they are not written before the next fence, which `blocks` cannot do meanwhile.
+    unsafe { blocks.local().as_slice(offset, len) }
+}
+
+/// Own blocks to be written.
+#[allow(clippy::mut_from_ref, reason = "of memory that is not behind the reference")]
+fn own_mut<B: Blocks>(blocks: &B, offset: usize, len: usize) -> Result<&mut [f64], Error> {
+    // SAFETY: nobody else reads them before the next fence, which `blocks` cannot do meanwhile, and `factorise` has no other
+    // slice of them.
+    unsafe { blocks.local().as_mut_slice(offset, len) }
+}
+
+/// The time of what is not block operations, if there is a clock. (Block operations are forty times as many.)
 struct Clocked<'b, B> {
-    blocks: &'b mut B,
-    clock: Option<&'b Cell<Duration>>,
+    blocks: B,
+    clock: Option<&'b Clock>,
 }
 
-fn clocked<R>(clock: Option<&Cell<Duration>>, call: impl FnOnce() -> R) -> R {
+/// In seconds.
+#[derive(Default)]
+struct Clock {
+    fetching: Cell<f64>,
+    waiting: Cell<f64>,
+}
+
+fn clocked<R>(clock: Option<&Cell<f64>>, call: impl FnOnce() -> R) -> R {
     let Some(clock) = clock else { return call() };
     let begun = Instant::now();
     let returned = call();
-    clock.set(clock.get() + begun.elapsed());
+    clock.set(clock.get() + begun.elapsed().as_secs_f64());
     returned
 }
 
 impl<B: Blocks> Blocks for Clocked<'_, B> {
-    fn publish(&self, offset: usize, block: &Block) -> Result<(), Error> {
-        clocked(self.clock, || self.blocks.publish(offset, block))
+    fn local(&self) -> Local<'_, f64, Provider> {
+        self.blocks.local()
     }
 
-    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut Block) -> Result<(), Error> {
-        clocked(self.clock, || self.blocks.fetch(owner, offset, block))
+    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error> {
+        clocked(self.clock.map(|clock| &clock.fetching), || self.blocks.fetch(owner, offset, block))
+    }
+
+    fn reach(&self, owner: Rank, offset: usize, area: usize) -> Result<Option<&[f64]>, Error> {
+        // Nothing moves: the reading is the block operations'.
+        self.blocks.reach(owner, offset, area)
     }
 
     fn fence(&mut self) -> Result<(), Error> {
-        clocked(self.clock, || self.blocks.fence())
+        clocked(self.clock.map(|clock| &clock.waiting), || self.blocks.fence())
     }
 
-    fn between(&mut self) -> Result<(), Error> {
+    fn between(&self) -> Result<(), Error> {
         // Of the two-sided way's polling only what is found counts: clocks would take longer than the look.
         self.blocks.between()
     }
@@ -246,22 +292,40 @@ impl<B: Blocks> Blocks for Clocked<'_, B> {
 struct OneSided<'w>(&'w mut Window<f64>);
 
 impl Blocks for OneSided<'_> {
-    fn publish(&self, offset: usize, block: &Block) -> Result<(), Error> {
-        self.0.local().write(offset, block.elements())
+    fn local(&self) -> Local<'_, f64, Provider> {
+        self.0.local()
     }
 
-    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut Block) -> Result<(), Error> {
+    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error> {
         let epoch = self.0.lock_shared(owner)?;
-        epoch.get(offset, block.elements_mut())?;
+        epoch.get(offset, block)?;
         epoch.unlock()
     }
 
     fn fence(&mut self) -> Result<(), Error> {
         self.0.fence().map(drop)
     }
+}
 
-    fn between(&mut self) -> Result<(), Error> {
-        Ok(())
+/// Where all ranks share memory.
+struct Shared<'w>(&'w mut Window<f64>);
+
+impl Blocks for Shared<'_> {
+    fn local(&self) -> Local<'_, f64, Provider> {
+        self.0.local()
+    }
+
+    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error> {
+        self.0.local().of(owner)?.read_into(offset, block)
+    }
+
+    fn reach(&self, owner: Rank, offset: usize, area: usize) -> Result<Option<&[f64]>, Error> {
+        // SAFETY: the block is done, so its owner does not write it before the next fence, which `self` cannot do meanwhile.
+        unsafe { self.0.local().of(owner)?.as_slice(offset, area) }.map(Some)
+    }
+
+    fn fence(&mut self) -> Result<(), Error> {
+        self.0.fence().map(drop)
     }
 }
 
@@ -270,7 +334,7 @@ struct TwoSided<'w> {
     epoch: LockAllEpoch<'w, f64, Provider>,
     rank: Rank,
     ranks: usize,
-    served: Vec<u64>,
+    served: Vec<Cell<u64>>,
     granted: Vec<u64>,
     fences: u64,
 }
@@ -278,7 +342,7 @@ struct TwoSided<'w> {
 impl<'w> TwoSided<'w> {
     fn new(world: &World, epoch: LockAllEpoch<'w, f64, Provider>) -> Self {
         let (rank, ranks) = (world.rank(), world.size());
-        TwoSided { epoch, rank, ranks, served: vec![0; ranks], granted: vec![0; ranks], fences: 0 }
+        TwoSided { epoch, rank, ranks, served: vec![Cell::new(0); ranks], granted: vec![0; ranks], fences: 0 }
     }
 
     /// Adds 1 to a signal of a rank.
@@ -293,8 +357,9 @@ impl<'w> TwoSided<'w> {
         loop {
             self.between()?;
             let served = &self.served;
-            let news =
-                |at: usize, now| if at == signal { now >= value } else { served.get(at).is_some_and(|&s| now > s) };
+            let news = |at: usize, now| {
+                if at == signal { now >= value } else { served.get(at).is_some_and(|s| now > s.get()) }
+            };
             if self.epoch.signals().wait_any(&all, news)?.0 == signal {
                 return Ok(());
             }
@@ -303,15 +368,15 @@ impl<'w> TwoSided<'w> {
 }
 
 impl Blocks for TwoSided<'_> {
-    fn publish(&self, offset: usize, block: &Block) -> Result<(), Error> {
-        self.epoch.local().write(offset, block.elements())
+    fn local(&self) -> Local<'_, f64, Provider> {
+        self.epoch.local()
     }
 
-    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut Block) -> Result<(), Error> {
+    fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error> {
         self.tell(owner, self.rank)?;
         self.granted[owner] += 1;
         self.wait(self.ranks + owner, self.granted[owner])?;
-        self.epoch.target(owner)?.get(offset, block.elements_mut())
+        self.epoch.target(owner)?.get(offset, block)
     }
 
     fn fence(&mut self) -> Result<(), Error> {
@@ -322,10 +387,10 @@ impl Blocks for TwoSided<'_> {
     }
 
     /// Grants what was asked for.
-    fn between(&mut self) -> Result<(), Error> {
-        for origin in 0..self.ranks {
-            while self.epoch.signals().read(origin)? > self.served[origin] {
-                self.served[origin] += 1;
+    fn between(&self) -> Result<(), Error> {
+        for (origin, served) in self.served.iter().enumerate() {
+            while self.epoch.signals().read(origin)? > served.get() {
+                served.set(served.get() + 1);
                 self.tell(origin, self.ranks + self.rank)?;
             }
         }
@@ -338,11 +403,11 @@ fn residual(grid: Grid, window: &mut Window<f64>) -> Result<f64, Error> {
     let (size, padded) = (grid.size, grid.blocks * grid.size);
     let mut factors = Vec::with_capacity(grid.blocks * grid.blocks);
     for (row, column) in (0..grid.blocks).flat_map(|row| (0..grid.blocks).map(move |column| (row, column))) {
-        let mut block = Block::new(size);
-        window.lock_shared(grid.owner(row, column))?.get(grid.offset(row, column), block.elements_mut())?;
+        let mut block = vec![0.0; grid.area()];
+        window.lock_shared(grid.owner(row, column))?.get(grid.offset(row, column), &mut block)?;
         factors.push(block);
     }
-    let factor = |i: usize, j: usize| factors[i / size * grid.blocks + j / size].elements()[i % size * size + j % size];
+    let factor = |i: usize, j: usize| factors[i / size * grid.blocks + j / size][i % size * size + j % size];
     let x: Vec<f64> = (0..padded).map(|i| 1.0 + (i % 7) as f64 / 7.0).collect();
     let upper: Vec<f64> = (0..padded).map(|i| (i..padded).map(|j| factor(i, j) * x[j]).sum()).collect();
     let (mut worst, mut largest) = (0.0f64, 0.0f64);

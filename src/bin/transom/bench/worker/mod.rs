@@ -2,6 +2,7 @@
 
 mod applications;
 mod crossing;
+mod kernel;
 mod locks;
 mod lu;
 mod operations;
@@ -86,6 +87,7 @@ enum Sync {
     Barrier,
     OneSided,
     TwoSided,
+    Shared,
     None,
 }
 
@@ -142,11 +144,11 @@ impl Worker {
             Contended => self.sync == Sync::LockExclusive,
             ReadersWriter | Overlap => self.sync == Sync::Lock,
             Barrier => self.sync == Sync::Barrier,
-            Lu | LuOutside => matches!(self.sync, Sync::Lock | Sync::TwoSided),
+            Lu | LuOutside => matches!(self.sync, Sync::Lock | Sync::TwoSided | Sync::Shared),
             Pipeline => self.sync == Sync::OneSided,
             Startup => self.sync == Sync::None,
             Put | Get | Accumulate | GetAccumulate | FetchAndOp | CompareAndSwap => {
-                !matches!(self.sync, Sync::Barrier | Sync::OneSided | Sync::TwoSided | Sync::None)
+                !matches!(self.sync, Sync::Barrier | Sync::OneSided | Sync::TwoSided | Sync::Shared | Sync::None)
             }
         };
         let least = match self.measurement {
