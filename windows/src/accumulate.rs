@@ -10,7 +10,8 @@
 //!
 //! An epoch that locks its target exclusively has no other epoch of a lock to be atomic towards: there, what is more than a
 //! word is read, changed and written back, at the speed of memory. (That a target is exposed by fence or post while
-//! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.)
+//! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.) So they are in windows of
+//! [`bulk_accumulates`](crate::Window::bulk_accumulates), under a lock of their own.
 
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op};
@@ -44,6 +45,11 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         self.core.data.tally.atomics.bump();
         self.supported(op)?;
         let at = self.place(offset, 1)?;
+        if let Some(bulk) = &self.core.bulk {
+            let mut result = [operand];
+            let apply = || self.change_alone(at, op, &[operand], Some(&mut result));
+            return self.in_bulk(bulk, offset, 1, apply).map(|()| result[0]);
+        }
         match self.apply_in_word(at, op, &[operand]) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -72,6 +78,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
         self.core.data.tally.atomics.bump();
         let at = self.place(offset, 1)?;
+        if let Some(bulk) = &self.core.bulk {
+            return self.in_bulk(bulk, offset, 1, || self.swap_alone(at, expected, new));
+        }
         match self.swap_in_word(at, expected, new) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -107,8 +116,12 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         self.core.data.tally.accumulates.bump();
         self.supported(op)?;
         let at = self.place(offset, operands.len())?;
-        let outcome = match op {
-            Op::NoOp => Ok(()),
+        let outcome = match (op, &self.core.bulk) {
+            (Op::NoOp, _) => Ok(()),
+            (_, Some(bulk)) => {
+                let apply = || self.change_alone(at, op, operands, None);
+                return self.in_bulk(bulk, offset, operands.len(), apply);
+            }
             _ if self.alone && size_of_val(operands) > 8 => self.change_alone(at, op, operands, None),
             _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
         };
@@ -148,6 +161,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             return Err(Error::BufferLength { window, rank, needed: operands.len(), buffer: results.len() });
         }
         let at = self.place(offset, operands.len())?;
+        if let Some(bulk) = &self.core.bulk {
+            let apply = || self.change_alone(at, op, operands, Some(results));
+            return self.in_bulk(bulk, offset, operands.len(), apply);
+        }
         if self.alone && op != Op::NoOp && size_of_val(operands) > 8 {
             let changed = self.change_alone(at, op, operands, Some(results));
             return changed.map_err(|error| self.error(error, offset, operands.len()));
@@ -186,7 +203,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         mut results: Option<&mut [T]>,
     ) -> Result<(), FabricError> {
         let fabric = &self.core.data.fabric;
-        let piece = (PIECE / size_of::<T>()).min(operands.len());
+        let piece = (PIECE / size_of::<T>()).min(operands.len()).max(1);
         let (mut were, mut new) = (vec![T::zeroed(); piece], vec![T::zeroed(); piece]);
         for (index, operands) in (0..).step_by(piece).zip(operands.chunks(piece)) {
             let (at, new) = (at + index * size_of::<T>(), &mut new[..operands.len()]);
@@ -195,10 +212,22 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
                 None => &mut were[..operands.len()],
             };
             fabric.get(self.remote, at, bytemuck::cast_slice_mut(were))?;
-            T::apply_all(op, were, operands, new);
-            fabric.put(self.remote, at, bytemuck::cast_slice(new))?;
+            if op != Op::NoOp {
+                T::apply_all(op, were, operands, new);
+                fabric.put(self.remote, at, bytemuck::cast_slice(new))?;
+            }
         }
         Ok(())
+    }
+
+    /// Puts `new` if the element at byte `at` equals `expected`, while no other rank can; what it was.
+    fn swap_alone(&self, at: usize, expected: T, new: T) -> Result<T, FabricError> {
+        let (fabric, mut found) = (&self.core.data.fabric, expected);
+        fabric.get(self.remote, at, bytemuck::bytes_of_mut(&mut found))?;
+        if bytemuck::bytes_of(&found) == bytemuck::bytes_of(&expected) {
+            fabric.put(self.remote, at, bytemuck::bytes_of(&new))?;
+        }
+        Ok(found)
     }
 
     #[inline(always)]

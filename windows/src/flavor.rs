@@ -105,7 +105,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let barrier = Barrier::new(ranks, Places::words(ranks));
         let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
-        let core = Core { id, data, attached, numbers: 0, checks: Default::default(), element: PhantomData };
+        let core =
+            Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default(), element: PhantomData };
         Ok(Window { core, lock, barrier, pscw, lent, asked: 0 })
     }
 

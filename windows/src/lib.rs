@@ -7,6 +7,7 @@
 mod accumulate;
 mod assertions;
 mod attached;
+mod bulk;
 mod counters;
 mod epoch;
 mod error;

@@ -2,6 +2,7 @@
 
 use crate::assertions::Checks;
 use crate::attached::Held;
+use crate::bulk::Bulk;
 use crate::epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 use crate::local::Local;
 use crate::own_memory::Lent;
@@ -63,6 +64,8 @@ pub(crate) struct Core<T, F: Fabric> {
     /// What this rank attached, by slot, and how often it did.
     pub attached: Box<[Option<Held<F>>]>,
     pub numbers: u64,
+    /// If accumulates take a lock.
+    pub bulk: Option<Bulk<F>>,
     pub checks: Checks,
     pub element: PhantomData<fn() -> T>,
 }
@@ -95,7 +98,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// What this rank did on the window so far.
     pub fn counters(&self) -> Counters {
-        self.core.data.tally.read()
+        let bulk = self.core.bulk.as_ref().map_or(Counters::default(), |bulk| bulk.words.tally.read());
+        self.core.data.tally.read() + bulk
     }
 
     /// Orders this rank's loads and stores of memory that it shares with others, before this call and after: for those

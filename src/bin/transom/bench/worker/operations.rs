@@ -8,6 +8,9 @@ use transom::{Atomic, Error, Op, Rank, Window, World};
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
 const IN_A_ROW: usize = 64;
 
+/// Bytes from which on accumulates are measured in a window for long ones.
+const BULK: usize = 4 << 10;
+
 /// What an element is to be, from its place.
 fn pattern(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -72,6 +75,9 @@ impl Worker {
     pub(super) fn sums<T: Atomic + From<u32> + PartialEq>(&self, world: &World, facts: &mut Facts) -> Outcome {
         let len = self.bytes / 8;
         let mut window = world.allocate::<T>(len)?;
+        if self.bytes >= BULK {
+            window.bulk_accumulates()?;
+        }
         let (source, mut into) = (vec![T::from(1); len], vec![T::from(0); len]);
         world.barrier()?;
         let mut done = 0u32;
