@@ -39,7 +39,7 @@ fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
         }
         window.attach(3).unwrap(); // what failed took no slot
         for flavor in [Flavor::Allocate { len: 1 }, Flavor::Shared { len: 1 }, Flavor::Create(vec![1])] {
-            if !matches!((&flavor, ranks::over_network()), (Flavor::Shared { .. }, true)) {
+            if ranks::share_memory(&world) || !matches!(flavor, Flavor::Shared { .. }) {
                 full(world.window(flavor, 0).unwrap().attach(1), 0);
             }
             world.barrier().unwrap();
@@ -274,7 +274,7 @@ fn attaching_and_detaching_leaves_nothing_behind() {
             looked[me]
         };
         let before = count();
-        for _ in 0..200 {
+        for _ in 0..ranks::rounds(200) {
             cycle(&mut window);
         }
         assert_eq!(count(), before);

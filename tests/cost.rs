@@ -96,8 +96,9 @@ fn calls_cost_what_the_docs_say() {
                 assert_eq!(flush_all, Counters { locks: n, word_adds: 2 * n, flushes: n, ..NONE });
                 let near = cost(&mut window, |w| {
                     w.local().set(0, 1)?;
-                    w.local().of(target)?.set(0, 1)?; // shares memory with this rank
-                    w.local().of(target)?.get(0)?;
+                    let near = if ranks::share_memory(&world) { target } else { me };
+                    w.local().of(near)?.set(0, 1)?;
+                    w.local().of(near)?.get(0)?;
                     w.signals().set(0, 0)?;
                     w.signals().wait_until(0, |value| value == 0)?;
                     w.sync();

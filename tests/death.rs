@@ -4,7 +4,7 @@
 mod ranks;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
-use transom::{FabricError, Failure, Flavor, Op, Outcome, Request, Status, Window, World};
+use transom::{FabricError, Flavor, Op, Request, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -22,21 +22,11 @@ fn fails_in_time<T>(call: impl FnOnce() -> Result<T, transom::Error>) {
     assert!(begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
 }
 
-/// Only the victim died, of SIGKILL; the survivors' assertions held.
-fn only_the_victim_died(outcome: &Outcome) {
-    let expected = Failure::Rank { rank: VICTIM, status: Status::Killed(9) };
-    for (rank, status) in outcome.statuses().iter().enumerate().filter(|(rank, _)| *rank != VICTIM) {
-        let output = String::from_utf8_lossy(outcome.output(rank));
-        assert_eq!(*status, Status::Exited(0), "rank {rank}:\n{output}");
-    }
-    assert_eq!(outcome.failure(), Some(&expected), "{outcome}");
-}
-
 /// Runs `body` on several numbers of ranks and checks that what it did left nothing.
 fn with_a_death(name: &str, body: impl Fn(World)) {
     for size in [2, 3, 4, 8] {
         let Some(outcome) = ranks::outcome_of(size, name, &body) else { return };
-        only_the_victim_died(&outcome);
+        ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
         assert!(shm().is_empty(), "left in /dev/shm: {:?}", shm());
     }
 }

@@ -20,11 +20,14 @@ use make::{Flavour, Program};
 use std::sync::Mutex;
 use transom::World;
 
-/// Runs programs of a flavour on all ranks of `world`; rank 0 judges them.
+/// Runs programs of a flavour on all ranks of `world`, if they can have such memory; rank 0 judges them.
 fn run(world: &World, flavour: Flavour, seeds: std::ops::Range<u64>) {
+    if flavour == Flavour::Shared && !ranks::share_memory(world) {
+        return;
+    }
     let only: Option<u64> = std::env::var("TEST_SEED").ok().map(|seed| seed.parse().expect("TEST_SEED is a number"));
     for seed in seeds.filter(|&seed| only.is_none_or(|only| only == seed)) {
-        let program = Program::random(flavour, seed, world.size());
+        let program = Program::random(flavour, seed, world.size(), ranks::share_memory(world));
         let seen = perform::perform(world, &program);
         if let Some(seen) = perform::gathered(world, &seen)
             && let Err(why) = model::judge(&program, &seen)
@@ -81,7 +84,7 @@ fn nothing_that_was_not_seen_is_believed() {
     {
         let judged = Mutex::new(None);
         transom::threads(3, |world| {
-            let program = Program::random(flavour, seed, world.size());
+            let program = Program::random(flavour, seed, world.size(), true);
             let seen = perform::perform(&world, &program);
             if let Some(seen) = perform::gathered(&world, &seen) {
                 *judged.lock().unwrap() = Some((program, seen));
@@ -108,7 +111,7 @@ fn nothing_that_was_not_seen_is_believed() {
 /// What a program may have, programs have.
 #[test]
 fn programs_have_everything() {
-    let programs = |flavour| (0..60).map(move |seed| format!("{:?}", Program::random(flavour, seed, 4)));
+    let programs = |flavour| (0..60).map(move |seed| format!("{:?}", Program::random(flavour, seed, 4, true)));
     let all: String = programs(Flavour::Shared).chain(programs(Flavour::Dynamic)).collect();
     let (hows, syncs) = (["Plain", "One", "Section", "Request", "Dropped"], ["Fence", "Pscw", "Locks", "Signals"]);
     for how in hows {

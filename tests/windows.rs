@@ -9,6 +9,12 @@ type At<'e> = Target<'e, u64, Provider>;
 
 const KINDS: [&str; 4] = ["allocate", "shared", "create", "dynamic"];
 
+/// Those that there are: memory can be shared by all only if it is.
+fn kinds(world: &World) -> impl Iterator<Item = &'static str> {
+    let shared = ranks::share_memory(world);
+    KINDS.into_iter().filter(move |&kind| shared || kind != "shared")
+}
+
 /// A window, and what is attached to it at each rank.
 struct Made {
     window: Window<u64>,
@@ -272,7 +278,7 @@ fn every_call(world: &World, kind: &str) {
 #[test]
 fn every_call_on_every_kind_of_memory_in_every_epoch() {
     ranks::on_all_sizes("every_call_on_every_kind_of_memory_in_every_epoch", |world| {
-        KINDS.into_iter().for_each(|kind| every_call(&world, kind));
+        kinds(&world).for_each(|kind| every_call(&world, kind));
     });
 }
 
@@ -280,7 +286,7 @@ fn every_call_on_every_kind_of_memory_in_every_epoch() {
 fn every_call_on_windows_of_teams() {
     ranks::on(&[3, 4], "every_call_on_windows_of_teams", |world| {
         let team = world.split(Some(world.rank() as u64 % 2), (world.size() - world.rank()) as u64).unwrap().unwrap();
-        KINDS.into_iter().for_each(|kind| every_call(&team, kind));
+        kinds(&team).for_each(|kind| every_call(&team, kind));
     });
 }
 
@@ -288,7 +294,7 @@ fn every_call_on_windows_of_teams() {
 fn targets_that_do_not_exist_are_refused_in_every_epoch() {
     ranks::on_all_sizes("targets_that_do_not_exist_are_refused_in_every_epoch", |world| {
         let n = world.size();
-        for kind in KINDS {
+        for kind in kinds(&world) {
             let mut window = make(&world, kind, 2).window;
             let none = |outcome: Result<(), Error>| match outcome {
                 Err(Error::NoSuchRank { rank, size, .. }) => assert_eq!((rank, size), (n, n)),
@@ -320,9 +326,15 @@ fn ranks_that_make_different_windows_are_all_told() {
 fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
     ranks::on_all_sizes("each_reaches_every_part_of_a_shared_window_by_loads_and_stores", |world| {
         let (me, n) = (world.rank(), world.size());
-        for kind in ["shared", "allocate"] {
+        if !ranks::share_memory(&world) {
+            assert!(matches!(world.allocate_shared::<u64>(n + me).map(drop), Err(Error::NotShared { .. })));
+        }
+        for kind in kinds(&world).filter(|kind| ["shared", "allocate"].contains(kind)) {
             let mut window = make(&world, kind, n + me).window;
-            for rank in 0..n {
+            // Where not all share memory, those of a host do.
+            let here: Vec<Rank> = (0..n).filter(|&rank| window.local().of(rank).is_ok()).collect();
+            assert!(here.len() == n || here.contains(&me) && !ranks::share_memory(&world), "{here:?}");
+            for &rank in &here {
                 let part = window.local().of(rank).unwrap();
                 assert_eq!((part.len(), part.is_empty()), (n + rank, false));
                 part.set(me, (10 * me + rank) as u64).unwrap();
@@ -331,8 +343,9 @@ fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
             }
             assert_eq!((window.counters().puts, window.counters().locks), (0, 0));
             window.fence().unwrap();
-            for rank in 0..n {
-                let expected: Vec<u64> = (0..n).map(|origin| (10 * origin + rank) as u64).collect();
+            for &rank in &here {
+                let stored = |origin| if here.contains(&origin) { (10 * origin + rank) as u64 } else { 0 };
+                let expected: Vec<u64> = (0..n).map(stored).collect();
                 assert_eq!(window.local().of(rank).unwrap().read(0, n).unwrap(), expected);
             }
             window.fence().unwrap();
@@ -388,6 +401,9 @@ fn slices_are_the_windows_own_memory() {
 fn sync_orders_loads_and_stores() {
     ranks::on(&[2, 3], "sync_orders_loads_and_stores", |world| {
         let me = world.rank();
+        if !ranks::share_memory(&world) {
+            return;
+        }
         let window = make(&world, "shared", 2).window;
         for round in 1..=500 {
             if me == 0 {
@@ -545,7 +561,7 @@ fn a_fence_of_another_is_no_free() {
 #[test]
 fn requests_work_on_every_kind_of_memory() {
     ranks::on_all_sizes("requests_work_on_every_kind_of_memory", |world| {
-        for kind in KINDS {
+        for kind in kinds(&world) {
             let mut made = make(&world, kind, 4);
             let (window, attached) = (&mut made.window, &made.attached);
             let epoch = window.lock_exclusive(0).unwrap();

@@ -83,7 +83,7 @@ impl Member {
         way: Way,
         mut attempt: impl FnMut(&mut Engine) -> Result<Option<R>, Stop>,
     ) -> Result<R, FabricError> {
-        let mut patience = self.patience();
+        let (mut patience, mut silence) = (self.patience(), None);
         loop {
             let mut engine = self.core().engine();
             engine.progress();
@@ -99,8 +99,27 @@ impl Member {
             }
             if patience.pause() {
                 self.alive(way)?;
+                self.served(way, &mut silence)?;
             }
         }
+    }
+
+    /// An error if nothing was completed for long since somebody left or died: after a death ranks leave without waiting
+    /// for this one, and not every adapter tells that nobody is there any more (Soft-RoCE may go on for ever).
+    fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
+        let Err(gone) = self.exchange.vain(Awaited::Rank(way.rank)) else { return Ok(()) };
+        let mut engine = self.core().engine();
+        let completed = engine.peers[way.peer].completed;
+        match *silence {
+            Some((before, since)) if before == completed => {
+                if since.elapsed() > UNANSWERED / 2 {
+                    engine.give_up(way.peer);
+                    return Err(gone);
+                }
+            }
+            _ => *silence = Some((completed, Instant::now())),
+        }
+        Ok(())
     }
 
     /// An error if the rank itself has died: of what others' deaths mean, this operation knows nothing. One that left

@@ -105,11 +105,12 @@ pub enum How {
 }
 
 impl Program {
-    /// The larger the seed, the longer: so that the first to fail is a short one.
-    pub fn random(flavour: Flavour, seed: u64, ranks: usize) -> Program {
+    /// The larger the seed, the longer: so that the first to fail is a short one. `shared`: that ranks reach all
+    /// allocated memory by loads and stores.
+    pub fn random(flavour: Flavour, seed: u64, ranks: usize, shared: bool) -> Program {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x1_0001).wrapping_add(ranks as u64));
         let lens: Vec<usize> = (0..ranks).map(|_| if random.u8(..6) == 0 { 0 } else { random.usize(1..9) }).collect();
-        let mut maker = Maker { random, flavour, lens };
+        let mut maker = Maker { random, flavour, shared, lens };
         let phases = (0..(1 + seed / 2).min(8)).map(|_| maker.phase()).collect();
         Program { flavour, lens: maker.lens, phases }
     }
@@ -118,6 +119,7 @@ impl Program {
 struct Maker {
     random: fastrand::Rng,
     flavour: Flavour,
+    shared: bool,
     lens: Vec<usize>,
 }
 
@@ -271,7 +273,7 @@ impl Maker {
 
     /// A load or a store: of one's own part, or of another's where memory is shared.
     fn local_call(&mut self, rank: Rank) -> Option<Call> {
-        let shared = matches!(self.flavour, Flavour::Shared | Flavour::Allocate);
+        let shared = self.shared && matches!(self.flavour, Flavour::Shared | Flavour::Allocate);
         let target = if shared { self.random.usize(..self.ranks()) } else { rank };
         let elements = self.elements(target, 0, self.lens[target] / 2, true)?;
         let what = if self.random.bool() { What::Store(self.values(elements.len())) } else { What::Load };

@@ -1,10 +1,11 @@
 //! Runs a test's body on ranks: real processes of 1, 2, 3, 4 and 8 ranks (more than these machines have cores), then
 //! as many threads of one process, each within a deadline; and says which rank failed and how.
+//! `TEST_HOSTS=a,b` has the processes on several hosts, as `transom run --hosts` has them, each with a rank at least.
 //!
 //! The test starts copies of its own program, told by the environment to run the same test as a rank.
 
 use std::time::Duration;
-use transom::{Launch, Outcome, World};
+use transom::{Failure, HostList, Launch, Outcome, Status, World};
 
 pub const SIZES: [usize; 5] = [1, 2, 3, 4, 8];
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -13,10 +14,28 @@ const ROLE: &str = "TEST_ROLE";
 /// How many times slower things may be, where the network is emulated: so much less is done, and no threads are run.
 const SLOW: &str = "TEST_SLOW";
 
-/// Whether ranks are forced to a network where they could share memory.
+/// The hosts of the ranks, if not this machine.
+const HOSTS: &str = "TEST_HOSTS";
+
+/// Whether ranks are on several hosts, or forced to a network where they could share memory.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn over_network() -> bool {
-    std::env::var("TRANSOM_FABRIC").is_ok_and(|fabric| fabric == "verbs")
+    is_set("TRANSOM_FABRIC", "verbs") || hosts().is_some()
+}
+
+/// Whether every rank reaches the memory of all others by loads and stores.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn share_memory(world: &World) -> bool {
+    let apart = hosts().is_some() || is_set("TRANSOM_FABRIC", "verbs") && !is_set("TRANSOM_HYBRID", "on");
+    world.size() == 1 || !apart
+}
+
+fn is_set(name: &str, to: &str) -> bool {
+    std::env::var(name).is_ok_and(|value| value == to)
+}
+
+fn hosts() -> Option<HostList> {
+    std::env::var(HOSTS).ok().map(|hosts| hosts.parse().expect("TEST_HOSTS is a list of hosts"))
 }
 
 fn slow() -> usize {
@@ -54,11 +73,12 @@ pub fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
             transom::threads(threads, body).expect("threads can be ranks");
         }
         Err(_) => {
-            let few = |size: &&usize| slow() == 1 || **size <= 4;
-            for &size in sizes.iter().filter(few) {
+            let least = hosts().map_or(1, |hosts| hosts.names().count());
+            let most = if slow() == 1 { usize::MAX } else { 4 };
+            for &size in sizes.iter().filter(|size| (least..=most).contains(size)) {
                 passed(&format!("{size} processes"), &outcome(size, name, "rank"));
             }
-            if slow() > 1 {
+            if slow() > 1 || hosts().is_some() {
                 return; // threads share memory, whatever the network
             }
             for size in sizes {
@@ -80,7 +100,7 @@ pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outco
 
 fn outcome(size: usize, name: &str, role: &str) -> Outcome {
     let deadline = if slow() > 1 { 3 * DEADLINE } else { DEADLINE };
-    let copies = Launch::new(std::env::current_exe().expect("this test program"), size)
+    let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
@@ -88,14 +108,30 @@ fn outcome(size: usize, name: &str, role: &str) -> Outcome {
         .grace(deadline)
         .deadline(deadline)
         .capture(true);
+    if let Some(hosts) = hosts() {
+        // What the launcher does not carry there.
+        let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TEST_"));
+        copies = ours.fold(copies.hosts(hosts), |copies, (name, value)| copies.env(name, value));
+    }
     copies.run().expect("copies of the test program start")
 }
 
 fn passed(what: &str, outcome: &Outcome) {
     if !outcome.success() {
-        let outputs: String = (0..outcome.statuses().len())
-            .map(|rank| format!("--- rank {rank}\n{}", String::from_utf8_lossy(outcome.output(rank))))
-            .collect();
-        panic!("on {what}: {outcome}\n{outputs}");
+        panic!("on {what}: {outcome}\n{}", outputs(outcome));
     }
+}
+
+/// One rank ended so, and first; all others well, so their assertions held.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn only_failed(outcome: &Outcome, victim: usize, end: Status) {
+    let ended = |rank| if rank == victim { end } else { Status::Exited(0) };
+    let as_expected = outcome.statuses().iter().enumerate().all(|(rank, status)| *status == ended(rank));
+    let first = outcome.failure() == Some(&Failure::Rank { rank: victim, status: end });
+    assert!(as_expected && first, "{outcome}; {:?}\n{}", outcome.statuses(), outputs(outcome));
+}
+
+fn outputs(outcome: &Outcome) -> String {
+    let output = |rank| format!("--- rank {rank}\n{}", String::from_utf8_lossy(outcome.output(rank)));
+    (0..outcome.statuses().len()).map(output).collect()
 }

@@ -1,5 +1,6 @@
 """What a guest boots from: Debian's kernel and its modules, fetched once into the cache; and a little archive made anew
-for each run. Also whether this machine can run a guest with KVM."""
+for each run. Also whether this machine can run a guest with KVM. As a program: installs what it needs, and the packages
+named, or says with what command to."""
 
 import fcntl
 import lzma
@@ -7,6 +8,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import zlib
 
 PACKAGES = """qemu-system-x86 busybox-static kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
@@ -46,14 +48,15 @@ def prepare(cache):
     return kernel, modules
 
 
-def packages():
+def packages(*others):
     """Installs what is missing, where this process may."""
-    query = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *PACKAGES]
+    wanted = [*PACKAGES, *others]
+    query = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *wanted]
     try:
         lines = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
     except FileNotFoundError:
         raise Unprepared("this needs Debian's packages, and there is no dpkg here") from None
-    missing = [name for name in PACKAGES if f"{name} installed" not in lines]
+    missing = [name for name in wanted if f"{name} installed" not in lines]
     if not missing:
         return
     install = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
@@ -145,3 +148,10 @@ def accelerator(cache, boot):
 def succeeds(command, **options):
     """Whether the command does; what it says goes to stderr."""
     return subprocess.run(command, stdout=2, stdin=subprocess.DEVNULL, **options).returncode == 0
+
+
+if __name__ == "__main__":
+    try:
+        packages(*sys.argv[1:])
+    except Unprepared as error:
+        sys.exit(f"soft-roce: {error}")
