@@ -204,7 +204,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     ) -> Result<(), FabricError> {
         let fabric = &self.core.data.fabric;
         let piece = (PIECE / size_of::<T>()).min(operands.len()).max(1);
-        let (mut were, mut new) = (vec![T::zeroed(); piece], vec![T::zeroed(); piece]);
+        let kept = if results.is_some() { 0 } else { piece };
+        let (mut were, mut new) = (vec![T::zeroed(); kept], vec![T::zeroed(); piece]);
         for (index, operands) in (0..).step_by(piece).zip(operands.chunks(piece)) {
             let (at, new) = (at + index * size_of::<T>(), &mut new[..operands.len()]);
             let were = match &mut results {

@@ -1,7 +1,7 @@
 //! What can be measured: names, synchronisations, sizes, and what the machine's own limit of each is.
 
 use super::limits::Limit;
-use super::protocol::Task;
+use super::protocol::{LONG, Task};
 
 pub struct Measurement {
     pub name: &'static str,
@@ -40,7 +40,11 @@ const fn figures(name: &'static str, syncs: &'static [&'static str], about: &'st
 pub const CATALOG: &[Measurement] = &[
     latency("put", "put and its synchronisation (osu_put_latency)", true),
     latency("get", "get and its synchronisation (osu_get_latency)", true),
-    latency("accumulate", "accumulate by sum of 8-byte integers (osu_acc_latency)", true),
+    latency(
+        "accumulate",
+        "accumulate by sum of 8-byte integers; ours from 4 KiB on with bulk_accumulates (osu_acc_latency)",
+        true,
+    ),
     latency("get_accumulate", "the same, and what was there before (osu_get_acc_latency)", true),
     latency("fetch_and_op", "fetch_and_op by sum, 8 bytes (osu_fop_latency)", false),
     latency("compare_and_swap", "compare_and_swap of 8 bytes (osu_cas_latency)", false),
@@ -97,10 +101,13 @@ pub fn limit(task: &Task) -> Option<Limit> {
     let words = (task.bytes / 8) as f64;
     // Of a barrier, in which everybody hears of everybody.
     let rounds = f64::from(task.ranks.next_power_of_two().ilog2());
-    let copy =
-        f64::from(u8::from(matches!(task.measurement, "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap")));
+    let sums = matches!(task.measurement, "accumulate" | "get_accumulate");
+    let long = sums && task.bytes >= LONG;
+    let copies = matches!(task.measurement, "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap") || long;
     let itself = match task.measurement {
         "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => 0.0,
+        // The lock that makes a long one atomic.
+        "accumulate" | "get_accumulate" if long => 2.0,
         "accumulate" | "get_accumulate" => words,
         "fetch_and_op" | "compare_and_swap" => 1.0,
         "barrier" => return Some(Limit { crossings: rounds, ..Limit::default() }),
@@ -117,5 +124,5 @@ pub fn limit(task: &Task) -> Option<Limit> {
         "pscw" if task.ranks > 1 => (0.0, 1.0),
         _ => (0.0, 0.0),
     };
-    Some(Limit { atomics: itself + atomics, crossings, copies: copy })
+    Some(Limit { atomics: itself + atomics, crossings, copies: f64::from(u8::from(copies)) })
 }

@@ -1,5 +1,6 @@
 //! Latency and bandwidth of operations under each synchronisation.
 
+use super::super::protocol::LONG;
 use super::{Facts, Measurement, Outcome, Sync, Target, Worker, partner, sampling};
 use bytemuck::Pod;
 use std::hint::black_box;
@@ -7,9 +8,6 @@ use transom::{Atomic, Error, Op, Rank, Window, World};
 
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
 const IN_A_ROW: usize = 64;
-
-/// Bytes from which on accumulates are measured in a window for long ones.
-const BULK: usize = 4 << 10;
 
 /// What an element is to be, from its place.
 fn pattern(at: usize) -> u64 {
@@ -75,7 +73,7 @@ impl Worker {
     pub(super) fn sums<T: Atomic + From<u32> + PartialEq>(&self, world: &World, facts: &mut Facts) -> Outcome {
         let len = self.bytes / 8;
         let mut window = world.allocate::<T>(len)?;
-        if self.bytes >= BULK {
+        if self.bytes >= LONG {
             window.bulk_accumulates()?;
         }
         let (source, mut into) = (vec![T::from(1); len], vec![T::from(0); len]);
