@@ -13,6 +13,7 @@
 //! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.) So they are in windows of
 //! [`bulk_accumulates`](crate::Window::bulk_accumulates), under a lock of their own.
 
+use crate::bulk::Bulk;
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op};
 
@@ -44,12 +45,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
         self.core.data.tally.atomics.bump();
         self.supported(op)?;
-        let at = self.place(offset, 1)?;
         if let Some(bulk) = &self.core.bulk {
-            let mut result = [operand];
-            let apply = || self.change_alone(at, op, &[operand], Some(&mut result));
-            return self.in_bulk(bulk, offset, 1, apply).map(|()| result[0]);
+            return self.fetch_in_bulk(bulk, offset, op, operand);
         }
+        let at = self.place(offset, 1)?;
         match self.apply_in_word(at, op, &[operand]) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -77,10 +76,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     #[inline]
     pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
         self.core.data.tally.atomics.bump();
-        let at = self.place(offset, 1)?;
         if let Some(bulk) = &self.core.bulk {
-            return self.in_bulk(bulk, offset, 1, || self.swap_alone(at, expected, new));
+            return self.swap_in_bulk(bulk, offset, expected, new);
         }
+        let at = self.place(offset, 1)?;
         match self.swap_in_word(at, expected, new) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -221,14 +220,24 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         Ok(())
     }
 
-    /// Puts `new` if the element at byte `at` equals `expected`, while no other rank can; what it was.
-    fn swap_alone(&self, at: usize, expected: T, new: T) -> Result<T, FabricError> {
-        let (fabric, mut found) = (&self.core.data.fabric, expected);
-        fabric.get(self.remote, at, bytemuck::bytes_of_mut(&mut found))?;
-        if bytemuck::bytes_of(&found) == bytemuck::bytes_of(&expected) {
-            fabric.put(self.remote, at, bytemuck::bytes_of(&new))?;
-        }
-        Ok(found)
+    #[cold]
+    fn fetch_in_bulk(&self, bulk: &Bulk<F>, offset: usize, op: Op, operand: T) -> Result<T, Error> {
+        let (at, mut result) = (self.place(offset, 1)?, [operand]);
+        let apply = || self.change_alone(at, op, &[operand], Some(&mut result));
+        self.in_bulk(bulk, offset, 1, apply).map(|()| result[0])
+    }
+
+    #[cold]
+    fn swap_in_bulk(&self, bulk: &Bulk<F>, offset: usize, expected: T, new: T) -> Result<T, Error> {
+        let (at, fabric) = (self.place(offset, 1)?, &self.core.data.fabric);
+        self.in_bulk(bulk, offset, 1, || {
+            let mut found = expected;
+            fabric.get(self.remote, at, bytemuck::bytes_of_mut(&mut found))?;
+            if bytemuck::bytes_of(&found) == bytemuck::bytes_of(&expected) {
+                fabric.put(self.remote, at, bytemuck::bytes_of(&new))?;
+            }
+            Ok(found)
+        })
     }
 
     #[inline(always)]
