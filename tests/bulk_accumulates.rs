@@ -141,6 +141,34 @@ fn what_is_refused_changes_nothing_and_keeps_no_lock() {
     });
 }
 
+/// The lock is let go also if what it was taken for fails: who asks again is told of the death, not that it has the lock.
+#[test]
+fn one_that_fails_keeps_no_lock() {
+    const VICTIM: usize = 1;
+    let name = "one_that_fails_keeps_no_lock";
+    let outcome = ranks::outcome_of(3, name, |world| {
+        let [_words, mut window] = windows::<u64>(&world, 600);
+        let epoch = window.fence().unwrap();
+        if world.rank() == VICTIM {
+            std::process::abort();
+        }
+        let target = epoch.target(VICTIM).unwrap();
+        for _ in 0..2 {
+            let error = loop {
+                if let Err(error) = target.accumulate(0, Op::Sum, &[1; 600]) {
+                    break error;
+                }
+            };
+            assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+        }
+        epoch.target(world.rank()).unwrap().accumulate(0, Op::Sum, &[1; 600]).unwrap();
+        assert_eq!(window.local().read(0, 600).unwrap(), [1; 600]);
+    });
+    if let Some(outcome) = outcome {
+        ranks::only_failed(&outcome, VICTIM, transom::Status::Killed(6));
+    }
+}
+
 #[test]
 fn a_long_accumulate_takes_two_atomics() {
     ranks::on(&[1, 2], "a_long_accumulate_takes_two_atomics", |world| {

@@ -12,7 +12,7 @@ use transom::shm_loopback::Loopback;
 use transom::verbs::{Node, Verbs, VerbsError, WorkRequests, probe};
 use transom::windows::Assert;
 use transom::windows::Fabric;
-use transom::{FabricError, Launch, Mode, Op, Outcome, StartError, Window, World, provider::Provider};
+use transom::{FabricError, Flavor, Launch, Mode, Op, Outcome, StartError, Window, World, provider::Provider};
 
 const ROLE: &str = "TEST_ROLE";
 const DEADLINE: Duration = Duration::from_secs(100);
@@ -601,18 +601,22 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         if world.rank() == VICTIM {
             // Amid the puts of both others: each puts a half, so none has still to lock when this one dies.
             let half_came = |last| window.local().get(last).unwrap() != 0;
-            while !half_came(2499) || !half_came(4999) {}
+            while !half_came(2499) || !half_came(4999) {
+                std::thread::yield_now();
+            }
             std::process::abort();
         }
-        let fails_in_time = |call: &dyn Fn() -> Result<(), transom::Error>| {
+        let fails_within = |seconds, call: &dyn Fn() -> Result<(), transom::Error>| {
             let begun = Instant::now();
             let error = call().expect_err("a call that needs a dead rank fails");
             assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
-            assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+            assert!(begun.elapsed() < Duration::from_secs(seconds), "it took {:?}", begun.elapsed());
         };
+        let fails_in_time = |call: &dyn Fn() -> Result<(), transom::Error>| fails_within(5, call);
         let epoch = window.lock_shared(VICTIM).unwrap();
         let half = world.rank() / 2 * 2500;
-        fails_in_time(&|| {
+        // The victim lives until the other has begun, too.
+        fails_within(40, &|| {
             loop {
                 epoch.put(half, &[1; 2500])?;
             }
@@ -628,11 +632,54 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         let living = 2 - world.rank();
         window.lock_shared(living).unwrap().put(world.rank(), &[7]).unwrap();
         assert_eq!(window.lock_shared(living).unwrap().get_one(world.rank()).unwrap(), 7);
+        // Nor do they leave before the other has seen it.
+        window.lock_shared(living).unwrap().put(2500 + world.rank(), &[8]).unwrap();
+        let begun = Instant::now();
+        while window.local().get(2500 + living).unwrap() != 8 {
+            assert!(begun.elapsed() < Duration::from_secs(40), "rank {living} does not say that it is done");
+            std::thread::yield_now();
+        }
     });
     if let Some(outcome) = run {
         let died = |rank| outcome.statuses()[rank] != transom::Status::Exited(0);
         assert!((0..3).all(|rank| died(rank) == (rank == VICTIM)), "{outcome}\n{}", outputs(&outcome));
     }
+}
+
+/// Lent memory of a rank on the same host is reached by the queue pair to that rank, its words by that to oneself: what is
+/// put there must not be overtaken by the news of it.
+#[test]
+fn lent_memory_of_neighbours_is_in_order_with_their_words() {
+    if skipped("lent memory of the same host") {
+        return;
+    }
+    let name = "lent_memory_of_neighbours_is_in_order_with_their_words";
+    on_verbs(2, name, &[("TRANSOM_HYBRID", "on")], |world| {
+        const LEN: usize = 12_000;
+        const ROUNDS: u64 = 15;
+        let other = 1 - world.rank();
+        let mut window: Window<u64> = world.window(Flavor::Create(vec![0; LEN + 1]), 1).unwrap();
+        for round in 1..=ROUNDS {
+            window.lock_all().unwrap().target(other).unwrap().put_signal(0, &[round; LEN], 0, 1).unwrap();
+            window.signals().wait_until(0, |signals| signals == round).unwrap();
+            assert_eq!(window.local().read(0, LEN).unwrap(), [round; LEN], "by a signal");
+            window.fence().unwrap();
+            let epoch = window.fence().unwrap();
+            epoch.target(other).unwrap().put(0, &[100 + round; LEN]).unwrap();
+            window.fence().unwrap();
+            assert_eq!(window.local().read(0, LEN).unwrap(), [100 + round; LEN], "by a fence");
+            let epoch = window.lock_exclusive(0).unwrap();
+            let so_far = epoch.get_one(LEN).unwrap();
+            epoch.put(LEN, &[so_far + 1]).unwrap();
+            epoch.unlock().unwrap();
+        }
+        window.bulk_accumulates().unwrap();
+        for _ in 0..ROUNDS {
+            window.lock_all().unwrap().target(0).unwrap().accumulate(LEN, Op::Sum, &[1]).unwrap();
+        }
+        let mine = window.free().unwrap();
+        assert!(world.rank() > 0 || mine[LEN] == 4 * ROUNDS, "{} of {} additions", mine[LEN], 4 * ROUNDS);
+    });
 }
 
 /// What a job does on whatever hosts its ranks are: `tests/soft-roce/verbs` starts it on two.

@@ -57,7 +57,8 @@ enum Backing {
     Lent,
 }
 
-// SAFETY: the block is reached only through atomics and the copies of `copy.rs`, from any thread.
+// SAFETY: the block is reached only through atomics and the copies of `copy.rs`, from any thread; or where it is, by a
+// program that gives its word that nobody else does.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -275,7 +276,8 @@ impl View {
     /// The bytes themselves, if they are inside.
     #[inline(always)]
     pub(crate) fn atomics(&self, offset: usize, len: usize) -> Option<&[AtomicU8]> {
-        // SAFETY: valid as long as the view, which keeps its memory; all access it by atomics or by `copy`.
+        // SAFETY: valid as long as the view, which keeps its memory; all access it by atomics or by `copy`, but for
+        // programs that give their word that nobody else does.
         self.address(offset, len).map(|start| unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
 

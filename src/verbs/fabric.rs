@@ -54,7 +54,8 @@ const NO_ATOMICS: FabricError = FabricError::Unsupported {
 };
 /// An adapter could, where it is aligned, but whole words it may not have; and programs are to run alike everywhere.
 const NO_LENT_ATOMICS: FabricError = FabricError::Unsupported {
-    what: "memory that the program lent to the window (create) takes no atomics; allocate the window for that",
+    what: "memory that the program lent to the window (create) takes no atomics; allocate the window for that, or call its \
+           bulk_accumulates",
 };
 
 impl Verbs {
@@ -149,12 +150,19 @@ impl Verbs {
 
     /// Has what was done there told when it is complete, without waiting: for several flushes at once.
     pub(crate) fn start_flush(&self, at: &Remote) -> Result<(), FabricError> {
-        self.0.start_flush(at.way)
+        self.ways(at).try_for_each(|way| self.0.start_flush(way))
     }
 
     /// The peer of a rank.
     fn way(&self, rank: Rank) -> Way {
         Way { rank, peer: self.0.peers[rank] }
+    }
+
+    /// The ways that requests on memory of that rank may go: on lent memory and on the words of a rank of this host they
+    /// are not the same.
+    fn ways(&self, at: &Remote) -> impl Iterator<Item = Way> + use<> {
+        let other = Some(self.way(at.rank)).filter(|other| other.peer != at.way.peer);
+        std::iter::once(at.way).chain(other)
     }
 
     fn attach_to(&self, rank: Rank, key: &[u8], bytes: usize, lent: bool) -> Result<Remote, FabricError> {
@@ -176,9 +184,10 @@ impl Verbs {
             Some(on_node) => Some(member.node.memory.attach(on_node, shared, bytes)?),
             None => None,
         };
+        let apart = lent && !own && member.hybrid && on_node.is_some();
         let (way, address, member_of) = (self.way(rank), place.address, self.0.clone());
         let mut remote =
-            Remote { rank, address, way, place, bytes, view, lent, _registration: None, member: member_of };
+            Remote { rank, address, way, place, bytes, view, lent, apart, _registration: None, member: member_of };
         if bytes > 0 {
             member.ledger.count(rank, address, 1);
         }
@@ -319,6 +328,8 @@ pub struct Remote {
     view: Option<View>,
     /// Of the program's own.
     lent: bool,
+    /// Requests on it go another way than those on the words of its rank.
+    apart: bool,
     /// This rank's own registration of memory that another shares with it.
     _registration: Option<Registered>,
     member: Arc<Member>,
@@ -418,7 +429,11 @@ impl Fabric for Verbs {
     fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         match &to.view {
             Some(view) => self.0.node.memory.put(view, offset, source),
-            None => self.0.write(to.way, to.place(offset, source.len())?, source),
+            None => {
+                self.0.write(to.way, to.place(offset, source.len())?, source)?;
+                // The words by which others hear of it go another way.
+                if to.apart { self.0.order(to.way) } else { Ok(()) }
+            }
         }
     }
 
@@ -566,16 +581,17 @@ impl Fabric for Verbs {
 
     fn flush(&self, at: &Remote) -> Result<(), FabricError> {
         fence(SeqCst);
-        self.0.flush(at.way)
+        self.ways(at).try_for_each(|way| self.0.flush(way))
     }
 
     fn flush_all(&self, at: &[Remote]) -> Result<(), FabricError> {
         fence(SeqCst);
-        at.iter().try_for_each(|remote| self.0.start_flush(remote.way))?;
-        at.iter().try_for_each(|remote| self.0.flush(remote.way))
+        at.iter().flat_map(|remote| self.ways(remote)).try_for_each(|way| self.0.start_flush(way))?;
+        at.iter().flat_map(|remote| self.ways(remote)).try_for_each(|way| self.0.flush(way))
     }
 
-    /// Nothing is waited for here: a later verb to the same peer comes after by itself, one to another waits.
+    /// Nothing is waited for here: a later verb to the same peer comes after by itself, one to another waits. What goes
+    /// another way than the words was ordered when it was put.
     fn order(&self, at: &Remote) -> Result<(), FabricError> {
         fence(SeqCst);
         self.0.order(at.way)

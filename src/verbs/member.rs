@@ -109,8 +109,13 @@ impl Member {
     fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
         let Err(gone) = self.exchange.vain(Awaited::Rank(way.rank)) else { return Ok(()) };
         let mut engine = self.core().engine();
-        let completed = engine.peers[way.peer].completed;
+        if let FabricError::PeerDied { rank } = gone {
+            // Room that it will never give back may be all that this one waits for.
+            engine.give_up(self.peers[rank]);
+        }
+        let (posted, completed) = (engine.peers[way.peer].posted, engine.peers[way.peer].completed);
         match *silence {
+            _ if posted <= completed => *silence = None,
             Some((before, since)) if before == completed => {
                 if since.elapsed() > UNANSWERED / 2 {
                     engine.give_up(way.peer);

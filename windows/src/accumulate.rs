@@ -24,6 +24,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
     /// and returns what it was.
     ///
+    /// (Costs here and below are without [`bulk_accumulates`](crate::Window::bulk_accumulates), which has its own.)
+    ///
     /// Sums of 8-byte integers, and [`Op::NoOp`]: 1 fetch-and-add. Others: 1 read, and compare-and-swaps until one
     /// takes, which is 1 where nobody else is changing the word.
     ///
@@ -87,7 +89,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     }
 
     /// Replaces the elements from `offset` on by the results of an operation on each and its operand. Each element
-    /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation.
+    /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation but after
+    /// [`bulk_accumulates`](crate::Window::bulk_accumulates).
     ///
     /// Sums of 8-byte integers: 1 fetch-and-add each. [`Op::NoOp`]: nothing. Others, for each word of 8 bytes, which
     /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes. In an epoch that locks the target
@@ -117,7 +120,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         let at = self.place(offset, operands.len())?;
         let outcome = match (op, &self.core.bulk) {
             (Op::NoOp, _) => Ok(()),
-            (_, Some(bulk)) => {
+            (_, Some(bulk)) if !operands.is_empty() => {
                 let apply = || self.change_alone(at, op, operands, None);
                 return self.in_bulk(bulk, offset, operands.len(), apply);
             }
@@ -160,7 +163,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             return Err(Error::BufferLength { window, rank, needed: operands.len(), buffer: results.len() });
         }
         let at = self.place(offset, operands.len())?;
-        if let Some(bulk) = &self.core.bulk {
+        if let Some(bulk) = &self.core.bulk
+            && !operands.is_empty()
+        {
             let apply = || self.change_alone(at, op, operands, Some(results));
             return self.in_bulk(bulk, offset, operands.len(), apply);
         }

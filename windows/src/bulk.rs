@@ -12,7 +12,7 @@ use transom_locks::{PassiveLock, Places};
 /// The locks, and the words that they are.
 pub(crate) struct Bulk<F: Fabric> {
     pub words: Arc<Segment<F>>,
-    lock: PassiveLock<Arc<Segment<F>>>,
+    pub lock: PassiveLock<Arc<Segment<F>>>,
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {
@@ -28,7 +28,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// `fetch_and_op` and `compare_and_swap` from here on.
     ///
     /// # Errors
-    /// [`Error::Fabric`] if there is no memory, here or elsewhere; then at no rank anything has changed.
+    /// [`Error::Fabric`] if there is no memory, here or elsewhere, [`Error::Size`] if ranks disagree about the window; then at
+    /// no rank anything has changed.
     ///
     /// # Examples
     /// ```

@@ -168,7 +168,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     ///
     /// # Safety
     /// As long as the slice lives nobody writes these elements: no rank by whatever call, nor this one by another view of
-    /// them. What was written before is ordered before this call by a synchronisation, as for [`of`](Self::of).
+    /// them; nor accumulates to others in the same aligned 8 bytes, which an accumulate may write as a whole. What was written before is ordered before this call by a synchronisation, as for [`of`](Self::of).
     ///
     /// # Examples
     /// See [`as_mut_slice`](Self::as_mut_slice).
@@ -188,7 +188,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     ///
     /// # Safety
     /// As long as the slice lives nobody else reads or writes these elements: no rank by whatever call, nor this one by
-    /// another view of them. What was read or written before is ordered before this call by a synchronisation.
+    /// another view of them; nor accumulates to others in the same aligned 8 bytes. What was read or written before is ordered before this call by a synchronisation.
     ///
     /// # Examples
     /// ```

@@ -20,8 +20,8 @@ use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
 ///
 /// Element types are plain data ([`bytemuck::Pod`]: any bit pattern is a value): other ranks may write at any time,
-/// so no reference into the memory is ever lent; one's own part is read and written by copies, see
-/// [`local`](Self::local).
+/// so no reference into the memory is lent but by the program's word ([`Local::as_slice`]); one's own part is read and
+/// written by copies, see [`local`](Self::local).
 ///
 /// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks + 8` bytes of lock,
 /// barrier, post/start and free words.
@@ -51,7 +51,8 @@ pub struct Window<T, F: Fabric> {
 impl<T, F: Fabric> Drop for Window<T, F> {
     /// An epoch that was leaked keeps its lock, which nobody could release after this.
     fn drop(&mut self) {
-        if !self.lock.release_held_mut() {
+        let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
+        if !self.lock.release_held_mut() || !bulk {
             self.core.data.fabric.fail();
         }
     }
