@@ -5,7 +5,8 @@
 //! down what its part is. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` judges
 //! what was seen.
 //!
-//! The longer programs come last. A failure prints the seed, the phase, and of it only the calls that touched the element that went wrong, with what they
+//! The longer programs come last. A failure prints the seed, the phase, and of it only the calls that touched the
+//! element that went wrong, with what they
 //! saw: `TEST_SEED=<seed> cargo test --test programs` runs that program alone.
 
 #[path = "programs/make.rs"]

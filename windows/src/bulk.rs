@@ -21,7 +21,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// all others, in epochs of any kind; and now also each call as a whole. Each rank pays 64 (ranks + 1) bytes.
     ///
     /// For programs whose accumulates are long, from some dozens of elements on (of shared memory; over a network,
-    /// from two words on): 64 KiB then take a twentieth of the time. One of a single element takes longer, and waits if another is under way. MPI has the
+    /// from two words on): 64 KiB then take a twentieth of the time. One of a single element takes longer, and
+    /// waits if another is under way. MPI has the
     /// info key `mpi_accumulate_granularity` for this.
     ///
     /// Memory that the program lent ([`Flavor::Create`](crate::Flavor::Create)), which takes no atomics, takes accumulates,

@@ -37,7 +37,8 @@ pub enum Flavor<T> {
     ///
     /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, a system call
     /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap are
-    /// [`FabricError::Unsupported`](crate::FabricError::Unsupported) before [`Window::bulk_accumulates`]. Signals and locks are as ever.
+    /// [`FabricError::Unsupported`](crate::FabricError::Unsupported) before [`Window::bulk_accumulates`].
+    /// Signals and locks are as ever.
     Create(Vec<T>),
     /// No elements yet, and room to attach memory later: [`Window::attach`].
     Dynamic {

@@ -6,7 +6,8 @@ use crate::{Address, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
-/// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time. Elements that ranks change
+/// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time.
+/// Elements that ranks change
 /// by atomics at the same moment are not for these calls: use atomics on them, in an epoch on one's own rank.
 ///
 /// # Examples
@@ -168,7 +169,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     ///
     /// # Safety
     /// As long as the slice lives nobody writes these elements: no rank by whatever call, nor this one by another view of
-    /// them; nor accumulates to others in the same aligned 8 bytes, which an accumulate may write as a whole. What was written before is ordered before this call by a synchronisation, as for [`of`](Self::of).
+    /// them; nor accumulates to others in the same aligned 8 bytes, which an accumulate may write as a whole.
+    /// What was written before is ordered before this call by a synchronisation, as for [`of`](Self::of).
     ///
     /// # Examples
     /// See [`as_mut_slice`](Self::as_mut_slice).
@@ -180,7 +182,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         Ok(unsafe { std::slice::from_raw_parts(start, len) })
     }
 
-    /// [`as_slice`](Self::as_slice), to be written as well: for programs that compute in the window's own memory. Others see what was
+    /// [`as_slice`](Self::as_slice), to be written as well: for programs that compute in the window's own
+    /// memory. Others see what was
     /// written as after [`write`](Self::write).
     ///
     /// # Errors
@@ -188,7 +191,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     ///
     /// # Safety
     /// As long as the slice lives nobody else reads or writes these elements: no rank by whatever call, nor this one by
-    /// another view of them; nor accumulates to others in the same aligned 8 bytes. What was read or written before is ordered before this call by a synchronisation.
+    /// another view of them; nor accumulates to others in the same aligned 8 bytes. What was read or written
+    /// before is ordered before this call by a synchronisation.
     ///
     /// # Examples
     /// ```
