@@ -100,18 +100,20 @@ fn long_accumulates_are_the_same_in_every_epoch() {
         window.fence().unwrap();
         for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
             let expected: Vec<T> = start.iter().zip(&operands).map(|(&a, &b)| T::apply(op, a, b)).collect();
-            for mode in [Mode::Shared, Mode::Exclusive] {
+            // Word by word, where things are slow, is done to fewer.
+            for (mode, len) in [(Mode::Shared, ranks::rounds(len)), (Mode::Exclusive, len)] {
+                let (start, operands, expected) = (&start[..len], &operands[..len], &expected[..len]);
                 let epoch = window.lock_with(next, mode, Assert::empty()).unwrap();
                 let (mut before, mut after) = (vec![T::zeroed(); len], vec![T::zeroed(); len]);
-                epoch.put(3, &start).unwrap();
-                epoch.get_accumulate(3, op, &operands, &mut before).unwrap();
+                epoch.put(3, start).unwrap();
+                epoch.get_accumulate(3, op, operands, &mut before).unwrap();
                 epoch.get(3, &mut after).unwrap();
-                assert_same(&before, &start, &(op, mode, "results"));
-                assert_same(&after, &expected, &(op, mode));
-                epoch.put(3, &start).unwrap();
-                epoch.accumulate(3, op, &operands).unwrap();
+                assert_same(&before, start, &(op, mode, "results"));
+                assert_same(&after, expected, &(op, mode));
+                epoch.put(3, start).unwrap();
+                epoch.accumulate(3, op, operands).unwrap();
                 epoch.get(3, &mut after).unwrap();
-                assert_same(&after, &expected, &(op, mode));
+                assert_same(&after, expected, &(op, mode));
             }
         }
     }
