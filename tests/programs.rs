@@ -6,8 +6,8 @@
 //! what was seen.
 //!
 //! The longer programs come last. A failure prints the seed, the phase, and of it only the calls that touched the
-//! element that went wrong, with what they
-//! saw: `TEST_SEED=<seed> cargo test --test programs` runs that program alone.
+//! element that went wrong, with what they saw: `TEST_SEED=<seed> cargo test --test programs` runs that program
+//! alone.
 
 #[path = "programs/make.rs"]
 mod make;

@@ -171,9 +171,8 @@ impl<W: Words, const C: u32> PassiveLock<W, C> {
     /// the order of their ranks, cannot come to wait for each other in a circle.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); one that is held or broken already leaves all others untouched. What the
-    /// call took before it
-    /// failed it lets go again.
+    /// As [`acquire`](Self::acquire); one that is held or broken already leaves all others untouched. What the call
+    /// took before it failed it lets go again.
     pub fn acquire_all_mut(&mut self) -> Result<bool, Error<W::Error>> {
         for (target, slot) in self.slots.iter_mut().enumerate() {
             // Before the first request: none may be left under way.

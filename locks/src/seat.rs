@@ -128,8 +128,8 @@ enum Held {
 }
 
 /// One rank's place at the lock of one target, as plain data, with the protocol's steps on it.
-/// [`PassiveLock`](crate::PassiveLock) is a row of seats; a model keeps seats in its states. `C` is the width of
-/// the word's counts.
+/// [`PassiveLock`](crate::PassiveLock) is a row of seats; a model keeps seats in its states. `C` is the width of the
+/// word's counts.
 ///
 /// # Examples
 /// ```
@@ -332,9 +332,8 @@ impl<const C: u32> Seat<C> {
     }
 
     /// Lets go. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the successor
-    /// has said that it is there; with a successor 1 post, with `r` waiting readers `r` posts and `r/3` reads
-    /// more. Shared: 1 fetch-and-add; 2 if an exclusive
-    /// request waits for the open group.
+    /// has said that it is there; with a successor 1 post, with `r` waiting readers `r` posts and `r/3` reads more.
+    /// Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
     ///
     /// # Errors
     /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive).

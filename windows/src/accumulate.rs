@@ -207,7 +207,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         mut results: Option<&mut [T]>,
     ) -> Result<(), FabricError> {
         let fabric = &self.core.data.fabric;
-        let piece = (PIECE / size_of::<T>()).min(operands.len()).max(1);
+        let piece = (PIECE / size_of::<T>()).min(operands.len());
         let kept = if results.is_some() { 0 } else { piece };
         let (mut were, mut new) = (vec![T::zeroed(); kept], vec![T::zeroed(); piece]);
         for (index, operands) in (0..).step_by(piece).zip(operands.chunks(piece)) {

@@ -1,7 +1,7 @@
 //! Windows whose accumulates are of many elements: a lock at each rank makes them atomic, instead of an atomic for each
 //! element or word. The lock is the passive one, of a family of its own, so that epochs of any kind may accumulate.
 
-use crate::segment::{Segment, SegmentError, Size};
+use crate::segment::{Segment, Size};
 use crate::target::Target;
 use crate::window::Window;
 use crate::{Error, Fabric, FabricError, Mode};
@@ -21,9 +21,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// all others, in epochs of any kind; and now also each call as a whole. Each rank pays 64 (ranks + 1) bytes.
     ///
     /// For programs whose accumulates are long, from some dozens of elements on (of shared memory; over a network,
-    /// from two words on): 64 KiB then take a twentieth of the time. One of a single element takes longer, and
-    /// waits if another is under way. MPI has the
-    /// info key `mpi_accumulate_granularity` for this.
+    /// from two words on): 64 KiB then take a twentieth of the time. One of a single element takes longer, and waits if
+    /// another is under way. MPI has the info key `mpi_accumulate_granularity` for this.
     ///
     /// Memory that the program lent ([`Flavor::Create`](crate::Flavor::Create)), which takes no atomics, takes accumulates,
     /// `fetch_and_op` and `compare_and_swap` from here on.
@@ -52,10 +51,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         // All must be here for the same. Nobody returns before all have come, with nothing under way.
         let what = [u64::from(id), size_of::<T>() as u64, BULK];
         let words = Segment::allocate(fabric, what, Places::words(self.ranks()), Ok(Size::default()), None);
-        let words = Arc::new(words.map_err(|source| match source {
-            SegmentError::Size(why) => Error::Size { window: id, len: 0, element: size_of::<T>(), why },
-            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
-        })?);
+        let words = Arc::new(words.map_err(|source| source.of(id, rank, 0, size_of::<T>()))?);
         let lock = PassiveLock::new(words.clone(), 0).map_err(|source| self.core.lock_error_at(rank, source))?;
         self.core.bulk = Some(Bulk { words, lock });
         Ok(())

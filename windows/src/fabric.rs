@@ -99,8 +99,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`allocate`](Self::allocate).
     ///
     /// # Safety
-    /// The region is used, by [`load`](Self::load), [`store`](Self::store) and [`own_bytes`](Self::own_bytes)
-    /// alone, no longer than the memory is lent.
+    /// The region is used, by [`load`](Self::load), [`store`](Self::store) and [`own_bytes`](Self::own_bytes) alone,
+    /// no longer than the memory is lent.
     unsafe fn register(&self, memory: &OwnMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
     /// [`attach`](Self::attach), for memory that its owner lends.

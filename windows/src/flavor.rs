@@ -37,8 +37,8 @@ pub enum Flavor<T> {
     ///
     /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, a system call
     /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap are
-    /// [`FabricError::Unsupported`](crate::FabricError::Unsupported) before [`Window::bulk_accumulates`].
-    /// Signals and locks are as ever.
+    /// [`FabricError::Unsupported`](crate::FabricError::Unsupported) before [`Window::bulk_accumulates`]. Signals and
+    /// locks are as ever.
     Create(Vec<T>),
     /// No elements yet, and room to attach memory later: [`Window::attach`].
     Dynamic {
@@ -89,10 +89,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         let size = bytes.map(|bytes| Size { bytes, own: mine.is_some(), signals, slots });
         let (lent, own) = mine.map(Lent::new).unzip();
-        let failed = |source| match source {
-            SegmentError::Size(why) => Error::Size { window: id, len, element, why },
-            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
-        };
+        let failed = |source: SegmentError| source.of(id, rank, len, element);
         // Ranks must make the same window, of the same elements.
         let what = [u64::from(id), element as u64, kind];
         let words = protocols(ranks) + 1;

@@ -121,8 +121,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         let (rank, ranks, size) = (fabric.rank(), fabric.size(), size_of::<T>());
         let failed = |source| match source {
             SegmentError::Size(_) if owner >= ranks => Error::NoSuchRank { window: id, rank: owner, size: ranks },
-            SegmentError::Size(why) => Error::Size { window: id, len: 1, element: size, why },
-            SegmentError::Fabric(source) => Error::Fabric { window: id, rank, source },
+            source => source.of(id, rank, 1, size),
         };
         let bytes = match size {
             _ if owner >= ranks => Err("it has no owner"),

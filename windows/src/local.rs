@@ -7,8 +7,8 @@ use bytemuck::Pod;
 use transom_locks::Rank;
 
 /// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time.
-/// Elements that ranks change
-/// by atomics at the same moment are not for these calls: use atomics on them, in an epoch on one's own rank.
+/// Elements that ranks change by atomics at the same moment are not for these calls: use atomics on them, in an epoch
+/// on one's own rank.
 ///
 /// # Examples
 /// ```
@@ -182,9 +182,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         Ok(unsafe { std::slice::from_raw_parts(start, len) })
     }
 
-    /// [`as_slice`](Self::as_slice), to be written as well: for programs that compute in the window's own
-    /// memory. Others see what was
-    /// written as after [`write`](Self::write).
+    /// [`as_slice`](Self::as_slice), to be written as well: for programs that compute in the window's own memory. Others see
+    /// what was written as after [`write`](Self::write).
     ///
     /// # Errors
     /// As [`as_slice`](Self::as_slice).

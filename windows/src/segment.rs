@@ -2,7 +2,7 @@
 //! of `transom-locks`.
 
 use crate::counters::Tally;
-use crate::{Fabric, FabricError, OwnMemory};
+use crate::{Error, Fabric, FabricError, OwnMemory};
 use transom_locks::{At, Awaited, Rank, Words};
 
 /// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
@@ -91,6 +91,16 @@ impl<'a> Record<'a> {
 pub(crate) enum SegmentError {
     Size(&'static str),
     Fabric(FabricError),
+}
+
+impl SegmentError {
+    /// The error of the window whose segment it was to be, of so many elements of so many bytes.
+    pub fn of(self, window: u32, rank: Rank, len: usize, element: usize) -> Error {
+        match self {
+            SegmentError::Size(why) => Error::Size { window, len, element, why },
+            SegmentError::Fabric(source) => Error::Fabric { window, rank, source },
+        }
+    }
 }
 
 impl From<FabricError> for SegmentError {
