@@ -3,7 +3,7 @@
 
 #[cfg(not(feature = "verbs"))]
 use crate::job::bootstrap::Apart;
-use crate::variables::{VariableError, get};
+use crate::job::variables::{VariableError, get};
 use std::str::FromStr;
 #[cfg(not(feature = "verbs"))]
 use transom_shm_loopback::Loopback;
@@ -37,21 +37,49 @@ impl Choice {
     }
 }
 
+/// Why the ranks of a job have no provider between them.
+///
+/// # Examples
+/// ```
+/// let error = transom::provider::ProviderError::Apart { hosts: "a (ranks 0), b (ranks 1)".into() };
+/// assert!(error.to_string().contains("TRANSOM_FABRIC"));
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum ProviderError {
+    /// A TRANSOM_ variable says what cannot be.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
+    /// The ranks are on several hosts, and there is no provider between them.
+    #[error(
+        "the ranks are on several hosts that share no memory: {hosts}; between hosts they need the provider verbs (the \
+         cargo feature `verbs`, and TRANSOM_FABRIC not shm), or start them all on one"
+    )]
+    Apart {
+        /// Who is where.
+        hosts: String,
+    },
+    /// RDMA cannot be used.
+    #[cfg(feature = "verbs")]
+    #[error("cannot use RDMA: {0}")]
+    Verbs(#[from] crate::verbs::VerbsError),
+}
+
 /// The provider of a [`World`](crate::World): shared memory.
 #[cfg(not(feature = "verbs"))]
 pub type Provider = Loopback;
 
 #[cfg(not(feature = "verbs"))]
-pub(crate) fn over_memory(job: Loopback) -> Result<Provider, crate::StartError> {
+pub(crate) fn over_memory(job: Loopback) -> Result<Provider, ProviderError> {
     Choice::from_env()?;
     Ok(job)
 }
 
 /// What the ranks of several hosts use: nothing that this build has.
 #[cfg(not(feature = "verbs"))]
-pub(crate) fn over_hosts(apart: Apart) -> Result<Provider, crate::StartError> {
+pub(crate) fn over_hosts(apart: Apart) -> Result<Provider, ProviderError> {
     Choice::from_env()?;
-    Err(crate::StartError::Apart { hosts: apart.hosts.to_string() })
+    Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
 }
 
 #[cfg(not(feature = "verbs"))]
@@ -66,8 +94,7 @@ pub(crate) use several::{over_hosts, over_memory, threads};
 
 #[cfg(feature = "verbs")]
 mod several {
-    use super::Choice;
-    use crate::StartError;
+    use super::{Choice, ProviderError};
     use crate::job::bootstrap::Apart;
     use crate::job::tcp::Tcp;
     use crate::verbs::{self, Bootstrap, Node, Verbs};
@@ -75,7 +102,7 @@ mod several {
     use std::sync::atomic::AtomicU8;
     use transom_locks::{Awaited, Rank};
     use transom_shm_loopback::{self as shm, Loopback};
-    use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
+    use transom_windows::{Exchange, Fabric, FabricError, UserMemory};
 
     /// The provider of a [`World`](crate::World).
     #[derive(Clone)]
@@ -88,7 +115,7 @@ mod several {
     }
 
     /// Collective: what the ranks of one machine use.
-    pub(crate) fn over_memory(job: Loopback) -> Result<Provider, StartError> {
+    pub(crate) fn over_memory(job: Loopback) -> Result<Provider, ProviderError> {
         match Choice::from_env()? {
             Choice::Auto | Choice::Shm => Ok(Provider::Loopback(job)),
             Choice::Verbs => Ok(Provider::Verbs(Verbs::new(Arc::new(job.clone()), Node::all(job))?)),
@@ -96,10 +123,10 @@ mod several {
     }
 
     /// Collective: what the ranks of several hosts use.
-    pub(crate) fn over_hosts(apart: Apart) -> Result<Provider, StartError> {
+    pub(crate) fn over_hosts(apart: Apart) -> Result<Provider, ProviderError> {
         let Apart { tcp, local, hosts } = apart;
         if Choice::from_env()? == Choice::Shm {
-            return Err(StartError::Apart { hosts: hosts.to_string() });
+            return Err(ProviderError::Apart { hosts: hosts.to_string() });
         }
         let neighbours = hosts.neighbours(tcp.rank());
         let here: Vec<_> = (0..tcp.size()).map(|rank| neighbours.iter().position(|&other| other == rank)).collect();
@@ -210,8 +237,8 @@ mod several {
             each!(self, fabric => fabric.barrier())
         }
 
-        fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
-            each!(self, fabric => fabric.vain(whom))
+        fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+            each!(self, fabric => fabric.check_peers(awaited))
         }
 
         fn lost(&self) -> Option<FabricError> {
@@ -242,7 +269,7 @@ mod several {
             })
         }
 
-        unsafe fn register(&self, memory: &OwnMemory) -> Result<(Region, Vec<u8>), FabricError> {
+        unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
             Ok(match self {
                 Provider::Loopback(fabric) => {
                     // SAFETY: by the caller's word; so for the others.
@@ -257,12 +284,14 @@ mod several {
             })
         }
 
-        unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
             match self {
                 // SAFETY: as above.
-                Provider::Loopback(fabric) => unsafe { fabric.attach_lent(rank, key, bytes) }.map(Remote::Loopback),
+                Provider::Loopback(fabric) => {
+                    unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(Remote::Loopback)
+                }
                 // SAFETY: as above.
-                Provider::Verbs(fabric) => unsafe { fabric.attach_lent(rank, key, bytes) }.map(Remote::Verbs),
+                Provider::Verbs(fabric) => unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(Remote::Verbs),
             }
         }
 
@@ -346,8 +375,8 @@ mod several {
         }
 
         #[inline(always)]
-        fn post(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
-            both!(self, at, Remote, fabric, at => fabric.post(at, offset, value))
+        fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
+            both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value))
         }
 
         #[inline(always)]
@@ -359,10 +388,10 @@ mod several {
         fn wait<R>(
             &self,
             on: &Region,
-            whom: Awaited,
+            awaited: Awaited,
             look: impl FnMut() -> Result<Option<R>, FabricError>,
         ) -> Result<R, FabricError> {
-            both!(self, on, Region, fabric, on => fabric.wait(on, whom, look))
+            both!(self, on, Region, fabric, on => fabric.wait(on, awaited, look))
         }
 
         #[inline(always)]

@@ -42,7 +42,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         }
         let rounds = u64::from(n.next_power_of_two().ilog2());
         let last = cost(&mut window, |w| _ = w.fence_with(Assert::NOSUCCEED | Assert::NOSTORE).unwrap());
-        assert_eq!(last, Counters { fences: 1, word_posts: rounds, ..Counters::default() });
+        assert_eq!(last, Counters { fences: 1, notifications: rounds, ..Counters::default() });
         let expected: Vec<u64> = (0..n as u64).map(|rank| if me == 0 { 0 } else { rank + 1 }).collect();
         assert_eq!(window.local().read(0, n).unwrap(), expected);
 
@@ -50,7 +50,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         world.barrier().unwrap();
         let post = cost(&mut window, |w| w.post_with(&others, Assert::NOCHECK | Assert::NOSTORE).unwrap());
         let told = if CHECKED { n as u64 - 1 } else { 0 };
-        assert_eq!(post, Counters { word_posts: told, ..Counters::default() });
+        assert_eq!(post, Counters { notifications: told, ..Counters::default() });
         world.barrier().unwrap();
         let access = cost(&mut window, |w| {
             let epoch = w.start_with(&others, Assert::NOCHECK).unwrap();
@@ -58,7 +58,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
             epoch.complete().unwrap();
             w.wait().unwrap();
         });
-        assert_eq!(access, Counters { puts: 1, word_posts: n as u64 - 1, ..Counters::default() });
+        assert_eq!(access, Counters { puts: 1, notifications: n as u64 - 1, ..Counters::default() });
         assert_eq!(window.local().get(0).unwrap(), 5);
         // And then without: counts go on where they were.
         window.post(&others).unwrap();

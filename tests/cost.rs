@@ -19,7 +19,7 @@ const NONE: Counters = Counters {
     fences: 0,
     word_cas: 0,
     word_adds: 0,
-    word_posts: 0,
+    notifications: 0,
 };
 
 fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>) -> Result<(), transom::Error>) -> Counters {
@@ -122,7 +122,7 @@ fn calls_cost_what_the_docs_say() {
             }
             let fence = cost(&mut window, |w| w.fence().map(drop));
             let rounds = u64::from(world.size().next_power_of_two().ilog2());
-            assert_eq!(fence, Counters { fences: 1, word_posts: rounds, ..NONE });
+            assert_eq!(fence, Counters { fences: 1, notifications: rounds, ..NONE });
             let mut others: Vec<usize> = (0..world.size()).collect();
             others.rotate_left(me);
             let active = cost(&mut window, |w| {
@@ -130,7 +130,7 @@ fn calls_cost_what_the_docs_say() {
                 w.start(&others)?.complete()?;
                 w.wait()
             });
-            assert_eq!(active, Counters { word_posts: 2 * (n - 1), ..NONE }, "its own are none");
+            assert_eq!(active, Counters { notifications: 2 * (n - 1), ..NONE }, "its own are none");
         }
     });
 }

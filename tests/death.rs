@@ -4,7 +4,7 @@
 mod ranks;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
-use transom::{FabricError, Flavor, Op, Request, Status, Window, World};
+use transom::{Error, FabricError, Flavor, Op, Request, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -276,6 +276,7 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
                 };
             }
             for error in [world.barrier().unwrap_err(), team.barrier().unwrap_err()] {
+                let Error::Collective { source: error, .. } = error else { panic!("{error}") };
                 let lost = matches!(error, FabricError::PeerLeft { .. } | FabricError::GivenUp { .. });
                 assert!(lost || matches!(error, FabricError::PeerDied { rank: VICTIM }), "{keeps}: {error}");
             }

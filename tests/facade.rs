@@ -1,8 +1,8 @@
 //! Each thing that the facade re-exports is there and works, by its name here.
 
 use transom::{
-    Ahead, ArrayError, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr,
-    GlobalRwLock, Launch, Op, Rank, Section, StartError, Window, World,
+    Ahead, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr, GlobalRwLock,
+    Launch, Op, Rank, Section, StartError, Window, World,
 };
 
 #[test]
@@ -44,7 +44,7 @@ fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
 
 #[test]
 fn arrays_span_the_ranks() -> Result<(), Box<dyn std::error::Error>> {
-    transom::threads(2, |world| -> Result<(), ArrayError> {
+    transom::threads(2, |world| -> Result<(), transom::Error> {
         let mut array: GlobalArray<i32> = world.array([10], Distribution::Cyclic)?;
         let layout: transom::array::Layout<1> = *array.layout();
         assert_eq!(layout.part_len(world.rank()), 5);
@@ -63,7 +63,7 @@ fn the_layers_below_can_be_used_by_themselves() -> Result<(), FabricError> {
     let fabric = transom::shm_loopback::Loopback::alone()?;
     let window = transom::windows::Window::<u8, _>::allocate(&fabric, 9, 1);
     assert_eq!(window.expect("one byte").id(), 9);
-    assert!(transom::locks::Word::<16>(0).is_idle());
+    assert!(transom::locks::LockWord::<16>(0).is_idle());
     Ok(())
 }
 

@@ -5,7 +5,7 @@ mod ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use transom::windows::{ReadGuard, WriteGuard};
-use transom::{Counters, Error, GlobalMutex, GlobalRwLock, LockError, LockResult, Status, World, locks};
+use transom::{Counters, Error, GlobalMutex, GlobalRwLock, Status, World, locks};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -15,7 +15,7 @@ fn counters_are_exact_under_contention() {
     ranks::on_all_sizes("counters_are_exact_under_contention", |world: World| {
         let each = if cfg!(miri) { 5 } else { ranks::rounds(1000) as u64 };
         let n = world.size();
-        // One value, and one behind a lock of the other kind, at other owners.
+        // One value, and one behind a lock of the other kind, at other homes.
         let mutex = world.mutex(n - 1, 5u64).unwrap();
         let rw_lock = world.rw_lock(0, [1u32; 3]).unwrap();
         for i in 0..each {
@@ -60,7 +60,7 @@ fn readers_share_and_see_nothing_torn() {
     ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {
         let each = if cfg!(miri) { 8 } else { ranks::rounds(2000) as u64 };
         let (me, n) = (world.rank(), world.size());
-        // Every rank passes a value; the owner's counts.
+        // Every rank passes a value; the home's counts.
         let lock = world.rw_lock(n / 2, [me as u64; 8]).unwrap();
         let guard = lock.read().unwrap();
         world.barrier().unwrap(); // all hold it now
@@ -116,20 +116,18 @@ fn calls_cost_what_the_docs_say() {
     });
 }
 
-fn is_poisoned<G>(outcome: LockResult<G>, owner: usize) -> G {
-    match outcome {
-        Err(LockError::Poisoned { guard, rank, .. }) if rank == owner => guard,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it is not poisoned"),
-    }
+/// The lock says that its value is poisoned, names no rank as lost, and is released again.
+fn is_poisoned<G>(outcome: Result<G, Error>, home: usize) {
+    let error = outcome.err().expect("a poisoned value is an error");
+    assert!(matches!(error, Error::Poisoned { rank, .. } if rank == home) && error.lost_rank().is_none(), "{error}");
 }
 
 #[test]
 fn a_panic_poisons_for_all_until_one_clears_it() {
     ranks::on_all_sizes("a_panic_poisons_for_all_until_one_clears_it", |world| {
         let (me, n) = (world.rank(), world.size());
-        let (owner, last) = (n / 2, n - 1);
-        let lock = world.rw_lock(owner, [1u64; 2]).unwrap();
+        let (home, last) = (n / 2, n - 1);
+        let lock = world.rw_lock(home, [1u64; 2]).unwrap();
         let panicked = |hold: &(dyn Fn() + Sync)| {
             // On a thread of the rank, so that the rank lives on.
             assert!(std::thread::scope(|scope| scope.spawn(hold).join()).is_err());
@@ -148,18 +146,15 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
         }
         world.barrier().unwrap();
         assert!(lock.is_poisoned().unwrap());
-        assert_eq!(*is_poisoned(lock.write(), owner), [2, 1]);
-        let guard: ReadGuard<_, _> = is_poisoned(lock.read(), owner);
+        is_poisoned(lock.write(), home);
+        is_poisoned(lock.read(), home);
+        assert_eq!(*lock.write_ignoring_poison().unwrap(), [2, 1]);
+        let guard: ReadGuard<_, _> = lock.read_ignoring_poison().unwrap();
         assert_eq!(*guard, [2, 1]);
         guard.unlock().unwrap();
-        let error = Error::from(lock.read().unwrap_err()); // which lets go
-        assert!(
-            matches!(error, Error::Poisoned { rank, .. } if rank == owner) && error.lost_rank().is_none(),
-            "{error}"
-        );
         world.barrier().unwrap();
         if me == last {
-            let mut guard: WriteGuard<_, _> = lock.write().or_else(LockError::into_inner).unwrap();
+            let mut guard: WriteGuard<_, _> = lock.write_ignoring_poison().unwrap();
             guard[1] = 2;
             lock.clear_poison().unwrap(); // needs no lock, and none is free
             guard.unlock().unwrap();
@@ -215,7 +210,8 @@ fn a_panic_that_ends_a_process_poisons() {
             panic!("between the halves");
         }
         await_poison(&sign);
-        assert_eq!(*is_poisoned(lock.read(), 0), [2, 1]);
+        is_poisoned(lock.read(), 0);
+        assert_eq!(*lock.read_ignoring_poison().unwrap(), [2, 1]);
     });
 }
 
@@ -257,18 +253,18 @@ fn a_holder_that_dies_is_named_in_time() {
         let lost = |error: Error| assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
         // Threads of the rank too: one waits, the other queues behind it.
         std::thread::scope(|scope| {
-            let waiting = [(); 2].map(|()| scope.spawn(|| lost(lock.write().unwrap_err().into())));
+            let waiting = [(); 2].map(|()| scope.spawn(|| lost(lock.write().unwrap_err())));
             waiting.into_iter().for_each(|thread| thread.join().unwrap());
         });
-        lost(lock.read().unwrap_err().into());
+        lost(lock.read().unwrap_err());
         assert!(begun.elapsed() < Duration::from_millis(100) + ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
     });
 }
 
-fn already<G>(outcome: LockResult<G>, owner: usize) {
+fn already<G>(outcome: Result<G, Error>, home: usize) {
     match outcome {
-        Err(LockError::Failed(Error::Lock { rank, source: locks::Error::AlreadyLocked { target }, .. })) => {
-            assert_eq!((rank, target), (owner, owner));
+        Err(Error::Lock { rank, source: locks::Error::AlreadyLocked { target }, .. }) => {
+            assert_eq!((rank, target), (home, home));
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("held twice"),
@@ -278,14 +274,14 @@ fn already<G>(outcome: LockResult<G>, owner: usize) {
 #[test]
 fn a_thread_that_asks_again_is_told() {
     ranks::on_all_sizes("a_thread_that_asks_again_is_told", |world| {
-        let owner = world.size() - 1;
-        let (mutex, rw_lock) = (world.mutex(owner, 0u8).unwrap(), world.rw_lock(owner, 0u8).unwrap());
+        let home = world.size() - 1;
+        let (mutex, rw_lock) = (world.mutex(home, 0u8).unwrap(), world.rw_lock(home, 0u8).unwrap());
         let guard = mutex.lock().unwrap();
-        already(mutex.lock(), owner);
+        already(mutex.lock(), home);
         drop(guard);
         let guard = rw_lock.read().unwrap();
-        already(rw_lock.read(), owner);
-        already(rw_lock.write(), owner);
+        already(rw_lock.read(), home);
+        already(rw_lock.write(), home);
         drop(guard);
         *rw_lock.write().unwrap() += 1;
         world.barrier().unwrap();

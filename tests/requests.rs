@@ -2,7 +2,7 @@
 
 mod ranks;
 use std::collections::BTreeSet;
-use transom::{Assert, Error, Flavor, LockError, Mode, Op, Request, Window, World};
+use transom::{Assert, Error, Flavor, Mode, Op, Request, Window, World};
 
 #[test]
 fn a_request_gives_its_buffer_or_what_was_read() {
@@ -223,10 +223,10 @@ fn guards_of_values_may_be_leaked() {
             let (mutex, lock) = (world.mutex(owner, 5u64).unwrap(), world.rw_lock(owner, [1u8; 3]).unwrap());
             if mine(&world) {
                 leak(mutex.lock().unwrap());
-                assert!(matches!(mutex.lock(), Err(LockError::Failed(Error::Lock { .. }))));
+                assert!(matches!(mutex.lock(), Err(Error::Lock { .. })));
                 leak(lock.read().unwrap());
-                assert!(matches!(lock.read(), Err(LockError::Failed(Error::Lock { .. }))));
-                assert!(matches!(lock.write(), Err(LockError::Failed(Error::Lock { .. }))));
+                assert!(matches!(lock.read(), Err(Error::Lock { .. })));
+                assert!(matches!(lock.write(), Err(Error::Lock { .. })));
                 assert!(!mutex.is_poisoned().unwrap() && !lock.is_poisoned().unwrap());
             }
             world.barrier().unwrap();

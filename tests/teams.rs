@@ -1,7 +1,7 @@
 //! Teams: colours, keys, windows of their own, and members that die or leave.
 
 mod ranks;
-use transom::{FabricError, Op, Window, World};
+use transom::{Error, FabricError, Op, Window, World};
 
 #[test]
 fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
@@ -63,7 +63,10 @@ fn a_team_misses_its_own_members_only() {
         match me {
             0 => {
                 let error = team.barrier().unwrap_err();
-                assert!(matches!(error, FabricError::PeerLeft { rank: 1 }), "{error}");
+                assert!(
+                    matches!(error, Error::Collective { source: FabricError::PeerLeft { rank: 1 }, .. }),
+                    "{error}"
+                );
             }
             1 => drop(team),
             _ => team.barrier().unwrap(),

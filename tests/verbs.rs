@@ -184,7 +184,7 @@ fn locks_post_what_the_protocol_says() {
         );
     }
     // A word is put by a write, as by other adapters than Soft-RoCE.
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_POST", "write")];
+    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_NOTIFY", "write")];
     on_verbs(3, "locks_post_what_the_protocol_says", &variables, |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -335,7 +335,7 @@ fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
     assert_eq!(verbs.start_add(&through_adapter, 8, 5).and_then(|pending| verbs.finish(pending)).unwrap(), 0);
     // The same memory by the other provider: that would be a lost update one day.
     let by_processor = job.attach(0, &key[..key.len() - 12], 64).unwrap();
-    for met in [job.cas(&by_processor, 8, 5, 6).map(drop), job.post(&by_processor, 8, 1)] {
+    for met in [job.cas(&by_processor, 8, 5, 6).map(drop), job.notify(&by_processor, 8, 1)] {
         assert!(matches!(met, Err(FabricError::Misuse { .. })), "{met:?}");
     }
     assert_eq!(verbs.cas(&through_adapter, 8, 5, 6).unwrap(), 5);
@@ -404,7 +404,7 @@ fn words_are_put_by_writes_too() {
     if skipped("posts") {
         return;
     }
-    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_POST", "write")], |world| {
+    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_NOTIFY", "write")], |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 0..20 {
             window.lock_exclusive(round % world.size()).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
@@ -445,7 +445,7 @@ fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
     let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
     let run = run(1, name, &forced, || {
         let error = transom::init().map(drop).expect_err("something is wrong");
-        assert!(matches!(error, StartError::Verbs(_) | StartError::Variable(_)), "{error:?}");
+        assert!(matches!(error, StartError::Provider(_)), "{error:?}");
         println!("<<{error}>>");
     });
     if let Some(outcome) = run {
@@ -473,7 +473,7 @@ fn bad_variables_are_told() {
         ("TRANSOM_VERBS_DEPTH", "3", "from 4 to 32768"),
         ("TRANSOM_VERBS_INLINE", "many", "from 0 to 4096"),
         ("TRANSOM_VERBS_TIMEOUT", "-1", "expected seconds"),
-        ("TRANSOM_VERBS_POST", "send", "expected `auto`"),
+        ("TRANSOM_VERBS_NOTIFY", "send", "expected `auto`"),
     ] {
         cannot_join(name, &[(variable, value)], &[&format!("{variable}=\"{value}\""), wanted]);
     }

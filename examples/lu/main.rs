@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
 use transom::array::Tile;
-use transom::{ArrayError, Counters, Distribution, GlobalArray, Op, Rank, World};
+use transom::{Counters, Distribution, GlobalArray, Op, Rank, World};
 
 /// Factors a dense n x n matrix as L U, without pivoting, and checks the result.
 ///
@@ -73,8 +73,8 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let (residual, largest) = matrix.residual()?;
     let [residual, largest] = combine(&world, Op::Max, [residual, largest])?;
     let residual = residual / (largest * args.n as f64 * f64::EPSILON);
-    let Counters { gets, puts, locks, word_cas, word_adds, word_posts, .. } = operations;
-    let mine = [gets, puts, locks, word_cas, word_adds, word_posts].map(|count| count as f64);
+    let Counters { gets, puts, locks, word_cas, word_adds, notifications, .. } = operations;
+    let mine = [gets, puts, locks, word_cas, word_adds, notifications].map(|count| count as f64);
     let operations = combine(&world, Op::Sum, mine)?;
     if world.rank() == 0 {
         report(args, matrix.array.layout().grid(), seconds, residual, operations);
@@ -95,7 +95,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(world: &World, n: usize, size: usize) -> Result<Self, ArrayError> {
+    fn new(world: &World, n: usize, size: usize) -> Result<Self, transom::Error> {
         let blocks = n.div_ceil(size);
         let array = world.array([blocks.saturating_mul(size); 2], Distribution::BlockCyclic([size; 2]))?;
         let mine = vec![0.0; array.layout().part_len(world.rank())];
@@ -117,12 +117,12 @@ impl Matrix {
     }
 
     /// My block is done, for others to fetch.
-    fn publish(&self, row: usize, column: usize) -> Result<(), ArrayError> {
+    fn publish(&self, row: usize, column: usize) -> Result<(), transom::Error> {
         self.array.local().put_tile([row, column], &self.mine[self.place(row, column)])
     }
 
     /// Copies a block here that is done: another's by get, which that rank need not notice.
-    fn fetch(&mut self, row: usize, column: usize, into: &mut [f64]) -> Result<(), ArrayError> {
+    fn fetch(&mut self, row: usize, column: usize, into: &mut [f64]) -> Result<(), transom::Error> {
         let tile = self.tile(row, column);
         if tile.owner == self.rank {
             into.copy_from_slice(&self.mine[self.place(row, column)]);
@@ -139,7 +139,7 @@ impl Matrix {
         (0..size * size).map(|at| element(n, row * size + at / size, column * size + at % size)).collect()
     }
 
-    fn fill(&mut self) -> Result<(), ArrayError> {
+    fn fill(&mut self) -> Result<(), transom::Error> {
         for tile in self.array.layout().tiles_of(self.rank) {
             let [row, column] = tile.index;
             let (place, block) = (self.place(row, column), self.original(row, column));
@@ -166,7 +166,7 @@ impl Matrix {
         (from..self.blocks).filter(move |block| Some(block % of) == mine)
     }
 
-    fn factor(&mut self) -> Result<(), ArrayError> {
+    fn factor(&mut self) -> Result<(), transom::Error> {
         let (size, area) = (self.size, self.size * self.size);
         let mut left = vec![0.0; area];
         let mut upper: Vec<_> = self.columns(0).map(|_| vec![0.0; area]).collect();
@@ -202,7 +202,7 @@ impl Matrix {
     }
 
     /// Solves my blocks below and to the right of the factored diagonal block of a step.
-    fn perimeter(&mut self, step: usize, diagonal: &mut [f64], inverses: &mut Inverses) -> Result<(), ArrayError> {
+    fn perimeter(&mut self, step: usize, diagonal: &mut [f64], inverses: &mut Inverses) -> Result<(), transom::Error> {
         let (next, size) = (step + 1, self.blocks);
         let below = (next..size).map(|row| (row, step)).filter(|&(row, column)| self.is_mine(row, column));
         let right = (next..size).map(|column| (step, column)).filter(|&(row, column)| self.is_mine(row, column));
@@ -226,7 +226,7 @@ impl Matrix {
     }
 
     /// The largest |A - LU| and the largest |A| among my blocks.
-    fn residual(&mut self) -> Result<(f64, f64), ArrayError> {
+    fn residual(&mut self) -> Result<(f64, f64), transom::Error> {
         let size = self.size;
         let (mut lower, mut upper) = (vec![0.0; size * size], vec![0.0; size * size]);
         let (mut residual, mut most) = (0.0, 0.0);
@@ -277,7 +277,7 @@ fn element(n: usize, row: usize, column: usize) -> f64 {
 }
 
 /// Combines what every rank found.
-fn combine<const N: usize>(world: &World, op: Op, mine: [f64; N]) -> Result<[f64; N], ArrayError> {
+fn combine<const N: usize>(world: &World, op: Op, mine: [f64; N]) -> Result<[f64; N], transom::Error> {
     let mut combined = world.array([N], Distribution::Block)?;
     combined.lock_all()?.accumulate(0..N, op, &mine)?;
     let mut all = [0.0; N];

@@ -1,11 +1,11 @@
 //! A dissemination barrier: in round k every rank tells the one 2^k further on and waits for the one 2^k before.
 
-use crate::{At, Awaited, Error, Rank, Words};
+use crate::{At, Awaited, Error, Network, Rank};
 
 /// Rounds lie on lines of their own, so that one crossing of one cache line is one hand-over.
 const LINE: usize = 8;
 
-/// One rank's handle on a barrier of all ranks: ceil(log2 ranks) posts and as many local waits each time.
+/// One rank's handle on a barrier of all ranks: ceil(log2 ranks) notifications and as many local waits each time.
 ///
 /// A rank whose call fails gives the barrier up, for good, and tells those that would wait for it: they fail too.
 ///
@@ -17,13 +17,13 @@ const LINE: usize = 8;
 /// use transom_locks::model::{sim, Sim};
 /// use transom_locks::Barrier;
 ///
-/// let net = Sim::new(5, Barrier::words(5), sim::once(|_, words| {
-///     let mut barrier = Barrier::new(words.ranks(), 0);
-///     barrier.wait(words)?;
-///     barrier.wait(words)
+/// let net = Sim::new(5, Barrier::words(5), sim::once(|_, network| {
+///     let mut barrier = Barrier::new(network.ranks(), 0);
+///     barrier.wait(network)?;
+///     barrier.wait(network)
 /// }));
 /// net.run_random(3).unwrap();
-/// # use transom_locks::Words;
+/// # use transom_locks::Network;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
@@ -34,7 +34,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Words at each rank: 8 for each round, so that each has a cache line.
+    /// Network at each rank: 8 for each round, so that each has a cache line.
     pub const fn words(ranks: usize) -> usize {
         LINE * rounds(ranks) as usize
     }
@@ -47,17 +47,17 @@ impl Barrier {
     /// Returns when every rank has called it as often as this one.
     ///
     /// # Errors
-    /// [`Error::Words`] if the network fails or a rank that this one waits for died or left, [`Error::GivenUp`] if
+    /// [`Error::Network`] if the network fails or a rank that this one waits for died or left, [`Error::GivenUp`] if
     /// that happened to another: the barrier cannot be passed any more, now or later.
     #[inline]
-    pub fn wait<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
+    pub fn wait<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         if self.given_up {
-            return Err(Error::GivenUp { rank: words.rank() });
+            return Err(Error::GivenUp { rank: network.rank() });
         }
         self.passed += 1;
         for round in 0..rounds(self.ranks) {
-            if let Err((told, error)) = self.round(words, round) {
-                self.give_up(words, round, told);
+            if let Err((told, error)) = self.round(network, round) {
+                self.give_up(network, round, told);
                 return Err(error);
             }
         }
@@ -66,13 +66,13 @@ impl Barrier {
 
     /// One round; with an error, whether the rank after was told of this barrier.
     #[inline]
-    fn round<W: Words>(&self, words: &W, round: u32) -> Result<(), (bool, Error<W::Error>)> {
-        let before = (words.rank() + self.ranks - (1 << round)) % self.ranks;
-        let after = self.after(words.rank(), round);
-        words.post(after, self.passed).map_err(|error| (false, error.into()))?;
+    fn round<N: Network>(&self, network: &N, round: u32) -> Result<(), (bool, Error<N::Error>)> {
+        let before = (network.rank() + self.ranks - (1 << round)) % self.ranks;
+        let after = self.after(network.rank(), round);
+        network.notify(after, self.passed).map_err(|error| (false, error.into()))?;
         // A rank that gave up later passed this one: its count is still there.
         let enough = |word: u64| word & !GIVEN_UP >= self.passed;
-        let word = words.wait(after.word, Awaited::Rank(before), |word| enough(word) || word & GIVEN_UP != 0);
+        let word = network.wait(after.word, Awaited::Rank(before), |word| enough(word) || word & GIVEN_UP != 0);
         match word {
             Ok(word) if enough(word) => Ok(()),
             Ok(_) => Err((true, Error::GivenUp { rank: before })),
@@ -82,15 +82,15 @@ impl Barrier {
 
     /// Tells those that would wait for this rank, now or later, and leaves what they were told before.
     #[cold]
-    fn give_up<W: Words>(&mut self, words: &W, failed: u32, told: bool) {
+    fn give_up<N: Network>(&mut self, network: &N, failed: u32, told: bool) {
         self.given_up = true;
         for round in failed..rounds(self.ranks) {
             let passed = if round == failed && told { self.passed } else { self.passed - 1 };
             // One that cannot be told has failed by itself.
-            let _ = words.post(self.after(words.rank(), round), GIVEN_UP | passed);
+            let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | passed);
         }
         for round in 0..failed {
-            let _ = words.post(self.after(words.rank(), round), GIVEN_UP | self.passed);
+            let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | self.passed);
         }
     }
 

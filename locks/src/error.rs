@@ -58,7 +58,7 @@ pub enum Error<E> {
     /// A post, start, complete or wait out of turn, or a group that names a rank twice.
     Epoch(&'static str),
     /// The network failed.
-    Words(E),
+    Network(E),
 }
 
 impl<E> Error<E> {
@@ -71,7 +71,7 @@ impl<E> Error<E> {
 
 impl<E> From<E> for Error<E> {
     fn from(error: E) -> Self {
-        Error::Words(error)
+        Error::Network(error)
     }
 }
 
@@ -100,7 +100,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 write!(f, "rank {rank} has given up this synchronisation, because its call failed")
             }
             Error::Epoch(what) => f.write_str(what),
-            Error::Words(error) => error.fmt(f),
+            Error::Network(error) => error.fmt(f),
         }
     }
 }
@@ -109,7 +109,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             // Shown as itself, so its own source is the next in the chain.
-            Error::Words(error) => error.source(),
+            Error::Network(error) => error.source(),
             _ => None,
         }
     }

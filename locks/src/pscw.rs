@@ -1,6 +1,6 @@
 //! Matching of post/start/complete/wait: exposure and access epochs between groups of any size and order.
 
-use crate::{At, Awaited, Error, Rank, Words};
+use crate::{At, Awaited, Error, Network, Rank};
 
 /// One rank's handle on post/start/complete/wait (general active target synchronisation).
 ///
@@ -12,16 +12,16 @@ use crate::{At, Awaited, Error, Rank, Words};
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{Pscw, Words};
+/// use transom_locks::{Pscw, Network};
 ///
-/// let net = Sim::new(3, Pscw::words(3), sim::once(|_, words| {
-///     let mut pscw = Pscw::new(words.ranks(), 0);
-///     if words.rank() == 0 {
-///         pscw.post(words, &[1, 2])?; // my window is open to ranks 1 and 2
-///         pscw.wait(words)
+/// let net = Sim::new(3, Pscw::words(3), sim::once(|_, network| {
+///     let mut pscw = Pscw::new(network.ranks(), 0);
+///     if network.rank() == 0 {
+///         pscw.post(network, &[1, 2])?; // my window is open to ranks 1 and 2
+///         pscw.wait(network)
 ///     } else {
-///         pscw.start(words, &[0])?; // puts and gets at rank 0 go here
-///         pscw.complete(words)
+///         pscw.start(network, &[0])?; // puts and gets at rank 0 go here
+///         pscw.complete(network)
 ///     }
 /// }));
 /// net.run_random(5).unwrap();
@@ -68,12 +68,14 @@ struct Counts {
     posted: u64,
     /// Accesses that I started at it.
     started: u64,
+    /// It is a target of the open access epoch.
+    target: bool,
     /// It was named, in a group that is being checked.
     named: bool,
 }
 
 impl Pscw {
-    /// Words at each rank: `2 ranks`.
+    /// Network at each rank: `2 ranks`.
     pub const fn words(ranks: usize) -> usize {
         2 * ranks
     }
@@ -94,6 +96,12 @@ impl Pscw {
         self.accessed.get()
     }
 
+    /// Whether a rank is a target of the open access epoch.
+    #[inline]
+    pub fn is_target(&self, rank: Rank) -> bool {
+        self.peers.get(rank).is_some_and(|peer| peer.target)
+    }
+
     /// The origins of the exposure epoch, if one is open.
     pub fn origins(&self) -> Option<&[Rank]> {
         self.exposed.get()
@@ -102,12 +110,12 @@ impl Pscw {
     /// Opens an exposure epoch: this rank's window may be accessed by `origins`. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if one is open or a rank is named twice; [`Error::NoSuchRank`]; [`Error::Words`].
-    pub fn post<W: Words>(&mut self, words: &W, origins: &[Rank]) -> Result<(), Error<W::Error>> {
+    /// [`Error::Epoch`] if one is open or a rank is named twice; [`Error::NoSuchRank`]; [`Error::Network`].
+    pub fn post<N: Network>(&mut self, network: &N, origins: &[Rank]) -> Result<(), Error<N::Error>> {
         self.may_post(origins)?;
         for &origin in origins {
-            let word = self.exposed_by(words.rank());
-            words.post(At { rank: origin, word }, self.peers[origin].posted + 1)?;
+            let word = self.exposed_by(network.rank());
+            network.notify(At { rank: origin, word }, self.peers[origin].posted + 1)?;
         }
         self.posted_to(origins);
         Ok(())
@@ -140,11 +148,11 @@ impl Pscw {
     ///
     /// # Errors
     /// As [`post`](Self::post).
-    pub fn start<W: Words>(&mut self, words: &W, targets: &[Rank]) -> Result<(), Error<W::Error>> {
+    pub fn start<N: Network>(&mut self, network: &N, targets: &[Rank]) -> Result<(), Error<N::Error>> {
         self.may_start(targets)?;
         for &target in targets {
             let nth = self.peers[target].started + 1;
-            words.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
+            network.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
         }
         // Not before all have posted: a start that fails has started nothing.
         self.started_at(targets);
@@ -162,7 +170,10 @@ impl Pscw {
     }
 
     fn started_at(&mut self, targets: &[Rank]) {
-        targets.iter().for_each(|&target| self.peers[target].started += 1);
+        for &target in targets {
+            let peer = &mut self.peers[target];
+            (peer.started, peer.target) = (peer.started + 1, true);
+        }
         self.accessed.open(targets);
     }
 
@@ -170,10 +181,10 @@ impl Pscw {
     ///
     /// # Errors
     /// As `start`.
-    pub fn posted<W: Words>(&mut self, words: &W, targets: &[Rank]) -> Result<bool, Error<W::Error>> {
+    pub fn posted<N: Network>(&mut self, network: &N, targets: &[Rank]) -> Result<bool, Error<N::Error>> {
         self.may_start(targets)?;
         for &target in targets {
-            let posted = words.wait(self.exposed_by(target), Awaited::Anyone, |_| true)?;
+            let posted = network.wait(self.exposed_by(target), Awaited::Anyone, |_| true)?;
             if posted <= self.peers[target].started {
                 return Ok(false);
             }
@@ -191,12 +202,13 @@ impl Pscw {
     /// Ends the access epoch: each target is told, after all that was put there. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if none is open; [`Error::Words`].
-    pub fn complete<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
+    /// [`Error::Epoch`] if none is open; [`Error::Network`].
+    pub fn complete<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         let targets = self.accessed.get().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
-        let word = self.completed_by(words.rank());
-        let mut tell = |&target: &Rank| words.post(At { rank: target, word }, self.peers[target].started);
+        let word = self.completed_by(network.rank());
+        let mut tell = |&target: &Rank| network.notify(At { rank: target, word }, self.peers[target].started);
         let told = targets.iter().try_for_each(&mut tell);
+        targets.iter().for_each(|&target| self.peers[target].target = false);
         self.accessed.close();
         Ok(told?)
     }
@@ -204,12 +216,12 @@ impl Pscw {
     /// Ends the exposure epoch, once every origin has completed.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if none is open; [`Error::Words`].
-    pub fn wait<W: Words>(&mut self, words: &W) -> Result<(), Error<W::Error>> {
+    /// [`Error::Epoch`] if none is open; [`Error::Network`].
+    pub fn wait<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         let origins = self.exposed.get().ok_or(Error::Epoch(NO_EXPOSURE))?;
         for &origin in origins {
             let nth = self.peers[origin].posted;
-            words.wait(self.completed_by(origin), Awaited::Rank(origin), |completed| completed >= nth)?;
+            network.wait(self.completed_by(origin), Awaited::Rank(origin), |completed| completed >= nth)?;
         }
         self.exposed.close();
         Ok(())
@@ -219,10 +231,10 @@ impl Pscw {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn test<W: Words>(&mut self, words: &W) -> Result<bool, Error<W::Error>> {
+    pub fn test<N: Network>(&mut self, network: &N) -> Result<bool, Error<N::Error>> {
         let origins = self.exposed.get().ok_or(Error::Epoch(NO_EXPOSURE))?;
         for &origin in origins {
-            let completed = words.wait(self.completed_by(origin), Awaited::Anyone, |_| true)?;
+            let completed = network.wait(self.completed_by(origin), Awaited::Anyone, |_| true)?;
             if completed < self.peers[origin].posted {
                 return Ok(false);
             }
@@ -231,12 +243,13 @@ impl Pscw {
         Ok(true)
     }
 
+    // Both words that a rank writes here lie side by side, since few ranks then write to one cache line.
     fn exposed_by(&self, target: Rank) -> usize {
-        self.base + target
+        self.base + 2 * target
     }
 
     fn completed_by(&self, origin: Rank) -> usize {
-        self.base + self.ranks + origin
+        self.base + 2 * origin + 1
     }
 
     fn check_group<E>(&mut self, group: &[Rank]) -> Result<(), Error<E>> {

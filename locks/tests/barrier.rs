@@ -3,13 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Awaited, Barrier, Error, Rank, Words};
+use transom_locks::{At, Awaited, Barrier, Error, Network, Rank};
 
 /// A network that fails after so many waits.
 struct Failing<'a> {
-    words: &'a Replay,
+    network: &'a Replay,
     waits: Cell<u32>,
-    /// What the barrier must not swallow: a post of its giving up ends a run of the model too.
+    /// What the barrier must not swallow: a notify of its giving up ends a run of the model too.
     suspended: RefCell<Option<Suspended>>,
 }
 
@@ -19,32 +19,32 @@ enum Failure {
     Lost,
 }
 
-impl Words for Failing<'_> {
+impl Network for Failing<'_> {
     type Error = Failure;
-    type Pending = <Replay as Words>::Pending;
+    type Pending = <Replay as Network>::Pending;
 
     fn rank(&self) -> Rank {
-        self.words.rank()
+        self.network.rank()
     }
 
     fn ranks(&self) -> usize {
-        self.words.ranks()
+        self.network.ranks()
     }
 
     fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Failure> {
-        self.words.cas(at, expected, new).map_err(Failure::Suspended)
+        self.network.cas(at, expected, new).map_err(Failure::Suspended)
     }
 
     fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Failure> {
-        self.words.start_add(at, delta).map_err(Failure::Suspended)
+        self.network.start_add(at, delta).map_err(Failure::Suspended)
     }
 
     fn finish(&self, pending: Self::Pending) -> Result<u64, Failure> {
-        self.words.finish(pending).map_err(Failure::Suspended)
+        self.network.finish(pending).map_err(Failure::Suspended)
     }
 
-    fn post(&self, at: At, value: u64) -> Result<(), Failure> {
-        self.words.post(at, value).map_err(|suspended| {
+    fn notify(&self, at: At, value: u64) -> Result<(), Failure> {
+        self.network.notify(at, value).map_err(|suspended| {
             *self.suspended.borrow_mut() = Some(suspended);
             Failure::Lost
         })
@@ -53,7 +53,7 @@ impl Words for Failing<'_> {
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Failure> {
         match self.waits.get().checked_sub(1) {
             Some(left) => {
-                let value = self.words.wait(word, on, until).map_err(Failure::Suspended)?;
+                let value = self.network.wait(word, on, until).map_err(Failure::Suspended)?;
                 self.waits.set(left);
                 Ok(value)
             }
@@ -65,9 +65,9 @@ impl Words for Failing<'_> {
 /// Rank 0 passes one barrier and fails in the second after `waits` waits; all others must pass the first, and end.
 fn one_gives_up(ranks: usize, waits: u32, delivery: Delivery) -> usize {
     let rounds = Barrier::words(ranks) as u32 / 8;
-    let body = move |rank: Rank, words: &Replay| -> Result<(), Error<Suspended>> {
+    let body = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
         let waits = Cell::new(if rank == 0 { rounds + waits } else { u32::MAX });
-        let failing = Failing { words, waits, suspended: RefCell::default() };
+        let failing = Failing { network, waits, suspended: RefCell::default() };
         let mut barrier = Barrier::new(ranks, 0);
         for nth in 1..=2 {
             let passed = barrier.wait(&failing);
@@ -75,7 +75,7 @@ fn one_gives_up(ranks: usize, waits: u32, delivery: Delivery) -> usize {
                 return Err(suspended.into());
             }
             match passed {
-                Err(Error::Words(Failure::Suspended(suspended))) => return Err(suspended.into()),
+                Err(Error::Network(Failure::Suspended(suspended))) => return Err(suspended.into()),
                 Err(_) if nth == 1 => return Err(Error::Epoch("a barrier that all had come to was not passed")),
                 // Whoever knows that all have come may pass.
                 Ok(()) | Err(_) => {}

@@ -13,7 +13,7 @@ use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Delivery::{self, Deferred, Immediate};
 use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
-use transom_locks::{Error, Field, Places, Rank, Seat};
+use transom_locks::{Error, Field, LockLayout, Rank, TargetLock};
 
 /// A simulated network as stateright's model. A failing step leads to a state that says why.
 struct Checked<P>(Sim<P>);
@@ -197,7 +197,7 @@ struct MutantMix<const C: u32> {
 }
 
 impl<const C: u32> Program for MutantMix<C> {
-    type Local = Vec<Seat<C>>;
+    type Local = Vec<TargetLock<C>>;
 
     fn start(&self, rank: Rank) -> Self::Local {
         self.mix.start(rank)
@@ -207,12 +207,19 @@ impl<const C: u32> Program for MutantMix<C> {
         self.mix.phases(rank)
     }
 
-    fn phase(&self, rank: Rank, phase: usize, seats: &mut Self::Local, words: &Replay) -> Result<(), Error<Suspended>> {
-        let words = Mutated::<_, C> { words, places: Places::new(0, self.rows.len()), mutant: Some(self.mutant) };
-        self.rows[rank][phase].run(seats, &words, 0)
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        seats: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
+        let network =
+            Mutated::<_, C> { network, places: LockLayout::new(0, self.rows.len()), mutant: Some(self.mutant) };
+        self.rows[rank][phase].run(seats, &network, 0)
     }
 
-    fn locks(&self) -> Option<Places> {
+    fn locks(&self) -> Option<LockLayout> {
         self.mix.locks()
     }
 
@@ -230,7 +237,7 @@ fn caught<const C: u32>(mutant: Mutant, mixes: &[Vec<Vec<Call>>]) -> Option<Stri
     [false, true].into_iter().find_map(|end| {
         mixes.iter().find_map(|rows| {
             let program = MutantMix::<C> { mix: Mix::new(rows.clone()), mutant, rows: rows.clone(), end };
-            check(Sim::new(rows.len(), Places::words(rows.len()), program)).wrong
+            check(Sim::new(rows.len(), LockLayout::words(rows.len()), program)).wrong
         })
     })
 }

@@ -138,21 +138,21 @@ fn access_groups() {
             let data: Rc<Vec<_>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
             let others: Vec<usize> = (1..ranks).collect();
             let origin = |rank: usize| {
-                let (words, data) = (net.rank(rank), Rc::clone(&data));
+                let (network, data) = (net.rank(rank), Rc::clone(&data));
                 move || {
                     let mut group = Pscw::new(ranks, 0);
                     for _ in 0..2 {
-                        group.start(&words, &[0]).unwrap();
+                        group.start(&network, &[0]).unwrap();
                         data[rank].with_mut(drop);
-                        group.complete(&words).unwrap();
+                        group.complete(&network).unwrap();
                     }
                 }
             };
             let threads: Vec<_> = others.iter().map(|&rank| loom::thread::spawn(origin(rank))).collect();
-            let (words, mut group) = (net.rank(0), Pscw::new(ranks, 0));
+            let (network, mut group) = (net.rank(0), Pscw::new(ranks, 0));
             for _ in 0..2 {
-                group.post(&words, &others).unwrap();
-                group.wait(&words).unwrap();
+                group.post(&network, &others).unwrap();
+                group.wait(&network).unwrap();
                 data.iter().for_each(|data| data.with(drop));
             }
             for thread in threads {
@@ -173,14 +173,14 @@ fn barrier() {
             let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
             let data: Rc<Vec<_>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
             let job = |rank: usize| {
-                let (words, data) = (net.rank(rank), Rc::clone(&data));
+                let (network, data) = (net.rank(rank), Rc::clone(&data));
                 move || {
                     let mut barrier = Barrier::new(ranks, 0);
                     for _ in 0..rounds {
                         data[rank].with_mut(drop);
-                        barrier.wait(&words).unwrap();
+                        barrier.wait(&network).unwrap();
                         data.iter().for_each(|data| data.with(drop));
-                        barrier.wait(&words).unwrap();
+                        barrier.wait(&network).unwrap();
                     }
                 }
             };

@@ -55,7 +55,7 @@ fn every_mutant_is_caught() {
     let sound = Orderings::default();
     let spins = Setup { waiting: Waiting::Spins, ..plain() };
     let weak = [
-        ("post relaxed", Orderings { post: Relaxed, ..sound }),
+        ("notify relaxed", Orderings { notify: Relaxed, ..sound }),
         ("wait relaxed", Orderings { wait: Relaxed, ..sound }),
         ("cas relaxed", Orderings { cas: Relaxed, ..sound }),
         ("cas acquires only", Orderings { cas: Acquire, ..sound }),

@@ -6,15 +6,15 @@
 use std::fmt::Debug;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Failure, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Error, Mode, PassiveLock, Places, Pscw, Rank, Word, Words};
+use transom_locks::{At, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank};
 
 type Outcome = Result<(), Error<Suspended>>;
 
 /// Runs `phase` on each of `ranks` ranks; the lock words must be idle at the end.
 fn run(ranks: usize, phase: impl Fn(Rank, &Replay) -> Outcome) -> Result<(), Failure> {
-    let state = Sim::new(ranks, Places::words(ranks), sim::once(phase)).run_random(1)?;
+    let state = Sim::new(ranks, LockLayout::words(ranks), sim::once(phase)).run_random(1)?;
     for rank in 0..ranks {
-        let word = Word::<16>(state.word(At { rank, word: 0 }));
+        let word = LockWord::<16>(state.word(At { rank, word: 0 }));
         assert!(word.is_idle(), "{word:?}");
     }
     Ok(())
@@ -23,7 +23,7 @@ fn run(ranks: usize, phase: impl Fn(Rank, &Replay) -> Outcome) -> Result<(), Fai
 /// Asserts the outcome of a call that uses the network.
 fn expect<T: Debug + PartialEq>(outcome: Result<T, Error<Suspended>>, wanted: Error<Suspended>) -> Outcome {
     match outcome {
-        Err(Error::Words(suspended)) => Err(suspended.into()),
+        Err(Error::Network(suspended)) => Err(suspended.into()),
         outcome => {
             assert_eq!(outcome, Err(wanted));
             Ok(())
@@ -34,15 +34,15 @@ fn expect<T: Debug + PartialEq>(outcome: Result<T, Error<Suspended>>, wanted: Er
 #[test]
 fn lock_words_are_a_line_for_the_word_and_one_for_each_node() {
     for ranks in [1, 2, 3, 64, 32_767] {
-        assert_eq!(Places::words(ranks), 8 * (ranks + 1));
+        assert_eq!(LockLayout::words(ranks), 8 * (ranks + 1));
     }
 }
 
 #[test]
 fn calls_out_of_turn_harm_nothing() {
     for held in [Shared, Exclusive] {
-        run(3, |_, words| {
-            let mut lock = <PassiveLock<_>>::new(words, 0)?;
+        run(3, |_, network| {
+            let mut lock = <PassiveLock<_>>::new(network, 0)?;
             assert_eq!(lock.release(1), Err(Error::NotLocked { target: 1 }));
             assert_eq!(lock.release_all_mut(), Err(Error::NotLocked { target: 0 }));
             lock.acquire(1, held)?;
@@ -68,13 +68,13 @@ fn calls_out_of_turn_harm_nothing() {
 #[test]
 fn too_many_ranks() {
     let too_many = |ranks, most| Some(Error::TooManyRanks { ranks, most });
-    let narrow = sim::once(move |_, words| {
-        assert_eq!(PassiveLock::<_, 3>::new(words, 0).err(), too_many(4, 3));
+    let narrow = sim::once(move |_, network| {
+        assert_eq!(PassiveLock::<_, 3>::new(network, 0).err(), too_many(4, 3));
         Ok::<(), Suspended>(())
     });
     Sim::new(4, 0, narrow).run_random(1).unwrap();
-    let wide = sim::once(move |_, words| {
-        assert_eq!(<PassiveLock<_>>::new(words, 0).err(), too_many(32_768, 32_767));
+    let wide = sim::once(move |_, network| {
+        assert_eq!(<PassiveLock<_>>::new(network, 0).err(), too_many(32_768, 32_767));
         Ok::<(), Suspended>(())
     });
     Sim::new(32_768, 0, wide).run_random(1).unwrap();
@@ -83,23 +83,23 @@ fn too_many_ranks() {
 #[test]
 fn access_epochs_out_of_turn() {
     let is_epoch = |outcome: Outcome| assert!(matches!(outcome, Err(Error::Epoch(_))), "{outcome:?}");
-    let phase = move |_: Rank, words: &Replay| -> Outcome {
-        let (me, other) = (words.rank(), 1 - words.rank());
+    let phase = move |_: Rank, network: &Replay| -> Outcome {
+        let (me, other) = (network.rank(), 1 - network.rank());
         let mut group = Pscw::new(2, 0);
-        is_epoch(group.wait(words));
-        is_epoch(group.test(words).map(drop));
-        is_epoch(group.complete(words));
-        is_epoch(group.post(words, &[other, other]));
-        is_epoch(group.start(words, &[other, me, other]));
-        assert_eq!(group.post(words, &[2]), Err(Error::NoSuchRank { rank: 2, ranks: 2 }));
-        assert_eq!(group.start(words, &[7]), Err(Error::NoSuchRank { rank: 7, ranks: 2 }));
-        group.post(words, &[other])?;
-        is_epoch(group.post(words, &[other]));
-        group.start(words, &[other])?;
-        is_epoch(group.start(words, &[other]));
-        group.complete(words)?;
-        is_epoch(group.complete(words));
-        group.wait(words)
+        is_epoch(group.wait(network));
+        is_epoch(group.test(network).map(drop));
+        is_epoch(group.complete(network));
+        is_epoch(group.post(network, &[other, other]));
+        is_epoch(group.start(network, &[other, me, other]));
+        assert_eq!(group.post(network, &[2]), Err(Error::NoSuchRank { rank: 2, ranks: 2 }));
+        assert_eq!(group.start(network, &[7]), Err(Error::NoSuchRank { rank: 7, ranks: 2 }));
+        group.post(network, &[other])?;
+        is_epoch(group.post(network, &[other]));
+        group.start(network, &[other])?;
+        is_epoch(group.start(network, &[other]));
+        group.complete(network)?;
+        is_epoch(group.complete(network));
+        group.wait(network)
     };
     Sim::new(2, Pscw::words(2), sim::once(phase)).run_random(1).unwrap();
 }
@@ -115,16 +115,16 @@ const GRANT: At = At { rank: 0, word: 12 };
 const TAIL_0: u64 = 1 << 16;
 const TAIL_1: u64 = 2 << 16;
 const TAIL_41: u64 = 42 << 16;
-const ARRIVED: u64 = Word::<16>::ARRIVED;
+const ARRIVED: u64 = LockWord::<16>::ARRIVED;
 
 /// Rank 0 of two writes these words and then asks for its lock; what it and the network say.
 fn asks(mode: Mode, garbage: &'static [(At, u64)], wanted: Option<u64>) -> Result<(), Failure> {
-    let phase = move |rank: Rank, words: &Replay| -> Outcome {
+    let phase = move |rank: Rank, network: &Replay| -> Outcome {
         if rank > 0 {
             return Ok(());
         }
-        garbage.iter().try_for_each(|&(at, value)| words.post(at, value))?;
-        let lock = <PassiveLock<_>>::new(words, 0)?;
+        garbage.iter().try_for_each(|&(at, value)| network.notify(at, value))?;
+        let lock = <PassiveLock<_>>::new(network, 0)?;
         let outcome = lock.acquire(0, mode);
         match wanted {
             Some(word) => expect(outcome, Error::Corrupt { target: 0, word })?,
@@ -137,7 +137,7 @@ fn asks(mode: Mode, garbage: &'static [(At, u64)], wanted: Option<u64>) -> Resul
         assert_eq!(lock.release(0), Err(Error::Broken { target: 0 }));
         Ok(())
     };
-    Sim::new(2, Places::words(2), sim::once(phase)).run_random(1).map(drop)
+    Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(1).map(drop)
 }
 
 #[test]
@@ -163,16 +163,16 @@ fn ranks_that_do_not_exist_are_the_networks_errors() {
 #[test]
 fn a_release_tells_corrupt_words() {
     let releases = |garbage: &'static [(At, u64)], word: u64| {
-        let phase = move |rank: Rank, words: &Replay| -> Outcome {
+        let phase = move |rank: Rank, network: &Replay| -> Outcome {
             if rank > 0 {
                 return Ok(());
             }
-            let lock = <PassiveLock<_>>::new(words, 0)?;
+            let lock = <PassiveLock<_>>::new(network, 0)?;
             lock.acquire(0, Exclusive)?;
-            garbage.iter().try_for_each(|&(at, value)| words.post(at, value))?;
+            garbage.iter().try_for_each(|&(at, value)| network.notify(at, value))?;
             expect(lock.release(0), Error::Corrupt { target: 0, word })
         };
-        Sim::new(2, Places::words(2), sim::once(phase)).run_random(1).unwrap();
+        Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(1).unwrap();
     };
     releases(&[(HOME, TAIL_1), (NEXT, 42 << 32)], 42 << 32);
     releases(&[(HOME, TAIL_1), (NEXT, 2 << 32 | 2)], 2 << 32 | 2);
@@ -181,7 +181,7 @@ fn a_release_tells_corrupt_words() {
     releases(&[(HOME, TAIL_0 | (4 * ARRIVED)), (WAITERS, 4 << 48 | 0x2_0002_0002)], 0);
 }
 
-/// Whatever stands in the words, no call panics, and the model ends.
+/// Whatever stands in the network, no call panics, and the model ends.
 #[test]
 fn garbage_never_panics() {
     let mut state = 7_u64;
@@ -196,15 +196,15 @@ fn garbage_never_panics() {
         let (full, narrow) = (random(), random() & 0x0003_0003_0003_0003);
         let value = if random() % 2 == 0 { full } else { narrow };
         let modes = [random() % 2 == 0, random() % 2 == 0];
-        let phase = move |rank: Rank, words: &Replay| -> Outcome {
+        let phase = move |rank: Rank, network: &Replay| -> Outcome {
             if rank == 0 {
-                words.post(at, value)?;
+                network.notify(at, value)?;
             }
-            let lock = <PassiveLock<_>>::new(words, 0)?;
+            let lock = <PassiveLock<_>>::new(network, 0)?;
             lock.acquire(0, if modes[rank] { Shared } else { Exclusive })?;
             lock.release(0)
         };
         // It may go well, deadlock, or fail; it returns.
-        let _ = Sim::new(2, Places::words(2), sim::once(phase)).run_random(random());
+        let _ = Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(random());
     }
 }

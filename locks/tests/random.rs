@@ -10,7 +10,7 @@ use mutants::{Mutant, Mutated};
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Call, Delivery, Mix, Program, Replay, Sim, State, Suspended, sim};
-use transom_locks::{Barrier, Error, Field, Places, Pscw, Rank, Seat, Words};
+use transom_locks::{Barrier, Error, Field, LockLayout, Network, Pscw, Rank, TargetLock};
 
 /// The seeds to run: `SEED`, or the first `most`.
 fn seeds(most: u64) -> impl Iterator<Item = u64> {
@@ -91,33 +91,33 @@ impl Behind {
 
     /// One word more at each rank, which rank 0 posts to when it holds the lock.
     fn sim(self) -> Sim<Self> {
-        Sim::new(self.ranks, Places::words(self.ranks) + 1, self)
+        Sim::new(self.ranks, LockLayout::words(self.ranks) + 1, self)
     }
 }
 
 impl Program for Behind {
-    type Local = Seat;
+    type Local = TargetLock;
 
-    fn start(&self, _: Rank) -> Seat {
-        Seat::new()
+    fn start(&self, _: Rank) -> TargetLock {
+        TargetLock::new()
     }
 
     fn phases(&self, _: Rank) -> usize {
         5
     }
 
-    fn phase(&self, rank: Rank, phase: usize, seat: &mut Seat, words: &Replay) -> Result<(), Error<Suspended>> {
+    fn phase(&self, rank: Rank, phase: usize, seat: &mut TargetLock, network: &Replay) -> Result<(), Error<Suspended>> {
         use transom_locks::{At, Awaited};
-        let places = Places::new(0, self.ranks);
-        let flag = Places::words(self.ranks);
-        let lock = Mutated::<_, 16> { words, places, mutant: self.mutant };
+        let places = LockLayout::new(0, self.ranks);
+        let flag = LockLayout::words(self.ranks);
+        let lock = Mutated::<_, 16> { network, places, mutant: self.mutant };
         match (phase, rank) {
             (0, 0) => drop(seat.exclusive(&lock, places, 0)?),
-            (1, 0) => (1..self.ranks).try_for_each(|rank| words.post(At { rank, word: flag }, 1))?,
+            (1, 0) => (1..self.ranks).try_for_each(|rank| network.notify(At { rank, word: flag }, 1))?,
             // Its waiters: the count is in the top 16 bits.
-            (2, 0) => drop(words.wait(8 + 3, Awaited::Anyone, |waiters| waiters >> 48 == self.ranks as u64 - 1)?),
+            (2, 0) => drop(network.wait(8 + 3, Awaited::Anyone, |waiters| waiters >> 48 == self.ranks as u64 - 1)?),
             (3, 0) => seat.release(&lock, places, 0)?,
-            (0, _) => drop(words.wait(flag, Awaited::Rank(0), |flag| flag == 1)?),
+            (0, _) => drop(network.wait(flag, Awaited::Rank(0), |flag| flag == 1)?),
             (1 | 3, _) => drop(seat.shared(&lock, places, 0)?),
             (2, _) | (4, 1..) => seat.release(&lock, places, 0)?,
             _ => {}
@@ -125,8 +125,8 @@ impl Program for Behind {
         Ok(())
     }
 
-    fn locks(&self) -> Option<Places> {
-        Some(Places::new(0, self.ranks))
+    fn locks(&self) -> Option<LockLayout> {
+        Some(LockLayout::new(0, self.ranks))
     }
 
     fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
@@ -139,7 +139,7 @@ impl Program for Behind {
         }
     }
 
-    fn check(&self, state: &State<Seat>) -> Result<(), String> {
+    fn check(&self, state: &State<TargetLock>) -> Result<(), String> {
         let held = state.is_done() && (0..self.ranks).any(|rank| state.local(rank).is_held());
         if held { Err("at the end a lock is held".into()) } else { Ok(()) }
     }
@@ -149,22 +149,22 @@ impl Program for Behind {
 fn barriers_and_access_groups() {
     for ranks in [2, 5, 16, 33] {
         run(&format!("barrier of {ranks}"), 20, |_| {
-            let wait = move |_: Rank, words: &Replay| {
+            let wait = move |_: Rank, network: &Replay| {
                 let mut barrier = Barrier::new(ranks, 0);
-                (0..3).try_for_each(|_| barrier.wait(words))
+                (0..3).try_for_each(|_| barrier.wait(network))
             };
             Sim::new(ranks, Barrier::words(ranks), sim::once(wait))
         });
         // Each rank opens its memory to its neighbour on the right and accesses that of the one on the left, twice.
         run(&format!("access groups of {ranks}"), 20, |_| {
-            let exchange = move |rank: Rank, words: &Replay| {
+            let exchange = move |rank: Rank, network: &Replay| {
                 let mut group = Pscw::new(ranks, 0);
                 let (right, left) = ([(rank + 1) % ranks], [(rank + ranks - 1) % ranks]);
                 for _ in 0..2 {
-                    group.post(words, &right)?;
-                    group.start(words, &left)?;
-                    group.complete(words)?;
-                    group.wait(words)?;
+                    group.post(network, &right)?;
+                    group.start(network, &left)?;
+                    group.complete(network)?;
+                    group.wait(network)?;
                 }
                 Ok::<(), Error<Suspended>>(())
             };

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
-use transom_locks::{At, Awaited, Barrier, Rank, Word, Words};
+use transom_locks::{At, Awaited, Barrier, LockWord, Network, Rank};
 use transom_windows::FabricError;
 
 const RANKS: usize = 0;
@@ -57,7 +57,7 @@ fn block_bytes(ranks: usize) -> usize {
 impl Control {
     /// Bytes of the control block of so many ranks, if there can be so many.
     pub fn bytes(ranks: usize) -> Result<usize, FabricError> {
-        let most = Word::<16>::MAX_RANKS;
+        let most = LockWord::<16>::MAX_RANKS;
         match ranks {
             _ if ranks == 0 || ranks > most => Err(misuse(format!("a job has 1 to {most} ranks, not {ranks}"))),
             _ => Ok(TOP + ranks * (HEADER + block_bytes(ranks))),
@@ -186,11 +186,11 @@ impl Control {
     }
 
     /// An error if a wait for `whom` cannot end any more.
-    pub fn vain(&self, me: Rank, whom: Awaited) -> Result<(), FabricError> {
+    pub fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
         if let Some(rank) = self.dead(me) {
             return Err(FabricError::PeerDied { rank });
         }
-        match whom {
+        match awaited {
             Awaited::Rank(rank) if rank < self.ranks() && self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
             _ => Ok(()),
         }
@@ -227,7 +227,7 @@ impl Control {
     #[inline]
     pub fn sync(&self, me: Rank, barrier: &mut Barrier) -> Result<(), FabricError> {
         barrier.wait(&Rounds { control: self, me }).map_err(|error| match error {
-            transom_locks::Error::Words(error) => error,
+            transom_locks::Error::Network(error) => error,
             transom_locks::Error::GivenUp { rank } => self.lost(me).unwrap_or(FabricError::GivenUp { rank }),
             other => corrupt(other.to_string()),
         })
@@ -306,7 +306,7 @@ struct Rounds<'c> {
     me: Rank,
 }
 
-impl Words for Rounds<'_> {
+impl Network for Rounds<'_> {
     type Error = FabricError;
     type Pending = u64;
 
@@ -330,15 +330,15 @@ impl Words for Rounds<'_> {
         Ok(pending)
     }
 
-    fn post(&self, at: At, value: u64) -> Result<(), FabricError> {
-        crate::fabric::post(&self.control.blocks[at.rank], at.word * 8, value)
+    fn notify(&self, at: At, value: u64) -> Result<(), FabricError> {
+        crate::fabric::notify(&self.control.blocks[at.rank], at.word * 8, value)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
         let view = &self.control.blocks[self.me];
         let word = view.word(word * 8)?;
         let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
-        bell::wait(view.header(), self.control.patience(), look, || self.control.vain(self.me, on))
+        bell::wait(view.header(), self.control.patience(), look, || self.control.check_peers(self.me, on))
     }
 }
 

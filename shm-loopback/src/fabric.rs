@@ -1,10 +1,10 @@
 //! The provider: a remote operation is the origin's own load, store or instruction on the target's memory.
 
 use crate::bell::{self, Patience};
+use crate::cma::{self, CrossMemory};
 use crate::control::Control;
 use crate::copy;
 use crate::cores;
-use crate::far::{self, Far};
 use crate::memory::{Memory, View};
 use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
-use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
+use transom_windows::{Exchange, Fabric, FabricError, UserMemory};
 
 /// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone.
 /// When the last clone and window of a rank are gone, the rank has left the job; when that happens in a panic, or the
@@ -240,8 +240,8 @@ impl Exchange for Loopback {
         self.0.control.sync(self.0.rank, &mut self.exchange())
     }
 
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
-        self.0.control.vain(self.0.rank, whom)
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.0.control.check_peers(self.0.rank, awaited)
     }
 
     fn lost(&self) -> Option<FabricError> {
@@ -305,12 +305,12 @@ impl Key {
 }
 
 /// What leads to memory of a program's own: `{pid, address}`.
-struct FarKey {
+struct CmaKey {
     pid: u32,
     start: u64,
 }
 
-impl FarKey {
+impl CmaKey {
     fn to_bytes(&self) -> Vec<u8> {
         [&self.pid.to_le_bytes()[..], &self.start.to_le_bytes()].concat()
     }
@@ -318,7 +318,7 @@ impl FarKey {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (pid, rest) = bytes.split_first_chunk()?;
         let start = u64::from_le_bytes(rest.try_into().ok()?);
-        Some(FarKey { pid: u32::from_le_bytes(*pid), start })
+        Some(CmaKey { pid: u32::from_le_bytes(*pid), start })
     }
 }
 
@@ -331,22 +331,22 @@ pub struct Reading {
 impl Loopback {
     #[cold]
     #[inline(never)]
-    fn put_far(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
-        self.far_alive(to, offset, source.len())?.write(offset, source)
+    fn put_cma(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.cma_alive(to, offset, source.len())?.write(offset, source)
     }
 
     #[cold]
     #[inline(never)]
-    fn get_far(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        self.far_alive(from, offset, into.len())?.read(offset, into)
+    fn get_cma(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.cma_alive(from, offset, into.len())?.read(offset, into)
     }
 
     /// The memory that a view without bytes leads to, of a process that is still there: another may have its number
     /// later.
-    fn far_alive<'v>(&self, view: &'v View, offset: usize, len: usize) -> Result<&'v Far, FabricError> {
-        let far = view.far().ok_or(FabricError::OutOfBounds { offset, len, size: view.len() })?;
-        self.0.control.ended(far.rank)?;
-        Ok(far)
+    fn cma_alive<'v>(&self, view: &'v View, offset: usize, len: usize) -> Result<&'v CrossMemory, FabricError> {
+        let cross = view.cross().ok_or(FabricError::OutOfBounds { offset, len, size: view.len() })?;
+        self.0.control.ended(cross.rank)?;
+        Ok(cross)
     }
 }
 
@@ -378,26 +378,26 @@ impl Fabric for Loopback {
         Ok((Region { view: View::whole(&memory), tag, owner, _fd: fd }, key))
     }
 
-    unsafe fn register(&self, memory: &OwnMemory) -> Result<(Region, Vec<u8>), FabricError> {
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
         if self.0.across_processes && self.size() > 1 {
-            far::admit();
+            cma::admit();
         }
-        let key = FarKey { pid: std::process::id(), start: memory.start().as_ptr().expose_provenance() as u64 };
+        let key = CmaKey { pid: std::process::id(), start: memory.start().as_ptr().expose_provenance() as u64 };
         self.0.regions.fetch_add(1, SeqCst);
         Ok((Region { view: View::own(memory), tag: 0, owner: self.0.clone(), _fd: None }, key.to_bytes()))
     }
 
-    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why| FabricError::BadKey { rank, why, source: None };
-        let key = FarKey::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len())))?;
-        let FarKey { pid, start } = key;
+        let key = CmaKey::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len())))?;
+        let CmaKey { pid, start } = key;
         if rank >= self.size() || self.0.control.process(rank) != u64::from(pid) {
             return Err(bad_key(format!("it names memory of process {pid}, which is not that rank's")));
         }
         if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
             return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}")));
         }
-        Ok(View::whole(&Arc::new(Memory::far(Far { rank, pid, start, bytes }))))
+        Ok(View::whole(&Arc::new(Memory::cross_process(CrossMemory { rank, pid, start, bytes }))))
     }
 
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
@@ -418,7 +418,7 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn put(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
-        let Some(shared) = to.address(offset, source.len()) else { return self.put_far(to, offset, source) };
+        let Some(shared) = to.address(offset, source.len()) else { return self.put_cma(to, offset, source) };
         // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
         unsafe { copy::to_shared(shared, source) };
         Ok(())
@@ -426,14 +426,14 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        let Some(shared) = from.address(offset, into.len()) else { return self.get_far(from, offset, into) };
+        let Some(shared) = from.address(offset, into.len()) else { return self.get_cma(from, offset, into) };
         // SAFETY: as for `put`.
         unsafe { copy::from_shared(shared, into) };
         Ok(())
     }
 
     fn start_get(&self, from: &View, offset: usize, len: usize) -> Result<Reading, FabricError> {
-        match from.far().map_or(from.len(), |far| far.bytes) {
+        match from.cross().map_or(from.len(), |cross| cross.bytes) {
             size if offset <= size && len <= size - offset => Ok(Reading { from: from.clone(), offset }),
             size => Err(FabricError::OutOfBounds { offset, len, size }),
         }
@@ -448,7 +448,7 @@ impl Fabric for Loopback {
     }
 
     fn is_shared(&self, at: &View) -> bool {
-        at.far().is_none()
+        at.cross().is_none()
     }
 
     #[inline(always)]
@@ -467,8 +467,8 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn post(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-        post(at, offset, value)
+    fn notify(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+        notify(at, offset, value)
     }
 
     #[inline(always)]
@@ -480,14 +480,16 @@ impl Fabric for Loopback {
     fn wait<R>(
         &self,
         on: &Region,
-        whom: Awaited,
+        awaited: Awaited,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         // Most often it is there.
         if let Some(found) = look()? {
             return Ok(found);
         }
-        bell::wait(on.view.header(), self.0.control.patience(), look, || self.0.control.vain(self.0.rank, whom))
+        bell::wait(on.view.header(), self.0.control.patience(), look, || {
+            self.0.control.check_peers(self.0.rank, awaited)
+        })
     }
 
     #[inline(always)]
@@ -550,7 +552,7 @@ pub(crate) fn add(at: &View, offset: usize, delta: u64) -> Result<u64, FabricErr
 }
 
 #[inline(always)]
-pub(crate) fn post(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+pub(crate) fn notify(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
     at.own_word(offset)?.store(value, SeqCst);
     bell::ring(at.header());
     Ok(())

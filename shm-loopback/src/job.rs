@@ -55,7 +55,7 @@ impl Job {
     }
 
     /// A job of so many ranks that are started already, by something else, and know a way to tell each other small
-    /// things: its first rank calls this, and then all of them [`Loopback::through`] its [`door`](Self::door). Nobody
+    /// things: its first rank calls this, and then all of them [`Loopback::join`] its [`key`](Self::key). Nobody
     /// inherits it.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Job {
     /// use transom_windows::Exchange;
     ///
     /// let job = Job::found(1)?;
-    /// let fabric = Loopback::through(&job.door(), 0, &[std::process::id()])?; // rank 0 of a job of one
+    /// let fabric = Loopback::join(&job.key(), 0, &[std::process::id()])?; // rank 0 of a job of one
     /// assert_eq!(fabric.size(), 1);
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
@@ -82,14 +82,14 @@ impl Job {
     }
 
     /// The way into the job for processes of this machine, open while this `Job` lives.
-    pub fn door(&self) -> Vec<u8> {
+    pub fn key(&self) -> Vec<u8> {
         Key { tag: self.tag, pid: std::process::id(), fd: self.fd.as_raw_fd() as u32 }.to_bytes()
     }
 
     /// The environment of a rank's process: [`Invitation::VARIABLES`].
     pub fn environment(&self, rank: Rank) -> [(&'static str, String); 3] {
-        let door = format!("{},{:x}", self.fd.as_raw_fd(), self.tag);
-        let values = [rank.to_string(), self.control.ranks().to_string(), door];
+        let key = format!("{},{:x}", self.fd.as_raw_fd(), self.tag);
+        let values = [rank.to_string(), self.control.ranks().to_string(), key];
         let mut values = values.into_iter();
         Invitation::VARIABLES.map(|name| (name, values.next().expect("as many as names")))
     }
@@ -126,11 +126,11 @@ impl Invitation {
             return Ok(None);
         }
         let parsed = || {
-            let [rank, size, door] = &values;
+            let [rank, size, key] = &values;
             let text = |value: &Option<OsString>| value.as_ref()?.to_str().map(str::to_owned);
             let (rank, size) = (text(rank)?.parse().ok()?, text(size)?.parse().ok()?);
-            let door = text(door)?;
-            let (fd, tag) = door.split_once(',')?;
+            let key = text(key)?;
+            let (fd, tag) = key.split_once(',')?;
             let (fd, tag) = (fd.parse().ok()?, u64::from_str_radix(tag, 16).ok()?);
             (rank < size && fd >= 0).then_some(Invitation { rank, size, fd, tag })
         };
@@ -168,18 +168,18 @@ impl Invitation {
 }
 
 impl Loopback {
-    /// Joins a job through the [`door`](Job::door) of its first rank; collective. `processes` are those of all ranks.
+    /// Joins a job through the [`key`](Job::key) of its first rank; collective. `processes` are those of all ranks.
     ///
     /// # Errors
-    /// [`FabricError::BadKey`] if the door does not lead to the control block of such a job, e.g. because the ranks are
+    /// [`FabricError::BadKey`] if the key does not lead to the control block of such a job, e.g. because the ranks are
     /// in different containers or of different users; [`FabricError::Misuse`] if the rank has joined before;
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
-    pub fn through(door: &[u8], rank: Rank, processes: &[u32]) -> Result<Self, FabricError> {
+    pub fn join(key: &[u8], rank: Rank, processes: &[u32]) -> Result<Self, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank: 0, why, source };
         let Key { tag, pid, fd } =
-            Key::from_bytes(door).ok_or_else(|| bad_key(format!("a door of {} bytes", door.len()), None))?;
+            Key::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len()), None))?;
         if processes.first() != Some(&pid) || rank >= processes.len() {
-            let why = format!("a door to process {pid}, for rank {rank} of processes {processes:?}");
+            let why = format!("a key to process {pid}, for rank {rank} of processes {processes:?}");
             return Err(bad_key(why, None));
         }
         let opened = Memory::open_of(pid, fd, Control::bytes(processes.len())?, tag);
@@ -195,21 +195,21 @@ mod tests {
     #[test]
     fn a_door_is_checked() {
         let job = Job::found(2).unwrap();
-        let (door, me) = (job.door(), std::process::id());
-        let why = |door: &[u8], rank, processes: &[u32]| match Loopback::through(door, rank, processes) {
+        let (key, me) = (job.key(), std::process::id());
+        let why = |key: &[u8], rank, processes: &[u32]| match Loopback::join(key, rank, processes) {
             Err(FabricError::BadKey { rank: 0, why, .. }) => why,
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("joined"),
         };
         assert!(why(&[], 0, &[me, me]).contains("0 bytes"));
-        assert!(why(&door[1..], 0, &[me, me]).contains("15 bytes"));
-        assert!(why(&door, 2, &[me, me]).contains("rank 2"));
-        assert!(why(&door, 0, &[me + 1, me]).contains("a door to process"));
-        assert!(why(&door, 0, &[me, me, me]).contains("were announced")); // of another size
-        let mut other = door.clone();
+        assert!(why(&key[1..], 0, &[me, me]).contains("15 bytes"));
+        assert!(why(&key, 2, &[me, me]).contains("rank 2"));
+        assert!(why(&key, 0, &[me + 1, me]).contains("a key to process"));
+        assert!(why(&key, 0, &[me, me, me]).contains("were announced")); // of another size
+        let mut other = key.clone();
         other[0] ^= 1; // another tag
         assert!(why(&other, 0, &[me, me]).contains("was announced"));
-        other = door.clone();
+        other = key.clone();
         other[12..].copy_from_slice(&u32::MAX.to_le_bytes()); // no such descriptor
         assert!(why(&other, 0, &[me, me]).contains("cannot open"));
         other[12..].copy_from_slice(&0_u32.to_le_bytes()); // something else
@@ -222,7 +222,7 @@ mod tests {
         let pid = child.id();
         child.wait().unwrap();
         let job = Job::found(2).unwrap();
-        let joined = Loopback::through(&job.door(), 0, &[std::process::id(), pid]);
+        let joined = Loopback::join(&job.key(), 0, &[std::process::id(), pid]);
         assert!(matches!(joined, Err(FabricError::PeerDied { rank: 1 })), "{:?}", joined.err());
     }
 }

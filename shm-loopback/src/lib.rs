@@ -13,11 +13,11 @@
 //! ```
 
 mod bell;
+mod cma;
 mod control;
 mod copy;
 mod cores;
 mod fabric;
-mod far;
 mod job;
 mod memory;
 

@@ -3,7 +3,7 @@
 //! A block begins with a header of one cache line (what tells it from others, its size, and the bell on which its owner sleeps);
 //! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
 
-use crate::far::{Far, NO_ATOMICS};
+use crate::cma::{CrossMemory, NO_ATOMICS};
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
-use transom_windows::{FabricError, OwnMemory};
+use transom_windows::{FabricError, UserMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"transom\x01");
@@ -52,7 +52,7 @@ enum Backing {
     },
     Heap(Layout),
     /// No bytes here: those of another process.
-    Far(Far),
+    CrossMemory(CrossMemory),
     /// No bytes here: the program lends them.
     Lent,
 }
@@ -114,8 +114,8 @@ impl Memory {
     }
 
     /// Memory that only system calls reach.
-    pub fn far(far: Far) -> Self {
-        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::Far(far) }
+    pub fn cross_process(cross: CrossMemory) -> Self {
+        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::CrossMemory(cross) }
     }
 
     fn map(fd: BorrowedFd<'_>, all: usize) -> Result<Self, FabricError> {
@@ -228,7 +228,7 @@ impl View {
     }
 
     /// Memory of the program's own.
-    pub(crate) fn own(memory: &OwnMemory) -> Self {
+    pub(crate) fn own(memory: &UserMemory) -> Self {
         let header = NonNull::from(&NO_HEADER);
         let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent };
         View { start: memory.start(), len: memory.bytes(), header, memory: Arc::new(none) }
@@ -237,9 +237,9 @@ impl View {
     /// The memory of another process that this leads to, if it does not lead to memory here.
     #[cold]
     #[inline(never)]
-    pub(crate) fn far(&self) -> Option<&Far> {
+    pub(crate) fn cross(&self) -> Option<&CrossMemory> {
         match &self.memory.backing {
-            Backing::Far(far) => Some(far),
+            Backing::CrossMemory(cross) => Some(cross),
             _ => None,
         }
     }
@@ -292,7 +292,7 @@ impl View {
 
     #[cold]
     fn no_word(&self, outside: FabricError) -> FabricError {
-        if self.far().is_some() { NO_ATOMICS } else { outside }
+        if self.cross().is_some() { NO_ATOMICS } else { outside }
     }
 
     /// How many bytes are here.
@@ -308,7 +308,7 @@ impl View {
     /// The first byte, for a provider that has an adapter access the memory; none if it is not mapped here. It stays
     /// mapped as long as a clone of the view.
     pub fn start(&self) -> Option<NonNull<u8>> {
-        self.far().is_none().then_some(self.start)
+        self.cross().is_none().then_some(self.start)
     }
 
     /// The word at byte `offset`.

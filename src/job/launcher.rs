@@ -1,7 +1,7 @@
 //! The launcher: starts the ranks of a job, on this machine or on several, and sees them through to their end.
 
 mod hosts;
-mod middle;
+mod meeting;
 mod orphans;
 mod outcome;
 mod output;
@@ -14,7 +14,7 @@ pub use hosts::{HostList, HostListError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 
 use crate::job::variables::{self, Seconds};
-use middle::Middle;
+use meeting::Meeting;
 use orphans::Orphans;
 use output::Output;
 use ranks::Ranks;
@@ -172,7 +172,7 @@ impl Launch {
     /// # Ok::<(), transom::LaunchError>(())
     /// ```
     pub fn run(&self) -> Result<Outcome, LaunchError> {
-        let most = transom_locks::Word::<16>::MAX_RANKS;
+        let most = transom_locks::LockWord::<16>::MAX_RANKS;
         if self.ranks == 0 || self.ranks > most {
             return Err(LaunchError::Ranks { ranks: self.ranks, most });
         }
@@ -184,9 +184,9 @@ impl Launch {
         let deadline = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let orphans = self.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
         let mut signals = self.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
-        let middle = Middle::of(self)?;
-        let (ranks, pipes) = Ranks::start(self, &middle, signals.as_mut(), deadline)?;
+        let meeting = Meeting::of(self)?;
+        let (ranks, pipes) = Ranks::start(self, &meeting, signals.as_mut(), deadline)?;
         let output = Output::new(self.ranks, pipes, self.tag, self.capture).map_err(system("preparing the output"))?;
-        Watch::new(middle, ranks, output, signals, orphans, grace, deadline).until_the_end()
+        Watch::new(meeting, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

@@ -122,7 +122,7 @@ pub const TABLE: &[Variable] = &[
         default: "0.25",
     },
     Variable {
-        name: "TRANSOM_VERBS_POST",
+        name: "TRANSOM_VERBS_NOTIFY",
         set_by: SetBy::User,
         meaning: "how a word is put in one piece: by a write, which adapters do at once, or by compare-and-swap",
         expected: "`auto`, `write` or `atomic`",
@@ -208,7 +208,7 @@ pub fn get<T: FromStr<Err: std::fmt::Display>>(name: &'static str) -> Result<Opt
 }
 
 /// A variable with a value that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value:?}: {why}; expected {expected}")]
 #[non_exhaustive]
 pub struct VariableError {

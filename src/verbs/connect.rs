@@ -7,7 +7,7 @@ use super::device::{Device, last_error};
 use super::engine::{Engine, State};
 use super::library::{self, req_notify_cq};
 use super::memory::{Slot, Slots};
-use super::queue::{CompletionQueue, FarEnd, QueuePair, asks, serves};
+use super::queue::{CompletionQueue, QueuePair, RemoteEnd, initiator_depth, responder_resources};
 use super::settings::Settings;
 use ibverbs_sys::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -30,8 +30,8 @@ pub(super) struct Address {
     gid: [u8; 16],
     lid: u16,
     mtu: u8,
-    serves: u8,
-    asks: u8,
+    responder_resources: u8,
+    initiator_depth: u8,
     /// Takes datagrams.
     queue_pair: u32,
     /// What they must bring.
@@ -42,7 +42,7 @@ pub(super) struct Address {
 
 impl Address {
     fn to_bytes(self) -> Vec<u8> {
-        let numbers = [self.mtu, self.serves, self.asks];
+        let numbers = [self.mtu, self.responder_resources, self.initiator_depth];
         let (lid, pair, key, job) =
             (self.lid.to_le_bytes(), self.queue_pair.to_le_bytes(), self.key.to_le_bytes(), self.job);
         [&MAGIC.to_le_bytes()[..], &self.gid, &lid, &numbers, &pair, &key, &job.to_le_bytes()].concat()
@@ -52,15 +52,15 @@ impl Address {
         let (magic, bytes) = bytes.split_first_chunk()?;
         let (gid, bytes) = bytes.split_first_chunk()?;
         let (lid, bytes) = bytes.split_first_chunk()?;
-        let ([mtu, serves, asks], bytes) = bytes.split_first_chunk()?;
+        let ([mtu, responder_resources, initiator_depth], bytes) = bytes.split_first_chunk()?;
         let (pair, bytes) = bytes.split_first_chunk()?;
         let (key, bytes) = bytes.split_first_chunk()?;
         let address = Address {
             gid: *gid,
             lid: u16::from_le_bytes(*lid),
             mtu: *mtu,
-            serves: *serves,
-            asks: *asks,
+            responder_resources: *responder_resources,
+            initiator_depth: *initiator_depth,
             queue_pair: u32::from_le_bytes(*pair),
             key: u32::from_le_bytes(*key),
             job: u64::from_le_bytes(bytes.try_into().ok()?),
@@ -75,18 +75,18 @@ impl Address {
 struct Message {
     job: u64,
     from: u32,
-    what: What,
+    what: Kind,
     queue_pair: u32,
-    first: u32,
+    psn: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum What {
-    Question = 1,
-    Answer = 2,
+enum Kind {
+    Request = 1,
+    Reply = 2,
     /// No queue pair can be had.
-    Refusal = 3,
+    Reject = 3,
 }
 
 const MESSAGE: usize = 32;
@@ -96,7 +96,7 @@ impl Message {
         let mut bytes = [0; MESSAGE];
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.job.to_le_bytes());
-        let numbers = [self.from, self.what as u32, self.queue_pair, self.first];
+        let numbers = [self.from, self.what as u32, self.queue_pair, self.psn];
         bytes[16..].copy_from_slice(numbers.map(u32::to_le_bytes).as_flattened());
         bytes
     }
@@ -105,13 +105,13 @@ impl Message {
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let what = match number(20) {
-            1 => What::Question,
-            2 => What::Answer,
-            3 => What::Refusal,
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            3 => Kind::Reject,
             _ => return None,
         };
-        let message = Message { job: long(8), from: number(16), what, queue_pair: number(24), first: number(28) };
-        (long(0) == MAGIC && message.queue_pair < 1 << 24 && message.first < 1 << 24).then_some(message)
+        let message = Message { job: long(8), from: number(16), what, queue_pair: number(24), psn: number(28) };
+        (long(0) == MAGIC && message.queue_pair < 1 << 24 && message.psn < 1 << 24).then_some(message)
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Core {
     datagrams: Mutex<Datagrams>,
     /// Told when a connection came about.
     pub connected: Condvar,
-    refusals: Mutex<Vec<Rank>>,
+    rejects: Mutex<Vec<Rank>>,
     pub device: Arc<Device>,
 }
 
@@ -158,7 +158,7 @@ impl Endpoint {
         for (rank, theirs) in theirs.iter().enumerate() {
             addresses.push(Address::from_bytes(theirs).ok_or(VerbsError::Peer { rank })?);
         }
-        let (me, refusals, connected) = (job.rank(), Mutex::default(), Condvar::new());
+        let (me, rejects, connected) = (job.rank(), Mutex::default(), Condvar::new());
         let core = Core {
             me,
             addresses: addresses.into(),
@@ -166,7 +166,7 @@ impl Endpoint {
             settings,
             datagrams: Mutex::new(datagrams),
             connected,
-            refusals,
+            rejects,
             device,
         };
         let core = Arc::new(core);
@@ -191,8 +191,8 @@ impl Endpoint {
             gid: device.gid,
             lid: device.lid,
             mtu: device.mtu as u8,
-            serves: serves(&device.limits),
-            asks: asks(&device.limits),
+            responder_resources: responder_resources(&device.limits),
+            initiator_depth: initiator_depth(&device.limits),
             queue_pair: datagrams.queue.number(),
             key,
             job: random(),
@@ -230,11 +230,11 @@ impl Core {
             }
             State::Absent => {
                 engine.queue(peer)?;
-                engine.peers[peer].first = random() as u32 & 0xff_ffff;
-                engine.peers[peer].state = State::Asked;
-                self.message(&engine, peer, What::Question)
+                engine.peers[peer].psn = random() as u32 & 0xff_ffff;
+                engine.peers[peer].state = State::Requested;
+                self.message(&engine, peer, Kind::Request)
             }
-            State::Asked | State::Answered => self.message(&engine, peer, What::Question),
+            State::Requested | State::Replied => self.message(&engine, peer, Kind::Request),
         };
         drop(engine);
         self.send(peer, question)
@@ -242,29 +242,36 @@ impl Core {
 
     /// Whether a peer said that it has no queue pair.
     pub fn refused(&self, peer: Rank) -> bool {
-        self.refusals.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).contains(&peer)
+        self.rejects.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).contains(&peer)
     }
 
-    fn message(&self, engine: &Engine, peer: Rank, what: What) -> Message {
+    fn message(&self, engine: &Engine, peer: Rank, what: Kind) -> Message {
         let of = &engine.peers[peer];
         let queue_pair = of.queue.as_ref().map_or(0, QueuePair::number);
-        Message { job: self.addresses[peer].job, from: self.me as u32, what, queue_pair, first: of.first }
+        Message { job: self.addresses[peer].job, from: self.me as u32, what, queue_pair, psn: of.psn }
     }
 
-    fn connect(&self, engine: &mut Engine, peer: Rank, far: u32, far_first: u32, to: State) -> Result<(), VerbsError> {
+    fn connect(
+        &self,
+        engine: &mut Engine,
+        peer: Rank,
+        dest_qpn: u32,
+        remote_psn: u32,
+        to: State,
+    ) -> Result<(), VerbsError> {
         let address = &self.addresses[peer];
-        let end = FarEnd {
+        let end = RemoteEnd {
             gid: address.gid,
             lid: address.lid,
             mtu: u32::from(address.mtu),
-            queue_pair: far,
-            first: far_first,
-            serves: address.serves,
-            asks: address.asks,
+            queue_pair: dest_qpn,
+            psn: remote_psn,
+            responder_resources: address.responder_resources,
+            initiator_depth: address.initiator_depth,
         };
-        let first = engine.peers[peer].first;
-        engine.queue(peer)?.connect(&end, first, &self.settings)?;
-        (engine.peers[peer].far, engine.peers[peer].state) = (far, to);
+        let psn = engine.peers[peer].psn;
+        engine.queue(peer)?.connect(&end, psn, &self.settings)?;
+        (engine.peers[peer].dest_qpn, engine.peers[peer].state) = (dest_qpn, to);
         tracing::debug!(rank = self.me, peer, "connected");
         Ok(())
     }
@@ -298,33 +305,33 @@ impl Core {
             return tracing::debug!(rank = self.me, ?message, "a datagram that is not for us");
         }
         let mut engine = self.engine();
-        let (state, far) = (engine.peers[peer].state, engine.peers[peer].far);
+        let (state, dest_qpn) = (engine.peers[peer].state, engine.peers[peer].dest_qpn);
         let answered = match (message.what, state) {
-            (What::Refusal, State::Asked | State::Absent) => {
-                self.refusals.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(peer);
+            (Kind::Reject, State::Requested | State::Absent) => {
+                self.rejects.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(peer);
                 Ok(None)
             }
-            (What::Answer, State::Asked) => {
-                self.connect(&mut engine, peer, message.queue_pair, message.first, State::Ready).map(|()| None)
+            (Kind::Reply, State::Requested) => {
+                self.connect(&mut engine, peer, message.queue_pair, message.psn, State::Ready).map(|()| None)
             }
-            (What::Answer, State::Answered) if message.queue_pair == far => {
+            (Kind::Reply, State::Replied) if message.queue_pair == dest_qpn => {
                 engine.peers[peer].state = State::Ready;
                 Ok(None)
             }
-            (What::Question, State::Absent | State::Asked) => {
+            (Kind::Request, State::Absent | State::Requested) => {
                 if state == State::Absent {
-                    engine.peers[peer].first = random() as u32 & 0xff_ffff;
+                    engine.peers[peer].psn = random() as u32 & 0xff_ffff;
                 }
-                let connected = self.connect(&mut engine, peer, message.queue_pair, message.first, State::Answered);
-                connected.map(|()| Some(self.message(&engine, peer, What::Answer)))
+                let connected = self.connect(&mut engine, peer, message.queue_pair, message.psn, State::Replied);
+                connected.map(|()| Some(self.message(&engine, peer, Kind::Reply)))
             }
             // The answer was lost.
-            (What::Question, _) if message.queue_pair == far => Ok(Some(self.message(&engine, peer, What::Answer))),
+            (Kind::Request, _) if message.queue_pair == dest_qpn => Ok(Some(self.message(&engine, peer, Kind::Reply))),
             _ => Ok(None),
         };
         let answer = answered.unwrap_or_else(|error| {
             tracing::error!(rank = self.me, peer, %error, "no connection");
-            Some(Message { queue_pair: 0, ..self.message(&engine, peer, What::Refusal) })
+            Some(Message { queue_pair: 0, ..self.message(&engine, peer, Kind::Reject) })
         });
         drop(engine);
         self.connected.notify_all();

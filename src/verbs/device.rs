@@ -2,7 +2,7 @@
 
 use super::VerbsError;
 use super::library::{Library, done, library};
-use super::settings::{Post, Settings};
+use super::settings::{NotifyBy, Settings};
 use ibverbs_sys::*;
 use std::ffi::CStr;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) struct Device {
     pub global: bool,
     pub mtu: ibv_mtu,
     pub limits: ibv_device_attr,
-    pub post: Post,
+    pub notify_by: NotifyBy,
     /// Bytes registered with it now.
     pub registered: AtomicUsize,
 }
@@ -87,9 +87,9 @@ impl Device {
         // SAFETY: the context is open.
         let domain = NonNull::new(unsafe { (library.ibv_alloc_pd)(context.0.as_ptr()) });
         let domain = domain.ok_or_else(|| failed("a protection domain"))?;
-        let post = settings.post.unwrap_or(match limits.vendor_id {
-            SOFT_ROCE => Post::Atomic,
-            _ => Post::Write,
+        let notify_by = settings.notify_by.unwrap_or(match limits.vendor_id {
+            SOFT_ROCE => NotifyBy::Atomic,
+            _ => NotifyBy::Write,
         });
         let mtu = settings.mtu.map_or(attributes.active_mtu, |mtu| mtu.min(attributes.active_mtu));
         if settings.mtu.is_some_and(|wanted| wanted > attributes.active_mtu) {
@@ -98,7 +98,7 @@ impl Device {
             let why = format!("port {port} of {name} has {} bytes active", 128 << attributes.active_mtu);
             return Err(VerbsError::Unusable { what: "TRANSOM_VERBS_MTU".into(), why });
         }
-        tracing::info!(device = name, port, gid_index, ?post, mtu = 128 << mtu, "RDMA device opened");
+        tracing::info!(device = name, port, gid_index, ?notify_by, mtu = 128 << mtu, "RDMA device opened");
         Ok(Device {
             library,
             context: context.keep(),
@@ -111,7 +111,7 @@ impl Device {
             global: ethernet || settings.gid.is_some(),
             mtu,
             limits,
-            post,
+            notify_by,
             registered: AtomicUsize::new(0),
         })
     }

@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Bytes of a piece in which puts and gets that do not fit their requests travel.
-pub(super) const CHUNK: usize = 32 << 10;
+pub(super) const BOUNCE_BYTES: usize = 32 << 10;
 /// As many pieces are kept for puts: 1 MiB, since little memory may be locked.
-const CHUNKS: usize = 32;
+const BOUNCE_BUFFERS: usize = 32;
 /// Results of atomics.
 const CELLS: usize = 512;
 
@@ -29,9 +29,9 @@ pub(super) enum State {
     /// Nobody has asked for it.
     Absent,
     /// This rank asked; the peer has not answered.
-    Asked,
+    Requested,
     /// The peer asked, and was answered. It may not have heard that yet.
-    Answered,
+    Replied,
     /// Both sides know.
     Ready,
 }
@@ -49,9 +49,9 @@ pub(super) struct Peer {
     pub queue: Option<QueuePair>,
     pub state: State,
     /// The first packet number of this side.
-    pub first: u32,
+    pub psn: u32,
     /// The far end's queue pair, once connected.
-    pub far: u32,
+    pub dest_qpn: u32,
     /// Requests posted so far; the number of the last.
     pub posted: u64,
     /// The last that is known to be complete.
@@ -75,10 +75,10 @@ impl Peer {
     }
 
     /// What was lent for requests that are complete.
-    fn take_back(&mut self, chunks: &mut Slots, cells: &mut Slots) {
+    fn take_back(&mut self, bounce: &mut Slots, cells: &mut Slots) {
         while self.lent.front().is_some_and(|(number, _)| *number <= self.completed) {
             match self.lent.pop_front() {
-                Some((_, Lent::Chunk(slot))) => chunks.give(slot),
+                Some((_, Lent::Bounce(slot))) => bounce.give(slot),
                 Some((_, Lent::Cell(slot))) => cells.give(slot),
                 Some((_, Lent::Buffer(_))) | None => {}
             }
@@ -88,7 +88,7 @@ impl Peer {
 
 /// What an operation lends to the adapter and nobody waits for.
 pub(super) enum Lent {
-    Chunk(Slot),
+    Bounce(Slot),
     Cell(Slot),
     Buffer(#[allow(dead_code, reason = "freed when dropped")] Buffer),
 }
@@ -97,7 +97,7 @@ pub(super) enum Lent {
 pub(super) struct Engine {
     pub peers: Box<[Peer]>,
     completions: CompletionQueue,
-    pub chunks: Slots,
+    pub bounce: Slots,
     pub cells: Slots,
     /// Peers with something that must be complete before a verb elsewhere.
     pub ordered: Vec<u32>,
@@ -142,8 +142,8 @@ impl Engine {
         let peer = |_| Peer {
             queue: None,
             state: State::Absent,
-            first: 0,
-            far: 0,
+            psn: 0,
+            dest_qpn: 0,
             posted: 0,
             completed: 0,
             signalled: 0,
@@ -155,7 +155,7 @@ impl Engine {
         Ok(Engine {
             peers: (0..ranks).map(peer).collect(),
             completions,
-            chunks: Slots::new(device, CHUNK, CHUNKS),
+            bounce: Slots::new(device, BOUNCE_BYTES, BOUNCE_BUFFERS),
             cells: Slots::new(device, 8, CELLS),
             ordered: Vec::new(),
             capacity: ibv_qp_cap {
@@ -195,7 +195,7 @@ impl Engine {
 
     /// Takes note of what has completed.
     pub fn progress(&mut self) {
-        let Engine { peers, completions, chunks, cells, .. } = self;
+        let Engine { peers, completions, bounce, cells, .. } = self;
         completions.poll(|completion| {
             let (peer, low) = ((completion.wr_id() >> 32) as usize, completion.wr_id() as u32);
             let of = &mut peers[peer];
@@ -214,16 +214,16 @@ impl Engine {
                 // Those behind the first only say that they were not done.
                 Some(_) => {}
             }
-            of.take_back(chunks, cells);
+            of.take_back(bounce, cells);
         });
     }
 
     /// Ends the connection to a peer that is known to be gone.
     pub fn give_up(&mut self, peer: usize) {
-        let Engine { peers, chunks, cells, .. } = self;
+        let Engine { peers, bounce, cells, .. } = self;
         if peers[peer].failure.is_none() {
             peers[peer].give_up(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
-            peers[peer].take_back(chunks, cells);
+            peers[peer].take_back(bounce, cells);
         }
     }
 
@@ -242,7 +242,7 @@ impl Engine {
         of.state == State::Ready && of.failure.is_none() && !behind
     }
 
-    /// Writes up to [`CHUNK`] bytes, which may be used again when this returns: they travel in the request or are copied.
+    /// Writes up to [`BOUNCE_BYTES`] bytes, which may be used again when this returns: they travel in the request or are copied.
     pub fn write(&mut self, peer: usize, to: Place, bytes: &[u8]) -> Result<Result<u64, Full>, Stop> {
         if bytes.len() <= self.peers[peer].queue.as_ref().map_or(0, |queue| queue.inline as usize) {
             // The adapter's driver only reads them, before this returns.
@@ -250,13 +250,13 @@ impl Engine {
             let piece = ibv_sge { addr, length: bytes.len() as u32, lkey: 0 };
             return Ok(self.post(peer, Verb::Write, to, piece, ibv_send_flags::IBV_SEND_INLINE, false)?);
         }
-        let Some(slot) = self.chunks.take_free()? else { return Ok(Err(Full)) };
-        self.chunks.write(slot, bytes);
-        let piece = self.chunks.piece(slot, bytes.len());
+        let Some(slot) = self.bounce.take_free()? else { return Ok(Err(Full)) };
+        self.bounce.write(slot, bytes);
+        let piece = self.bounce.piece(slot, bytes.len());
         let posted = self.post_signalled(peer, Verb::Write, to, piece);
         match &posted {
-            Ok(Ok(number)) => self.lend(peer, *number, Lent::Chunk(slot)),
-            _ => self.chunks.give(slot),
+            Ok(Ok(number)) => self.lend(peer, *number, Lent::Bounce(slot)),
+            _ => self.bounce.give(slot),
         }
         Ok(posted?)
     }
@@ -379,7 +379,7 @@ impl Engine {
             return self.lend(peer, number, what);
         }
         match what {
-            Lent::Chunk(slot) => self.chunks.give(slot),
+            Lent::Bounce(slot) => self.bounce.give(slot),
             Lent::Cell(slot) => self.cells.give(slot),
             Lent::Buffer(_) => {}
         }

@@ -1,6 +1,6 @@
 //! Why a rank has no RDMA.
 
-use crate::variables::VariableError;
+use crate::job::variables::VariableError;
 use transom_windows::FabricError;
 
 /// Why the verbs provider cannot be used here.
@@ -12,7 +12,7 @@ use transom_windows::FabricError;
 ///     Err(why) => println!("ranks on several machines: no, {why}"),
 /// }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// libibverbs is not installed, or too old.

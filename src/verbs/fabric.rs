@@ -5,11 +5,11 @@ use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::Endpoint;
 use super::counts::{QueuePairs, WorkRequests};
+use super::deferred::{Deferred, Ledger};
 use super::engine::{Lent, Place, Verb};
-use super::kept::{Kept, Ledger};
 use super::member::{Member, Way};
 use super::memory::{Buffer, Registered, Rights, Slot};
-use super::settings::{Post, Settings};
+use super::settings::{NotifyBy, Settings};
 use super::wait::Patience;
 use std::sync::atomic::{
     AtomicU8,
@@ -19,7 +19,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::View;
-use transom_windows::{Exchange, Fabric, FabricError, OwnMemory};
+use transom_windows::{Exchange, Fabric, FabricError, UserMemory};
 
 /// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
 /// rank has left the job.
@@ -283,8 +283,8 @@ impl Exchange for Verbs {
         self.all_gather(&[]).map(drop)
     }
 
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
-        self.0.exchange.vain(whom)
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.0.exchange.check_peers(awaited)
     }
 
     fn lost(&self) -> Option<FabricError> {
@@ -310,7 +310,7 @@ impl Drop for Region {
         // Of memory that was lent: either all have let go, or it is leaked.
         if let Some(registration) = self.registration.take() {
             let (address, memory) = (registration.address, self.region.view().clone());
-            self.member.ledger.keep(address, Kept { _registration: registration, _memory: memory });
+            self.member.ledger.keep(address, Deferred { _registration: registration, _memory: memory });
         }
     }
 }
@@ -406,7 +406,7 @@ impl Fabric for Verbs {
         self.register_here(region, &key)
     }
 
-    unsafe fn register(&self, memory: &OwnMemory) -> Result<(Region, Vec<u8>), FabricError> {
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
         // SAFETY: by the caller's word.
         let (region, _) = unsafe { self.0.node.memory.register(memory) }?;
         // No way to it but the adapter's.
@@ -417,7 +417,7 @@ impl Fabric for Verbs {
         self.attach_to(rank, key, bytes, false)
     }
 
-    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
         self.attach_to(rank, key, bytes, true)
     }
 
@@ -513,7 +513,7 @@ impl Fabric for Verbs {
         self.0.finish_atomic(pending.way, pending.number, cell)
     }
 
-    fn post(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
+    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
         let place = self.word_at(at, offset)?;
         // A write may come between the two halves of an adapter's own atomic: words that others add to are one's own.
         if self.is_own(at) {
@@ -527,9 +527,9 @@ impl Fabric for Verbs {
             };
             return self.0.swap(at.way, place, value, guess);
         }
-        match self.0.core().device.post {
-            Post::Atomic => self.0.swap(at.way, place, value, 0),
-            Post::Write => self.0.write(at.way, place, &value.to_ne_bytes()),
+        match self.0.core().device.notify_by {
+            NotifyBy::Atomic => self.0.swap(at.way, place, value, 0),
+            NotifyBy::Write => self.0.write(at.way, place, &value.to_ne_bytes()),
         }
     }
 
@@ -541,7 +541,7 @@ impl Fabric for Verbs {
     fn wait<R>(
         &self,
         _: &Region,
-        whom: Awaited,
+        awaited: Awaited,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         let member = &*self.0;
@@ -551,7 +551,7 @@ impl Fabric for Verbs {
                 return Ok(found);
             }
             if patience.pause()
-                && let Err(error) = member.unheard().and_then(|()| member.exchange.vain(whom))
+                && let Err(error) = member.unheard().and_then(|()| member.exchange.check_peers(awaited))
             {
                 // Whoever died or left may have told us just before.
                 return look()?.ok_or(error);

@@ -3,8 +3,8 @@
 use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::{Core, Endpoint, refused};
+use super::deferred::{Deferred, Ledger};
 use super::engine::{Engine, Full, Lent, Place, State, Verb};
-use super::kept::{Kept, Ledger};
 use super::memory::Slot;
 use super::wait::Patience;
 use ibverbs_sys::ibv_wc_status as status;
@@ -36,7 +36,7 @@ pub(super) struct Member {
     /// What ranks of this team keep for each other.
     pub ledger: Ledger,
     /// What teams that are gone kept.
-    pub inherited: Mutex<Vec<Kept>>,
+    pub inherited: Mutex<Vec<Deferred>>,
     /// A team keeps the job that it was made in.
     pub parent: Option<Arc<Member>>,
 }
@@ -107,7 +107,7 @@ impl Member {
     /// An error if nothing was completed for long since somebody left or died: after a death ranks leave without waiting
     /// for this one, and not every adapter tells that nobody is there any more (Soft-RoCE may go on for ever).
     fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
-        let Err(gone) = self.exchange.vain(Awaited::Rank(way.rank)) else { return Ok(()) };
+        let Err(gone) = self.exchange.check_peers(Awaited::Rank(way.rank)) else { return Ok(()) };
         let mut engine = self.core().engine();
         if let FabricError::PeerDied { rank } = gone {
             // Room that it will never give back may be all that this one waits for.
@@ -130,7 +130,7 @@ impl Member {
     /// An error if the rank itself has died: of what others' deaths mean, this operation knows nothing. One that left
     /// keeps its memory until all have.
     fn alive(&self, way: Way) -> Result<(), FabricError> {
-        match self.exchange.vain(Awaited::Rank(way.rank)) {
+        match self.exchange.check_peers(Awaited::Rank(way.rank)) {
             Err(FabricError::PeerDied { rank }) if rank == way.rank => {
                 self.core().engine().give_up(way.peer);
                 Err(FabricError::PeerDied { rank })
@@ -159,7 +159,7 @@ impl Member {
             }
             if began.elapsed() > UNANSWERED / 10 {
                 // Left, or somebody died, so that the others leave too.
-                self.exchange.vain(Awaited::Rank(way.rank))?;
+                self.exchange.check_peers(Awaited::Rank(way.rank))?;
             }
             if began.elapsed() > UNANSWERED {
                 return Err(self.unreachable(way, "it does not answer".into()));
@@ -226,7 +226,7 @@ impl Member {
     /// Writes bytes, which may be used again when this returns.
     pub fn write(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
         let mut to = to;
-        for piece in source.chunks(super::engine::CHUNK) {
+        for piece in source.chunks(super::engine::BOUNCE_BYTES) {
             self.post(way, true, |engine| engine.write(way.peer, to, piece))?;
             to.address += piece.len() as u64;
         }
@@ -237,10 +237,10 @@ impl Member {
     pub fn read(&self, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
         const AT_ONCE: usize = 8;
         let mut from = from;
-        for window in into.chunks_mut(AT_ONCE * super::engine::CHUNK) {
+        for window in into.chunks_mut(AT_ONCE * super::engine::BOUNCE_BYTES) {
             let mut under_way: [Option<(u64, Slot)>; AT_ONCE] = [None; AT_ONCE];
             let mut posted = Ok(());
-            for (piece, reading) in window.chunks(super::engine::CHUNK).zip(&mut under_way) {
+            for (piece, reading) in window.chunks(super::engine::BOUNCE_BYTES).zip(&mut under_way) {
                 match self.start_read(way, from, piece.len()) {
                     Ok(started) => *reading = Some(started),
                     Err(error) => {
@@ -250,14 +250,14 @@ impl Member {
                 }
                 from.address += piece.len() as u64;
             }
-            for (piece, reading) in window.chunks_mut(super::engine::CHUNK).zip(under_way) {
+            for (piece, reading) in window.chunks_mut(super::engine::BOUNCE_BYTES).zip(under_way) {
                 let Some((number, slot)) = reading else { continue };
                 let read = self.completed(way, number, |engine| {
-                    engine.chunks.read(slot, piece);
-                    engine.chunks.give(slot);
+                    engine.bounce.read(slot, piece);
+                    engine.bounce.give(slot);
                 });
                 if let Err(error) = read {
-                    self.core().engine().abandon(way.peer, number, Lent::Chunk(slot));
+                    self.core().engine().abandon(way.peer, number, Lent::Bounce(slot));
                     posted = posted.and(Err(error));
                 }
             }
@@ -269,12 +269,12 @@ impl Member {
     fn start_read(&self, way: Way, from: Place, len: usize) -> Result<(u64, Slot), FabricError> {
         let mut taken = None;
         let number = self.post(way, false, |engine| {
-            let slot = engine.chunks.take()?;
-            let piece = engine.chunks.piece(slot, len);
+            let slot = engine.bounce.take()?;
+            let piece = engine.bounce.piece(slot, len);
             let posted = engine.post_signalled(way.peer, Verb::Read, from, piece);
             match &posted {
                 Ok(Ok(_)) => taken = Some(slot),
-                _ => engine.chunks.give(slot),
+                _ => engine.bounce.give(slot),
             }
             Ok(posted?)
         })?;
@@ -417,7 +417,7 @@ impl Member {
 
     fn alive_soon(&self, way: Way) -> Result<(), FabricError> {
         for _ in 0..20 {
-            self.exchange.vain(Awaited::Rank(way.rank))?;
+            self.exchange.check_peers(Awaited::Rank(way.rank))?;
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
@@ -464,7 +464,7 @@ impl Member {
             drop(engine);
             let Some(peer) = busy else { return };
             let rank = self.peers.iter().position(|&of| of == peer);
-            let gone = || rank.is_some_and(|rank| self.exchange.vain(Awaited::Rank(rank)).is_err());
+            let gone = || rank.is_some_and(|rank| self.exchange.check_peers(Awaited::Rank(rank)).is_err());
             if patience.pause() && gone() || began.elapsed() > DRAIN {
                 return tracing::debug!(peer, "left with operations under way");
             }
@@ -477,7 +477,7 @@ impl Member {
         let mut patience = self.patience();
         for rank in (0..self.exchange.size()).filter(|&rank| rank != self.exchange.rank()) {
             loop {
-                match self.exchange.vain(Awaited::Rank(rank)) {
+                match self.exchange.check_peers(Awaited::Rank(rank)) {
                     Err(FabricError::PeerDied { rank: dead }) if dead != rank => {
                         if died.get_or_insert_with(Instant::now).elapsed() > AFTER_DEATH {
                             return;

@@ -2,14 +2,14 @@
 //!
 //! A remote put, get or atomic is a request to the adapter, which executes it on registered memory of the target while the
 //! target does something else, or sleeps. TRANSOM_FABRIC=verbs chooses it where shared memory would do (for tests);
-//! TRANSOM_VERBS_ variables say which device and how ([`crate::variables`]).
+//! TRANSOM_VERBS_ variables say which device and how ([`crate::job::variables`]).
 //!
 //! # Queue pairs
 //! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
 //! rank answers the questions of others, by datagrams. [`Verbs::queue_pairs`] counts them,
 //! [`Verbs::work_requests_to_others`] what was posted to them.
 //!
-//! # Words
+//! # Network
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
 //! the home rank too, through a queue pair that leads from a rank to itself. Where data moves through the memory that
 //! ranks of a host share (`TRANSOM_HYBRID`), a rank reaches its neighbours' words in the same way, by a registration of its
@@ -22,7 +22,7 @@
 //!
 //! # What is not here
 //! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. A connection that failed stays
-//! so; an access to memory that is no longer registered ends the connection between the two. Words that change wake
+//! so; an access to memory that is no longer registered ends the connection between the two. Network that change wake
 //! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone.
 //!
 //! # Leaving
@@ -41,11 +41,11 @@
 mod bootstrap;
 mod connect;
 mod counts;
+mod deferred;
 mod device;
 mod engine;
 mod error;
 mod fabric;
-mod kept;
 mod library;
 mod member;
 mod memory;
@@ -71,6 +71,6 @@ pub fn probe() -> Result<String, VerbsError> {
 }
 
 /// What is wrong with the value of a TRANSOM_VERBS_ variable, if something is.
-pub fn mistake(name: &str) -> Option<crate::variables::VariableError> {
+pub fn mistake(name: &str) -> Option<crate::job::variables::VariableError> {
     settings::mistake(name)
 }

@@ -72,16 +72,16 @@ unsafe impl Sync for QueuePair {}
 
 /// Where the other end of a reliable connection is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FarEnd {
+pub(super) struct RemoteEnd {
     pub gid: [u8; 16],
     pub lid: u16,
     pub mtu: ibv_mtu,
     pub queue_pair: u32,
-    pub first: u32,
+    pub psn: u32,
     /// Reads and atomics that it serves at once.
-    pub serves: u8,
+    pub responder_resources: u8,
     /// Reads and atomics that it has under way at once.
-    pub asks: u8,
+    pub initiator_depth: u8,
 }
 
 impl QueuePair {
@@ -135,17 +135,17 @@ impl QueuePair {
     }
 
     /// Connects it: it can be written to from the far end, and sends from packet number `first` on.
-    pub fn connect(&self, far: &FarEnd, first: u32, settings: &Settings) -> Result<(), VerbsError> {
+    pub fn connect(&self, remote: &RemoteEnd, psn: u32, settings: &Settings) -> Result<(), VerbsError> {
         use ibv_qp_attr_mask as mask;
         let limits = &self.device.limits;
         let mut to = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
-            path_mtu: far.mtu.min(self.device.mtu),
-            dest_qp_num: far.queue_pair,
-            rq_psn: far.first,
-            max_dest_rd_atomic: serves(limits).min(far.asks),
+            path_mtu: remote.mtu.min(self.device.mtu),
+            dest_qp_num: remote.queue_pair,
+            rq_psn: remote.psn,
+            max_dest_rd_atomic: responder_resources(limits).min(remote.initiator_depth),
             min_rnr_timer: 12,
-            ah_attr: self.device.route(far.gid, far.lid, settings.service_level),
+            ah_attr: self.device.route(remote.gid, remote.lid, settings.service_level),
             ..Default::default()
         };
         let what = mask::IBV_QP_STATE
@@ -161,8 +161,8 @@ impl QueuePair {
             timeout: settings.timeout_exponent(),
             retry_cnt: 7,
             rnr_retry: 7,
-            sq_psn: first,
-            max_rd_atomic: asks(limits).min(far.serves),
+            sq_psn: psn,
+            max_rd_atomic: initiator_depth(limits).min(remote.responder_resources),
             ..Default::default()
         };
         let what = mask::IBV_QP_STATE
@@ -204,10 +204,10 @@ impl Drop for QueuePair {
 }
 
 /// Reads and atomics that a device has under way, or serves, at once for one queue pair.
-pub(super) fn asks(limits: &ibv_device_attr) -> u8 {
+pub(super) fn initiator_depth(limits: &ibv_device_attr) -> u8 {
     limits.max_qp_init_rd_atom.clamp(1, 16) as u8
 }
 
-pub(super) fn serves(limits: &ibv_device_attr) -> u8 {
+pub(super) fn responder_resources(limits: &ibv_device_attr) -> u8 {
     limits.max_qp_rd_atom.clamp(1, 16) as u8
 }

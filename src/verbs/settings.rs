@@ -1,6 +1,6 @@
-//! What users may set: each a TRANSOM_ variable of [`crate::variables::TABLE`], each with a default that is chosen well.
+//! What users may set: each a TRANSOM_ variable of [`crate::job::variables::TABLE`], each with a default that is chosen well.
 
-use crate::variables::{Seconds, VariableError, get};
+use crate::job::variables::{Seconds, VariableError, get};
 use ibverbs_sys::*;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -20,14 +20,14 @@ pub(super) struct Settings {
     pub inline: u32,
     /// After how long what is not answered is sent again.
     pub timeout: Duration,
-    pub post: Option<Post>,
+    pub notify_by: Option<NotifyBy>,
     /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
     pub hybrid: Option<bool>,
 }
 
 /// How 8 bytes are put in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Post {
+pub(super) enum NotifyBy {
     /// By a write: adapters write aligned 8 bytes at once.
     Write,
     /// By compare-and-swap, where the device is software that copies byte by byte.
@@ -45,7 +45,7 @@ impl Settings {
             depth: get::<Within<4, 32768>>("TRANSOM_VERBS_DEPTH")?.map_or(128, |depth| depth.0),
             inline: get::<Within<0, 4096>>("TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
             timeout: get::<Seconds>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
-            post: get::<Choice<Post>>("TRANSOM_VERBS_POST")?.and_then(|post| post.0),
+            notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })
     }
@@ -92,11 +92,11 @@ impl FromStr for Mtu {
 /// One of several words, or `auto`.
 struct Choice<T>(Option<T>);
 
-impl FromStr for Choice<Post> {
+impl FromStr for Choice<NotifyBy> {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
-        choose(text, &[("write", Post::Write), ("atomic", Post::Atomic)])
+        choose(text, &[("write", NotifyBy::Write), ("atomic", NotifyBy::Atomic)])
     }
 }
 

@@ -1,10 +1,10 @@
 //! The epochs of an array are those of its window: one at a time, and no access after.
 
-use transom::{ArrayError, GlobalArray};
+use transom::{GlobalArray};
 
 fn main() {}
 
-fn two(array: &mut GlobalArray<u64>) -> Result<(), ArrayError> {
+fn two(array: &mut GlobalArray<u64>) -> Result<(), transom::Error> {
     let first = array.lock_shared(0)?;
     #[cfg(not(wrong))]
     first.unlock()?;
@@ -15,7 +15,7 @@ fn two(array: &mut GlobalArray<u64>) -> Result<(), ArrayError> {
     Ok(())
 }
 
-fn after(array: &mut GlobalArray<u64>) -> Result<(), ArrayError> {
+fn after(array: &mut GlobalArray<u64>) -> Result<(), transom::Error> {
     let epoch = array.lock_shared(0)?;
     epoch.put(0..2, &[1, 2])?;
     epoch.unlock()?;
@@ -24,7 +24,7 @@ fn after(array: &mut GlobalArray<u64>) -> Result<(), ArrayError> {
     Ok(())
 }
 
-fn fences(array: &mut GlobalArray<u64>) -> Result<(), ArrayError> {
+fn fences(array: &mut GlobalArray<u64>) -> Result<(), transom::Error> {
     let fence = array.fence()?;
     #[cfg(not(wrong))]
     fence.put(0..2, &[1, 2])?;
@@ -34,7 +34,7 @@ fn fences(array: &mut GlobalArray<u64>) -> Result<(), ArrayError> {
     Ok(())
 }
 
-fn local(array: &mut GlobalArray<u64>) -> Result<u64, ArrayError> {
+fn local(array: &mut GlobalArray<u64>) -> Result<u64, transom::Error> {
     let epoch = array.lock_all()?;
     #[cfg(wrong)]
     let local = array.local(); //~ E0502

@@ -1,8 +1,8 @@
 //! Elements and patches of an array are named by as many numbers as it has dimensions; pointers know their elements.
 
-use transom::{ArrayError, Distribution, GlobalArray, GlobalPtr};
+use transom::{Distribution, GlobalArray, GlobalPtr};
 
-fn main() -> Result<(), ArrayError> {
+fn main() -> Result<(), transom::Error> {
     let world = transom::init().expect("a world of one");
     let mut line: GlobalArray<u64> = world.array([8], Distribution::Block)?;
     let mut plane: GlobalArray<f64, 2> = world.array([8, 8], Distribution::BlockCyclic([4, 4]))?;

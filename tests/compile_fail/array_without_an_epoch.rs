@@ -1,8 +1,8 @@
 //! An array has no access to what others own without an epoch; its local part has no atomics.
 
-use transom::{ArrayError, Distribution, GlobalArray, Op};
+use transom::{Distribution, GlobalArray, Op};
 
-fn main() -> Result<(), ArrayError> {
+fn main() -> Result<(), transom::Error> {
     let world = transom::init().expect("a world of one");
     let mut array: GlobalArray<u64> = world.array([8], Distribution::Block)?;
     #[cfg(wrong)]

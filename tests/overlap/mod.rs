@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Reading, Region, View};
-use transom::windows::{Exchange, Fabric, OwnMemory, Window};
+use transom::windows::{Exchange, Fabric, UserMemory, Window};
 use transom::{Atomic, FabricError};
 
 /// The size of the part that all windows share, in bytes.
@@ -73,8 +73,8 @@ impl Exchange for Overlapping {
         self.fabric.all_gather(mine)
     }
 
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
-        self.fabric.vain(whom)
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.fabric.check_peers(awaited)
     }
 
     fn lost(&self) -> Option<FabricError> {
@@ -92,14 +92,14 @@ impl Fabric for Overlapping {
     type Pending = u64;
     type Reading = Reading;
 
-    unsafe fn register(&self, memory: &OwnMemory) -> Result<Lent, FabricError> {
+    unsafe fn register(&self, memory: &UserMemory) -> Result<Lent, FabricError> {
         // SAFETY: by the caller's word.
         unsafe { self.fabric.register(memory) }.map(|(region, key)| (Arc::new(region), key))
     }
 
-    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
         // SAFETY: by the caller's word.
-        unsafe { self.fabric.attach_lent(rank, key, bytes) }
+        unsafe { self.fabric.attach_user_memory(rank, key, bytes) }
     }
 
     fn is_shared(&self, at: &View) -> bool {
@@ -154,8 +154,8 @@ impl Fabric for Overlapping {
         self.fabric.finish(pending)
     }
 
-    fn post(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-        self.count(4).post(at, offset, value)
+    fn notify(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+        self.count(4).notify(at, offset, value)
     }
 
     fn word(&self, on: &Arc<Region>, offset: usize) -> Result<u64, FabricError> {
@@ -165,10 +165,10 @@ impl Fabric for Overlapping {
     fn wait<R>(
         &self,
         on: &Arc<Region>,
-        whom: Awaited,
+        awaited: Awaited,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
-        self.fabric.wait(on, whom, look)
+        self.fabric.wait(on, awaited, look)
     }
 
     fn load(&self, from: &Arc<Region>, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {

@@ -45,7 +45,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// ```
     #[inline]
     pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
-        self.core.data.tally.atomics.bump();
+        self.core.data.counters.atomics.bump();
         self.supported(op)?;
         if let Some(bulk) = &self.core.bulk {
             return self.fetch_in_bulk(bulk, offset, op, operand);
@@ -77,7 +77,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// ```
     #[inline]
     pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
-        self.core.data.tally.atomics.bump();
+        self.core.data.counters.atomics.bump();
         if let Some(bulk) = &self.core.bulk {
             return self.swap_in_bulk(bulk, offset, expected, new);
         }
@@ -115,7 +115,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error> {
-        self.core.data.tally.accumulates.bump();
+        self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         let at = self.place(offset, operands.len())?;
         let outcome = match (op, &self.core.bulk) {
@@ -156,7 +156,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn get_accumulate(&self, offset: usize, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error> {
-        self.core.data.tally.accumulates.bump();
+        self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         if operands.len() != results.len() {
             let (window, rank) = (self.core.id, self.rank());

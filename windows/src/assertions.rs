@@ -1,6 +1,6 @@
 //! What a program may assert about its own synchronisation (MPI-3.1 §11.5.5), and in debug builds the checks of it.
 
-use crate::counters::{Count, Tally};
+use crate::counters::{Count, CounterCells};
 use crate::local::Local;
 use crate::window::Core;
 use crate::{Error, Fabric};
@@ -83,23 +83,23 @@ impl Checks {
     }
 
     #[inline(always)]
-    pub fn synchronised(&self, tally: &Tally) {
+    pub fn synchronised(&self, counters: &CounterCells) {
         if cfg!(debug_assertions) {
             self.stores_then.store(self.stores.get(), Relaxed);
-            self.operations_then.store(operations(tally), Relaxed);
+            self.operations_then.store(operations(counters), Relaxed);
         }
     }
 }
 
-fn operations(tally: &Tally) -> u64 {
-    let done = tally.read();
+fn operations(counters: &CounterCells) -> u64 {
+    let done = counters.read();
     done.puts + done.gets + done.atomics + done.accumulates + done.signals
 }
 
 impl<T: Pod, F: Fabric> Core<T, F> {
     /// An error if the call knows nothing of such an assertion.
-    pub(crate) fn known(&self, call: &'static str, asserted: Assert, known: Assert) -> Result<(), Error> {
-        match asserted.difference(known) {
+    pub(crate) fn allowed(&self, call: &'static str, asserted: Assert, allowed: Assert) -> Result<(), Error> {
+        match asserted.difference(allowed) {
             none if none.is_empty() => Ok(()),
             unknown => Err(self.wrong(call, unknown, "it means nothing to this call")),
         }
@@ -111,7 +111,7 @@ impl<T: Pod, F: Fabric> Core<T, F> {
         if asserted.contains(Assert::NOSTORE) && checks.stores.get() != checks.stores_then.load(Relaxed) {
             return Err(self.wrong(call, Assert::NOSTORE, "this rank has written to its own part"));
         }
-        let operations = operations(&self.data.tally);
+        let operations = operations(&self.data.counters);
         if asserted.contains(Assert::NOPRECEDE) && operations != checks.operations_then.load(Relaxed) {
             return Err(self.wrong(call, Assert::NOPRECEDE, "this rank has operated on the window"));
         }

@@ -76,7 +76,7 @@ impl<F: Fabric> Attached<F> {
 }
 
 /// A slot that holds something.
-pub(crate) struct Held<F: Fabric> {
+pub(crate) struct Attachment<F: Fabric> {
     region: F::Region,
     address: Address,
 }
@@ -127,7 +127,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let (slot_at, unnumbered) = (core.data.slot_offset(rank, slot), Address { number: 0, ..address });
         core.data.fabric.put(&core.data.remotes[rank], slot_at, bytemuck::bytes_of(&unnumbered)).map_err(failed)?;
         core.say(slot, number)?;
-        core.attached[slot] = Some(Held { region, address });
+        core.attached[slot] = Some(Attachment { region, address });
         tracing::debug!(window, rank, slot, number, len, "memory attached");
         Ok(address)
     }
@@ -206,7 +206,7 @@ impl<T: Pod, F: Fabric> Core<T, F> {
     fn say(&self, slot: usize, number: u64) -> Result<(), Error> {
         let (data, rank) = (&self.data, self.data.fabric.rank());
         let at = data.slot_offset(rank, slot) + std::mem::offset_of!(Address, number);
-        let said = data.fabric.post(&data.remotes[rank], at, number);
+        let said = data.fabric.notify(&data.remotes[rank], at, number);
         said.map_err(|source| Error::Fabric { window: self.id, rank, source })
     }
 

@@ -7,7 +7,7 @@ use crate::window::Window;
 use crate::{Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use std::sync::Arc;
-use transom_locks::{PassiveLock, Places};
+use transom_locks::{LockLayout, PassiveLock};
 
 /// The locks, and the words that they are.
 pub(crate) struct Bulk<F: Fabric> {
@@ -50,7 +50,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let (id, fabric, rank) = (self.core.id, &self.core.data.fabric, self.rank());
         // All must be here for the same. Nobody returns before all have come, with nothing under way.
         let what = [u64::from(id), size_of::<T>() as u64, BULK];
-        let words = Segment::allocate(fabric, what, Places::words(self.ranks()), Ok(Size::default()), None);
+        let words = Segment::allocate(fabric, what, LockLayout::words(self.ranks()), Ok(Size::default()), None);
         let words = Arc::new(words.map_err(|source| source.of(id, rank, 0, size_of::<T>()))?);
         let lock = PassiveLock::new(words.clone(), 0).map_err(|source| self.core.lock_error_at(rank, source))?;
         self.core.bulk = Some(Bulk { words, lock });

@@ -31,9 +31,9 @@ macro_rules! counters {
         }
 
         #[derive(Default)]
-        pub(crate) struct Tally { $(pub $name: Count,)* }
+        pub(crate) struct CounterCells { $(pub $name: Count,)* }
 
-        impl Tally {
+        impl CounterCells {
             pub fn read(&self) -> Counters {
                 Counters { $($name: self.$name.0.load(Relaxed),)* }
             }
@@ -52,7 +52,7 @@ counters! {
     fences: "Fences.",
     word_cas: "Compare-and-swaps that synchronisation needed, at any rank.",
     word_adds: "Fetch-and-adds that synchronisation needed, at any rank.",
-    word_posts: "Posts to other ranks that synchronisation needed.",
+    notifications: "Posts to other ranks that synchronisation needed.",
 }
 
 /// A statistic: a load and a store, not one atomic instruction.

@@ -25,9 +25,10 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 /// assert_eq!(window.lock_exclusive(0)?.get_one(0)?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockEpoch<'w, T: Pod, F: Fabric> {
     target: Target<'w, T, F>,
-    held: Held<'w, T, F>,
+    unlock: Unlock<'w, T, F>,
     ahead: Ahead,
 }
 
@@ -41,7 +42,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         locked: bool,
     ) -> Self {
         let what = if locked { What::One(target.rank()) } else { What::Asserted(target.rank()) };
-        LockEpoch { target, held: Held { core, lock, what }, ahead }
+        LockEpoch { target, unlock: Unlock { core, lock, what }, ahead }
     }
 
     /// Who stood before this request when it took its place in the queue.
@@ -55,7 +56,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// [`Error::Lock`] if a rank died that the unlock had to tell or hear from; [`Error::Fabric`].
     #[inline(always)]
     pub fn unlock(mut self) -> Result<(), Error> {
-        let released = self.held.release();
+        let released = self.unlock.release();
         // Nothing is left to drop, and that it is not is what the compiler would have to find out.
         std::mem::forget(self);
         released
@@ -85,15 +86,16 @@ impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
 /// epoch.unlock()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
     pub(crate) core: &'w Core<T, F>,
-    held: Held<'w, T, F>,
+    unlock: Unlock<'w, T, F>,
 }
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
         let what = if locked { What::All } else { What::AllAsserted };
-        LockAllEpoch { core, held: Held { core, lock, what } }
+        LockAllEpoch { core, unlock: Unlock { core, lock, what } }
     }
 
     /// How many ranks there are.
@@ -142,7 +144,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     /// # Errors
     /// As [`LockEpoch::unlock`].
     pub fn unlock(mut self) -> Result<(), Error> {
-        let released = self.held.release();
+        let released = self.unlock.release();
         std::mem::forget(self); // as for `LockEpoch`
         released
     }
@@ -162,6 +164,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
 /// window.wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "an epoch that is dropped at once completes at once"]
 pub struct AccessEpoch<'w, T: Pod, F: Fabric> {
     core: &'w Core<T, F>,
     pscw: &'w mut Pscw,
@@ -206,7 +209,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         let targets = self.pscw.targets().unwrap_or_default();
         let ordered = targets.iter().try_for_each(|&rank| self.core.order(rank));
         let completed = self.pscw.complete(&self.core.data);
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         match completed {
             Ok(()) => ordered,
             Err(source) => ordered.and(Err(self.core.sync_error("complete", source))),
@@ -264,8 +267,8 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     }
 }
 
-/// What an epoch holds of its window's lock, let go once: by `release`, or when dropped.
-struct Held<'w, T: Pod, F: Fabric> {
+/// What an epoch must unlock, once: by `release`, or when dropped.
+struct Unlock<'w, T: Pod, F: Fabric> {
     core: &'w Core<T, F>,
     lock: &'w mut PassiveLock<Arc<Segment<F>>>,
     what: What,
@@ -281,11 +284,11 @@ enum What {
     Nothing,
 }
 
-impl<T: Pod, F: Fabric> Held<'_, T, F> {
+impl<T: Pod, F: Fabric> Unlock<'_, T, F> {
     /// Whoever has the lock next sees what this epoch put. An operation of it that failed does not keep the lock.
     #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         match std::mem::replace(&mut self.what, What::Nothing) {
             What::One(target) => {
                 let ordered = self.core.order(target);
@@ -309,7 +312,7 @@ impl<T: Pod, F: Fabric> Held<'_, T, F> {
     }
 }
 
-impl<T: Pod, F: Fabric> Drop for Held<'_, T, F> {
+impl<T: Pod, F: Fabric> Drop for Unlock<'_, T, F> {
     #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.release() {

@@ -1,16 +1,19 @@
 //! Errors of windows: which window, which rank, where.
 
+use crate::array_error::{ArrayError, LayoutError};
 use crate::{Assert, FabricError, Op};
 use transom_locks::Rank;
 
-/// Why a call on a window failed.
+/// Why a call failed, on a window, an epoch of it, a value behind a lock, a global array, or all ranks of a world. `?` also
+/// makes it of a [`FabricError`], and of the errors of the layers above ([`Error::other`]), so that one type serves a whole
+/// program.
 ///
 /// # Examples
 /// ```
 /// let error = transom_windows::Error::OutOfBounds { window: 1, rank: 2, offset: 9, len: 4, size: 10 };
 /// assert_eq!(error.to_string(), "window 1, rank 2: elements 9..13 are outside the 10 that it exposes");
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Elements outside what the target exposes.
@@ -188,19 +191,62 @@ pub enum Error {
         /// The slot that it names.
         slot: usize,
     },
-    /// A holder of the lock around a value panicked. See [`LockError`](crate::LockError) for how to go on.
+    /// A call on a global array named what the array does not have.
+    #[error(transparent)]
+    Array(#[from] ArrayError),
+    /// There is no such layout of an array.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A call of all ranks, not on a window.
+    #[error("{call}: {source}")]
+    Collective {
+        /// The call.
+        call: &'static str,
+        /// What was wrong.
+        #[source]
+        source: FabricError,
+    },
+    /// A call of a provider, outside any window.
+    #[error(transparent)]
+    Provider(#[from] FabricError),
+    /// An error of a layer above windows, such as starting a job; [`downcast_ref`](Self::downcast_ref) tells which.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+    /// A holder of the lock around a value panicked while it could write to it. The lock was released;
+    /// [`GlobalMutex::lock_ignoring_poison`](crate::GlobalMutex::lock_ignoring_poison) takes it all the same.
     #[error(
-        "window {window}, value of rank {rank}: poisoned, as a holder of its lock panicked; it may be half changed"
+        "window {window}, value at rank {rank}: poisoned, as a holder of its lock panicked; it may be half changed"
     )]
     Poisoned {
         /// The number of the lock, which counts with the windows.
         window: u32,
-        /// In whose memory the value is.
+        /// The rank in whose memory the value is.
         rank: Rank,
     },
 }
 
 impl Error {
+    /// The error of a layer above windows, as an [`Error`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Error;
+    /// let error = Error::other(std::io::Error::other("no network"));
+    /// assert_eq!(error.to_string(), "no network");
+    /// assert!(error.downcast_ref::<std::io::Error>().is_some());
+    /// ```
+    pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error::Other(Box::new(error))
+    }
+
+    /// What [`other`](Self::other) made this of, if it is of that type.
+    pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        match self {
+            Error::Other(error) => error.downcast_ref(),
+            _ => None,
+        }
+    }
+
     /// The rank whose death, leaving or giving up made the call fail, if that is why.
     ///
     /// # Examples
@@ -212,16 +258,26 @@ impl Error {
     pub fn lost_rank(&self) -> Option<Rank> {
         let source = match self {
             Error::Sync { source: transom_locks::Error::GivenUp { rank }, .. } => return Some(*rank),
-            Error::Lock { source: transom_locks::Error::Words(source), .. }
-            | Error::Sync { source: transom_locks::Error::Words(source), .. }
-            | Error::Fabric { source, .. } => source,
+            Error::Lock { source: transom_locks::Error::Network(source), .. }
+            | Error::Sync { source: transom_locks::Error::Network(source), .. }
+            | Error::Fabric { source, .. }
+            | Error::Collective { source, .. }
+            | Error::Provider(source) => source,
             _ => return None,
         };
-        match source {
-            FabricError::PeerDied { rank } | FabricError::PeerLeft { rank } | FabricError::GivenUp { rank } => {
-                Some(*rank)
-            }
-            _ => None,
-        }
+        source.lost_rank()
     }
 }
+
+/// What a `main` that returns an error prints is its `Debug`: it reads as the message, not as the fields.
+macro_rules! reads_as_its_message {
+    ($($error:ty),*) => {$(
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+
+reads_as_its_message!(Error, ArrayError, LayoutError, FabricError);

@@ -1,6 +1,6 @@
 //! What a provider signs: registered memory reached by key, and the verbs on it.
 
-use crate::OwnMemory;
+use crate::UserMemory;
 use std::io;
 use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
@@ -18,7 +18,7 @@ use transom_locks::{Awaited, Rank};
 ///     fn rank(&self) -> usize { 0 }
 ///     fn size(&self) -> usize { 1 }
 ///     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> { Ok(vec![mine.to_vec()]) }
-///     fn vain(&self, _: Awaited) -> Result<(), FabricError> { Ok(()) }
+///     fn check_peers(&self, _: Awaited) -> Result<(), FabricError> { Ok(()) }
 ///     fn lost(&self) -> Option<FabricError> { None }
 ///     fn fail(&self) {}
 /// }
@@ -50,7 +50,7 @@ pub trait Exchange {
     ///
     /// # Errors
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError>;
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError>;
 
     /// Why collectives fail, if a rank died or left.
     fn lost(&self) -> Option<FabricError>;
@@ -101,7 +101,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Safety
     /// The region is used, by [`load`](Self::load), [`store`](Self::store) and [`own_bytes`](Self::own_bytes) alone,
     /// no longer than the memory is lent.
-    unsafe fn register(&self, memory: &OwnMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
     /// [`attach`](Self::attach), for memory that its owner lends.
     ///
@@ -111,7 +111,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Safety
     /// The key is what `rank` was given by [`register`](Self::register) for so many bytes, and what this returns is used no
     /// longer than they are lent.
-    unsafe fn attach_lent(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
     /// Makes the region of `bytes` bytes that `rank` registered under `key` reachable.
     ///
@@ -189,7 +189,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`cas`](Self::cas).
-    fn post(&self, at: &Self::Remote, offset: usize, value: u64) -> Result<(), FabricError>;
+    fn notify(&self, at: &Self::Remote, offset: usize, value: u64) -> Result<(), FabricError>;
 
     /// An aligned word of one's own region, as others left it. No remote operation.
     ///
@@ -205,7 +205,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn wait<R>(
         &self,
         on: &Self::Region,
-        whom: Awaited,
+        awaited: Awaited,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
@@ -270,7 +270,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
 /// let error = transom_windows::FabricError::PeerDied { rank: 3 };
 /// assert_eq!(error.to_string(), "rank 3 died");
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
     /// Bytes outside a region.
@@ -345,4 +345,23 @@ pub enum FabricError {
         #[source]
         source: io::Error,
     },
+}
+
+impl FabricError {
+    /// The rank whose death, leaving or giving up made the call fail, if that is why.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::FabricError;
+    /// assert_eq!(FabricError::PeerLeft { rank: 3 }.lost_rank(), Some(3));
+    /// assert_eq!(FabricError::Misaligned { offset: 3 }.lost_rank(), None);
+    /// ```
+    pub fn lost_rank(&self) -> Option<Rank> {
+        match self {
+            FabricError::PeerDied { rank } | FabricError::PeerLeft { rank } | FabricError::GivenUp { rank } => {
+                Some(*rank)
+            }
+            _ => None,
+        }
+    }
 }

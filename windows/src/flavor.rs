@@ -1,13 +1,13 @@
 //! Making windows and freeing them: what memory they expose.
 
-use crate::own_memory::Lent;
 use crate::segment::{Segment, SegmentError, Size};
+use crate::user_memory::UserBuffer;
 use crate::window::{Core, Window};
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{At, Barrier, PassiveLock, Places, Pscw, Words};
+use transom_locks::{At, Barrier, LockLayout, Network, PassiveLock, Pscw};
 
 /// The memory that a window exposes at a rank. All ranks name the same flavour; sizes may differ, zero included.
 ///
@@ -88,7 +88,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             _ => len.checked_mul(element).ok_or("too many bytes"),
         };
         let size = bytes.map(|bytes| Size { bytes, own: mine.is_some(), signals, slots });
-        let (lent, own) = mine.map(Lent::new).unzip();
+        let (user, own) = mine.map(UserBuffer::new).unzip();
         let failed = |source: SegmentError| source.of(id, rank, len, element);
         // Ranks must make the same window, of the same elements.
         let what = [u64::from(id), element as u64, kind];
@@ -100,12 +100,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
         let lock = PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank, source })?;
         tracing::debug!(window = id, rank, len, element, signals, slots, kind, "window made");
-        let barrier = Barrier::new(ranks, Places::words(ranks));
-        let pscw = Pscw::new(ranks, Places::words(ranks) + Barrier::words(ranks));
+        let barrier = Barrier::new(ranks, LockLayout::words(ranks));
+        let pscw = Pscw::new(ranks, LockLayout::words(ranks) + Barrier::words(ranks));
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
         let core =
             Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default(), element: PhantomData };
-        Ok(Window { core, lock, barrier, pscw, lent, asked: 0 })
+        Ok(Window { core, lock, barrier, pscw, user, asked: 0 })
     }
 
     /// Collective: ends the window once every rank has called, and gives back the elements that the program lent it
@@ -119,20 +119,20 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// See [`Flavor::Create`].
     pub fn free(mut self) -> Result<Vec<T>, Error> {
         let (data, word, ranks) = (self.core.data.clone(), protocols(self.ranks()), self.ranks());
-        let told = match self.lent {
+        let told = match self.user {
             None => Ok(()),
             Some(_) => (0..ranks).try_for_each(|rank| {
                 data.start_add(At { rank, word }, 1).and_then(|added| data.finish(added)).map(drop)
             }),
         };
         self.fence()?;
-        let Some(lent) = self.lent.take() else { return Ok(Vec::new()) };
+        let Some(user) = self.user.take() else { return Ok(Vec::new()) };
         // That all have come to the barrier does not say that they write no more: it may have been a fence of theirs.
         let source = match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
             Ok(freed) if freed == ranks as u64 => {
                 // First the region, and with it whatever leads there from here.
                 drop((self, data));
-                return Ok(lent.take_back());
+                return Ok(user.take_back());
             }
             Ok(_) => transom_locks::Error::Epoch("free: a rank called fence instead, and keeps its window"),
             Err(source) => source.into(),
@@ -141,10 +141,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 }
 
-/// Words of the protocols. One more comes after them: how many ranks have freed their windows, and touch no elements
+/// Network of the protocols. One more comes after them: how many ranks have freed their windows, and touch no elements
 /// of this one any more.
 fn protocols(ranks: usize) -> usize {
-    Places::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks)
+    LockLayout::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks)
 }
 
 const SHARED: u64 = 1;

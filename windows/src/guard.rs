@@ -1,4 +1,4 @@
-//! What a lock around a value gives: a guard with a copy of the value, or the reason why not.
+//! Guards of a value behind a lock: each has a copy of the value.
 //!
 //! A guard that is leaked is harmless to memory, for it owns its copy. The lock stays taken: the next call of its
 //! thread says so, everybody else waits, until the handle is dropped.
@@ -10,107 +10,9 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 use std::thread::panicking;
-use transom_locks::Rank;
-
-/// What [`GlobalMutex::lock`](crate::GlobalMutex::lock), [`GlobalRwLock::write`] and [`GlobalRwLock::read`] return.
-pub type LockResult<G> = Result<G, LockError<G>>;
-
-/// Why a lock gave no guard, or one to be careful with. `?` makes an [`Error`] of it, and lets go of the guard.
-///
-/// # Examples
-/// ```
-/// use transom_windows::{Error, GlobalMutex, LockError};
-/// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
-/// let pair = GlobalMutex::new(&fabric, 0, 0, [1, 1])?;
-/// std::thread::scope(|scope| {
-///     let change_half = || -> Result<(), Error> {
-///         let mut guard = pair.lock()?;
-///         guard[0] = 2;
-///         panic!("before the other half")
-///     };
-///     assert!(scope.spawn(change_half).join().is_err());
-/// });
-/// assert!(matches!(pair.lock(), Err(LockError::Poisoned { .. })));
-/// let mut guard = pair.lock().or_else(LockError::into_inner)?; // all the same
-/// guard[1] = guard[0];
-/// pair.clear_poison()?;
-/// guard.unlock()?;
-/// assert_eq!(*pair.lock()?, [2, 2]);
-/// # Ok::<(), Error>(())
-/// ```
-#[non_exhaustive]
-pub enum LockError<G> {
-    /// A holder panicked while it had the lock to itself: what the value is part of may be half changed. The lock is
-    /// held, by this guard. (If the panic ends the rank, those that wait just then may get the error of its death.)
-    Poisoned {
-        /// The guard, of the value as that holder left it.
-        guard: G,
-        /// The number of the lock.
-        window: u32,
-        /// The owner.
-        rank: Rank,
-    },
-    /// The lock is not held.
-    Failed(Error),
-}
-
-impl<G> LockError<G> {
-    /// The guard, poisoned or not.
-    ///
-    /// # Errors
-    /// What there was, if there is none.
-    ///
-    /// # Examples
-    /// See [`LockError`].
-    pub fn into_inner(self) -> Result<G, Error> {
-        match self {
-            LockError::Poisoned { guard, .. } => Ok(guard),
-            LockError::Failed(error) => Err(error),
-        }
-    }
-}
-
-impl<G> From<LockError<G>> for Error {
-    fn from(error: LockError<G>) -> Self {
-        match error {
-            LockError::Poisoned { window, rank, .. } => Error::Poisoned { window, rank },
-            LockError::Failed(error) => error,
-        }
-    }
-}
-
-impl<G> fmt::Debug for LockError<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LockError::Poisoned { window, rank, .. } => {
-                f.debug_struct("Poisoned").field("window", window).field("rank", rank).finish_non_exhaustive()
-            }
-            LockError::Failed(error) => f.debug_tuple("Failed").field(error).finish(),
-        }
-    }
-}
-
-impl<G> fmt::Display for LockError<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            LockError::Poisoned { window, rank, .. } => Error::Poisoned { window, rank }.fmt(f),
-            LockError::Failed(ref error) => error.fmt(f),
-        }
-    }
-}
-
-impl<G> std::error::Error for LockError<G> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LockError::Poisoned { .. } => None,
-            // Shown as itself, so its own source is the next in the chain.
-            LockError::Failed(error) => error.source(),
-        }
-    }
-}
 
 /// The value, for this thread alone: derefs to a copy, which is written back at the unlock if it was borrowed mutably.
-/// Unlocks when dropped; if that is because of a panic, the value is poisoned.
+/// Unlocks when dropped; if that is because of a panic, the value is poisoned ([`Error::Poisoned`]).
 ///
 /// It cannot be sent to another thread, for the lock knows who holds it by the thread:
 /// ```compile_fail,E0277
@@ -131,24 +33,25 @@ impl<G> std::error::Error for LockError<G> {
 /// assert_eq!(*lock.lock()?, [1, 2, 3]);
 /// # Ok::<(), Error>(())
 /// ```
+#[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct WriteGuard<'l, T: Pod, F: Fabric> {
-    value: T,
+    value: Value<T>,
     changed: bool,
     /// The thread panicked before it had the lock, so a panic is not what ends the guard.
     unwinding: bool,
-    held: Held<'l, T, F>,
+    locked: Locked<'l, T, F>,
 }
 
 impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     #[inline]
-    pub(crate) fn new(lock: &'l GlobalRwLock<T, F>, value: T) -> Self {
-        WriteGuard { value, changed: false, unwinding: panicking(), held: Held::new(lock) }
+    pub(crate) fn new(lock: &'l GlobalRwLock<T, F>, value: Value<T>) -> Self {
+        WriteGuard { value, changed: false, unwinding: panicking(), locked: Locked::new(lock) }
     }
 
     /// Writes the value back, if it was borrowed mutably, and unlocks: whoever locks next has it.
     ///
     /// # Errors
-    /// [`Error::Fabric`] if the value could not be written; the lock is let go all the same. [`Error::Lock`] if a rank
+    /// [`Error::Fabric`] if the value could not be written; the lock is released all the same. [`Error::Lock`] if a rank
     /// died that the unlock had to tell or hear from.
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
@@ -156,12 +59,12 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        let Some(lock) = self.held.take() else { return Ok(()) };
+        let Some(lock) = self.locked.take() else { return Ok(()) };
         let poisoned = panicking() && !self.unwinding;
         if poisoned {
-            tracing::warn!(window = lock.id(), owner = lock.owner(), "a panic poisons a value");
+            tracing::warn!(window = lock.id(), home = lock.home(), "a panic poisons a value");
         }
-        let stored = lock.store(self.changed.then_some(&self.value), poisoned);
+        let stored = lock.store(self.changed.then_some(&*self.value), poisoned);
         let released = lock.release();
         stored.and(released)
     }
@@ -209,15 +112,16 @@ impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
 /// guard.unlock()?;
 /// # Ok::<(), Error>(())
 /// ```
+#[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct ReadGuard<'l, T: Pod, F: Fabric> {
-    value: T,
-    held: Held<'l, T, F>,
+    value: Value<T>,
+    locked: Locked<'l, T, F>,
 }
 
 impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     #[inline]
-    pub(crate) fn new(lock: &'l GlobalRwLock<T, F>, value: T) -> Self {
-        ReadGuard { value, held: Held::new(lock) }
+    pub(crate) fn new(lock: &'l GlobalRwLock<T, F>, value: Value<T>) -> Self {
+        ReadGuard { value, locked: Locked::new(lock) }
     }
 
     /// Unlocks.
@@ -230,7 +134,7 @@ impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        self.held.take().map_or(Ok(()), GlobalRwLock::release)
+        self.locked.take().map_or(Ok(()), GlobalRwLock::release)
     }
 }
 
@@ -255,18 +159,51 @@ impl<T: Pod, F: Fabric> Drop for ReadGuard<'_, T, F> {
     }
 }
 
+/// A copy of the value, on the heap, since values may be larger than a stack; with room for the mark behind it, so that
+/// one read has both. The value has one byte at least, so room for two values is enough.
+pub(crate) struct Value<T>(Vec<T>);
+
+impl<T: Pod> Value<T> {
+    #[inline]
+    pub fn zeroed() -> Self {
+        Value(bytemuck::zeroed_vec(2))
+    }
+
+    /// The bytes of the value and of the mark.
+    #[inline]
+    pub fn with_mark(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..=size_of::<T>()]
+    }
+}
+
+impl<T> Deref for Value<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0[0]
+    }
+}
+
+impl<T> DerefMut for Value<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0[0]
+    }
+}
+
 /// The lock that a guard holds, taken from it once: by `unlock`, or when it is dropped.
-struct Held<'l, T, F: Fabric> {
+struct Locked<'l, T, F: Fabric> {
     lock: Option<&'l GlobalRwLock<T, F>>,
-    /// As the guards of `std`: not to be sent. The lock's queue knows a holder by its thread, so that one that asks
+    /// As the guards of `std`: not to be sent. The lock knows a holder by its thread, so that one that asks
     /// again is told, and does not wait for itself.
     thread: PhantomData<MutexGuard<'static, ()>>,
 }
 
-impl<'l, T, F: Fabric> Held<'l, T, F> {
+impl<'l, T, F: Fabric> Locked<'l, T, F> {
     #[inline]
     fn new(lock: &'l GlobalRwLock<T, F>) -> Self {
-        Held { lock: Some(lock), thread: PhantomData }
+        Locked { lock: Some(lock), thread: PhantomData }
     }
 
     #[inline]

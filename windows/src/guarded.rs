@@ -1,14 +1,14 @@
 //! One value behind a lock, as threads know it from `std::sync`, between ranks: whoever locks has a copy of the value,
 //! and what it made of it is written back at the unlock.
 
-use crate::guard::{LockError, LockResult, ReadGuard, WriteGuard};
+use crate::guard::{ReadGuard, Value, WriteGuard};
 use crate::segment::{Segment, SegmentError, Size};
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{Ahead, Mode, PassiveLock, Places, Rank};
+use transom_locks::{Ahead, LockLayout, Mode, PassiveLock, Rank};
 
 /// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
 /// [`GlobalRwLock`] that nobody reads; all that is said there holds here.
@@ -26,19 +26,25 @@ use transom_locks::{Ahead, Mode, PassiveLock, Places, Rank};
 /// ```
 pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 
-/// One value in the memory of one rank, its owner, for one writer or any ranks that read: `std::sync::RwLock` between
-/// ranks, granted in the order asked for. The owner has no part in what others do, and may sleep.
+/// One value in the memory of one rank, its home, for one writer or any ranks that read: `std::sync::RwLock` between
+/// ranks, granted in the order asked for. The home rank has no part in what others do, and may sleep.
 ///
-/// The value is plain data ([`bytemuck::Pod`]) of some kilobytes at most: a guard has a copy of all of it. Larger
+/// The value is plain data ([`bytemuck::Pod`]), best of some kilobytes at most: a guard copies all of it. Larger
 /// things belong in a [`Window`](crate::Window).
 ///
 /// Threads of one rank may share a handle; they take turns, also those that read. A thread that asks for a lock it
 /// holds gets [`Error::Lock`], and does not hang.
 ///
-/// When a holder panics, the value is poisoned; see [`LockError::Poisoned`]. When the process of a holder dies, the
-/// lock is lost: whoever waits for it gets an error that names that rank, and so does every later call of theirs.
+/// **Poison.** A holder that panics while it could write poisons the value: it may be half changed. From then on
+/// [`write`](Self::write) and [`read`](Self::read) return [`Error::Poisoned`] and leave the lock released, until
+/// [`clear_poison`](Self::clear_poison); [`write_ignoring_poison`](Self::write_ignoring_poison) and
+/// [`read_ignoring_poison`](Self::read_ignoring_poison) give the value all the same. (If the panic ends the rank, those
+/// that wait just then may get the error of its death.)
 ///
-/// It costs each rank `64 (ranks + 1)` bytes of lock words, and the owner the value and one byte. For the costs of
+/// When the process of a holder dies, the lock is lost: whoever waits for it gets an error that names that rank, and so
+/// does every later call of theirs.
+///
+/// It costs each rank `64 (ranks + 1)` bytes of lock words, and the home rank the value and one byte. For the costs of
 /// calls in remote operations see [`write`](Self::write) and [`read`](Self::read).
 ///
 /// # Examples
@@ -52,8 +58,8 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 /// ```
 pub struct GlobalRwLock<T, F: Fabric> {
     id: u32,
-    owner: Rank,
-    /// At the owner the value, and behind it the mark: a byte that is not 0 if the value is poisoned. One read has both.
+    home: Rank,
+    /// At the home rank the value, and behind it the mark: a byte that is not 0 if the value is poisoned. One read has both.
     data: Arc<Segment<F>>,
     lock: PassiveLock<Arc<Segment<F>>>,
     value: PhantomData<fn() -> T>,
@@ -64,8 +70,8 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     ///
     /// # Errors
     /// As [`GlobalRwLock::new`].
-    pub fn new(fabric: &F, id: u32, owner: Rank, value: T) -> Result<Self, Error> {
-        GlobalRwLock::new(fabric, id, owner, value).map(GlobalMutex)
+    pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
+        GlobalRwLock::new(fabric, id, home, value).map(GlobalMutex)
     }
 
     /// Takes the lock and a copy of the value. As [`GlobalRwLock::write`], which has the cost.
@@ -73,8 +79,38 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// # Errors
     /// As [`GlobalRwLock::write`].
     #[inline]
-    pub fn lock(&self) -> LockResult<WriteGuard<'_, T, F>> {
+    pub fn lock(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         self.0.write()
+    }
+
+    /// As [`lock`](Self::lock), whether the value is poisoned or not.
+    ///
+    /// # Errors
+    /// As [`GlobalRwLock::write_ignoring_poison`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::{Error, GlobalMutex};
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let pair = GlobalMutex::new(&fabric, 0, 0, [1, 1])?;
+    /// std::thread::scope(|scope| {
+    ///     let change_half = || -> Result<(), Error> {
+    ///         pair.lock()?[0] = 2;
+    ///         let _guard = pair.lock()?;
+    ///         panic!("before the other half")
+    ///     };
+    ///     assert!(scope.spawn(change_half).join().is_err());
+    /// });
+    /// assert!(matches!(pair.lock(), Err(Error::Poisoned { .. })));
+    /// let mut guard = pair.lock_ignoring_poison()?;
+    /// guard[1] = guard[0]; // mended
+    /// pair.clear_poison()?;
+    /// guard.unlock()?;
+    /// assert_eq!(*pair.lock()?, [2, 2]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn lock_ignoring_poison(&self) -> Result<WriteGuard<'_, T, F>, Error> {
+        self.0.write_ignoring_poison()
     }
 
     /// As [`GlobalRwLock::is_poisoned`].
@@ -99,8 +135,8 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     }
 
     /// The rank in whose memory the value is.
-    pub fn owner(&self) -> Rank {
-        self.0.owner
+    pub fn home(&self) -> Rank {
+        self.0.home
     }
 
     /// What this rank did on it so far.
@@ -110,43 +146,43 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
 }
 
 impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
-    /// Collective: a value in the memory of `owner`, which all ranks name alike. Every rank passes a value, and the
-    /// owner's is what it begins with. `id` names it in errors.
+    /// Collective: a value in the memory of `home`, which all ranks name alike. Every rank passes a value, and the
+    /// home rank's is what it begins with. `id` names it in errors.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`] if there is no such owner; [`Error::Size`] if `T` has no size, or ranks name different
-    /// owners; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
+    /// [`Error::NoSuchRank`] if there is no such rank; [`Error::Size`] if `T` has no size, or ranks name different
+    /// homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
     /// elsewhere. If one rank fails, all do.
-    pub fn new(fabric: &F, id: u32, owner: Rank, value: T) -> Result<Self, Error> {
+    pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
         let (rank, ranks, size) = (fabric.rank(), fabric.size(), size_of::<T>());
         let failed = |source| match source {
-            SegmentError::Size(_) if owner >= ranks => Error::NoSuchRank { window: id, rank: owner, size: ranks },
+            SegmentError::Size(_) if home >= ranks => Error::NoSuchRank { window: id, rank: home, size: ranks },
             source => source.of(id, rank, 1, size),
         };
         let bytes = match size {
-            _ if owner >= ranks => Err("it has no owner"),
+            _ if home >= ranks => Err("it has no home rank"),
             0 => Err("it has no size; for a lock alone, take a u8"),
-            _ if rank == owner => size.checked_add(1).ok_or("too many bytes"),
+            _ if rank == home => size.checked_add(1).ok_or("too many bytes"),
             _ => Ok(0),
         };
-        // Ranks must make the same, of the same type, at the same owner; windows name none.
-        let what = [u64::from(id), size as u64, (owner as u64).wrapping_add(1) << 32];
+        // Ranks must make the same, of the same type, at the same home rank; windows name none.
+        let what = [u64::from(id), size as u64, (home as u64).wrapping_add(1) << 32];
         let size_here = bytes.map(|bytes| Size { bytes, ..Size::default() });
-        let data = Segment::allocate(fabric, what, Places::words(ranks), size_here, None).map_err(failed)?;
+        let data = Segment::allocate(fabric, what, LockLayout::words(ranks), size_here, None).map_err(failed)?;
         let stored =
-            if rank == owner { fabric.store(&data.region, data.base, bytemuck::bytes_of(&value)) } else { Ok(()) };
-        // Nobody goes on before the owner has stored the value.
+            if rank == home { fabric.store(&data.region, data.base, bytemuck::bytes_of(&value)) } else { Ok(()) };
+        // Nobody goes on before the home rank has stored the value.
         let told = fabric.all_gather(&[u8::from(stored.is_err())]);
-        let source = |source| Error::Fabric { window: id, rank: owner, source };
+        let source = |source| Error::Fabric { window: id, rank: home, source };
         stored.map_err(source)?;
-        if told.map_err(source)?[owner][..] != [0] {
-            return Err(source(FabricError::GivenUp { rank: owner }));
+        if told.map_err(source)?[home][..] != [0] {
+            return Err(source(FabricError::GivenUp { rank: home }));
         }
         let data = Arc::new(data);
         let lock =
-            PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank: owner, source })?;
-        tracing::debug!(window = id, rank, owner, bytes = size, "value behind a lock allocated");
-        Ok(GlobalRwLock { id, owner, data, lock, value: PhantomData })
+            PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank: home, source })?;
+        tracing::debug!(window = id, rank, home, bytes = size, "value behind a lock allocated");
+        Ok(GlobalRwLock { id, home, data, lock, value: PhantomData })
     }
 
     /// Takes the lock for this thread alone, and a copy of the value; waits, without remote operations, behind those
@@ -154,12 +190,13 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// unlock 1 write, if the guard was borrowed mutably, and 1 compare-and-swap.
     ///
     /// # Errors
-    /// [`LockError::Poisoned`], with the guard; [`LockError::Failed`] if this thread holds the lock, or leaked a guard,
-    /// or a rank died that is needed.
+    /// [`Error::Poisoned`]; [`Error::Lock`] if this thread holds the lock, or leaked a guard, or a rank died that is
+    /// needed; [`Error::Fabric`]. The lock is then not held.
     #[inline]
-    pub fn write(&self) -> LockResult<WriteGuard<'_, T, F>> {
-        let (value, poisoned) = self.take(Mode::Exclusive).map_err(LockError::Failed)?;
-        self.checked(WriteGuard::new(self, value), poisoned)
+    pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
+        let (value, poisoned) = self.take(Mode::Exclusive)?;
+        let guard = WriteGuard::new(self, value);
+        if poisoned { guard.unlock().and(Err(self.poisoned())) } else { Ok(guard) }
     }
 
     /// Takes the lock together with readers of other ranks, and a copy of the value. Free: 1 fetch-and-add and 1 read;
@@ -168,9 +205,32 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Errors
     /// As [`write`](Self::write).
     #[inline]
-    pub fn read(&self) -> LockResult<ReadGuard<'_, T, F>> {
-        let (value, poisoned) = self.take(Mode::Shared).map_err(LockError::Failed)?;
-        self.checked(ReadGuard::new(self, value), poisoned)
+    pub fn read(&self) -> Result<ReadGuard<'_, T, F>, Error> {
+        let (value, poisoned) = self.take(Mode::Shared)?;
+        let guard = ReadGuard::new(self, value);
+        if poisoned { guard.unlock().and(Err(self.poisoned())) } else { Ok(guard) }
+    }
+
+    /// As [`write`](Self::write), whether the value is poisoned or not.
+    ///
+    /// # Errors
+    /// [`Error::Lock`], [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`GlobalMutex::lock_ignoring_poison`].
+    pub fn write_ignoring_poison(&self) -> Result<WriteGuard<'_, T, F>, Error> {
+        self.take(Mode::Exclusive).map(|(value, _)| WriteGuard::new(self, value))
+    }
+
+    /// As [`read`](Self::read), whether the value is poisoned or not.
+    ///
+    /// # Errors
+    /// [`Error::Lock`], [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`GlobalMutex::lock_ignoring_poison`].
+    pub fn read_ignoring_poison(&self) -> Result<ReadGuard<'_, T, F>, Error> {
+        self.take(Mode::Shared).map(|(value, _)| ReadGuard::new(self, value))
     }
 
     /// Whether a holder panicked, and nobody has said since that the value is good. 1 read; takes no lock, so it may
@@ -191,10 +251,10 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// [`Error::Fabric`].
     ///
     /// # Examples
-    /// See [`LockError`].
+    /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn clear_poison(&self) -> Result<(), Error> {
         self.put(size_of::<T>(), &[0])?;
-        self.data.tally.flushes.bump();
+        self.data.counters.flushes.bump();
         self.data.fabric.flush(self.remote()).map_err(|source| self.error(source))
     }
 
@@ -204,29 +264,27 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     }
 
     /// The rank in whose memory the value is.
-    pub fn owner(&self) -> Rank {
-        self.owner
+    pub fn home(&self) -> Rank {
+        self.home
     }
 
     /// What this rank did on it so far.
     pub fn counters(&self) -> Counters {
-        self.data.tally.read()
+        self.data.counters.read()
     }
 
     /// The value, and whether it is poisoned, once the lock is held.
-    fn take(&self, mode: Mode) -> Result<(T, bool), Error> {
-        let ahead = self.lock.acquire(self.owner, mode).map_err(|source| self.lock_error(source))?;
-        self.data.tally.locks.bump();
+    fn take(&self, mode: Mode) -> Result<(Value<T>, bool), Error> {
+        let ahead = self.lock.acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
+        self.data.counters.locks.bump();
         if ahead != Ahead::default() {
             tracing::trace!(window = self.id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
         }
-        // Room for the mark behind the value, so that one read does: the value has a byte at least, so two have one more.
-        let mut room = [T::zeroed(); 2];
-        let bytes = &mut bytemuck::bytes_of_mut(&mut room)[..=size_of::<T>()];
-        match self.get(0, bytes) {
+        let mut value = Value::<T>::zeroed();
+        match self.get(0, value.with_mark()) {
             Ok(()) => {
-                let poisoned = bytes[size_of::<T>()] != 0;
-                Ok((room[0], poisoned))
+                let poisoned = value.with_mark()[size_of::<T>()] != 0;
+                Ok((value, poisoned))
             }
             Err(error) => {
                 // That it could not be read is what the caller should know.
@@ -236,17 +294,18 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         }
     }
 
-    fn checked<G>(&self, guard: G, poisoned: bool) -> LockResult<G> {
-        if poisoned { Err(LockError::Poisoned { guard, window: self.id, rank: self.owner }) } else { Ok(guard) }
+    #[cold]
+    fn poisoned(&self) -> Error {
+        Error::Poisoned { window: self.id, rank: self.home }
     }
 
     fn get(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.data.tally.gets.bump();
+        self.data.counters.gets.bump();
         self.data.fabric.get(self.remote(), self.data.base + offset, into).map_err(|source| self.error(source))
     }
 
     fn put(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
-        self.data.tally.puts.bump();
+        self.data.counters.puts.bump();
         self.data.fabric.put(self.remote(), self.data.base + offset, source).map_err(|source| self.error(source))
     }
 
@@ -262,32 +321,32 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
 }
 
 impl<T, F: Fabric> GlobalRwLock<T, F> {
-    /// Lets go of the lock.
+    /// Releases the lock.
     #[inline]
     pub(crate) fn release(&self) -> Result<(), Error> {
-        self.lock.release(self.owner).map_err(|source| self.lock_error(source))
+        self.lock.release(self.home).map_err(|source| self.lock_error(source))
     }
 
     #[inline]
     fn remote(&self) -> &F::Remote {
-        &self.data.remotes[self.owner]
+        &self.data.remotes[self.home]
     }
 
     #[cold]
     fn error(&self, source: FabricError) -> Error {
-        Error::Fabric { window: self.id, rank: self.owner, source }
+        Error::Fabric { window: self.id, rank: self.home, source }
     }
 
     #[cold]
     fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
-        Error::Lock { window: self.id, rank: self.owner, source: self.data.cause(source) }
+        Error::Lock { window: self.id, rank: self.home, source: self.data.cause(source) }
     }
 }
 
 impl<T, F: Fabric> fmt::Debug for GlobalRwLock<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the value: that would take the lock.
-        f.debug_struct("GlobalRwLock").field("id", &self.id).field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("GlobalRwLock").field("id", &self.id).field("home", &self.home).finish_non_exhaustive()
     }
 }
 

@@ -5,6 +5,8 @@
 //! from `transom-locks`.
 
 mod accumulate;
+pub mod array;
+mod array_error;
 mod assertions;
 mod attached;
 mod bulk;
@@ -17,14 +19,15 @@ mod guard;
 mod guarded;
 mod local;
 mod op;
-mod own_memory;
 mod request;
 mod section;
 mod segment;
 mod signals;
 mod target;
+mod user_memory;
 mod window;
 
+pub use array::{Distribution, GlobalArray, GlobalPtr};
 pub use assertions::Assert;
 pub use attached::{Address, Attached};
 pub use counters::Counters;
@@ -32,15 +35,15 @@ pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 pub use error::Error;
 pub use fabric::{Exchange, Fabric, FabricError};
 pub use flavor::Flavor;
-pub use guard::{LockError, LockResult, ReadGuard, WriteGuard};
+pub use guard::{ReadGuard, WriteGuard};
 pub use guarded::{GlobalMutex, GlobalRwLock};
 pub use local::Local;
 pub use op::{Atomic, Op};
-pub use own_memory::OwnMemory;
 pub use request::Request;
 pub use section::Section;
 pub use signals::Signals;
 pub use target::Target;
 /// Exclusive or shared: how a lock is taken.
 pub use transom_locks::Mode;
+pub use user_memory::UserMemory;
 pub use window::Window;

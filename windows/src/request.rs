@@ -116,7 +116,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// # Examples
     /// See [`Request`].
     pub fn rget(&self, offset: usize, len: usize) -> Result<Request<'_, T, F>, Error> {
-        self.core.data.tally.gets.bump();
+        self.core.data.counters.gets.bump();
         let at = self.place(offset, len)?;
         let reading = self.core.data.fabric.start_get(self.remote, at, len * size_of::<T>());
         let reading = reading.map_err(|error| self.error(error, offset, len))?;

@@ -1,9 +1,9 @@
 //! Memory that every rank registers together, so that each reaches everyone's; as words, a network for the protocols
 //! of `transom-locks`.
 
-use crate::counters::Tally;
-use crate::{Error, Fabric, FabricError, OwnMemory};
-use transom_locks::{At, Awaited, Rank, Words};
+use crate::counters::CounterCells;
+use crate::{Error, Fabric, FabricError, UserMemory};
+use transom_locks::{At, Awaited, Network, Rank};
 
 /// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
 /// a cache line on, bytes of a number that may differ; then signal words and slots.
@@ -12,7 +12,7 @@ pub(crate) struct Segment<F: Fabric> {
     pub region: F::Region,
     pub remotes: Box<[F::Remote]>,
     pub sizes: Box<[Size]>,
-    pub tally: Tally,
+    pub counters: CounterCells,
     /// Where the bytes begin in the regions.
     pub base: usize,
     /// Where the bytes are instead, if they are memory of the program's own.
@@ -35,7 +35,7 @@ pub(crate) struct Size {
     pub slots: usize,
 }
 
-/// Words of a slot.
+/// Network of a slot.
 pub(crate) const SLOT_WORDS: usize = 8;
 
 impl Size {
@@ -118,7 +118,7 @@ impl<F: Fabric> Segment<F> {
         what: [u64; 3],
         words: usize,
         size: Result<Size, &'static str>,
-        own: Option<OwnMemory>,
+        own: Option<UserMemory>,
     ) -> Result<Self, SegmentError> {
         let base = (8 * words).next_multiple_of(64);
         let made = size.map_err(SegmentError::Size).and_then(|size| {
@@ -147,7 +147,7 @@ impl<F: Fabric> Segment<F> {
                 all().map(|(rank, (record, total))| fabric.attach(rank, record.key, *total)).collect();
             let attach_own = |(rank, (record, _)): (Rank, &(Record, usize))| {
                 // SAFETY: the key is that rank's, of a window that all make alike; who has it drops it before `free` is over.
-                unsafe { fabric.attach_lent(rank, record.own_key, record.size.bytes) }
+                unsafe { fabric.attach_user_memory(rank, record.own_key, record.size.bytes) }
             };
             let own = own.map(|region| Ok((region, all().map(attach_own).collect::<Result<_, _>>()?)));
             Ok((remotes?, own.transpose()?))
@@ -161,7 +161,7 @@ impl<F: Fabric> Segment<F> {
         }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
         let sizes = records.iter().map(|(record, _)| record.size).collect();
-        Ok(Segment { fabric, region, remotes, sizes, base, own, tally: Tally::default(), rank })
+        Ok(Segment { fabric, region, remotes, sizes, base, own, counters: CounterCells::default(), rank })
     }
 
     /// The memory of a rank that holds its elements, and where they begin there.
@@ -175,7 +175,7 @@ impl<F: Fabric> Segment<F> {
 
     /// Whether the elements are in memory that the program lent.
     #[inline(always)]
-    pub fn is_lent(&self) -> bool {
+    pub fn is_user_memory(&self) -> bool {
         self.own.is_some()
     }
 
@@ -228,7 +228,7 @@ fn no_such_rank(rank: Rank) -> FabricError {
     FabricError::Corrupt { why: format!("it names rank {rank}, which does not exist") }
 }
 
-impl<F: Fabric> Words for Segment<F> {
+impl<F: Fabric> Network for Segment<F> {
     type Error = FabricError;
     type Pending = F::Pending;
 
@@ -244,14 +244,14 @@ impl<F: Fabric> Words for Segment<F> {
 
     #[inline]
     fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, FabricError> {
-        self.tally.word_cas.bump();
+        self.counters.word_cas.bump();
         let (remote, offset) = self.at(at)?;
         self.fabric.cas(remote, offset, expected, new)
     }
 
     #[inline]
     fn start_add(&self, at: At, delta: u64) -> Result<F::Pending, FabricError> {
-        self.tally.word_adds.bump();
+        self.counters.word_adds.bump();
         let (remote, offset) = self.at(at)?;
         self.fabric.start_add(remote, offset, delta)
     }
@@ -262,10 +262,10 @@ impl<F: Fabric> Words for Segment<F> {
     }
 
     #[inline]
-    fn post(&self, at: At, value: u64) -> Result<(), FabricError> {
-        self.tally.word_posts.add(u64::from(at.rank != self.rank));
+    fn notify(&self, at: At, value: u64) -> Result<(), FabricError> {
+        self.counters.notifications.add(u64::from(at.rank != self.rank));
         let (remote, offset) = self.at(at)?;
-        self.fabric.post(remote, offset, value)
+        self.fabric.notify(remote, offset, value)
     }
 
     #[inline]

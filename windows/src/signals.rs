@@ -52,7 +52,7 @@ impl<T: Pod, F: Fabric> Signals<'_, T, F> {
     pub fn set(&self, signal: usize, value: u64) -> Result<(), Error> {
         let (data, rank) = (&self.core.data, self.rank());
         let offset = self.core.signal_offset(rank, signal)?;
-        data.fabric.post(&data.remotes[rank], offset, value).map_err(|source| self.error(source))
+        data.fabric.notify(&data.remotes[rank], offset, value).map_err(|source| self.error(source))
     }
 
     /// Waits until a signal's value satisfies `until`, and returns it.

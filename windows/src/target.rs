@@ -47,7 +47,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline(always)]
     pub(crate) fn locked(core: &'e Core<T, F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
         // Memory that is lent takes no atomics, so none of their kind either.
-        Ok(Target { alone: mode == Mode::Exclusive && !core.data.is_lent(), ..Self::new(core, rank)? })
+        Ok(Target { alone: mode == Mode::Exclusive && !core.data.is_user_memory(), ..Self::new(core, rank)? })
     }
 
     /// The target's rank.
@@ -72,7 +72,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
     #[inline]
     pub fn put(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        self.core.data.tally.puts.bump();
+        self.core.data.counters.puts.bump();
         let at = self.place(offset, source.len())?;
         match self.core.data.fabric.put(self.remote, at, bytemuck::cast_slice(source)) {
             Ok(()) => Ok(()),
@@ -92,7 +92,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     pub fn put_signal(&self, offset: usize, source: &[T], signal: usize, add: u64) -> Result<(), Error> {
         let signal = self.core.signal_offset(self.rank, signal)?;
         self.put(offset, source)?;
-        self.core.data.tally.signals.bump();
+        self.core.data.counters.signals.bump();
         let fabric = &self.core.data.fabric;
         let words = &self.core.data.remotes[self.rank];
         match fabric.start_add(words, signal, add).and_then(|pending| fabric.finish(pending)) {
@@ -108,7 +108,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
     pub fn get(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
         let len = into.len();
-        self.core.data.tally.gets.bump();
+        self.core.data.counters.gets.bump();
         let at = self.place(offset, len)?;
         match self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(into)) {
             Ok(()) => Ok(()),
@@ -177,7 +177,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// [`Error::Fabric`].
     #[inline]
     pub fn flush(&self) -> Result<(), Error> {
-        self.core.data.tally.flushes.bump();
+        self.core.data.counters.flushes.bump();
         match self.core.data.fabric.flush(self.remote) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.error(error, 0, 0)),

@@ -1,14 +1,14 @@
 //! Windows: memory that every rank of a job exposes, and the calls that open epochs on it.
 
 use crate::assertions::Checks;
-use crate::attached::Held;
+use crate::attached::Attachment;
 use crate::bulk::Bulk;
 use crate::epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch};
 use crate::local::Local;
-use crate::own_memory::Lent;
 use crate::segment::Segment;
 use crate::signals::Signals;
 use crate::target::Target;
+use crate::user_memory::UserBuffer;
 use crate::{Assert, Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -43,7 +43,7 @@ pub struct Window<T, F: Fabric> {
     pub(crate) barrier: Barrier,
     pub(crate) pscw: Pscw,
     /// Memory of the program's own, if the elements are there.
-    pub(crate) lent: Option<Lent<T>>,
+    pub(crate) user: Option<UserBuffer<T>>,
     /// Tests of an exposure epoch that were in vain so far.
     pub(crate) asked: u32,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Core<T, F: Fabric> {
     pub id: u32,
     pub data: Arc<Segment<F>>,
     /// What this rank attached, by slot, and how often it did.
-    pub attached: Box<[Option<Held<F>>]>,
+    pub attached: Box<[Option<Attachment<F>>]>,
     pub numbers: u64,
     /// If accumulates take a lock.
     pub bulk: Option<Bulk<F>>,
@@ -99,8 +99,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// What this rank did on the window so far.
     pub fn counters(&self) -> Counters {
-        let bulk = self.core.bulk.as_ref().map_or(Counters::default(), |bulk| bulk.words.tally.read());
-        self.core.data.tally.read() + bulk
+        let bulk = self.core.bulk.as_ref().map_or(Counters::default(), |bulk| bulk.words.counters.read());
+        self.core.data.counters.read() + bulk
     }
 
     /// Orders this rank's loads and stores of memory that it shares with others, before this call and after: for those
@@ -118,7 +118,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// ```
     pub fn sync(&self) {
         fence(SeqCst);
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
     }
 
     /// Opens an access epoch that has `target` to itself; waits, without remote operations, behind those that asked
@@ -155,10 +155,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     #[inline(always)]
     fn lock(&mut self, rank: Rank, mode: Mode) -> Result<LockEpoch<'_, T, F>, Error> {
         let target = Target::locked(&self.core, rank, mode)?;
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         match self.lock.acquire_mut(rank, mode) {
             Ok(ahead) => {
-                self.core.data.tally.locks.bump();
+                self.core.data.counters.locks.bump();
                 if ahead != Ahead::default() {
                     waited(self.core.id, rank, mode, ahead);
                 }
@@ -185,7 +185,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_with(&mut self, target: Rank, mode: Mode, asserted: Assert) -> Result<LockEpoch<'_, T, F>, Error> {
-        self.core.known("lock", asserted, Assert::LOCK)?;
+        self.core.allowed("lock", asserted, Assert::LOCK)?;
         if asserted.is_empty() {
             return self.lock(target, mode);
         }
@@ -198,7 +198,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 false => epoch.unlock().and(Err(nocheck(id, rank, "lock"))),
             };
         }
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         let opened = Target::new(&self.core, target)?;
         Ok(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), false))
     }
@@ -225,9 +225,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// And whether an exclusive request stood in the way.
     fn lock_all_waiting(&mut self) -> Result<(LockAllEpoch<'_, T, F>, bool), Error> {
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         let waited = self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;
-        self.core.data.tally.locks.add(self.core.data.remotes.len() as u64);
+        self.core.data.counters.locks.add(self.core.data.remotes.len() as u64);
         Ok((LockAllEpoch::new(&self.core, &mut self.lock, true), waited))
     }
 
@@ -247,7 +247,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_all_with(&mut self, asserted: Assert) -> Result<LockAllEpoch<'_, T, F>, Error> {
-        self.core.known("lock_all", asserted, Assert::LOCK)?;
+        self.core.allowed("lock_all", asserted, Assert::LOCK)?;
         if asserted.is_empty() {
             return self.lock_all();
         }
@@ -256,7 +256,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             let (id, rank) = (epoch.core.id, epoch.core.data.fabric.rank());
             return if waited { epoch.unlock().and(Err(nocheck(id, rank, "lock_all"))) } else { Ok(epoch) };
         }
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         Ok(LockAllEpoch::new(&self.core, &mut self.lock, false))
     }
 
@@ -301,11 +301,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// ```
     pub fn post_with(&mut self, origins: &[Rank], asserted: Assert) -> Result<(), Error> {
         let core = &self.core;
-        core.known("post", asserted, Assert::POST)?;
+        core.allowed("post", asserted, Assert::POST)?;
         if cfg!(debug_assertions) {
             core.check_past("post", asserted)?;
             core.check_noput("post")?;
-            core.checks.synchronised(&core.data.tally);
+            core.checks.synchronised(&core.data.counters);
             if asserted.contains(Assert::NOPUT) {
                 core.promise_noput()?;
             }
@@ -338,8 +338,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// See [`post_with`](Self::post_with).
     pub fn start_with(&mut self, targets: &[Rank], asserted: Assert) -> Result<AccessEpoch<'_, T, F>, Error> {
         let core = &self.core;
-        core.known("start", asserted, Assert::START)?;
-        core.checks.synchronised(&core.data.tally);
+        core.allowed("start", asserted, Assert::START)?;
+        core.checks.synchronised(&core.data.counters);
         let started = match asserted.contains(Assert::NOCHECK) {
             true if cfg!(debug_assertions) => match self.pscw.posted(&core.data, targets) {
                 Ok(false) => return Err(core.wrong("start", Assert::NOCHECK, "a target has not posted yet")),
@@ -367,7 +367,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// An exposure epoch has ended.
     fn waited(&self, call: &'static str) -> Result<(), Error> {
         let kept = if cfg!(debug_assertions) { self.core.check_noput(call) } else { Ok(()) };
-        self.core.checks.synchronised(&self.core.data.tally);
+        self.core.checks.synchronised(&self.core.data.counters);
         kept
     }
 
@@ -392,7 +392,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             // Asking whether the origins live costs system calls: now and then is enough.
             self.asked = self.asked.wrapping_add(1);
             let origins = self.pscw.origins().unwrap_or_default();
-            let mut vain = origins.iter().map(|&rank| self.core.data.fabric.vain(Awaited::Rank(rank)));
+            let mut vain = origins.iter().map(|&rank| self.core.data.fabric.check_peers(Awaited::Rank(rank)));
             if self.asked.is_multiple_of(256)
                 && let Some(Err(lost)) = vain.find(Result::is_err)
             {
@@ -437,7 +437,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     #[inline]
     pub fn fence_with(&mut self, asserted: Assert) -> Result<FenceEpoch<'_, T, F>, Error> {
         let core = &self.core;
-        let asserts = core.known("fence", asserted, Assert::FENCE).and_then(|()| match cfg!(debug_assertions) {
+        let asserts = core.allowed("fence", asserted, Assert::FENCE).and_then(|()| match cfg!(debug_assertions) {
             true => core.check_past("fence", asserted).and_then(|()| core.check_noput("fence")),
             false => Ok(()),
         });
@@ -445,8 +445,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             core.order_all()?;
         }
         self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source))?;
-        core.data.tally.fences.bump();
-        core.checks.synchronised(&core.data.tally);
+        core.data.counters.fences.bump();
+        core.checks.synchronised(&core.data.counters);
         // Not sooner: the others are in the barrier.
         asserts?;
         if cfg!(debug_assertions) && asserted.contains(Assert::NOPUT) {
@@ -471,13 +471,13 @@ impl<T, F: Fabric> Core<T, F> {
     /// [`Target::flush`], of one or of all.
     pub fn flush(&self, rank: Rank) -> Result<(), Error> {
         let data = &self.data;
-        data.tally.flushes.bump();
+        data.counters.flushes.bump();
         data.fabric.flush(&data.remotes[rank]).map_err(|source| Error::Fabric { window: self.id, rank, source })
     }
 
     pub fn flush_all(&self) -> Result<(), Error> {
         let data = &self.data;
-        data.tally.flushes.add(data.remotes.len() as u64);
+        data.counters.flushes.add(data.remotes.len() as u64);
         let flushed = data.fabric.flush_all(&data.remotes);
         flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
     }

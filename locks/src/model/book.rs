@@ -1,7 +1,7 @@
 //! The order book: what every request on a lock is owed, written down as the verbs go by, and checked.
 
-use crate::seat::Field;
-use crate::{At, Mode, Places, Rank};
+use crate::target_lock::Field;
+use crate::{At, LockLayout, Mode, Rank};
 
 /// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
 ///
@@ -34,7 +34,7 @@ impl Call {
 /// # Examples
 /// ```
 /// use transom_locks::{model::Verb, At};
-/// assert_eq!(Verb::Post { at: At { rank: 1, word: 4 }, value: 7 }.at().rank, 1);
+/// assert_eq!(Verb::Notify { at: At { rank: 1, word: 4 }, value: 7 }.at().rank, 1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
@@ -55,7 +55,7 @@ pub enum Verb {
         delta: u64,
     },
     /// A put of 8 bytes.
-    Post {
+    Notify {
         /// To which word.
         at: At,
         /// What was put.
@@ -67,7 +67,7 @@ impl Verb {
     /// The word it acts on.
     pub fn at(self) -> At {
         match self {
-            Verb::Cas { at, .. } | Verb::Add { at, .. } | Verb::Post { at, .. } => at,
+            Verb::Cas { at, .. } | Verb::Add { at, .. } | Verb::Notify { at, .. } => at,
         }
     }
 }
@@ -83,9 +83,9 @@ impl Verb {
 /// # Examples
 /// ```
 /// use transom_locks::model::{Book, Call, Verb};
-/// use transom_locks::{At, Mode, Places};
+/// use transom_locks::{At, Mode, LockLayout};
 ///
-/// let mut book = Book::new(Places::new(0, 2), 2);
+/// let mut book = Book::new(LockLayout::new(0, 2), 2);
 /// let home = At { rank: 0, word: 0 };
 /// for rank in 0..2 {
 ///     book.begins(rank, Call::Acquire(0, Mode::Exclusive)).unwrap();
@@ -96,7 +96,7 @@ impl Verb {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Book {
-    places: Places,
+    places: LockLayout,
     /// For each target the requests that have a place and have not been released, in order.
     queues: Vec<Vec<Entry>>,
     /// For each rank the call it is in.
@@ -119,7 +119,7 @@ struct Tally {
     cas: u32,
     add: u32,
     /// Posts to other ranks, but for grants.
-    post: u32,
+    notify: u32,
     grants: u32,
     /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
     failed: Option<(At, bool)>,
@@ -127,7 +127,7 @@ struct Tally {
 
 impl Book {
     /// A book on the locks of `ranks` ranks at `places`.
-    pub fn new(places: Places, ranks: usize) -> Self {
+    pub fn new(places: LockLayout, ranks: usize) -> Self {
         Book { places, queues: vec![Vec::new(); ranks], calls: vec![None; ranks] }
     }
 
@@ -139,7 +139,7 @@ impl Book {
         match &mut self.calls[rank] {
             Some(tally) => Err(format!("rank {rank} begins {call:?} within {:?}", tally.call)),
             none => {
-                *none = Some(Tally { call, begun: false, cas: 0, add: 0, post: 0, grants: 0, failed: None });
+                *none = Some(Tally { call, begun: false, cas: 0, add: 0, notify: 0, grants: 0, failed: None });
                 Ok(())
             }
         }
@@ -174,9 +174,9 @@ impl Book {
                 tally.failed = Some((at, false));
             }
             Verb::Add { .. } => tally.add += 1,
-            Verb::Post { .. } if at.rank == rank => {}
-            Verb::Post { .. } if matches!(place, Some((_, Field::Grant))) => tally.grants += 1,
-            Verb::Post { .. } => tally.post += 1,
+            Verb::Notify { .. } if at.rank == rank => {}
+            Verb::Notify { .. } if matches!(place, Some((_, Field::Grant))) => tally.grants += 1,
+            Verb::Notify { .. } => tally.notify += 1,
         }
         let mode = match (tally.call, verb) {
             (Call::Acquire(_, Mode::Exclusive), Verb::Cas { expected, .. }) if expected == found => Mode::Exclusive,
@@ -268,14 +268,14 @@ impl Tally {
             // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.
             Call::AcquireAll => [ranks as u32 * ranks as u32, 3 * ranks as u32 * ranks as u32, 0, 0],
             // Which kind of release it is, the verbs show.
-            Call::Release(_) if self.grants + self.post + self.cas == 0 => [0, 2, 0, 0],
+            Call::Release(_) if self.grants + self.notify + self.cas == 0 => [0, 2, 0, 0],
             Call::Release(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
             Call::ReleaseAll => [0, 2 * ranks as u32, 0, 0],
         };
-        let spent = [self.cas, self.add, self.post, self.grants];
+        let spent = [self.cas, self.add, self.notify, self.grants];
         if spent.iter().zip(&most).any(|(spent, most)| spent > most) {
             return Err(format!(
-                "{:?} of rank {rank} took {spent:?} compare-and-swaps, additions, posts and grants; at most {most:?}",
+                "{:?} of rank {rank} took {spent:?} compare-and-swaps, additions, notifications and grants; at most {most:?}",
                 self.call
             ));
         }

@@ -5,20 +5,20 @@
 //! feature is for such checks alone.
 
 use super::book::{Book, Call, Verb};
-use crate::{At, Awaited, Places, Rank, Words};
+use crate::{At, Awaited, LockLayout, Network, Rank};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How the verbs order memory. A network that keeps what [`Words`] asks for has the [`Default`]; anything weaker is a
+/// How the verbs order memory. A network that keeps what [`Network`] asks for has the [`Default`]; anything weaker is a
 /// mutant that a check should catch.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::model::loom::Orderings;
 /// use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-/// let mutant = Orderings { post: Relaxed, ..Orderings::default() };
+/// let mutant = Orderings { notify: Relaxed, ..Orderings::default() };
 /// assert_eq!(mutant.cas, AcqRel);
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +27,8 @@ pub struct Orderings {
     pub cas: Ordering,
     /// Of an addition.
     pub add: Ordering,
-    /// Of a post.
-    pub post: Ordering,
+    /// Of a notify.
+    pub notify: Ordering,
     /// Of the look at a word that is waited on.
     pub wait: Ordering,
 }
@@ -36,7 +36,7 @@ pub struct Orderings {
 impl Default for Orderings {
     fn default() -> Self {
         use Ordering::{AcqRel, Acquire, Release};
-        Orderings { cas: AcqRel, add: AcqRel, post: Release, wait: Acquire }
+        Orderings { cas: AcqRel, add: AcqRel, notify: Release, wait: Acquire }
     }
 }
 
@@ -60,13 +60,13 @@ pub enum Waiting {
 /// # Examples
 /// ```
 /// use transom_locks::model::loom::{Net, Orderings, Waiting};
-/// use transom_locks::{At, Awaited, Words};
+/// use transom_locks::{At, Awaited, Network};
 ///
 /// loom::model(|| {
 ///     let net = Net::new(2, &[0], Waiting::Parks, Orderings::default());
 ///     let zero = net.rank(0);
 ///     let other = loom::thread::spawn(move || zero.wait(0, Awaited::Rank(1), |word| word == 7).unwrap());
-///     net.rank(1).post(At { rank: 0, word: 0 }, 7).unwrap();
+///     net.rank(1).notify(At { rank: 0, word: 0 }, 7).unwrap();
 ///     other.join().unwrap();
 /// });
 /// ```
@@ -88,14 +88,14 @@ pub struct Net {
 /// # Examples
 /// ```
 /// # use transom_locks::model::loom::{Net, Orderings, Waiting};
-/// use transom_locks::Words;
+/// use transom_locks::Network;
 /// loom::model(|| {
 ///     let net = Net::new(2, &[0], Waiting::Parks, Orderings::default());
 ///     assert_eq!(net.rank(1).rank(), 1);
 /// });
 /// ```
 #[derive(Clone, Debug)]
-pub struct RankWords {
+pub struct RankNetwork {
     net: Arc<Net>,
     rank: Rank,
 }
@@ -105,10 +105,10 @@ pub struct RankWords {
 /// # Examples
 /// ```
 /// # use transom_locks::model::loom::{Net, Orderings, Waiting};
-/// use transom_locks::{At, Words};
+/// use transom_locks::{At, Network};
 /// loom::model(|| {
 ///     let net = Net::new(1, &[0], Waiting::Parks, Orderings::default());
-///     let error = net.rank(0).post(At { rank: 3, word: 0 }, 1).unwrap_err();
+///     let error = net.rank(0).notify(At { rank: 3, word: 0 }, 1).unwrap_err();
 ///     assert_eq!(error.to_string(), "rank 3 has no word 0");
 /// });
 /// ```
@@ -139,8 +139,8 @@ impl Net {
 
     /// A network for the locks of `targets` among `ranks` ranks, whose words begin at 0, with an order [`Book`].
     pub fn for_locks(ranks: usize, targets: &[Rank], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
-        let places = Places::new(0, ranks);
-        let used: Vec<usize> = (0..Places::words(ranks))
+        let places = LockLayout::new(0, ranks);
+        let used: Vec<usize> = (0..LockLayout::words(ranks))
             .filter(|&word| {
                 // The lock word's target is the rank it lies at: for this it lies at one of the targets.
                 word == 0 || places.field(At { rank: 0, word }).is_some_and(|(target, _)| targets.contains(&target))
@@ -152,8 +152,8 @@ impl Net {
     }
 
     /// The network as `rank` sees it.
-    pub fn rank(self: &Arc<Self>, rank: Rank) -> RankWords {
-        RankWords { net: Arc::clone(self), rank }
+    pub fn rank(self: &Arc<Self>, rank: Rank) -> RankNetwork {
+        RankNetwork { net: Arc::clone(self), rank }
     }
 
     /// What a word holds, once all threads have been joined; 0 if it is not in use.
@@ -173,7 +173,7 @@ impl Net {
     }
 }
 
-impl RankWords {
+impl RankNetwork {
     /// Tells the order book that this rank begins a call; to be followed by the call and [`returned`](Self::returned).
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl RankWords {
     }
 }
 
-impl Words for RankWords {
+impl Network for RankNetwork {
     type Error = Wrong;
     type Pending = u64;
 
@@ -236,14 +236,14 @@ impl Words for RankWords {
         Ok(found)
     }
 
-    fn post(&self, at: At, value: u64) -> Result<(), Wrong> {
-        let (word, order) = (self.net.at(at)?, self.net.orderings.post);
+    fn notify(&self, at: At, value: u64) -> Result<(), Wrong> {
+        let (word, order) = (self.net.at(at)?, self.net.orderings.notify);
         match self.net.waiting {
             // Loom gives a plain store and a read-modify-write of two threads no order; a rank that parks needs one.
             Waiting::Parks => drop(word.swap(value, order)),
             Waiting::Spins => word.store(value, order),
         }
-        self.done(Verb::Post { at, value }, 0).map(drop)
+        self.done(Verb::Notify { at, value }, 0).map(drop)
     }
 
     fn wait(&self, word: usize, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Wrong> {

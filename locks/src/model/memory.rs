@@ -1,4 +1,4 @@
-//! The words of a simulated network, and the posts and additions under way to them.
+//! The words of a simulated network, and the notifications and additions under way to them.
 
 use crate::{At, Rank};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,7 +41,7 @@ fn key(at: At) -> u64 {
 /// A message under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Message {
-    Post {
+    Notify {
         at: At,
         value: u64,
     },

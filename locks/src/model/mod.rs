@@ -1,8 +1,8 @@
-//! Model networks, on which protocols made of [`Words`](crate::Words) are checked as they ship: the code under check
+//! Model networks, on which protocols made of [`Network`](crate::Network) are checked as they ship: the code under check
 //! is the code that runs on a real network, and only the verbs under it are the model's.
 //!
 //! * [`Sim`], where a whole network is plain data: every schedule of the verbs ([`Sim::explore`]), or random ones with
-//!   many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`] posts are under
+//!   many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`] notifications are under
 //!   way for a while, as on a network adapter.
 //! * `loom` (feature `loom`), where ranks are threads under the C11 memory model: it finds orderings that are too weak.
 //!
@@ -10,29 +10,29 @@
 //! Ranks take numbers. The first attempt reads and then swaps, and does not look whether the swap succeeded:
 //! ```
 //! use transom_locks::model::{sim, Sim};
-//! use transom_locks::{At, Error, Words};
+//! use transom_locks::{At, Error, Network};
 //!
 //! fn word(word: usize) -> At { At { rank: 0, word } }
-//! fn mark<W: Words>(words: &W, number: u64) -> Result<(), Error<W::Error>> {
-//!     match words.add(word(1 + number as usize), 1)? {
+//! fn mark<N: Network>(network: &N, number: u64) -> Result<(), Error<N::Error>> {
+//!     match network.add(word(1 + number as usize), 1)? {
 //!         0 => Ok(()),
 //!         _ => Err(Error::Epoch("two ranks have one number")),
 //!     }
 //! }
 //!
-//! let wrong = Sim::new(3, 4, sim::once(|_, words| {
-//!     let number = words.add(word(0), 0)?;
-//!     words.cas(word(0), number, number + 1)?;
-//!     mark(words, number)
+//! let wrong = Sim::new(3, 4, sim::once(|_, network| {
+//!     let number = network.add(word(0), 0)?;
+//!     network.cas(word(0), number, number + 1)?;
+//!     mark(network, number)
 //! }));
 //! let failure = wrong.explore(10_000).unwrap_err();
 //! assert!(failure.what.contains("two ranks have one number"), "{failure}");
 //!
-//! let right = Sim::new(3, 4, sim::once(|_, words| mark(words, words.add(word(0), 1)?)));
+//! let right = Sim::new(3, 4, sim::once(|_, network| mark(network, network.add(word(0), 1)?)));
 //! right.explore(10_000).unwrap(); // every schedule of three ranks
 //!
 //! // Many ranks, some schedules. A failure names its seed, and run_random of that seed shows it again.
-//! let many = Sim::new(40, 41, sim::once(|_, words| mark(words, words.add(word(0), 1)?)));
+//! let many = Sim::new(40, 41, sim::once(|_, network| mark(network, network.add(word(0), 1)?)));
 //! for seed in 0..20 {
 //!     many.run_random(seed).unwrap();
 //! }

@@ -3,8 +3,8 @@
 use super::book::Call;
 use super::replay::{Replay, Suspended};
 use super::sim::{Sim, State};
-use crate::seat::Field;
-use crate::{At, Error, Mode, PassiveLock, Places, Rank, Seat, Word, Words};
+use crate::target_lock::Field;
+use crate::{At, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Rank, TargetLock};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -18,17 +18,17 @@ use std::marker::PhantomData;
 /// Taking turns, checked for every schedule: at most one rank is in its second phase.
 /// ```
 /// use transom_locks::model::{sim, Program, Replay, Sim, State, Suspended};
-/// use transom_locks::{At, Awaited, Error, Rank, Words};
+/// use transom_locks::{At, Awaited, Error, Rank, Network};
 ///
 /// struct Turns;
 /// impl Program for Turns {
 ///     type Local = ();
 ///     fn start(&self, _: Rank) {}
 ///     fn phases(&self, _: Rank) -> usize { 2 }
-///     fn phase(&self, rank: Rank, phase: usize, _: &mut (), words: &Replay) -> Result<(), Error<Suspended>> {
+///     fn phase(&self, rank: Rank, phase: usize, _: &mut (), network: &Replay) -> Result<(), Error<Suspended>> {
 ///         match phase {
-///             0 if rank > 0 => words.wait(0, Awaited::Rank(rank - 1), |turn| turn == 1).map(drop)?,
-///             1 if rank + 1 < words.ranks() => words.post(At { rank: rank + 1, word: 0 }, 1)?,
+///             0 if rank > 0 => network.wait(0, Awaited::Rank(rank - 1), |turn| turn == 1).map(drop)?,
+///             1 if rank + 1 < network.ranks() => network.notify(At { rank: rank + 1, word: 0 }, 1)?,
 ///             _ => {}
 ///         }
 ///         Ok(())
@@ -41,7 +41,7 @@ use std::marker::PhantomData;
 /// assert_eq!(Sim::new(3, 1, Turns).explore(100).unwrap(), 5);
 /// ```
 pub trait Program {
-    /// What a rank keeps between phases; the seats of its locks, for example.
+    /// What a rank keeps between phases; the locks of its locks, for example.
     type Local: Clone + Debug + Eq + Hash;
 
     /// What `rank` begins with.
@@ -54,10 +54,16 @@ pub trait Program {
     ///
     /// # Errors
     /// Whatever the words return, which the network expects; any other error is a failure of the check.
-    fn phase(&self, rank: Rank, phase: usize, local: &mut Self::Local, words: &Replay) -> Result<(), Error<Suspended>>;
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        local: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>>;
 
     /// Where the locks are that an order [`Book`](super::Book) is to be kept of.
-    fn locks(&self) -> Option<Places> {
+    fn locks(&self) -> Option<LockLayout> {
         None
     }
 
@@ -98,7 +104,7 @@ pub struct Once<F, E> {
 /// ```
 /// use transom_locks::model::{sim, Sim};
 /// use transom_locks::Barrier;
-/// let net = Sim::new(4, Barrier::words(4), sim::once(|_, words| Barrier::new(4, 0).wait(words)));
+/// let net = Sim::new(4, Barrier::words(4), sim::once(|_, network| Barrier::new(4, 0).wait(network)));
 /// net.run_random(1).unwrap();
 /// ```
 pub fn once<F, E>(phase: F) -> Once<F, E>
@@ -122,8 +128,8 @@ where
         1
     }
 
-    fn phase(&self, rank: Rank, _: usize, _: &mut (), words: &Replay) -> Result<(), Error<Suspended>> {
-        (self.phase)(rank, words).map_err(Into::into)
+    fn phase(&self, rank: Rank, _: usize, _: &mut (), network: &Replay) -> Result<(), Error<Suspended>> {
+        (self.phase)(rank, network).map_err(Into::into)
     }
 }
 
@@ -154,27 +160,33 @@ impl<const C: u32> Mix<C> {
     /// A network that runs it.
     pub fn sim(self) -> Sim<Self> {
         let ranks = self.rows.len();
-        Sim::new(ranks, Places::words(ranks), self)
+        Sim::new(ranks, LockLayout::words(ranks), self)
     }
 }
 
 impl<const C: u32> Program for Mix<C> {
-    type Local = Vec<Seat<C>>;
+    type Local = Vec<TargetLock<C>>;
 
     fn start(&self, _: Rank) -> Self::Local {
-        vec![Seat::new(); self.rows.len()]
+        vec![TargetLock::new(); self.rows.len()]
     }
 
     fn phases(&self, rank: Rank) -> usize {
         self.rows[rank].len()
     }
 
-    fn phase(&self, rank: Rank, phase: usize, seats: &mut Self::Local, words: &Replay) -> Result<(), Error<Suspended>> {
-        self.rows[rank][phase].run(seats, words, 0)
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        locks: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
+        self.rows[rank][phase].run(locks, network, 0)
     }
 
-    fn locks(&self) -> Option<Places> {
-        Some(Places::new(0, self.rows.len()))
+    fn locks(&self) -> Option<LockLayout> {
+        Some(LockLayout::new(0, self.rows.len()))
     }
 
     fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
@@ -185,10 +197,10 @@ impl<const C: u32> Program for Mix<C> {
         if !state.is_done() {
             return Ok(());
         }
-        let places = Places::new(0, self.rows.len());
+        let layout = LockLayout::new(0, self.rows.len());
         for (at, value) in state.nonzero() {
-            match places.field(at) {
-                Some((_, Field::Word)) if Word::<C>(value).is_idle() => {}
+            match layout.field(at) {
+                Some((_, Field::Word)) if LockWord::<C>(value).is_idle() => {}
                 Some((_, Field::Link)) => {}
                 Some((target, field)) => {
                     return Err(format!("at the end {field:?} at rank {}, lock of rank {target}: {value:#x}", at.rank));
@@ -201,39 +213,38 @@ impl<const C: u32> Program for Mix<C> {
 }
 
 impl Call {
-    /// Makes the call by the seats of one rank, on locks whose words begin at `base`.
+    /// Makes the call by the locks of one rank, on locks whose words begin at `base`.
     ///
     /// # Errors
     /// As the calls of [`PassiveLock`] that it stands for.
-    pub fn run<W: Words, const C: u32>(
+    pub fn run<N: Network, const C: u32>(
         self,
-        seats: &mut [Seat<C>],
-        words: &W,
+        locks: &mut [TargetLock<C>],
+        network: &N,
         base: usize,
-    ) -> Result<(), Error<W::Error>> {
-        let places = Places::new(base, words.ranks());
-        let ranks = seats.len();
+    ) -> Result<(), Error<N::Error>> {
+        let layout = LockLayout::new(base, network.ranks());
+        let ranks = locks.len();
         let no_such = |rank| Error::NoSuchRank { rank, ranks };
         match self {
             Call::Acquire(target, mode) => {
-                let seat = seats.get_mut(target).ok_or(no_such(target))?;
+                let lock = locks.get_mut(target).ok_or(no_such(target))?;
                 match mode {
-                    Mode::Exclusive => seat.exclusive(words, places, target)?,
-                    Mode::Shared => seat.shared(words, places, target)?,
+                    Mode::Exclusive => lock.exclusive(network, layout, target)?,
+                    Mode::Shared => lock.shared(network, layout, target)?,
                 };
             }
             Call::Release(target) => {
-                seats.get_mut(target).ok_or(no_such(target))?.release(words, places, target)?;
+                locks.get_mut(target).ok_or(no_such(target))?.release(network, layout, target)?;
             }
             Call::AcquireAll | Call::ReleaseAll => {
-                let mut lock = PassiveLock::with_seats(words, base, seats.iter().copied());
-                match self {
-                    Call::AcquireAll => drop(lock.acquire_all_mut()?),
-                    _ => lock.release_all_mut()?,
-                }
-                for (target, seat) in seats.iter_mut().enumerate() {
-                    *seat = *lock.seat(target);
-                }
+                let mut lock = PassiveLock::with_locks(network, base, locks.iter().copied());
+                let outcome = match self {
+                    Call::AcquireAll => lock.acquire_all_mut().map(drop),
+                    _ => lock.release_all_mut(),
+                };
+                locks.iter_mut().zip(lock.take_locks()).for_each(|(kept, lock)| *kept = lock);
+                outcome?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Call, Verb};
 use super::memory::{Channels, Memory, Message};
-use crate::{At, Awaited, Rank, Words};
+use crate::{At, Awaited, Network, Rank};
 use std::cell::RefCell;
 use std::fmt;
 
@@ -11,9 +11,9 @@ use std::fmt;
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Words};
+/// use transom_locks::{At, Network};
 /// // This phase never sees the error: it is run once more for each verb, from the beginning.
-/// let net = Sim::new(1, 1, sim::once(|_, words| words.add(At { rank: 0, word: 0 }, 1).map(|found| assert_eq!(found, 0))));
+/// let net = Sim::new(1, 1, sim::once(|_, network| network.add(At { rank: 0, word: 0 }, 1).map(|found| assert_eq!(found, 0))));
 /// net.run_random(1).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +27,15 @@ impl fmt::Display for Suspended {
 
 impl std::error::Error for Suspended {}
 
-/// Whether a post, or an addition that is not waited for, takes effect at once.
+/// Whether a notify, or an addition that is not waited for, takes effect at once.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Delivery, Sim};
-/// use transom_locks::{At, Words};
-/// // Two ranks post to a third; by whichever order they are delivered, it ends.
-/// let post = sim::once(|rank, words| words.post(At { rank: 2, word: 0 }, rank as u64));
-/// let net = Sim::new(3, 1, post).with_delivery(Delivery::Deferred);
+/// use transom_locks::{At, Network};
+/// // Two ranks notify to a third; by whichever order they are delivered, it ends.
+/// let notify = sim::once(|rank, network| network.notify(At { rank: 2, word: 0 }, rank as u64));
+/// let net = Sim::new(3, 1, notify).with_delivery(Delivery::Deferred);
 /// assert!(net.explore(1000).unwrap() > 8);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,16 +58,16 @@ pub(super) enum Blocked {
     Entry(usize),
 }
 
-/// The network as one rank sees it in one run of a phase; [`Words`] is all a program uses of it.
+/// The network as one rank sees it in one run of a phase; [`Network`] is all a program uses of it.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Replay, Sim, Suspended};
-/// use transom_locks::{At, Words};
-/// fn phase(words: &Replay) -> Result<(), Suspended> {
-///     words.post(At { rank: words.rank(), word: 0 }, 1)
+/// use transom_locks::{At, Network};
+/// fn phase(network: &Replay) -> Result<(), Suspended> {
+///     network.notify(At { rank: network.rank(), word: 0 }, 1)
 /// }
-/// Sim::new(2, 1, sim::once(|_, words| phase(words))).run_random(1).unwrap();
+/// Sim::new(2, 1, sim::once(|_, network| phase(network))).run_random(1).unwrap();
 /// ```
 #[derive(Debug)]
 pub struct Replay {
@@ -170,7 +170,7 @@ impl Run {
         let new = match verb {
             Verb::Cas { expected, new, .. } => (held == expected).then_some(new),
             Verb::Add { delta, .. } => Some(held.wrapping_add(delta)),
-            Verb::Post { value, .. } => Some(value),
+            Verb::Notify { value, .. } => Some(value),
         };
         if let Some(new) = new {
             self.memory.set(at, new);
@@ -185,7 +185,7 @@ impl Run {
     }
 }
 
-impl Words for Replay {
+impl Network for Replay {
     type Error = Suspended;
     type Pending = usize;
 
@@ -238,19 +238,19 @@ impl Words for Replay {
         self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb))).map(Option::unwrap_or_default)
     }
 
-    fn post(&self, at: At, value: u64) -> Result<(), Suspended> {
+    fn notify(&self, at: At, value: u64) -> Result<(), Suspended> {
         self.check(at)?;
         self.verb(
             |_| None,
             |run| {
                 if self.deferred(at) {
                     // The book counts what is asked for; what it does to the word, the delivery shows.
-                    run.channels.send(self.rank, at.rank, Message::Post { at, value });
+                    run.channels.send(self.rank, at.rank, Message::Notify { at, value });
                     if let Some(book) = &mut run.book {
-                        run.fault = book.saw(self.rank, Verb::Post { at, value }, 0).err();
+                        run.fault = book.saw(self.rank, Verb::Notify { at, value }, 0).err();
                     }
                 } else {
-                    run.execute(self.rank, Verb::Post { at, value });
+                    run.execute(self.rank, Verb::Notify { at, value });
                 }
                 Some(0)
             },

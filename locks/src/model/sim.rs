@@ -25,10 +25,10 @@ pub use super::replay::{Delivery, Replay, Suspended};
 /// Three ranks add to a word; whatever the schedule, it ends at 3.
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Words};
+/// use transom_locks::{At, Network};
 ///
 /// let word = At { rank: 0, word: 0 };
-/// let net = Sim::new(3, 1, sim::once(move |_, words| words.add(word, 1).map(drop)));
+/// let net = Sim::new(3, 1, sim::once(move |_, network| network.add(word, 1).map(drop)));
 /// assert_eq!(net.run_random(42).unwrap().word(word), 3);
 /// assert_eq!(net.explore(100).unwrap(), 8); // states: who has added and who has not
 /// ```
@@ -43,8 +43,8 @@ pub struct Sim<P> {
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Words};
-/// let net = Sim::new(2, 1, sim::once(|rank, words| words.post(At { rank, word: 0 }, 5)));
+/// use transom_locks::{At, Network};
+/// let net = Sim::new(2, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5)));
 /// let state = net.start().unwrap();
 /// assert_eq!((state.phase(1), state.word(At { rank: 1, word: 0 })), (0, 0));
 /// ```
@@ -72,8 +72,8 @@ struct RankState<L> {
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim, Step};
-/// use transom_locks::{At, Words};
-/// let net = Sim::new(1, 1, sim::once(|rank, words| words.post(At { rank, word: 0 }, 5)));
+/// use transom_locks::{At, Network};
+/// let net = Sim::new(1, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5)));
 /// let state = net.start().unwrap();
 /// assert_eq!(net.steps(&state).collect::<Vec<_>>(), [Step::Rank(0)]);
 /// assert!(net.step(&state, Step::Rank(0)).unwrap().is_done());
@@ -96,8 +96,8 @@ pub enum Step {
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{Awaited, Words};
-/// let net = Sim::new(2, 1, sim::once(|_, words| words.wait(0, Awaited::Anyone, |word| word > 0).map(drop)));
+/// use transom_locks::{Awaited, Network};
+/// let net = Sim::new(2, 1, sim::once(|_, network| network.wait(0, Awaited::Anyone, |word| word > 0).map(drop)));
 /// let failure = net.run_random(9).unwrap_err();
 /// assert!(failure.to_string().starts_with("deadlock: rank 0 waits on its word 0, which holds 0x0;"), "{failure}");
 /// ```
@@ -258,7 +258,7 @@ impl<P: Program> Sim<P> {
             return Err(format!("nothing is under way from rank {from} to rank {to}"));
         };
         let touched = match message {
-            Message::Post { at, value } => {
+            Message::Notify { at, value } => {
                 state.memory.set(at, value);
                 at
             }
@@ -320,7 +320,7 @@ impl<P: Program> Sim<P> {
                     me.phase += 1;
                     me.local = local;
                 }
-                Err(Error::Words(Suspended { .. })) => {
+                Err(Error::Network(Suspended { .. })) => {
                     me.record = run.record;
                     return Ok(touched);
                 }

@@ -3,7 +3,7 @@
 
 #![allow(dead_code)] // Each test binary uses some.
 
-use transom_locks::{At, Awaited, Field, Places, Rank, Word, Words};
+use transom_locks::{At, Awaited, Field, LockLayout, LockWord, Network, Rank};
 
 /// What is wrong with the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,46 +49,46 @@ pub const WITH_THREE_RANKS: [Mutant; 17] = [
 ];
 
 /// The words of one rank, through which `mutant` shows.
-pub struct Mutated<'a, W, const C: u32> {
-    pub words: &'a W,
-    pub places: Places,
+pub struct Mutated<'a, N, const C: u32> {
+    pub network: &'a N,
+    pub places: LockLayout,
     pub mutant: Option<Mutant>,
 }
 
 /// An addition: under way or left out, and whether the head is to be hidden from its result.
 pub struct Pending<P>(Option<P>, bool);
 
-impl<W: Words, const C: u32> Mutated<'_, W, C> {
+impl<N: Network, const C: u32> Mutated<'_, N, C> {
     fn is(&self, at: At, mutant: impl Fn(Field) -> Mutant) -> bool {
         let Some((_, field)) = self.places.field(at) else { return false };
         self.mutant == Some(mutant(field))
     }
 }
 
-impl<W: Words, const C: u32> Words for Mutated<'_, W, C> {
-    type Error = W::Error;
-    type Pending = Pending<W::Pending>;
+impl<N: Network, const C: u32> Network for Mutated<'_, N, C> {
+    type Error = N::Error;
+    type Pending = Pending<N::Pending>;
 
     fn rank(&self) -> Rank {
-        self.words.rank()
+        self.network.rank()
     }
 
     fn ranks(&self) -> usize {
-        self.words.ranks()
+        self.network.ranks()
     }
 
-    fn cas(&self, at: At, expected: u64, mut new: u64) -> Result<u64, W::Error> {
+    fn cas(&self, at: At, expected: u64, mut new: u64) -> Result<u64, N::Error> {
         match self.places.field(at) {
             Some((_, Field::Waiters)) if self.mutant == Some(Mutant::NoRegistration) => return Ok(expected),
             Some((_, Field::Word)) => {
-                let (before, after) = (Word::<C>(expected), Word::<C>(new));
+                let (before, after) = (LockWord::<C>(expected), LockWord::<C>(new));
                 let me = Some(self.rank());
                 match self.mutant {
                     Some(Mutant::GroupNotClosed) if before.tail() != me && after.tail() == me => {
-                        new += before.arrived() * Word::<C>::ARRIVED;
+                        new += before.arrived() * LockWord::<C>::ARRIVED;
                     }
                     Some(Mutant::DeparturesNotCleared) if before.tail() == me && after.tail().is_none() => {
-                        new += before.departed() * Word::<C>::DEPARTED;
+                        new += before.departed() * LockWord::<C>::DEPARTED;
                     }
                     Some(Mutant::NotRenormalised) if before.tail() == after.tail() => return Ok(expected),
                     _ => {}
@@ -96,36 +96,36 @@ impl<W: Words, const C: u32> Words for Mutated<'_, W, C> {
             }
             _ => {}
         }
-        self.words.cas(at, expected, new)
+        self.network.cas(at, expected, new)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, W::Error> {
+    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, N::Error> {
         if delta > 0 && self.is(at, Mutant::Untold) {
             return Ok(Pending(None, false));
         }
-        let hide = self.mutant == Some(Mutant::NoSignalToHead) && delta == Word::<C>::DEPARTED;
-        Ok(Pending(Some(self.words.start_add(at, delta)?), hide))
+        let hide = self.mutant == Some(Mutant::NoSignalToHead) && delta == LockWord::<C>::DEPARTED;
+        Ok(Pending(Some(self.network.start_add(at, delta)?), hide))
     }
 
-    fn finish(&self, Pending(pending, hide): Self::Pending) -> Result<u64, W::Error> {
-        let found = pending.map_or(Ok(0), |pending| self.words.finish(pending))?;
+    fn finish(&self, Pending(pending, hide): Self::Pending) -> Result<u64, N::Error> {
+        let found = pending.map_or(Ok(0), |pending| self.network.finish(pending))?;
         Ok(if hide { found & !0xffff } else { found })
     }
 
-    fn post(&self, at: At, value: u64) -> Result<(), W::Error> {
+    fn notify(&self, at: At, value: u64) -> Result<(), N::Error> {
         let own = at.rank == self.rank();
         let left_out = if own && value == 0 { self.is(at, Mutant::Uncleared) } else { self.is(at, Mutant::Untold) };
-        if left_out { Ok(()) } else { self.words.post(at, value) }
+        if left_out { Ok(()) } else { self.network.notify(at, value) }
     }
 
-    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, W::Error> {
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, N::Error> {
         let at = At { rank: self.rank(), word };
         if !self.is(at, Mutant::Unawaited) {
-            return self.words.wait(word, on, until);
+            return self.network.wait(word, on, until);
         }
         match self.places.field(at) {
             // Goes on with what is there; elsewhere with what it was to wait for.
-            Some((_, Field::Waiters)) => self.words.wait(word, on, |_| true),
+            Some((_, Field::Waiters)) => self.network.wait(word, on, |_| true),
             _ => Ok((1..).find(|&value| until(value)).unwrap_or(1)),
         }
     }

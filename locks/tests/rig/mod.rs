@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Call;
-use transom_locks::model::loom::{Net, Orderings, RankWords, Waiting, Wrong};
-use transom_locks::{Error, Field, PassiveLock, Places, Rank, Word};
+use transom_locks::model::loom::{Net, Orderings, RankNetwork, Waiting, Wrong};
+use transom_locks::{Error, Field, LockLayout, LockWord, PassiveLock, Rank};
 
 /// How a mix of calls is run.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +66,8 @@ pub fn check(setup: Setup, rows: &[Vec<Call>]) -> usize {
         let net = Net::for_locks(rows.len(), &targets, setup.waiting, setup.orderings);
         let data: Rc<Vec<UnsafeCell<()>>> = Rc::new(rows.iter().map(|_| UnsafeCell::new(())).collect());
         let rank = |rank: Rank| {
-            let (words, data, calls) = (net.rank(rank), Rc::clone(&data), rows[rank].clone());
-            move || run(setup.mutant, &words, &data, &calls).unwrap()
+            let (network, data, calls) = (net.rank(rank), Rc::clone(&data), rows[rank].clone());
+            move || run(setup.mutant, &network, &data, &calls).unwrap()
         };
         let others: Vec<_> = (1..rows.len()).map(|other| loom::thread::spawn(rank(other))).collect();
         rank(0)();
@@ -88,9 +88,14 @@ fn concerns(call: Call, target: Rank) -> bool {
     }
 }
 
-fn run(mutant: Option<Mutant>, rank: &RankWords, data: &[UnsafeCell<()>], calls: &[Call]) -> Result<(), Error<Wrong>> {
-    let words = Mutated::<_, 16> { words: rank, places: Places::new(0, data.len()), mutant };
-    let mut lock = <PassiveLock<_>>::new(words, 0)?;
+fn run(
+    mutant: Option<Mutant>,
+    rank: &RankNetwork,
+    data: &[UnsafeCell<()>],
+    calls: &[Call],
+) -> Result<(), Error<Wrong>> {
+    let network = Mutated::<_, 16> { network: rank, places: LockLayout::new(0, data.len()), mutant };
+    let mut lock = <PassiveLock<_>>::new(network, 0)?;
     for &call in calls {
         rank.begins(call)?;
         match call {
@@ -112,10 +117,12 @@ fn run(mutant: Option<Mutant>, rank: &RankWords, data: &[UnsafeCell<()>], calls:
 
 /// The locks are idle and the nodes as the next request must find them.
 pub fn check_end(net: &Net, ranks: usize) {
-    let places = Places::new(0, ranks);
+    let places = LockLayout::new(0, ranks);
     for (at, value) in net.nonzero() {
         match places.field(at) {
-            Some((_, Field::Word)) => assert!(Word::<16>(value).is_idle(), "at the end {:?}", Word::<16>(value)),
+            Some((_, Field::Word)) => {
+                assert!(LockWord::<16>(value).is_idle(), "at the end {:?}", LockWord::<16>(value))
+            }
             field => assert!(matches!(field, Some((_, Field::Link))), "at the end {field:?} holds {value:#x}"),
         }
     }

@@ -98,7 +98,7 @@ fn shm_loopback() -> Result<(), String> {
 
 fn limits(text: &mut String) -> std::fmt::Result {
     writeln!(text, "\nlimits")?;
-    row(text, "ranks", format_args!("{} (what one lock can tell apart)", transom_locks::Word::<16>::MAX_RANKS))?;
+    row(text, "ranks", format_args!("{} (what one lock can tell apart)", transom_locks::LockWord::<16>::MAX_RANKS))?;
     let files = getrlimit(Resource::Nofile).current;
     let (shown, ranks) = match files {
         Some(files) => (files.to_string(), format!("enough for a launcher of {} ranks", files.saturating_sub(32) / 3)),

@@ -109,7 +109,7 @@ impl FromStr for Bootstrap {
 /// let error = transom::BootstrapError::Pmi { why: "PMI_RANK=4 is not below PMI_SIZE=4".into() };
 /// assert_eq!(error.to_string(), "the launcher cannot be followed by PMI: PMI_RANK=4 is not below PMI_SIZE=4");
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
     /// A variable with a value that cannot be.
@@ -240,24 +240,24 @@ fn meet(mut launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
     if hosts.names.len() == 1 {
         let job = (rank == 0).then(|| Job::found(size)).transpose();
         // Who could not make it says so by an empty door.
-        let door = job.as_ref().map_or(None, Option::as_ref).map(Job::door).unwrap_or_default();
-        let door = from_rank_0(launcher, "door", &door)?;
+        let key = job.as_ref().map_or(None, Option::as_ref).map(Job::key).unwrap_or_default();
+        let key = from_rank_0(launcher, "key", &key)?;
         let _open = job?; // until all have come through
-        let fabric = Loopback::through(&door, rank, &hosts.processes)?;
+        let fabric = Loopback::join(&key, rank, &hosts.processes)?;
         return Ok(Joined::Here(fabric));
     }
     let hub = (rank == 0).then(|| found_hub(size)).transpose();
-    let card = hub.as_ref().map_or(None, Option::as_ref).map(|(_, card)| card.clone()).unwrap_or_default();
-    let card = from_rank_0(launcher, "hub", &card)?;
+    let contact = hub.as_ref().map_or(None, Option::as_ref).map(|(_, contact)| contact.clone()).unwrap_or_default();
+    let contact = from_rank_0(launcher, "hub", &contact)?;
     let hub = hub?.map(|(hub, _)| hub);
-    let no_card = || BootstrapError::Record { why: "rank 0 tells no way to it; its own error says why".into() };
-    let (addresses, secret) = read_card(&card).ok_or_else(no_card)?;
+    let no_contact = || BootstrapError::Record { why: "rank 0 tells no way to it; its own error says why".into() };
+    let (addresses, secret) = read_contact(&contact).ok_or_else(no_contact)?;
     let tcp = Tcp::join(rank, size, &addresses, &secret, HubOf::Rank0(hub))?;
     on_hosts(tcp, hosts)
 }
 
 fn not_too_many(size: usize) -> Result<(), BootstrapError> {
-    let most = transom_locks::Word::<16>::MAX_RANKS;
+    let most = transom_locks::LockWord::<16>::MAX_RANKS;
     let why = || format!("a job has at most {most} ranks, and the launcher says {size}; start fewer");
     if size > most { Err(BootstrapError::Record { why: why() }) } else { Ok(()) }
 }
@@ -281,9 +281,9 @@ fn on_hosts(tcp: Tcp, hosts: Hosts) -> Result<Joined, BootstrapError> {
     let processes: Vec<u32> = neighbours.iter().map(|&rank| hosts.processes[rank]).collect();
     let me = neighbours.iter().position(|&rank| rank == tcp.rank()).expect("a rank is on its own host");
     let job = if me == 0 { Job::found(neighbours.len()).map(Some) } else { Ok(None) };
-    let doors = tcp.all_gather(&job.as_ref().map_or(None, Option::as_ref).map(Job::door).unwrap_or_default())?;
+    let keys = tcp.all_gather(&job.as_ref().map_or(None, Option::as_ref).map(Job::key).unwrap_or_default())?;
     let _open = job?;
-    let local = Loopback::through(&doors[neighbours[0]], me, &processes)?;
+    let local = Loopback::join(&keys[neighbours[0]], me, &processes)?;
     tracing::debug!(rank = tcp.rank(), hosts = hosts.names.len(), neighbours = neighbours.len(), "joined");
     // What ranks of one host tell each other needs no hub.
     Ok(if hosts.names.len() == 1 { Joined::Here(local) } else { Joined::Apart(Apart { tcp, local, hosts }) })
@@ -294,18 +294,18 @@ fn found_hub(size: usize) -> Result<(Hub, Vec<u8>), BootstrapError> {
     let failed = |source| BootstrapError::System { what: "making the middle of the job", source };
     let secret = Secret::fresh().map_err(failed)?;
     let hub = Hub::start(size, secret.clone()).map_err(failed)?;
-    let mut card = secret.as_bytes().to_vec();
+    let mut contact = secret.as_bytes().to_vec();
     // Values are short with some launchers.
     for address in addresses(hub.port()).iter().take(8) {
         let text = address.to_string();
-        card.push(text.len() as u8);
-        card.extend_from_slice(text.as_bytes());
+        contact.push(text.len() as u8);
+        contact.extend_from_slice(text.as_bytes());
     }
-    Ok((hub, card))
+    Ok((hub, contact))
 }
 
-fn read_card(card: &[u8]) -> Option<(Vec<SocketAddr>, Secret)> {
-    let (secret, mut rest) = card.split_at_checked(32)?;
+fn read_contact(contact: &[u8]) -> Option<(Vec<SocketAddr>, Secret)> {
+    let (secret, mut rest) = contact.split_at_checked(32)?;
     let mut addresses = Vec::new();
     while let Some((&len, more)) = rest.split_first() {
         let (text, more) = more.split_at_checked(len.into())?;
@@ -362,10 +362,10 @@ mod tests {
     fn what_ranks_tell_is_checked() {
         assert_eq!(from_hex(&to_hex(&[0, 1, 255])).unwrap(), [0, 1, 255]);
         assert!(from_hex("0").is_none() && from_hex("0g").is_none() && from_hex("+1").is_none());
-        assert!(read_card(&[]).is_none() && read_card(&[0; 31]).is_none());
-        assert!(read_card(&[[0; 32].as_slice(), &[200, 1]].concat()).is_none());
-        assert!(read_card(&[[0; 32].as_slice(), b"\x03abc"].concat()).is_none());
-        let (addresses, secret) = read_card(&[[7; 32].as_slice(), b"\x091.2.3.4:5"].concat()).unwrap();
+        assert!(read_contact(&[]).is_none() && read_contact(&[0; 31]).is_none());
+        assert!(read_contact(&[[0; 32].as_slice(), &[200, 1]].concat()).is_none());
+        assert!(read_contact(&[[0; 32].as_slice(), b"\x03abc"].concat()).is_none());
+        let (addresses, secret) = read_contact(&[[7; 32].as_slice(), b"\x091.2.3.4:5"].concat()).unwrap();
         assert_eq!((addresses, secret.as_bytes()), (vec!["1.2.3.4:5".parse().unwrap()], &[7; 32][..]));
     }
 }

@@ -172,11 +172,11 @@ mod tests {
         let rest = b"cmd=put_result rc=0 msg=success\ncmd=barrier_out\ncmd=get_result rc=0 msg=success value=00ff\n\
             cmd=get_result rc=0 value=xyz\ncmd=get_result rc=-1 msg=key_not_found\ncmd=finalize_ack\n";
         let mut pmi = Box::new(Pmi::begin(launcher([BEGIN, rest].concat().leak()), 1, 2).unwrap());
-        pmi.put("door", &[0, 255]).unwrap();
+        pmi.put("key", &[0, 255]).unwrap();
         pmi.fence().unwrap();
-        assert_eq!(pmi.get(1, "door").unwrap(), [0, 255]);
-        assert!(pmi.get(0, "door").unwrap_err().to_string().contains("xyz"));
-        assert!(pmi.get(0, "door").unwrap_err().to_string().contains("key_not_found"));
+        assert_eq!(pmi.get(1, "key").unwrap(), [0, 255]);
+        assert!(pmi.get(0, "key").unwrap_err().to_string().contains("xyz"));
+        assert!(pmi.get(0, "key").unwrap_err().to_string().contains("key_not_found"));
         pmi.finish().unwrap();
     }
 }

@@ -26,7 +26,7 @@ struct Host {
 }
 
 /// What is wrong with a list of hosts.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{entry:?}: {why}; expected e.g. `a,b` or `a:4,b:2`")]
 #[non_exhaustive]
 pub struct HostListError {
@@ -60,7 +60,7 @@ impl HostList {
             (0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host).min(ranks))).collect();
         match placed.get(..ranks) {
             Some(placed) => Ok(placed.to_vec()),
-            None => Err(LaunchError::Places { ranks, places: placed.len() as Rank }),
+            None => Err(LaunchError::LockLayout { ranks, places: placed.len() as Rank }),
         }
     }
 }

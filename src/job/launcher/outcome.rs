@@ -76,7 +76,7 @@ pub enum Failure {
 /// let said = "rank 0: cannot start `./no-such-program`: there is no such file; is it built, and is the path right?";
 /// assert_eq!(error.to_string(), said);
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// No ranks, or more than a lock can tell apart.
@@ -89,7 +89,7 @@ pub enum LaunchError {
     },
     /// More ranks than the hosts have places.
     #[error("{ranks} ranks on hosts with {places} places")]
-    Places {
+    LockLayout {
         /// The ranks asked for.
         ranks: usize,
         /// The places that there are.

@@ -44,7 +44,7 @@ struct Source {
 }
 
 enum Sink {
-    Kept(Vec<Vec<u8>>),
+    Deferred(Vec<Vec<u8>>),
     Forwarded(Queue),
 }
 
@@ -67,14 +67,14 @@ impl Output {
                 sources.push(Source { rank, stream, pipe: Some(pipe), line: Vec::new(), begun: false });
             }
         }
-        let sink = if keep { Sink::Kept(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
+        let sink = if keep { Sink::Deferred(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
         Ok(Output { sources, sink, tag, buffer: vec![0; READ] })
     }
 
     /// The pipes to be read now, by number.
     pub fn pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         let room = match &self.sink {
-            Sink::Kept(_) => true,
+            Sink::Deferred(_) => true,
             Sink::Forwarded(queue) => queue.bytes < ENOUGH,
         };
         let open = self.sources.iter().enumerate().filter(move |_| room);
@@ -139,7 +139,7 @@ impl Output {
     /// What must be ready before more can be written; none if all is.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         match &self.sink {
-            Sink::Kept(_) => None,
+            Sink::Deferred(_) => None,
             Sink::Forwarded(queue) => queue.lines.front().and_then(|(stream, _)| queue.outlet(*stream)),
         }
     }
@@ -147,7 +147,7 @@ impl Output {
     /// Writes what can be written now. An error is of stdout, which is then closed for good.
     pub fn write(&mut self) -> io::Result<()> {
         match &mut self.sink {
-            Sink::Kept(_) => Ok(()),
+            Sink::Deferred(_) => Ok(()),
             Sink::Forwarded(queue) => queue.write(),
         }
     }
@@ -155,7 +155,7 @@ impl Output {
     /// What was kept of each rank.
     pub fn kept(self) -> Vec<Vec<u8>> {
         match self.sink {
-            Sink::Kept(kept) => kept,
+            Sink::Deferred(kept) => kept,
             Sink::Forwarded(_) => Vec::new(),
         }
     }
@@ -192,7 +192,7 @@ impl Source {
             }
         };
         match sink {
-            Sink::Kept(kept) => kept[self.rank].extend(lines.into_iter().flatten()),
+            Sink::Deferred(kept) => kept[self.rank].extend(lines.into_iter().flatten()),
             Sink::Forwarded(queue) => queue.push(self.stream, &lines),
         }
         self.begun = self.line.last() != Some(&b'\n');

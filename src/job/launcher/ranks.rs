@@ -1,6 +1,6 @@
 //! The processes of the ranks: starting them, sending signals to them, and that none is left.
 
-use super::middle::{Middle, Star};
+use super::meeting::{HubOfHosts, Meeting};
 use super::signals::Signals;
 use super::{Launch, LaunchError, Status, remote};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -37,23 +37,23 @@ impl Ranks {
     /// Starts all of them. If one cannot be started, those before it are killed.
     pub fn start(
         launch: &Launch,
-        middle: &Middle,
+        meeting: &Meeting,
         signals: Option<&mut Signals>,
         deadline: Option<Instant>,
     ) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        match middle {
-            Middle::Memory(job) => Self::start_here(launch, job),
-            Middle::Hub(star) => Self::start_on_hosts(launch, star, signals, deadline),
+        match meeting {
+            Meeting::Memory(job) => Self::start_here(launch, job),
+            Meeting::Hub(hub) => Self::start_on_hosts(launch, hub, signals, deadline),
         }
     }
 
     fn start_on_hosts(
         launch: &Launch,
-        star: &Star,
+        hub: &HubOfHosts,
         signals: Option<&mut Signals>,
         deadline: Option<Instant>,
     ) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        let children = remote::start(launch, &star.hosts(), |rank| star.environment(rank), signals, deadline)?;
+        let children = remote::start(launch, &hub.hosts(), |rank| hub.environment(rank), signals, deadline)?;
         let (mut ranks, mut pipes) = (Ranks(Vec::with_capacity(launch.ranks)), Vec::with_capacity(launch.ranks));
         let failed = |source| LaunchError::System { what: "watching the connections to the hosts", source };
         // Should one fail, those after it end as the pipes of their connections are closed.
@@ -79,7 +79,7 @@ impl Ranks {
     fn start_one(&mut self, rank: Rank, launch: &Launch, job: &Job) -> io::Result<Pipes> {
         let mut command = Command::new(&launch.program);
         command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
-        for name in Middle::of_hosts() {
+        for name in Meeting::of_hosts() {
             command.env_remove(name);
         }
         command.envs(job.environment(rank));

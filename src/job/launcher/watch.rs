@@ -1,6 +1,6 @@
 //! The launcher's one loop: it sleeps until a rank ends or writes, a signal comes, or a time is up.
 
-use super::middle::Middle;
+use super::meeting::Meeting;
 use super::orphans::Orphans;
 use super::output::Output;
 use super::ranks::Ranks;
@@ -22,7 +22,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// A job that runs. When it is dropped, ranks go before orphans, which some of them may become.
 pub(super) struct Watch {
-    middle: Middle,
+    meeting: Meeting,
     ranks: Ranks,
     output: Output,
     signals: Option<Signals>,
@@ -60,7 +60,7 @@ enum Event {
 
 impl Watch {
     pub fn new(
-        middle: Middle,
+        meeting: Meeting,
         ranks: Ranks,
         output: Output,
         signals: Option<Signals>,
@@ -69,7 +69,7 @@ impl Watch {
         deadline: Option<Instant>,
     ) -> Self {
         Watch {
-            middle,
+            meeting,
             ranks,
             output,
             signals,
@@ -190,7 +190,7 @@ impl Watch {
             let status = self.ranks.reap(rank);
             let status = status.map_err(|source| LaunchError::System { what: "asking how a rank ended", source })?;
             let Some(status) = status else { continue };
-            self.middle.ended(rank, status.success());
+            self.meeting.ended(rank, status.success());
             tracing::debug!(rank, %status, "rank ended");
             self.output.finish(rank);
             // Of several that ended at once, one that was killed is rather the cause than one that saw it and gave up.

@@ -19,7 +19,7 @@ use transom_locks::Rank;
 /// How long a connection may take to prove itself.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
 /// How many may be about to; of more, the oldest goes.
-const MOST_STRANGERS: usize = 256;
+const MOST_UNPROVEN: usize = 256;
 /// How long no connection is accepted when the system has no descriptor for it.
 const REST: Duration = Duration::from_millis(100);
 
@@ -52,19 +52,19 @@ impl Hub {
         let (orders, received) = channel();
         let ranks = (0..size).map(|_| Place::default()).collect();
         let groups = HashMap::from([(ALL, Group::new((0..size).collect()))]);
-        let mut star = Star {
+        let mut server = Server {
             secret,
             listener,
             woken,
             orders: received,
-            strangers: Vec::new(),
+            unproven: Vec::new(),
             ranks,
             groups,
             rest: None,
             all_by: None,
         };
         let run = move || {
-            if let Err(error) = star.run() {
+            if let Err(error) = server.run() {
                 tracing::error!(%error, "the hub of the job cannot go on");
             }
         };
@@ -110,12 +110,12 @@ impl Drop for Hub {
     }
 }
 
-struct Star {
+struct Server {
     secret: Secret,
     listener: TcpListener,
     woken: UnixStream,
     orders: Receiver<Order>,
-    strangers: Vec<Stranger>,
+    unproven: Vec<Unproven>,
     ranks: Vec<Place>,
     /// The job and its teams, by number.
     groups: HashMap<u64, Group>,
@@ -126,7 +126,7 @@ struct Star {
 }
 
 /// A connection that has not proved itself.
-struct Stranger {
+struct Unproven {
     stream: TcpStream,
     until: Instant,
     received: Vec<u8>,
@@ -190,17 +190,17 @@ struct Member {
 enum Event {
     Woken,
     Caller,
-    Stranger(usize),
+    Unproven(usize),
     Rank(Rank),
 }
 
-impl Star {
+impl Server {
     fn run(&mut self) -> io::Result<()> {
         while self.ranks.iter().any(Place::is_awaited) {
             let events = self.sleep()?;
             // From the last, as some go; and before others come.
             let ready = events.iter().rev().filter_map(|event| match event {
-                Event::Stranger(number) => Some(*number),
+                Event::Unproven(number) => Some(*number),
                 _ => None,
             });
             ready.for_each(|number| self.hear(number));
@@ -208,7 +208,7 @@ impl Star {
                 match event {
                     Event::Woken => while let Ok(1..) = self.woken.read(&mut [0; 64]) {},
                     Event::Caller => self.accept(),
-                    Event::Stranger(_) => {}
+                    Event::Unproven(_) => {}
                     Event::Rank(rank) => self.serve(rank),
                 }
             }
@@ -224,7 +224,7 @@ impl Star {
                 self.all_by = None;
                 (0..self.ranks.len()).for_each(|rank| self.ended(rank, false));
             }
-            self.strangers.retain(|stranger| stranger.until > now);
+            self.unproven.retain(|connection| connection.until > now);
         }
         Ok(())
     }
@@ -236,8 +236,8 @@ impl Star {
         if self.rest.is_none() {
             watched.push((Event::Caller, PollFd::new(&self.listener, PollFlags::IN)));
         }
-        for (number, stranger) in self.strangers.iter().enumerate() {
-            watched.push((Event::Stranger(number), PollFd::new(&stranger.stream, PollFlags::IN)));
+        for (number, connection) in self.unproven.iter().enumerate() {
+            watched.push((Event::Unproven(number), PollFd::new(&connection.stream, PollFlags::IN)));
         }
         for (rank, place) in self.ranks.iter().enumerate() {
             if let Some(member) = &place.member {
@@ -245,7 +245,7 @@ impl Star {
                 watched.push((Event::Rank(rank), PollFd::new(&member.stream, PollFlags::IN | out)));
             }
         }
-        let next = self.strangers.iter().map(|stranger| stranger.until).chain(self.rest).chain(self.all_by).min();
+        let next = self.unproven.iter().map(|connection| connection.until).chain(self.rest).chain(self.all_by).min();
         let left = next.and_then(|next| Timespec::try_from(next.saturating_duration_since(now)).ok());
         let (events, mut fds): (Vec<_>, Vec<_>) = watched.into_iter().unzip();
         match poll(&mut fds, left.as_ref()) {
@@ -261,11 +261,11 @@ impl Star {
                 if wire::prepare(&stream).and_then(|()| stream.set_nonblocking(true)).is_err() {
                     return;
                 }
-                if self.strangers.len() >= MOST_STRANGERS {
-                    self.strangers.remove(0);
+                if self.unproven.len() >= MOST_UNPROVEN {
+                    self.unproven.remove(0);
                 }
                 let until = Instant::now() + PROVE_WITHIN;
-                self.strangers.push(Stranger { stream, until, received: Vec::new(), claim: None });
+                self.unproven.push(Unproven { stream, until, received: Vec::new(), claim: None });
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
@@ -275,25 +275,25 @@ impl Star {
         }
     }
 
-    /// Reads what a stranger says; it stays, becomes a rank, or goes.
+    /// Reads what a connection says; it stays, becomes a rank, or goes.
     fn hear(&mut self, number: usize) {
-        let stranger = &mut self.strangers[number];
-        match stranger.step(&self.secret, self.ranks.len()) {
+        let connection = &mut self.unproven[number];
+        match connection.step(&self.secret, self.ranks.len()) {
             Ok(None) => {}
             Ok(Some(rank)) => {
-                let stranger = self.strangers.swap_remove(number);
-                self.admit(rank, stranger);
+                let connection = self.unproven.swap_remove(number);
+                self.admit(rank, connection);
             }
             Err(why) => {
-                let from = stranger.stream.peer_addr().map_or("?".into(), |from| from.to_string());
-                tracing::warn!(from, why, "a stranger was sent away");
-                self.strangers.swap_remove(number);
+                let from = connection.stream.peer_addr().map_or("?".into(), |from| from.to_string());
+                tracing::warn!(from, why, "a connection was sent away");
+                self.unproven.swap_remove(number);
             }
         }
     }
 
-    fn admit(&mut self, rank: Rank, stranger: Stranger) {
-        let Stranger { stream, received, claim: Some((_, handshake)), .. } = stranger else { return };
+    fn admit(&mut self, rank: Rank, connection: Unproven) {
+        let Unproven { stream, received, claim: Some((_, handshake)), .. } = connection else { return };
         let [from, mut to] = handshake.seals();
         let place = &mut self.ranks[rank];
         if place.taken {
@@ -464,7 +464,7 @@ impl Star {
     }
 }
 
-impl Stranger {
+impl Unproven {
     /// Which rank it is, once it has proved it.
     fn step(&mut self, secret: &Secret, size: usize) -> Result<Option<Rank>, &'static str> {
         let wanted = if self.claim.is_none() { HELLO } else { PROOF };

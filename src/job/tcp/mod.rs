@@ -430,9 +430,9 @@ impl Exchange for Tcp {
         parts(&all, group.members.len())
     }
 
-    fn vain(&self, whom: Awaited) -> Result<(), FabricError> {
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
         let group = &self.0.group;
-        match (group.dead(), whom) {
+        match (group.dead(), awaited) {
             (Some(error), _) => Err(error),
             (None, Awaited::Rank(rank)) if group.left.get(rank).is_some_and(|left| left.load(SeqCst)) => {
                 Err(FabricError::PeerLeft { rank })

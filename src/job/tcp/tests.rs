@@ -1,4 +1,4 @@
-//! Ranks as threads around a hub of their own, and strangers who try to be some.
+//! Ranks as threads around a hub of their own, and unproven who try to be some.
 
 use super::wire::{CHALLENGE, Handshake, greet};
 use super::*;
@@ -31,10 +31,10 @@ impl Job {
         (0..self.size).map(|rank| self.join(rank)).collect()
     }
 
-    fn stranger(&self) -> TcpStream {
-        let stranger = TcpStream::connect(self.address()).unwrap();
-        stranger.set_read_timeout(Some(LIMIT)).unwrap();
-        stranger
+    fn connection(&self) -> TcpStream {
+        let connection = TcpStream::connect(self.address()).unwrap();
+        connection.set_read_timeout(Some(LIMIT)).unwrap();
+        connection
     }
 }
 
@@ -110,7 +110,7 @@ fn a_connection_that_ends_is_a_death_told_to_all() {
     }
     for rank in &ranks {
         assert!(matches!(rank.lost(), Some(FabricError::PeerDied { rank: 2 })));
-        assert!(matches!(rank.vain(Awaited::Rank(0)), Err(FabricError::PeerDied { rank: 2 })));
+        assert!(matches!(rank.check_peers(Awaited::Rank(0)), Err(FabricError::PeerDied { rank: 2 })));
         assert!(matches!(rank.all_gather(&[]), Err(FabricError::PeerDied { rank: 2 })));
         assert_eq!(rank.first_death(), Some(2));
     }
@@ -143,7 +143,7 @@ fn leaving_is_no_death() {
     let waiting = std::thread::spawn(move || {
         on_all(others, |rank| {
             let told = rank.barrier();
-            assert!(rank.vain(Awaited::Rank(3 - rank.rank())).is_ok());
+            assert!(rank.check_peers(Awaited::Rank(3 - rank.rank())).is_ok());
             (told, rank)
         })
     });
@@ -152,7 +152,9 @@ fn leaving_is_no_death() {
     for told in told {
         assert!(matches!(told, Err(FabricError::PeerLeft { rank: 0 })), "{told:?}");
     }
-    assert!(others.iter().all(|rank| matches!(rank.vain(Awaited::Rank(0)), Err(FabricError::PeerLeft { rank: 0 }))));
+    assert!(
+        others.iter().all(|rank| matches!(rank.check_peers(Awaited::Rank(0)), Err(FabricError::PeerLeft { rank: 0 })))
+    );
     assert!(others.iter().all(|rank| rank.first_death().is_none()));
     within(move || drop(others));
     within(|| job.hub.linger());
@@ -174,7 +176,7 @@ fn rank_0_with_the_hub_stays_until_all_have_left() {
     until(|| others.iter().all(|rank| matches!(rank.lost(), Some(FabricError::PeerLeft { rank: 0 }))));
     drop(others.pop());
     // The hub still tells, so rank 0 is still there.
-    until(|| matches!(others[0].vain(Awaited::Rank(2)), Err(FabricError::PeerLeft { rank: 2 })));
+    until(|| matches!(others[0].check_peers(Awaited::Rank(2)), Err(FabricError::PeerLeft { rank: 2 })));
     assert!(receive.try_recv().is_err());
     drop(others);
     within(|| leaving.join().unwrap());
@@ -243,40 +245,40 @@ fn strangers_learn_and_change_nothing() {
 
     // Garbage, of any length, is answered by nothing at all, or by an end.
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; HELLO_AND_MORE], &[255; 100_000]] {
-        let mut stranger = job.stranger();
-        let _ = stranger.write_all(garbage);
-        let _ = stranger.shutdown(Shutdown::Write);
+        let mut connection = job.connection();
+        let _ = connection.write_all(garbage);
+        let _ = connection.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
+        let _ = connection.read_to_end(&mut answer);
         assert_eq!(answer, b"", "{} bytes of garbage", garbage.len());
     }
     // A rank or a job that is not.
     for (rank, size) in [(2, 2), (u32::MAX, 2), (0, 3)] {
-        let mut stranger = job.stranger();
-        stranger.write_all(&wire::hello(rank, size, &[0; 32])).unwrap();
+        let mut connection = job.connection();
+        connection.write_all(&wire::hello(rank, size, &[0; 32])).unwrap();
         let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
+        let _ = connection.read_to_end(&mut answer);
         assert_eq!(answer, b"");
     }
     // The right words and the wrong secret.
     let wrong = Secret::fresh().unwrap();
     let refused = greet(&job.address(), 1, 2, &wrong).map(drop).unwrap_err();
     assert!(refused.to_string().contains("does not know the secret"), "{refused}");
-    let mut stranger = job.stranger();
+    let mut connection = job.connection();
     let hello = wire::hello(1, 2, &[3; 32]);
-    stranger.write_all(&hello).unwrap();
+    connection.write_all(&hello).unwrap();
     let mut challenge = [0; CHALLENGE];
-    stranger.read_exact(&mut challenge).unwrap();
-    stranger.write_all(&Handshake::new(&wrong, &hello, &challenge[..32]).rank_proof()).unwrap();
+    connection.read_exact(&mut challenge).unwrap();
+    connection.write_all(&Handshake::new(&wrong, &hello, &challenge[..32]).rank_proof()).unwrap();
     // And what the hub itself said, said back.
     let mut answer = Vec::new();
-    let _ = stranger.read_to_end(&mut answer);
+    let _ = connection.read_to_end(&mut answer);
     assert_eq!(answer, b"");
-    let mut stranger = job.stranger();
-    stranger.write_all(&hello).unwrap();
-    stranger.read_exact(&mut challenge).unwrap();
-    stranger.write_all(&challenge[32..]).unwrap();
-    let _ = stranger.read_to_end(&mut answer);
+    let mut connection = job.connection();
+    connection.write_all(&hello).unwrap();
+    connection.read_exact(&mut challenge).unwrap();
+    connection.write_all(&challenge[32..]).unwrap();
+    let _ = connection.read_to_end(&mut answer);
     assert_eq!(answer, b"");
 
     // The place of rank 1 is free as before, and taken once.
@@ -294,7 +296,7 @@ const HELLO_AND_MORE: usize = wire::HELLO + 100;
 fn what_was_said_once_is_of_no_use_again() {
     let job = Job::start(2);
     let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, to_hub) = (between.local_addr().unwrap(), job.stranger());
+    let (address, to_hub) = (between.local_addr().unwrap(), job.connection());
     let listening = std::thread::spawn(move || {
         let (from_rank, _) = between.accept().unwrap();
         let (mut answers, mut back) = (to_hub.try_clone().unwrap(), from_rank.try_clone().unwrap());
@@ -316,10 +318,10 @@ fn what_was_said_once_is_of_no_use_again() {
 
     let again = Job { hub: Hub::start(2, job.secret.clone()).unwrap(), secret: job.secret.clone(), size: 2 };
     let one = again.join(1);
-    let mut stranger = again.stranger();
-    let _ = stranger.write_all(&heard);
+    let mut connection = again.connection();
+    let _ = connection.write_all(&heard);
     let mut answer = Vec::new();
-    let _ = stranger.read_to_end(&mut answer);
+    let _ = connection.read_to_end(&mut answer);
     assert!(answer.len() <= CHALLENGE, "the hub said {} bytes to one who only repeats", answer.len());
     let zero = again.join(0); // its place is free
     on_all(vec![zero, one], |rank| rank.barrier().unwrap());
@@ -328,8 +330,8 @@ fn what_was_said_once_is_of_no_use_again() {
 #[test]
 fn silent_strangers_keep_nobody_out() {
     let job = Job::start(2);
-    let silent: Vec<_> = (0..400).map(|_| job.stranger()).collect();
-    let halves = silent.iter().take(100).map(|mut stranger| stranger.write_all(b"transom"));
+    let silent: Vec<_> = (0..400).map(|_| job.connection()).collect();
+    let halves = silent.iter().take(100).map(|mut connection| connection.write_all(b"transom"));
     halves.for_each(drop);
     let ranks = within(move || {
         let ranks = job.all();
@@ -337,8 +339,8 @@ fn silent_strangers_keep_nobody_out() {
     });
     // Each is sent away after a while.
     within(move || {
-        for mut stranger in silent {
-            assert!(matches!(stranger.read(&mut [0; 8]), Ok(0) | Err(_)));
+        for mut connection in silent {
+            assert!(matches!(connection.read(&mut [0; 8]), Ok(0) | Err(_)));
         }
     });
     drop(ranks);

@@ -7,15 +7,15 @@ use std::io;
 use transom_locks::Rank;
 use transom_shm_loopback::Job;
 
-pub(super) enum Middle {
+pub(super) enum Meeting {
     /// Of ranks on this machine.
     Memory(Job),
     /// Of ranks on hosts.
-    Hub(Star),
+    Hub(HubOfHosts),
 }
 
 /// A hub and who meets there.
-pub(super) struct Star {
+pub(super) struct HubOfHosts {
     hub: Hub,
     secret: Secret,
     hosts: HostList,
@@ -26,21 +26,21 @@ pub(super) struct Star {
 /// What tells a rank on a host of its job.
 const OF_HOSTS: [&str; 3] = ["TRANSOM_HUB", "TRANSOM_SECRET", "TRANSOM_HOST"];
 
-impl Middle {
+impl Meeting {
     pub fn of(launch: &Launch) -> Result<Self, LaunchError> {
-        let Some(hosts) = &launch.hosts else { return Ok(Middle::Memory(Job::create(launch.ranks)?)) };
+        let Some(hosts) = &launch.hosts else { return Ok(Meeting::Memory(Job::create(launch.ranks)?)) };
         let placed = hosts.place(launch.ranks)?;
-        let failed = |source: io::Error| LaunchError::System { what: "making the middle of the job", source };
+        let failed = |source: io::Error| LaunchError::System { what: "making the meeting of the job", source };
         let secret = Secret::fresh().map_err(failed)?;
         let hub = Hub::start(launch.ranks, secret.clone()).map_err(failed)?;
-        Ok(Middle::Hub(Star { hub, secret, hosts: hosts.clone(), placed }))
+        Ok(Meeting::Hub(HubOfHosts { hub, secret, hosts: hosts.clone(), placed }))
     }
 
     /// To be called when a rank's process has ended.
     pub fn ended(&self, rank: Rank, well: bool) {
         match self {
-            Middle::Memory(job) => job.ended(rank, well),
-            Middle::Hub(star) => star.hub.ended(rank, well),
+            Meeting::Memory(job) => job.ended(rank, well),
+            Meeting::Hub(hub) => hub.hub.ended(rank, well),
         }
     }
 
@@ -50,7 +50,7 @@ impl Middle {
     }
 }
 
-impl Star {
+impl HubOfHosts {
     /// The host of each rank.
     pub fn hosts(&self) -> Vec<&str> {
         let names: Vec<&str> = self.hosts.names().collect();

@@ -1,18 +1,17 @@
 //! What an epoch lets an array reach.
 
-use crate::provider::Provider;
-use crate::windows::{FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
-use crate::{Error, Rank};
+use crate::{Error, Fabric, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
 use bytemuck::Pod;
+use transom_locks::Rank;
 
 /// What an [`Access`](super::Access) goes through: an epoch of the array's window, or this rank's own part.
 ///
 /// # Examples
 /// ```
 /// use transom::Distribution;
-/// use transom::array::{Access, ArrayError, Reach};
+/// use transom::array::{Access, Reach};
 ///
-/// fn sum(array: &Access<'_, impl Reach<Element = u64>, 1>) -> Result<u64, ArrayError> {
+/// fn sum(array: &Access<'_, impl Reach<Element = u64>, 1>) -> Result<u64, transom::Error> {
 ///     let mut all = vec![0; array.layout().len()];
 ///     array.get(0..all.len(), &mut all)?;
 ///     Ok(all.iter().sum())
@@ -30,10 +29,10 @@ pub trait Reach: sealed::Reach {}
 ///
 /// # Examples
 /// ```
-/// use transom::array::{Access, ArrayError, Remote};
+/// use transom::array::{Access, Remote};
 /// use transom::{Distribution, Op};
 ///
-/// fn count(array: &Access<'_, impl Remote<Element = u64>, 1>, bin: usize) -> Result<u64, ArrayError> {
+/// fn count(array: &Access<'_, impl Remote<Element = u64>, 1>, bin: usize) -> Result<u64, transom::Error> {
 ///     array.fetch_and_op(bin, Op::Sum, 1)
 /// }
 ///
@@ -51,21 +50,24 @@ impl<E: sealed::Remote> Remote for E {}
 pub(super) mod sealed {
     use super::*;
 
+    // None of these is named as an operation of a target, or the compiler would suggest it to who forgot the target.
     pub trait Reach {
         type Element: Pod;
 
         /// The only rank that can be reached, if it is one.
         fn only(&self) -> Option<Rank>;
-        fn get(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
-        fn put(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
+        fn get_at(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
+        fn put_at(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
     }
 
     pub trait Remote: Reach {
+        type Fabric: Fabric;
+
         /// Lends a rank that can be reached.
-        fn at<R>(
+        fn with_target<R>(
             &self,
             owner: Rank,
-            call: impl FnOnce(&Target<'_, Self::Element, Provider>) -> Result<R, Error>,
+            call: impl FnOnce(&Target<'_, Self::Element, Self::Fabric>) -> Result<R, Error>,
         ) -> Result<R, Error>;
     }
 }
@@ -74,12 +76,12 @@ pub(super) mod sealed {
 ///
 /// # Examples
 /// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
-pub struct Part<'w, T: Pod> {
+pub struct Part<'w, T: Pod, F: Fabric> {
     pub(super) rank: Rank,
-    pub(super) local: Local<'w, T, Provider>,
+    pub(super) local: Local<'w, T, F>,
 }
 
-impl<T: Pod> sealed::Reach for Part<'_, T> {
+impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     type Element = T;
 
     #[inline]
@@ -88,19 +90,19 @@ impl<T: Pod> sealed::Reach for Part<'_, T> {
     }
 
     #[inline]
-    fn get(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+    fn get_at(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
         self.local.read_into(offset, into)
     }
 
     #[inline]
-    fn put(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+    fn put_at(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
         self.local.write(offset, source)
     }
 }
 
 macro_rules! epochs {
     ($($epoch:ident reaches only $only:expr;)*) => {$(
-        impl<T: Pod> sealed::Reach for $epoch<'_, T, Provider> {
+        impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
             type Element = T;
 
             #[inline]
@@ -110,13 +112,13 @@ macro_rules! epochs {
             }
 
             #[inline]
-            fn get(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
-                sealed::Remote::at(self, owner, |target| target.get(offset, into))
+            fn get_at(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+                sealed::Remote::with_target(self, owner, |target| target.get(offset, into))
             }
 
             #[inline]
-            fn put(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
-                sealed::Remote::at(self, owner, |target| target.put(offset, source))
+            fn put_at(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+                sealed::Remote::with_target(self, owner, |target| target.put(offset, source))
             }
         }
     )*};
@@ -128,23 +130,37 @@ epochs! {
     FenceEpoch reaches only |_| None;
 }
 
-impl<T: Pod> sealed::Remote for LockEpoch<'_, T, Provider> {
+impl<T: Pod, F: Fabric> sealed::Remote for LockEpoch<'_, T, F> {
+    type Fabric = F;
+
     #[inline]
-    fn at<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, Provider>) -> Result<R, Error>) -> Result<R, Error> {
+    fn with_target<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>) -> Result<R, Error> {
         call(self)
     }
 }
 
-impl<T: Pod> sealed::Remote for LockAllEpoch<'_, T, Provider> {
+impl<T: Pod, F: Fabric> sealed::Remote for LockAllEpoch<'_, T, F> {
+    type Fabric = F;
+
     #[inline]
-    fn at<R>(&self, owner: Rank, call: impl FnOnce(&Target<'_, T, Provider>) -> Result<R, Error>) -> Result<R, Error> {
+    fn with_target<R>(
+        &self,
+        owner: Rank,
+        call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         call(&self.target(owner)?)
     }
 }
 
-impl<T: Pod> sealed::Remote for FenceEpoch<'_, T, Provider> {
+impl<T: Pod, F: Fabric> sealed::Remote for FenceEpoch<'_, T, F> {
+    type Fabric = F;
+
     #[inline]
-    fn at<R>(&self, owner: Rank, call: impl FnOnce(&Target<'_, T, Provider>) -> Result<R, Error>) -> Result<R, Error> {
+    fn with_target<R>(
+        &self,
+        owner: Rank,
+        call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         call(&self.target(owner)?)
     }
 }

@@ -12,7 +12,7 @@ use transom_windows::FabricError;
 
 /// Where it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Far {
+pub(crate) struct CrossMemory {
     pub rank: Rank,
     pub pid: u32,
     pub start: u64,
@@ -32,7 +32,7 @@ pub(crate) fn admit() {
     let _ = rustix::process::set_ptracer(PTracer::Any);
 }
 
-impl Far {
+impl CrossMemory {
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         self.copy(offset, source.len(), |done, remote| {
             process_vm_writev(self.pid(), &[IoSlice::new(&source[done..])], &[remote])

@@ -4,26 +4,24 @@
 //! window's epochs, which lend an [`Access`] with every operation.
 
 mod access;
-mod error;
 mod index;
 mod layout;
 mod pointer;
 mod reach;
 mod runs;
 
+pub use crate::array_error::{ArrayError, LayoutError};
 pub use access::Access;
-pub use error::ArrayError;
 pub use index::{Index, Ranges};
-pub use layout::{Distribution, Layout, LayoutError, Tile};
+pub use layout::{Distribution, Layout, Tile};
 pub use pointer::GlobalPtr;
 pub use reach::{Part, Reach, Remote};
 pub use runs::Run;
 
-use crate::provider::Provider;
-use crate::windows::{Exchange, FenceEpoch, LockAllEpoch, LockEpoch};
-use crate::{Rank, Window, World};
-use access::Known;
+use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
+use access::ArrayInfo;
 use bytemuck::Pod;
+use transom_locks::Rank;
 
 /// An array of `D` dimensions whose elements the ranks of a world share, each has a part of; see [`Distribution`].
 /// Elements are named by their index in the whole, patches by ranges of indices.
@@ -35,7 +33,7 @@ use bytemuck::Pod;
 /// # Examples
 /// ```
 /// use transom::{Distribution, GlobalArray};
-/// transom::threads(4, |world| -> Result<(), transom::ArrayError> {
+/// transom::threads(4, |world| -> Result<(), transom::Error> {
 ///     // 100 x 100, in tiles of 16 x 16 dealt to a grid of 2 x 2 ranks
 ///     let mut plate: GlobalArray<f64, 2> = world.array([100, 100], Distribution::BlockCyclic([16, 16]))?;
 ///     for tile in plate.layout().tiles_of(world.rank()) {
@@ -49,52 +47,46 @@ use bytemuck::Pod;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct GlobalArray<T, const D: usize = 1> {
+pub struct GlobalArray<T, F: Fabric, const D: usize = 1> {
     layout: Layout<D>,
-    window: Window<T>,
+    window: Window<T, F>,
 }
 
-impl<T: Pod, const D: usize> GlobalArray<T, D> {
-    /// Collective: an array of zeroed elements. All ranks pass the same layout; [`World::array`] makes it of a shape.
+impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
+    /// Collective: an array of zeroed elements, if all ranks ask for the same; `id` is the number of its window. A rank
+    /// that has no layout passes the reason, and tells the others so, which wait for it.
     ///
     /// # Errors
-    /// [`ArrayError::Layout`] if it is not for as many ranks as the world has, [`ArrayError::Mismatch`];
-    /// [`ArrayError::Window`] if there is no memory, here or elsewhere.
+    /// [`Error::Layout`], also if it is not for as many ranks as there are; [`ArrayError::Mismatch`];
+    /// [`Error::Fabric`] if there is no memory, here or elsewhere.
     ///
     /// # Examples
     /// ```
-    /// use transom::GlobalArray;
-    /// use transom::array::{Distribution, Layout};
-    /// transom::threads(6, |world| -> Result<(), transom::ArrayError> {
-    ///     let rows = Layout::on_grid([60, 8], Distribution::Block, [world.size(), 1])?; // whole rows
-    ///     let mut array: GlobalArray<f32, 2> = GlobalArray::new(&world, rows)?;
-    ///     array.lock_exclusive(2)?.put([25..27, 0..8], &[1.0; 16])?;
-    ///     Ok(())
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// use transom_windows::GlobalArray;
+    /// use transom_windows::array::{Distribution, Layout};
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// let layout = Layout::new([10, 10], Distribution::Block, 1);
+    /// let array = GlobalArray::<f32, _, 2>::new(&fabric, 0, layout)?;
+    /// assert_eq!(array.local().get_one([9, 9])?, 0.0);
+    /// # Ok::<(), transom_windows::Error>(())
     /// ```
-    pub fn new(world: &World, layout: Layout<D>) -> Result<Self, ArrayError> {
-        Self::agreed(world, Ok(layout))
-    }
-
-    /// The array, if all ranks ask for the same. One whose layout cannot be tells the others, which wait for it.
-    pub(crate) fn agreed(world: &World, layout: Result<Layout<D>, LayoutError>) -> Result<Self, ArrayError> {
-        let layout = layout.and_then(|layout| match layout.ranks() == world.size() {
+    pub fn new(fabric: &F, id: u32, layout: Result<Layout<D>, LayoutError>) -> Result<Self, Error> {
+        let (rank, ranks) = (fabric.rank(), fabric.size());
+        let layout = layout.and_then(|layout| match layout.ranks() == ranks {
             true => Ok(layout),
-            false => Err(LayoutError::Grid { grid: layout.grid().to_vec(), ranks: Some(world.size()) }),
+            false => Err(LayoutError::Grid { grid: layout.grid().to_vec(), ranks: Some(ranks) }),
         });
         let numbers = match &layout {
             Ok(layout) => [layout.shape(), layout.block(), layout.grid()].concat(),
             Err(_) => Vec::new(),
         };
         let mine: Vec<u8> = numbers.into_iter().flat_map(|number| (number as u64).to_le_bytes()).collect();
-        let failed = |source| crate::Error::Fabric { window: world.next_window(), rank: world.rank(), source };
-        let all = world.fabric().all_gather(&mine).map_err(failed)?;
+        let all = fabric.all_gather(&mine).map_err(|source| Error::Fabric { window: id, rank, source })?;
         let layout = layout?;
         if let Some(rank) = all.iter().position(|other| *other != mine) {
-            return Err(ArrayError::Mismatch { rank });
+            return Err(ArrayError::Mismatch { rank }.into());
         }
-        Ok(GlobalArray { layout, window: world.allocate(layout.part_len(world.rank()))? })
+        Ok(GlobalArray { layout, window: Window::allocate(fabric, id, layout.part_len(rank))? })
     }
 
     /// Which rank has which element, and where.
@@ -103,7 +95,7 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     }
 
     /// The window that holds the elements: its counters, its number, this rank.
-    pub fn window(&self) -> &Window<T> {
+    pub fn window(&self) -> &Window<T, F> {
         &self.window
     }
 
@@ -125,7 +117,7 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     /// assert_eq!(array.local().get_one(7)?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn window_mut(&mut self) -> &mut Window<T> {
+    pub fn window_mut(&mut self) -> &mut Window<T, F> {
         &mut self.window
     }
 
@@ -144,15 +136,15 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     /// assert!(array.index_of(GlobalPtr::NULL).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn ptr(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, ArrayError> {
-        self.known().ptr(index)
+    pub fn ptr(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
+        self.info().ptr(index)
     }
 
     /// The index of the element that a pointer points to.
     ///
     /// # Errors
     /// [`ArrayError::Pointer`].
-    pub fn index_of(&self, pointer: GlobalPtr<T>) -> Result<[usize; D], ArrayError> {
+    pub fn index_of(&self, pointer: GlobalPtr<T>) -> Result<[usize; D], Error> {
         pointer.follow(self.window.id(), &self.layout)
     }
 
@@ -161,66 +153,66 @@ impl<T: Pod, const D: usize> GlobalArray<T, D> {
     ///
     /// # Examples
     /// ```
-    /// use transom::{ArrayError, Distribution};
-    /// transom::threads(2, |world| -> Result<(), ArrayError> {
+    /// use transom::Distribution;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
     ///     let array = world.array::<u8, 1>([10], Distribution::Block)?; // 0..5 and 5..10
     ///     let put = array.local().put(0..5, b"hello");
-    ///     assert!(matches!((world.rank(), put), (0, Ok(())) | (1, Err(ArrayError::NotReached { owner: 0, .. }))));
+    ///     assert!(matches!((world.rank(), put), (0, Ok(())) | (1, Err(transom::Error::Array(_)))));
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn local(&self) -> Access<'_, Part<'_, T>, D> {
-        Access { known: self.known(), through: Part { rank: self.window.rank(), local: self.window.local() } }
+    pub fn local(&self) -> Access<'_, Part<'_, T, F>, D> {
+        Access { info: self.info(), through: Part { rank: self.window.rank(), local: self.window.local() } }
     }
 
     /// Opens an epoch that has the elements of `owner` to itself; see
-    /// [`Window::lock_exclusive`](crate::windows::Window::lock_exclusive), also for the cost.
+    /// [`Window::lock_exclusive`](crate::Window::lock_exclusive), also for the cost.
     ///
     /// # Errors
-    /// [`ArrayError::Window`]. So for the following.
+    /// [`Error::Fabric`], [`Error::Lock`]. So for the following.
     #[inline]
-    pub fn lock_exclusive(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, Provider>, D>, ArrayError> {
+    pub fn lock_exclusive(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, F>, D>, Error> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.lock_exclusive(owner)?;
-        Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
+        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
     }
 
     /// Opens an epoch that shares the elements of `owner`; see
-    /// [`Window::lock_shared`](crate::windows::Window::lock_shared).
+    /// [`Window::lock_shared`](crate::Window::lock_shared).
     ///
     /// # Errors
-    /// [`ArrayError::Window`].
+    /// [`Error::Fabric`], [`Error::Lock`].
     #[inline]
-    pub fn lock_shared(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, Provider>, D>, ArrayError> {
+    pub fn lock_shared(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, F>, D>, Error> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.lock_shared(owner)?;
-        Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
+        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
     }
 
-    /// Opens an epoch on all elements, shared; see [`Window::lock_all`](crate::windows::Window::lock_all).
+    /// Opens an epoch on all elements, shared; see [`Window::lock_all`](crate::Window::lock_all).
     ///
     /// # Errors
-    /// [`ArrayError::Window`].
-    pub fn lock_all(&mut self) -> Result<Access<'_, LockAllEpoch<'_, T, Provider>, D>, ArrayError> {
+    /// [`Error::Fabric`], [`Error::Lock`].
+    pub fn lock_all(&mut self) -> Result<Access<'_, LockAllEpoch<'_, T, F>, D>, Error> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.lock_all()?;
-        Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
+        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
     }
 
     /// Collective: ends the epoch of the last fence, if any, and opens the next, on all elements; see
-    /// [`Window::fence`](crate::windows::Window::fence).
+    /// [`Window::fence`](crate::Window::fence).
     ///
     /// # Errors
-    /// [`ArrayError::Window`] if a rank died or left.
-    pub fn fence(&mut self) -> Result<Access<'_, FenceEpoch<'_, T, Provider>, D>, ArrayError> {
+    /// [`Error::Fabric`], [`Error::Lock`] if a rank died or left.
+    pub fn fence(&mut self) -> Result<Access<'_, FenceEpoch<'_, T, F>, D>, Error> {
         let (array, rank) = (self.window.id(), self.window.rank());
         let through = self.window.fence()?;
-        Ok(Access { known: Known { array, rank, layout: &self.layout }, through })
+        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
     }
 
-    fn known(&self) -> Known<'_, D> {
-        Known { array: self.window.id(), rank: self.window.rank(), layout: &self.layout }
+    fn info(&self) -> ArrayInfo<'_, D> {
+        ArrayInfo { array: self.window.id(), rank: self.window.rank(), layout: &self.layout }
     }
 }

@@ -1,15 +1,15 @@
 //! Every operation on an array's elements.
 
+use super::GlobalPtr;
 use super::index::{Index, Ranges, inside};
 use super::layout::{Layout, Spot};
 use super::reach::{Part, Reach, Remote};
 use super::runs::{Patch, Run, Spread, Strip};
-use super::{ArrayError, GlobalPtr};
-use crate::provider::Provider;
-use crate::windows::{FenceEpoch, LockAllEpoch, LockEpoch};
-use crate::{Atomic, Error, Op, Rank};
+use crate::array_error::ArrayError;
+use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op};
 use bytemuck::Pod;
 use std::ops::Range;
+use transom_locks::Rank;
 
 /// The right to access elements of an array, as long as the epoch that it goes through is open; or this rank's own
 /// ones, by [`local`](super::GlobalArray::local), which is no remote operation. Indices are global, and checked against
@@ -42,13 +42,13 @@ use std::ops::Range;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Access<'a, E, const D: usize> {
-    pub(super) known: Known<'a, D>,
+    pub(super) info: ArrayInfo<'a, D>,
     pub(super) through: E,
 }
 
 /// What of an array does not change.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'a, const D: usize> {
+pub(super) struct ArrayInfo<'a, const D: usize> {
     pub array: u32,
     pub rank: Rank,
     pub layout: &'a Layout<D>,
@@ -57,7 +57,7 @@ pub(super) struct Known<'a, const D: usize> {
 impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// Which rank has which element, and where.
     pub fn layout(&self) -> &'a Layout<D> {
-        self.known.layout
+        self.info.layout
     }
 
     /// A pointer to an element; no remote operation.
@@ -67,27 +67,27 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///
     /// # Examples
     /// See [`GlobalPtr`].
-    pub fn ptr(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, ArrayError> {
-        self.known.ptr(index)
+    pub fn ptr(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
+        self.info.ptr(index)
     }
 
     /// The index of the element that a pointer points to; no remote operation.
     ///
     /// # Errors
     /// [`ArrayError::Pointer`].
-    pub fn index_of(&self, pointer: GlobalPtr<T>) -> Result<[usize; D], ArrayError> {
-        pointer.follow(self.known.array, self.known.layout)
+    pub fn index_of(&self, pointer: GlobalPtr<T>) -> Result<[usize; D], Error> {
+        pointer.follow(self.info.array, self.info.layout)
     }
 
     /// Reads an element. 1 get.
     ///
     /// # Errors
-    /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`ArrayError::Window`].
+    /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`Error::Fabric`], [`Error::Lock`].
     #[inline]
-    pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, ArrayError> {
+    pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
         let mut one = T::zeroed();
-        self.through.get(owner, offset, std::slice::from_mut(&mut one))?;
+        self.through.get_at(owner, offset, std::slice::from_mut(&mut one))?;
         Ok(one)
     }
 
@@ -96,21 +96,21 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), ArrayError> {
+    pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), Error> {
         let (owner, offset) = self.place(index)?;
-        Ok(self.through.put(owner, offset, &[value])?)
+        self.through.put_at(owner, offset, &[value])
     }
 
     /// Reads a patch. 1 get for each run.
     ///
     /// # Errors
     /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: `into` is as it was.
-    /// [`ArrayError::Window`]: some of it may not be.
+    /// [`Error::Fabric`], [`Error::Lock`]: some of it may not be.
     ///
     /// # Examples
     /// ```
     /// # use transom::{Distribution, GlobalArray};
-    /// transom::threads(3, |world| -> Result<(), transom::ArrayError> {
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
     ///     let mut squares: GlobalArray<u64> = world.array([100], Distribution::Cyclic)?;
     ///     for i in (world.rank()..100).step_by(world.size()) {
     ///         squares.local().put_one(i, (i * i) as u64)?;
@@ -124,17 +124,17 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), ArrayError> {
+    pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), Error> {
         let (patch, mut scratch) = (self.patch(ranges.ranges(), into.len())?, Vec::new());
         if let Some(run) = patch.one_run() {
-            return Ok(self.through.get(run.owner, run.offset, into)?);
+            return self.through.get_at(run.owner, run.offset, into);
         }
         for (run, spread) in patch.into_runs() {
             match spread {
-                Spread::Together(at) => self.through.get(run.owner, run.offset, &mut into[at..][..run.len])?,
+                Spread::Together(at) => self.through.get_at(run.owner, run.offset, &mut into[at..][..run.len])?,
                 Spread::Apart(strips) => {
                     scratch.resize(run.len, T::zeroed());
-                    self.through.get(run.owner, run.offset, &mut scratch)?;
+                    self.through.get_at(run.owner, run.offset, &mut scratch)?;
                     let mut rest = &scratch[..];
                     for strip in strips {
                         let (here, after) = rest.split_at(strip.len());
@@ -151,15 +151,15 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///
     /// # Errors
     /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: nothing was put.
-    /// [`ArrayError::Window`]: some of it may have been.
-    pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), ArrayError> {
-        self.send(ranges, source, |run, elements| self.through.put(run.owner, run.offset, elements))
+    /// [`Error::Fabric`], [`Error::Lock`]: some of it may have been.
+    pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), Error> {
+        self.send(ranges, source, |run, elements| self.through.put_at(run.owner, run.offset, elements))
     }
 
     /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
     ///
     /// # Errors
-    /// [`ArrayError::NoSuchTile`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]; [`ArrayError::Window`].
+    /// [`ArrayError::NoSuchTile`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]; [`Error::Fabric`], [`Error::Lock`].
     ///
     /// # Examples
     /// ```
@@ -173,9 +173,9 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), ArrayError> {
+    pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), Error> {
         let Some(spot) = self.spot(index, into.len()) else { return Err(self.no_spot(index, into.len())) };
-        Ok(self.through.get(spot.owner, spot.offset, into)?)
+        self.through.get_at(spot.owner, spot.offset, into)
     }
 
     /// Writes a tile, row by row. 1 put.
@@ -183,9 +183,9 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// # Errors
     /// As [`get_tile`](Self::get_tile).
     #[inline]
-    pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), ArrayError> {
+    pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
         let Some(spot) = self.spot(index, source.len()) else { return Err(self.no_spot(index, source.len())) };
-        Ok(self.through.put(spot.owner, spot.offset, source)?)
+        self.through.put_at(spot.owner, spot.offset, source)
     }
 
     fn send(
@@ -193,10 +193,10 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         ranges: impl Ranges<D>,
         source: &[T],
         each: impl Fn(Run, &[T]) -> Result<(), Error>,
-    ) -> Result<(), ArrayError> {
+    ) -> Result<(), Error> {
         let (patch, mut scratch) = (self.patch(ranges.ranges(), source.len())?, Vec::new());
         if let Some(run) = patch.one_run() {
-            return Ok(each(run, source)?);
+            return each(run, source);
         }
         for (run, spread) in patch.into_runs() {
             match spread {
@@ -213,8 +213,8 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
 
     /// Where an element is, if it can be reached.
     #[inline]
-    fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), ArrayError> {
-        let (owner, offset) = self.known.locate(index)?;
+    fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
+        let (owner, offset) = self.info.locate(index)?;
         match self.through.only() {
             Some(only) if only != owner => Err(self.not_reached(owner)),
             _ => Ok((owner, offset)),
@@ -224,7 +224,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// Where a tile is, if there is one, the buffer is as long, and it can be reached.
     #[inline(always)]
     fn spot(&self, index: [usize; D], buffer: usize) -> Option<Spot> {
-        let spot = self.known.layout.spot(index)?;
+        let spot = self.info.layout.spot(index)?;
         let reached = self.through.only().is_none_or(|only| only == spot.owner);
         if spot.len == buffer && reached { Some(spot) } else { None }
     }
@@ -232,24 +232,24 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// Why there is none.
     #[cold]
     #[inline(never)]
-    fn no_spot(&self, index: [usize; D], buffer: usize) -> ArrayError {
-        let Known { array, layout, .. } = self.known;
+    fn no_spot(&self, index: [usize; D], buffer: usize) -> Error {
+        let ArrayInfo { array, layout, .. } = self.info;
         match layout.spot(index) {
-            None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() },
-            Some(Spot { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer },
+            None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() }.into(),
+            Some(Spot { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer }.into(),
             Some(Spot { owner, .. }) => self.not_reached(owner),
         }
     }
 
-    fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, ArrayError> {
+    fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
         if !inside(&ranges, self.layout().shape()) {
-            return Err(self.known.outside(ranges));
+            return Err(self.info.outside(ranges));
         }
         let needed = ranges.iter().map(Range::len).product();
         if buffer != needed {
-            return Err(ArrayError::BufferLength { array: self.known.array, needed, buffer });
+            return Err(ArrayError::BufferLength { array: self.info.array, needed, buffer }.into());
         }
-        let patch = Patch::new(self.known.layout, ranges);
+        let patch = Patch::new(self.info.layout, ranges);
         match self.through.only().and_then(|only| patch.other_owner(only)) {
             Some(owner) => Err(self.not_reached(owner)),
             None => Ok(patch),
@@ -257,37 +257,37 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     }
 
     #[cold]
-    fn not_reached(&self, owner: Rank) -> ArrayError {
+    fn not_reached(&self, owner: Rank) -> Error {
         let reached = self.through.only().unwrap_or(owner);
-        ArrayError::NotReached { array: self.known.array, owner, reached }
+        ArrayError::NotReached { array: self.info.array, owner, reached }.into()
     }
 }
 
 impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
-    /// [`Target::fetch_and_op`](crate::windows::Target::fetch_and_op).
+    /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
     ///
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, ArrayError> {
+    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
-        Ok(self.through.at(owner, |target| target.fetch_and_op(offset, op, operand))?)
+        self.through.with_target(owner, |target| target.fetch_and_op(offset, op, operand))
     }
 
     /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was: atomic and at the cost of
-    /// [`Target::compare_and_swap`](crate::windows::Target::compare_and_swap).
+    /// [`Target::compare_and_swap`](crate::Target::compare_and_swap).
     ///
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, ArrayError> {
+    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
-        Ok(self.through.at(owner, |target| target.compare_and_swap(offset, expected, new))?)
+        self.through.with_target(owner, |target| target.compare_and_swap(offset, expected, new))
     }
 
     /// Replaces the elements of a patch by the results of an operation on each and its operand, each atomically: 1
-    /// [`Target::accumulate`](crate::windows::Target::accumulate) for each run.
+    /// [`Target::accumulate`](crate::Target::accumulate) for each run.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -295,7 +295,7 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// # Examples
     /// ```
     /// # use transom::{Distribution, GlobalArray, Op};
-    /// transom::threads(3, |world| -> Result<(), transom::ArrayError> {
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
     ///     let mut sums: GlobalArray<i32> = world.array([10], Distribution::Block)?;
     ///     sums.lock_all()?.accumulate(2..8, Op::Sum, &[1, 2, 3, 4, 5, 6])?;
     ///     let access = sums.fence()?;
@@ -304,9 +304,9 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), ArrayError> {
+    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error> {
         self.send(ranges, operands, |run, operands| {
-            self.through.at(run.owner, |target| target.accumulate(run.offset, op, operands))
+            self.through.with_target(run.owner, |target| target.accumulate(run.offset, op, operands))
         })
     }
 }
@@ -319,57 +319,57 @@ impl<E, const D: usize> Access<'_, E, D> {
     }
 }
 
-impl<T: Pod, const D: usize> Access<'_, LockEpoch<'_, T, Provider>, D> {
+impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockEpoch<'_, T, F>, D> {
     /// Returns when this rank's earlier operations are visible at the owner.
     ///
     /// # Errors
-    /// [`ArrayError::Window`].
-    pub fn flush(&self) -> Result<(), ArrayError> {
-        Ok(self.through.flush()?)
+    /// [`Error::Fabric`], [`Error::Lock`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.through.flush()
     }
 
     /// Ends the epoch; dropping it does too.
     ///
     /// # Errors
-    /// [`ArrayError::Window`] if a rank died that the unlock had to tell or hear from.
+    /// [`Error::Fabric`], [`Error::Lock`] if a rank died that the unlock had to tell or hear from.
     #[inline]
-    pub fn unlock(self) -> Result<(), ArrayError> {
-        Ok(self.through.unlock()?)
+    pub fn unlock(self) -> Result<(), Error> {
+        self.through.unlock()
     }
 }
 
-impl<T: Pod, const D: usize> Access<'_, LockAllEpoch<'_, T, Provider>, D> {
+impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockAllEpoch<'_, T, F>, D> {
     /// Returns when this rank's earlier operations are visible at every owner.
     ///
     /// # Errors
-    /// [`ArrayError::Window`].
-    pub fn flush(&self) -> Result<(), ArrayError> {
-        Ok(self.through.flush_all()?)
+    /// [`Error::Fabric`], [`Error::Lock`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.through.flush_all()
     }
 
     /// This rank's own elements.
-    pub fn local(&self) -> Access<'_, Part<'_, T>, D> {
-        Access { known: self.known, through: Part { rank: self.known.rank, local: self.through.local() } }
+    pub fn local(&self) -> Access<'_, Part<'_, T, F>, D> {
+        Access { info: self.info, through: Part { rank: self.info.rank, local: self.through.local() } }
     }
 
     /// Ends the epoch; dropping it does too.
     ///
     /// # Errors
-    /// [`ArrayError::Window`] if a rank died that the unlock had to tell or hear from.
-    pub fn unlock(self) -> Result<(), ArrayError> {
-        Ok(self.through.unlock()?)
+    /// [`Error::Fabric`], [`Error::Lock`] if a rank died that the unlock had to tell or hear from.
+    pub fn unlock(self) -> Result<(), Error> {
+        self.through.unlock()
     }
 }
 
-impl<T: Pod, const D: usize> Access<'_, FenceEpoch<'_, T, Provider>, D> {
+impl<T: Pod, F: Fabric, const D: usize> Access<'_, FenceEpoch<'_, T, F>, D> {
     /// This rank's own elements.
-    pub fn local(&self) -> Access<'_, Part<'_, T>, D> {
-        Access { known: self.known, through: Part { rank: self.known.rank, local: self.through.local() } }
+    pub fn local(&self) -> Access<'_, Part<'_, T, F>, D> {
+        Access { info: self.info, through: Part { rank: self.info.rank, local: self.through.local() } }
     }
 }
 
-impl<'a, const D: usize> Known<'a, D> {
-    pub fn ptr<T>(self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, ArrayError> {
+impl<'a, const D: usize> ArrayInfo<'a, D> {
+    pub fn ptr<T>(self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
         let index = index.index(self.array, self.layout)?;
         match self.layout.locate(index) {
             Some(_) => Ok(GlobalPtr::to(self.array, self.layout, index)),
@@ -378,13 +378,13 @@ impl<'a, const D: usize> Known<'a, D> {
     }
 
     #[inline]
-    fn locate<T>(self, index: impl Index<T, D>) -> Result<(Rank, usize), ArrayError> {
+    fn locate<T>(self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let index = index.index(self.array, self.layout)?;
         self.layout.locate(index).ok_or_else(|| self.outside(index.map(|i| i..i.saturating_add(1))))
     }
 
     #[cold]
-    fn outside(self, ranges: [Range<usize>; D]) -> ArrayError {
-        ArrayError::Outside { array: self.array, ranges: ranges.to_vec(), shape: self.layout.shape().to_vec() }
+    fn outside(self, ranges: [Range<usize>; D]) -> Error {
+        ArrayError::Outside { array: self.array, ranges: ranges.to_vec(), shape: self.layout.shape().to_vec() }.into()
     }
 }

@@ -2,9 +2,9 @@
 //! joined to runs that adjoin at their owner.
 
 use super::layout::{Layout, Tile, in_rows};
-use crate::Rank;
 use std::iter::Peekable;
 use std::ops::Range;
+use transom_locks::Rank;
 
 /// Elements that adjoin in their owner's part of the window.
 ///
@@ -86,7 +86,7 @@ impl<'l, const D: usize> Patch<'l, D> {
         if (0..D).any(|d| self.end[d] - self.first[d] != 1) {
             return None;
         }
-        let (tile, all) = (self.layout.tile(self.first)?, self.ranges.iter().map(Range::len).product());
+        let (tile, all) = (self.layout.tile(self.first)?, self.ranges.iter().map(Range::len).product::<usize>());
         let Rows { from, len, .. } = Rows::new(&tile, &self.ranges);
         (len == all).then(|| Run { owner: tile.owner, offset: tile.offset + in_rows(from, &tile.ranges), len })
     }

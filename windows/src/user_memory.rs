@@ -19,12 +19,12 @@ use std::ptr::NonNull;
 /// assert_eq!(window.free()?[3], 2.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct OwnMemory {
+pub struct UserMemory {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-impl OwnMemory {
+impl UserMemory {
     /// The first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -37,13 +37,13 @@ impl OwnMemory {
 }
 
 /// Elements that others may access, until they are taken back.
-pub(crate) struct Lent<T>(ManuallyDrop<Vec<T>>);
+pub(crate) struct UserBuffer<T>(ManuallyDrop<Vec<T>>);
 
-impl<T: Pod> Lent<T> {
-    pub fn new(mut elements: Vec<T>) -> (Self, OwnMemory) {
+impl<T: Pod> UserBuffer<T> {
+    pub fn new(mut elements: Vec<T>) -> (Self, UserMemory) {
         let bytes = bytemuck::cast_slice_mut::<T, u8>(&mut elements);
-        let memory = OwnMemory { bytes: bytes.len(), start: NonNull::from(bytes).cast() };
-        (Lent(ManuallyDrop::new(elements)), memory)
+        let memory = UserMemory { bytes: bytes.len(), start: NonNull::from(bytes).cast() };
+        (UserBuffer(ManuallyDrop::new(elements)), memory)
     }
 
     /// To be called when nobody accesses them any more.

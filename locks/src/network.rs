@@ -37,36 +37,36 @@ pub enum Awaited {
 /// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of its owner.
 ///
 /// # What an implementation signs
-/// 1. `cas`, `add` and `post` are atomic towards each other on one word, whoever calls them.
-/// 2. A `cas`, `add` or `post` takes effect after every earlier put or `post` of the same caller *to the same rank*,
+/// 1. `cas`, `add` and `notify` are atomic towards each other on one word, whoever calls them.
+/// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same rank*,
 ///    and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the caller
 ///    see all that came before it (acquire).
-/// 3. A `post` to the caller's own rank has taken effect when the call returns.
+/// 3. A `notify` to the caller's own rank has taken effect when the call returns.
 /// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever verb
-///    changed the word: a `cas` or an `add` of another rank wakes the owner as a `post` does.
+///    changed the word: a `cas` or an `add` of another rank wakes the owner as a `notify` does.
 /// 5. A wait that can no longer end, because a rank died or left, is an error in bounded time.
 ///
 /// # Examples
 /// A turn passed round, on the model network that the crate brings:
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Awaited, Words};
+/// use transom_locks::{At, Awaited, Network};
 ///
-/// fn pass<W: Words>(words: &W) -> Result<(), W::Error> {
-///     let (me, n) = (words.rank(), words.ranks());
+/// fn pass<N: Network>(network: &N) -> Result<(), N::Error> {
+///     let (me, n) = (network.rank(), network.ranks());
 ///     if me > 0 {
-///         words.wait(0, Awaited::Rank(me - 1), |v| v == 1)?;
+///         network.wait(0, Awaited::Rank(me - 1), |v| v == 1)?;
 ///     }
 ///     if me + 1 < n {
-///         words.post(At { rank: me + 1, word: 0 }, 1)?;
+///         network.notify(At { rank: me + 1, word: 0 }, 1)?;
 ///     }
 ///     Ok(())
 /// }
 ///
-/// let net = Sim::new(3, 1, sim::once(|_, words| pass(words)));
+/// let net = Sim::new(3, 1, sim::once(|_, network| pass(network)));
 /// net.run_random(42).unwrap();
 /// ```
-pub trait Words {
+pub trait Network {
     /// Why a verb failed; a dead peer, for example. Protocols hand it on and stop.
     type Error;
     /// An addition under way, to be handed to [`finish`](Self::finish).
@@ -96,7 +96,7 @@ pub trait Words {
     }
 
     /// Puts 8 bytes and wakes the owner if it waits. One remote operation; does not wait for its arrival.
-    fn post(&self, at: At, value: u64) -> Result<(), Self::Error>;
+    fn notify(&self, at: At, value: u64) -> Result<(), Self::Error>;
 
     /// Waits until one's own word satisfies `until`, and returns the value that did. No remote operation.
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error>;
@@ -105,9 +105,9 @@ pub trait Words {
 /// A pointer to a network is one too: protocols may share it.
 macro_rules! through {
     ($($pointer:ty),*) => {$(
-        impl<W: Words> Words for $pointer {
-            type Error = W::Error;
-            type Pending = W::Pending;
+        impl<N: Network> Network for $pointer {
+            type Error = N::Error;
+            type Pending = N::Pending;
 
             #[inline]
             fn rank(&self) -> Rank {
@@ -140,8 +140,8 @@ macro_rules! through {
             }
 
             #[inline]
-            fn post(&self, at: At, value: u64) -> Result<(), Self::Error> {
-                (**self).post(at, value)
+            fn notify(&self, at: At, value: u64) -> Result<(), Self::Error> {
+                (**self).notify(at, value)
             }
 
             #[inline]
@@ -152,4 +152,4 @@ macro_rules! through {
     )*};
 }
 
-through!(&W, std::sync::Arc<W>);
+through!(&N, std::sync::Arc<N>);

@@ -9,7 +9,7 @@ use transom_locks::Rank;
 use transom_shm_loopback::View;
 
 /// Memory that nobody here needs.
-pub(super) struct Kept {
+pub(super) struct Deferred {
     /// Goes before the memory does.
     pub _registration: Registered,
     pub _memory: View,
@@ -26,7 +26,7 @@ struct Accounts {
     /// Of this rank's own: how many others reach it, as far as they have told.
     reached: HashMap<u64, i64>,
     /// This rank's own that it does not need, and whether that was so before it last told.
-    kept: HashMap<u64, (Kept, bool)>,
+    kept: HashMap<u64, (Deferred, bool)>,
 }
 
 const ENTRY: usize = 16;
@@ -42,12 +42,12 @@ impl Ledger {
     }
 
     /// Keeps memory that this rank does not need while others may reach it.
-    pub fn keep(&self, address: u64, kept: Kept) {
+    pub fn keep(&self, address: u64, kept: Deferred) {
         self.accounts().kept.insert(address, (kept, false));
     }
 
     /// What is still kept when nothing more will be told.
-    pub fn close(&self) -> impl Iterator<Item = Kept> + use<> {
+    pub fn close(&self) -> impl Iterator<Item = Deferred> + use<> {
         std::mem::take(&mut self.accounts().kept).into_values().map(|(memory, _)| memory)
     }
 

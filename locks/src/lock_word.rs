@@ -18,16 +18,16 @@ use std::fmt;
 ///
 /// # Examples
 /// ```
-/// use transom_locks::Word;
-/// let word: Word = Word(Word::<16>::ARRIVED * 2); // two readers
+/// use transom_locks::LockWord;
+/// let word: LockWord = LockWord(LockWord::<16>::ARRIVED * 2); // two readers
 /// let queued = word.with_exclusive(4); // rank 4 closes their group and waits for them
 /// assert_eq!((word.readers(), queued.tail(), queued.head(), queued.readers()), (2, Some(4), Some(4), 0));
 /// assert_eq!(format!("{queued:?}"), "{departed 0, arrived 0, tail 4, head 4}");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Word<const C: u32 = 16>(pub u64);
+pub struct LockWord<const C: u32 = 16>(pub u64);
 
-impl<const C: u32> Word<C> {
+impl<const C: u32> LockWord<C> {
     /// Adding this lets one reader arrive.
     pub const ARRIVED: u64 = 1 << (64 - 2 * C);
     /// Adding this lets one reader of the open group depart.
@@ -40,7 +40,7 @@ impl<const C: u32> Word<C> {
     const RANK: u64 = 0xffff;
 
     fn pack(departed: u64, arrived: u64, tail: u64, head: u64) -> Self {
-        Word((departed * Self::DEPARTED) | (arrived * Self::ARRIVED) | (tail << 16) | head)
+        LockWord((departed * Self::DEPARTED) | (arrived * Self::ARRIVED) | (tail << 16) | head)
     }
 
     /// Readers that left the open group.
@@ -105,7 +105,7 @@ impl<const C: u32> Word<C> {
     }
 }
 
-impl<const C: u32> fmt::Debug for Word<C> {
+impl<const C: u32> fmt::Debug for LockWord<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{departed {}, arrived {}", self.departed(), self.arrived())?;
         for (name, rank) in [("tail", self.tail()), ("head", self.head())] {
@@ -194,20 +194,20 @@ mod tests {
 
     #[test]
     fn departures_fall_off_the_top_and_arrivals_are_renormalised_before_they_carry() {
-        let mut word = Word::<3>(0);
+        let mut word = LockWord::<3>(0);
         for _ in 0..3 {
-            word.0 = word.0.wrapping_add(Word::<3>::ARRIVED);
+            word.0 = word.0.wrapping_add(LockWord::<3>::ARRIVED);
         }
         assert!(!word.crowded());
-        word.0 += Word::<3>::ARRIVED;
+        word.0 += LockWord::<3>::ARRIVED;
         assert!(word.crowded(), "{word:?}");
         for _ in 0..4 {
-            word.0 = word.0.wrapping_add(Word::<3>::DEPARTED);
+            word.0 = word.0.wrapping_add(LockWord::<3>::DEPARTED);
         }
         assert!(word.is_idle(), "{word:?}");
-        assert_eq!(word.renormalised(), Word(0));
+        assert_eq!(word.renormalised(), LockWord(0));
         for _ in 0..4 {
-            word.0 = word.0.wrapping_add(Word::<3>::DEPARTED);
+            word.0 = word.0.wrapping_add(LockWord::<3>::DEPARTED);
         }
         assert_eq!((word.departed(), word.arrived(), word.tail()), (0, 4, None), "{word:?}");
     }

@@ -1,21 +1,25 @@
-//! Errors of arrays: which array, and which elements of what.
+//! Errors of arrays and their layouts: which array, and which elements of what.
 
-use super::LayoutError;
-use crate::{Error, Rank};
+use transom_locks::Rank;
+
+/// Elements of an array are fewer than this, so that a [`GlobalPtr`](crate::GlobalPtr) can be one word.
+pub(crate) const MOST: usize = (1 << 48) - 1;
+/// A job has at most so many ranks.
+pub(crate) const MOST_RANKS: usize = transom_locks::LockWord::<16>::MAX_RANKS;
 use std::ops::Range;
 
-/// Why a call on an array failed.
+/// Why a call on an array failed before it reached the array's window.
 ///
 /// # Examples
 /// ```
-/// use transom::{ArrayError, Distribution};
+/// use transom::Distribution;
 /// let world = transom::init()?;
 /// let mut plate = world.array::<f64, 2>([8, 8], Distribution::Block)?;
 /// let error = plate.lock_all()?.put([6..10, 3..4], &[0.0; 4]).unwrap_err();
 /// assert_eq!(error.to_string(), "array 0: elements [6..10, 3..4] are not inside its shape [8, 8]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
     /// Elements that the array does not have.
@@ -76,28 +80,40 @@ pub enum ArrayError {
         /// The first rank whose layout is not that of this rank.
         rank: Rank,
     },
-    /// There is no such layout.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// The array's window failed.
-    #[error(transparent)]
-    Window(#[from] Error),
 }
 
-impl ArrayError {
-    /// The rank whose death, leaving or giving up made the call fail, if that is why; see [`Error::lost_rank`].
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::{ArrayError, Error, FabricError};
-    /// let source = FabricError::PeerDied { rank: 3 };
-    /// let error = ArrayError::from(Error::Fabric { window: 0, rank: 1, source });
-    /// assert_eq!(error.lost_rank(), Some(3));
-    /// ```
-    pub fn lost_rank(&self) -> Option<Rank> {
-        match self {
-            ArrayError::Window(error) => error.lost_rank(),
-            _ => None,
-        }
-    }
+/// Why there is no such layout.
+///
+/// # Examples
+/// ```
+/// use transom::array::{Distribution, Layout};
+/// let error = Layout::new([8, 8], Distribution::BlockCyclic([4, 0]), 2).unwrap_err();
+/// assert_eq!(error.to_string(), "blocks of [4, 0] elements: each length must be 1 or more");
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// More elements than can be counted.
+    #[error("an array of shape {shape:?} is too large: an array has less than {MOST} elements")]
+    Size {
+        /// The shape asked for.
+        shape: Vec<usize>,
+    },
+    /// Blocks without elements.
+    #[error("blocks of {block:?} elements: each length must be 1 or more")]
+    Block {
+        /// The lengths asked for.
+        block: Vec<usize>,
+    },
+    /// A grid that no ranks make, or that is not made of the ranks that there are.
+    #[error("a grid of {grid:?} ranks: {}", match ranks {
+        Some(ranks) => format!("the product must be {ranks}, the number of ranks"),
+        None => format!("each number must be 1 or more, and the product at most {MOST_RANKS}, the most ranks of a job"),
+    })]
+    Grid {
+        /// The grid asked for.
+        grid: Vec<usize>,
+        /// How many ranks there are, where that is known.
+        ranks: Option<usize>,
+    },
 }

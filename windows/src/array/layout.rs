@@ -2,13 +2,9 @@
 
 use super::index::{Ranges, inside};
 use super::runs::{Odometer, Patch, Run};
-use crate::Rank;
+use crate::array_error::{LayoutError, MOST, MOST_RANKS};
 use std::ops::Range;
-
-/// Elements of an array are fewer than this, so that a [`GlobalPtr`](super::GlobalPtr) can be one word.
-pub(super) const MOST: usize = (1 << 48) - 1;
-/// A job has at most so many ranks.
-const MOST_RANKS: usize = transom_locks::Word::<16>::MAX_RANKS;
+use transom_locks::Rank;
 
 /// How the elements of an array are dealt to the ranks. In each dimension the array is cut into blocks of one length,
 /// the last may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along it.
@@ -341,40 +337,4 @@ fn nearly_square<const D: usize>(ranks: usize) -> [usize; D] {
         rest /= side.max(1);
         side
     })
-}
-
-/// Why there is no such layout.
-///
-/// # Examples
-/// ```
-/// use transom::array::{Distribution, Layout};
-/// let error = Layout::new([8, 8], Distribution::BlockCyclic([4, 0]), 2).unwrap_err();
-/// assert_eq!(error.to_string(), "blocks of [4, 0] elements: each length must be 1 or more");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// More elements than can be counted.
-    #[error("an array of shape {shape:?} is too large: an array has less than {MOST} elements")]
-    Size {
-        /// The shape asked for.
-        shape: Vec<usize>,
-    },
-    /// Blocks without elements.
-    #[error("blocks of {block:?} elements: each length must be 1 or more")]
-    Block {
-        /// The lengths asked for.
-        block: Vec<usize>,
-    },
-    /// A grid that no ranks make, or that is not made of the ranks that there are.
-    #[error("a grid of {grid:?} ranks: {}", match ranks {
-        Some(ranks) => format!("the product must be {ranks}, the number of ranks"),
-        None => format!("each number must be 1 or more, and the product at most {MOST_RANKS}, the most ranks of a job"),
-    })]
-    Grid {
-        /// The grid asked for.
-        grid: Vec<usize>,
-        /// How many ranks there are, where that is known.
-        ranks: Option<usize>,
-    },
 }

@@ -1,7 +1,8 @@
 //! Pointers to elements that are plain data.
 
-use super::ArrayError;
-use super::layout::{Layout, MOST, in_rows};
+use super::layout::{Layout, in_rows};
+use crate::Error;
+use crate::array_error::{ArrayError, MOST};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,7 +28,7 @@ use std::marker::PhantomData;
 /// unsafe impl bytemuck::Zeroable for Node {}
 /// unsafe impl bytemuck::Pod for Node {}
 ///
-/// transom::threads(4, |world| -> Result<(), transom::ArrayError> {
+/// transom::threads(4, |world| -> Result<(), transom::Error> {
 ///     let mut nodes: GlobalArray<Node> = world.array([4], Distribution::Block)?;
 ///     let mut head: GlobalArray<u64> = world.array([1], Distribution::Block)?;
 ///     let (nodes, head) = (nodes.lock_all()?, head.lock_all()?);
@@ -42,7 +43,7 @@ use std::marker::PhantomData;
 ///             found => next = found,
 ///         }
 ///     }
-///     world.barrier().expect("nobody died");
+///     world.barrier()?;
 ///
 ///     let (mut sum, mut at) = (0, GlobalPtr::from_bits(head.get_one(0)?));
 ///     while !at.is_null() {
@@ -93,8 +94,8 @@ impl<T> GlobalPtr<T> {
     }
 
     /// The index of the element.
-    pub(super) fn follow<const D: usize>(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], ArrayError> {
-        let error = |why| Err(ArrayError::Pointer { array, pointer: self.bits, why });
+    pub(super) fn follow<const D: usize>(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], Error> {
+        let error = |why| Err(ArrayError::Pointer { array, pointer: self.bits, why }.into());
         let place = self.bits & MOST as u64;
         match () {
             _ if self.is_null() => error("it is null"),

@@ -1,7 +1,8 @@
 //! How a call names an element, and a patch of elements.
 
+use super::GlobalPtr;
 use super::layout::Layout;
-use super::{ArrayError, GlobalPtr};
+use crate::Error;
 use std::ops::Range;
 
 /// What names an element of an array of `T` in `D` dimensions: `[usize; D]`, in one dimension also a plain `usize`; or a
@@ -38,11 +39,11 @@ impl<T, I: sealed::Index<T, D>, const D: usize> Index<T, D> for I {}
 impl<R: sealed::Ranges<D>, const D: usize> Ranges<D> for R {}
 
 mod sealed {
-    use super::{ArrayError, Layout, Range};
+    use super::{Error, Layout, Range};
 
     pub trait Index<T, const D: usize> {
         /// The element's index, which may be outside.
-        fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], ArrayError>;
+        fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], Error>;
     }
 
     pub trait Ranges<const D: usize> {
@@ -52,20 +53,20 @@ mod sealed {
 
 impl<T> sealed::Index<T, 1> for usize {
     #[inline]
-    fn index(self, _: u32, _: &Layout<1>) -> Result<[usize; 1], ArrayError> {
+    fn index(self, _: u32, _: &Layout<1>) -> Result<[usize; 1], Error> {
         Ok([self])
     }
 }
 
 impl<T, const D: usize> sealed::Index<T, D> for [usize; D] {
     #[inline]
-    fn index(self, _: u32, _: &Layout<D>) -> Result<[usize; D], ArrayError> {
+    fn index(self, _: u32, _: &Layout<D>) -> Result<[usize; D], Error> {
         Ok(self)
     }
 }
 
 impl<T, const D: usize> sealed::Index<T, D> for GlobalPtr<T> {
-    fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], ArrayError> {
+    fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], Error> {
         self.follow(array, layout)
     }
 }

@@ -1,10 +1,10 @@
-//! The passive lock's steps. [`Seat`] is one rank's place at one lock; README.md beside the code numbers the steps
+//! The passive lock's steps. [`TargetLock`] is one rank's place at one lock; README.md beside the code numbers the steps
 //! and says why nobody is lost or overtaken.
 
-use crate::word::{Grant, Next, Waiters};
-use crate::{At, Awaited, Error, Rank, Word, Words};
+use crate::lock_word::{Grant, Next, Waiters};
+use crate::{At, Awaited, Error, LockWord, Network, Rank};
 
-/// Words of one cache line; the lock word and each node have a line of their own.
+/// Network of one cache line; the lock word and each node have a line of their own.
 const LINE: usize = 8;
 
 // A node's words.
@@ -19,9 +19,9 @@ const LINK: usize = 5;
 ///
 /// # Examples
 /// ```
-/// use transom_locks::{At, Field, Places};
+/// use transom_locks::{At, Field, LockLayout};
 /// // In the memory of rank 1, the first word of its node for the lock of rank 0.
-/// assert_eq!(Places::new(0, 2).field(At { rank: 1, word: 8 }), Some((0, Field::Next)));
+/// assert_eq!(LockLayout::new(0, 2).field(At { rank: 1, word: 8 }), Some((0, Field::Next)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
@@ -46,23 +46,23 @@ pub enum Field {
 ///
 /// # Examples
 /// ```
-/// use transom_locks::{At, Field, Places};
-/// assert_eq!(Places::words(64), 8 * 65);
-/// assert_eq!(Places::new(16, 64).field(At { rank: 5, word: 16 }), Some((5, Field::Word)));
+/// use transom_locks::{At, Field, LockLayout};
+/// assert_eq!(LockLayout::words(64), 8 * 65);
+/// assert_eq!(LockLayout::new(16, 64).field(At { rank: 5, word: 16 }), Some((5, Field::Word)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Places {
+pub struct LockLayout {
     base: usize,
     ranks: usize,
 }
 
-impl Places {
-    /// The places of the locks of `ranks` ranks from word `base` on, which should begin a cache line.
+impl LockLayout {
+    /// The layout of the locks of `ranks` ranks from word `base` on, which should begin a cache line.
     pub const fn new(base: usize, ranks: usize) -> Self {
-        Places { base, ranks }
+        LockLayout { base, ranks }
     }
 
-    /// Words of lock memory at each rank: `8 (ranks + 1)`, one cache line for the lock word and one for each node.
+    /// Network of lock memory at each rank: `8 (ranks + 1)`, one cache line for the lock word and one for each node.
     pub const fn words(ranks: usize) -> usize {
         LINE * (ranks + 1)
     }
@@ -128,24 +128,24 @@ enum Held {
 }
 
 /// One rank's place at the lock of one target, as plain data, with the protocol's steps on it.
-/// [`PassiveLock`](crate::PassiveLock) is a row of seats; a model keeps seats in its states. `C` is the width of the
+/// [`PassiveLock`](crate::PassiveLock) is a row of locks; a model keeps locks in its states. `C` is the width of the
 /// word's counts.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{Places, Seat};
+/// use transom_locks::{LockLayout, TargetLock};
 ///
-/// let places = Places::new(0, 2);
-/// let net = Sim::new(2, Places::words(2), sim::once(move |_, words| {
-///     let mut seat = Seat::<16>::new();
-///     seat.exclusive(words, places, 0)?; // the lock of rank 0
-///     seat.release(words, places, 0)
+/// let layout = LockLayout::new(0, 2);
+/// let net = Sim::new(2, LockLayout::words(2), sim::once(move |_, network| {
+///     let mut seat = TargetLock::<16>::new();
+///     seat.exclusive(network, layout, 0)?; // the lock of rank 0
+///     seat.release(network, layout, 0)
 /// }));
 /// net.run_random(1).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seat<const C: u32 = 16> {
+pub struct TargetLock<const C: u32 = 16> {
     held: Held,
     /// The word as last seen: the first guess of the next compare-and-swap.
     seen: u64,
@@ -158,18 +158,18 @@ pub(crate) enum Settled {
     Waiting(Ahead),
 }
 
-type Result<T, W> = std::result::Result<T, Error<<W as Words>::Error>>;
+type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
 
-impl<const C: u32> Default for Seat<C> {
+impl<const C: u32> Default for TargetLock<C> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<const C: u32> Seat<C> {
+impl<const C: u32> TargetLock<C> {
     /// A seat at a lock that nobody has touched.
     pub const fn new() -> Self {
-        Seat { held: Held::Nothing, seen: 0 }
+        TargetLock { held: Held::Nothing, seen: 0 }
     }
 
     /// Whether this rank holds the lock.
@@ -183,54 +183,54 @@ impl<const C: u32> Seat<C> {
     }
 
     /// Takes the lock of `target` exclusively: 1 compare-and-swap if it is free; otherwise also one for each request
-    /// that came in between, 1 post, and local waiting.
+    /// that came in between, 1 notify, and local waiting.
     ///
     /// # Errors
-    /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Words`] from the network.
+    /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the network.
     #[inline(always)]
-    pub fn exclusive<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<Ahead, W> {
+    pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         self.enter(target)?;
-        let mut seen = Word::<C>(self.seen);
+        let mut seen = LockWord::<C>(self.seen);
         loop {
-            let new = seen.with_exclusive(words.rank());
-            let found = words.cas(places.home(target), seen.0, new.0)?;
+            let new = seen.with_exclusive(network.rank());
+            let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 {
                 self.seen = new.0;
                 break;
             }
-            seen = Word(found);
+            seen = LockWord(found);
         }
         let ahead = match seen.tail() {
             None => Ahead { exclusive: None, readers: seen.readers() },
             Some(tail) => Ahead { exclusive: Some(tail), readers: seen.arrived() },
         };
         if ahead != Ahead::default() {
-            Self::wait_for_turn(words, places, target, ahead)?;
+            Self::wait_for_turn(network, layout, target, ahead)?;
         }
         self.held = Held::In(Hold::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1)));
         Ok(ahead)
     }
 
     #[cold]
-    fn wait_for_turn<W: Words>(words: &W, places: Places, target: Rank, ahead: Ahead) -> Result<(), W> {
-        let me = words.rank();
+    fn wait_for_turn<N: Network>(network: &N, layout: LockLayout, target: Rank, ahead: Ahead) -> Result<(), N> {
+        let me = network.rank();
         let next = Next { rank: me, readers: ahead.readers };
         // Each rank has one request at most, and this one is mine.
-        if ahead.exclusive == Some(me) || ahead.readers >= words.ranks() as u64 {
+        if ahead.exclusive == Some(me) || ahead.readers >= network.ranks() as u64 {
             return Err(Error::Corrupt { target, word: next.pack() });
         }
         if let Some(tail) = ahead.exclusive {
-            words.post(places.node(tail, target, NEXT), next.pack())?;
+            network.notify(layout.node(tail, target, NEXT), next.pack())?;
             // Cleared when this rank lets go: nobody tells it anew before it asks anew.
-            let go = words.wait(places.node(me, target, GO).word, Awaited::Anyone, |go| go != 0)?;
+            let go = network.wait(layout.node(me, target, GO).word, Awaited::Anyone, |go| go != 0)?;
             if go != ahead.readers + 1 {
                 return Err(Error::Corrupt { target, word: go });
             }
         }
         if ahead.readers > 0 {
-            let drained = places.node(me, target, DRAINED);
-            match words.wait(drained.word, Awaited::Anyone, |told| told >= ahead.readers)? {
-                told if told == ahead.readers => words.post(drained, 0)?,
+            let drained = layout.node(me, target, DRAINED);
+            match network.wait(drained.word, Awaited::Anyone, |told| told >= ahead.readers)? {
+                told if told == ahead.readers => network.notify(drained, 0)?,
                 word => return Err(Error::Corrupt { target, word }),
             }
         }
@@ -244,52 +244,61 @@ impl<const C: u32> Seat<C> {
     /// # Errors
     /// As [`exclusive`](Self::exclusive).
     #[inline(always)]
-    pub fn shared<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<Ahead, W> {
-        let pending = self.start_shared(words, places, target)?;
-        let settled = self.settle_shared(words, places, target, pending)?;
-        self.await_shared(words, places, target, settled)
+    pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+        let pending = self.start_shared(network, layout, target)?;
+        let settled = self.settle_shared(network, layout, target, pending)?;
+        self.await_shared(network, layout, target, settled)
     }
 
     /// The request's atomic, not waited for: lock_all has all of them in flight at once.
     #[inline(always)]
-    pub(crate) fn start_shared<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<W::Pending, W> {
+    pub(crate) fn start_shared<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+    ) -> Result<N::Pending, N> {
         self.enter(target)?;
-        Ok(words.start_add(places.home(target), Word::<C>::ARRIVED)?)
+        network.start_add(layout.home(target), LockWord::<C>::ARRIVED).map_err(|error| {
+            // Nothing was started, so nothing is to be undone.
+            self.held = Held::Nothing;
+            error.into()
+        })
     }
 
     /// Takes the place in the queue that the atomic gave.
     #[inline(always)]
-    pub(crate) fn settle_shared<W: Words>(
+    pub(crate) fn settle_shared<N: Network>(
         &mut self,
-        words: &W,
-        places: Places,
+        network: &N,
+        layout: LockLayout,
         target: Rank,
-        pending: W::Pending,
-    ) -> Result<Settled, W> {
-        let found = Word::<C>(words.finish(pending)?);
-        self.seen = found.0.wrapping_add(Word::<C>::ARRIVED);
+        pending: N::Pending,
+    ) -> Result<Settled, N> {
+        let found = LockWord::<C>(network.finish(pending)?);
+        self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
         let Some(tail) = found.tail() else {
             if found.crowded() {
-                self.renormalise(words, places, target)?;
+                self.renormalise(network, layout, target)?;
             }
             self.held = Held::In(Hold::Shared(Grant::Open));
             return Ok(Settled::In(Ahead::default()));
         };
-        Self::register(words, places, target, found, tail)
+        Self::register(network, layout, target, found, tail)
     }
 
     #[inline(always)]
-    pub(crate) fn await_shared<W: Words>(
+    pub(crate) fn await_shared<N: Network>(
         &mut self,
-        words: &W,
-        places: Places,
+        network: &N,
+        layout: LockLayout,
         target: Rank,
         settled: Settled,
-    ) -> Result<Ahead, W> {
+    ) -> Result<Ahead, N> {
         match settled {
             Settled::In(ahead) => Ok(ahead),
             Settled::Waiting(ahead) => {
-                let grant = take_any(words, places.node(words.rank(), target, GRANT))?;
+                let grant = take_any(network, layout.node(network.rank(), target, GRANT))?;
                 self.held = Held::In(Hold::Shared(Grant::unpack(grant)));
                 Ok(ahead)
             }
@@ -298,15 +307,21 @@ impl<const C: u32> Seat<C> {
 
     /// Tells the last exclusive requester that a reader waits for its grant.
     #[cold]
-    fn register<W: Words>(words: &W, places: Places, target: Rank, found: Word<C>, tail: Rank) -> Result<Settled, W> {
-        let me = words.rank();
+    fn register<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        found: LockWord<C>,
+        tail: Rank,
+    ) -> Result<Settled, N> {
+        let me = network.rank();
         if tail == me {
             return Err(Error::Corrupt { target, word: found.0 });
         }
         let mut waiters = Waiters::default();
         loop {
-            words.post(places.node(me, target, LINK), waiters.0)?;
-            let found = words.cas(places.node(tail, target, WAITERS), waiters.0, waiters.pushed(me).0)?;
+            network.notify(layout.node(me, target, LINK), waiters.0)?;
+            let found = network.cas(layout.node(tail, target, WAITERS), waiters.0, waiters.pushed(me).0)?;
             if found == waiters.0 {
                 return Ok(Settled::Waiting(Ahead { exclusive: Some(tail), readers: 0 }));
             }
@@ -316,15 +331,15 @@ impl<const C: u32> Seat<C> {
 
     /// Makes room in `arrived`, or sees that another did.
     #[cold]
-    fn renormalise<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<(), W> {
-        let mut seen = Word::<C>(self.seen);
+    fn renormalise<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
+        let mut seen = LockWord::<C>(self.seen);
         while seen.crowded() {
             let new = seen.renormalised();
-            let found = words.cas(places.home(target), seen.0, new.0)?;
+            let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 {
                 seen = new;
             } else {
-                seen = Word(found);
+                seen = LockWord(found);
             }
         }
         self.seen = seen.0;
@@ -332,80 +347,87 @@ impl<const C: u32> Seat<C> {
     }
 
     /// Lets go. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the successor
-    /// has said that it is there; with a successor 1 post, with `r` waiting readers `r` posts and `r/3` reads more.
+    /// has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and `r/3` reads more.
     /// Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
     ///
     /// # Errors
     /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive).
     #[inline(always)]
-    pub fn release<W: Words>(&mut self, words: &W, places: Places, target: Rank) -> Result<(), W> {
+    pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         match self.leave(target)? {
             Hold::Shared(grant) => {
-                let pending = Self::start_leaving::<W>(words, places, target, grant)?;
-                self.finish_leaving(words, places, target, grant, pending)?;
+                let pending = self.start_leaving(network, layout, target, grant)?;
+                self.finish_leaving(network, layout, target, grant, pending)?;
             }
-            Hold::Exclusive(before) => self.finish_exclusive(words, places, target, before)?,
+            Hold::Exclusive(before) => self.finish_exclusive(network, layout, target, before)?,
         }
         Ok(())
     }
 
     #[inline(always)]
-    pub(crate) fn finish_exclusive<W: Words>(
+    pub(crate) fn finish_exclusive<N: Network>(
         &mut self,
-        words: &W,
-        places: Places,
+        network: &N,
+        layout: LockLayout,
         target: Rank,
         before: u32,
-    ) -> Result<(), W> {
-        let seen = Word::<C>(self.seen);
+    ) -> Result<(), N> {
+        let seen = LockWord::<C>(self.seen);
         // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
-        let told = words.wait(places.node(words.rank(), target, NEXT).word, Awaited::Anyone, |_| true)?;
+        let told = network.wait(layout.node(network.rank(), target, NEXT).word, Awaited::Anyone, |_| true)?;
         if told == 0 {
             let new = seen.without_exclusive();
-            let found = words.cas(places.home(target), seen.0, new.0)?;
+            let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 && seen.arrived() == 0 {
-                return self.gone(words, places, target, before, new);
+                return self.gone(network, layout, target, before, new);
             }
-            return self.finish_before_others(words, places, target, before, Word(found));
+            return self.finish_before_others(network, layout, target, before, LockWord(found));
         }
-        let next = Self::hand_over(words, places, target, told)?;
+        let next = Self::hand_over(network, layout, target, told)?;
         // A guess: where ranks take turns, the one that this one followed has asked again by now.
         let seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
-        self.gone(words, places, target, before, seen)
+        self.gone(network, layout, target, before, seen)
     }
 
     /// After the first compare-and-swap of the word found `found`: it took, or somebody has asked since.
     #[cold]
-    fn finish_before_others<W: Words>(
+    fn finish_before_others<N: Network>(
         &mut self,
-        words: &W,
-        places: Places,
+        network: &N,
+        layout: LockLayout,
         target: Rank,
         before: u32,
-        found: Word<C>,
-    ) -> Result<(), W> {
-        let me = words.rank();
-        let (mut seen, mut found) = (Word::<C>(self.seen), found);
+        found: LockWord<C>,
+    ) -> Result<(), N> {
+        let me = network.rank();
+        let (mut seen, mut found) = (LockWord::<C>(self.seen), found);
         while found != seen {
             seen = found;
             if seen.tail() != Some(me) {
-                let told = words.wait(places.node(me, target, NEXT).word, Awaited::Anyone, |next| next != 0)?;
-                Self::hand_over(words, places, target, told)?;
-                return self.gone(words, places, target, before, seen);
+                let told = network.wait(layout.node(me, target, NEXT).word, Awaited::Anyone, |next| next != 0)?;
+                Self::hand_over(network, layout, target, told)?;
+                return self.gone(network, layout, target, before, seen);
             }
-            found = Word(words.cas(places.home(target), seen.0, seen.without_exclusive().0)?);
+            found = LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0)?);
         }
         if seen.arrived() > 0 {
-            Self::admit(words, places, target, seen.arrived(), Grant::Open)?;
+            Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
         }
-        self.gone(words, places, target, before, seen.without_exclusive())
+        self.gone(network, layout, target, before, seen.without_exclusive())
     }
 
     /// Clears what this rank was told, now that the next has been.
     #[inline(always)]
-    fn gone<W: Words>(&mut self, words: &W, places: Places, target: Rank, before: u32, seen: Word<C>) -> Result<(), W> {
+    fn gone<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        before: u32,
+        seen: LockWord<C>,
+    ) -> Result<(), N> {
         if before != 0 {
-            words.post(places.node(words.rank(), target, GO), 0)?;
+            network.notify(layout.node(network.rank(), target, GO), 0)?;
         }
         self.seen = seen.0;
         self.held = Held::Nothing;
@@ -414,25 +436,25 @@ impl<const C: u32> Seat<C> {
 
     /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come; returns it.
     #[cold]
-    fn hand_over<W: Words>(words: &W, places: Places, target: Rank, word: u64) -> Result<Rank, W> {
+    fn hand_over<N: Network>(network: &N, layout: LockLayout, target: Rank, word: u64) -> Result<Rank, N> {
         let next = Next::unpack(word);
-        if next.rank >= words.ranks() || next.readers >= words.ranks() as u64 {
+        if next.rank >= network.ranks() || next.readers >= network.ranks() as u64 {
             return Err(Error::Corrupt { target, word });
         }
-        words.post(places.node(next.rank, target, GO), next.readers + 1)?;
-        words.post(places.node(words.rank(), target, NEXT), 0)?;
+        network.notify(layout.node(next.rank, target, GO), next.readers + 1)?;
+        network.notify(layout.node(network.rank(), target, NEXT), 0)?;
         if next.readers > 0 {
-            Self::admit(words, places, target, next.readers, Grant::Before(next.rank as u32))?;
+            Self::admit(network, layout, target, next.readers, Grant::Before(next.rank as u32))?;
         }
         Ok(next.rank)
     }
 
     /// Grants `readers` registered readers, awaiting those that are about to register.
     #[cold]
-    fn admit<W: Words>(words: &W, places: Places, target: Rank, readers: u64, grant: Grant) -> Result<(), W> {
-        let node = places.node(words.rank(), target, WAITERS);
-        let mut waiters = Waiters(words.wait(node.word, Awaited::Anyone, |word| Waiters(word).count() >= readers)?);
-        words.post(node, 0)?;
+    fn admit<N: Network>(network: &N, layout: LockLayout, target: Rank, readers: u64, grant: Grant) -> Result<(), N> {
+        let node = layout.node(network.rank(), target, WAITERS);
+        let mut waiters = Waiters(network.wait(node.word, Awaited::Anyone, |word| Waiters(word).count() >= readers)?);
+        network.notify(node, 0)?;
         let mut left = readers;
         loop {
             // Counts fall to 0 at the bottom of the stack; what breaks this is not one of ours.
@@ -443,11 +465,11 @@ impl<const C: u32> Seat<C> {
             left -= named;
             // A reader that was granted may come back and write its link anew: read on first.
             let rest = match waiters.named().last() {
-                Some(last) if left > 0 => words.add(places.node(last, target, LINK), 0)?,
+                Some(last) if left > 0 => network.add(layout.node(last, target, LINK), 0)?,
                 _ => 0,
             };
             for reader in waiters.named() {
-                words.post(places.node(reader, target, GRANT), grant.pack())?;
+                network.notify(layout.node(reader, target, GRANT), grant.pack())?;
             }
             if left == 0 {
                 return Ok(());
@@ -456,42 +478,47 @@ impl<const C: u32> Seat<C> {
         }
     }
 
-    /// The first atomic of a reader that leaves, not waited for.
+    /// The first atomic of a reader that leaves, not waited for. If it cannot be started, the lock is held as before.
     #[inline(always)]
-    pub(crate) fn start_leaving<W: Words>(
-        words: &W,
-        places: Places,
+    pub(crate) fn start_leaving<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
         target: Rank,
         grant: Grant,
-    ) -> Result<W::Pending, W> {
-        Ok(match grant {
-            Grant::Open => words.start_add(places.home(target), Word::<C>::DEPARTED)?,
-            Grant::Before(next) => words.start_add(places.node(next as Rank, target, DRAINED), 1)?,
+    ) -> Result<N::Pending, N> {
+        let started = match grant {
+            Grant::Open => network.start_add(layout.home(target), LockWord::<C>::DEPARTED),
+            Grant::Before(next) => network.start_add(layout.node(next as Rank, target, DRAINED), 1),
+        };
+        started.map_err(|error| {
+            self.held = Held::In(Hold::Shared(grant));
+            error.into()
         })
     }
 
     /// Tells the exclusive request, if any, that waits for the open group.
     #[inline(always)]
-    pub(crate) fn finish_leaving<W: Words>(
+    pub(crate) fn finish_leaving<N: Network>(
         &mut self,
-        words: &W,
-        places: Places,
+        network: &N,
+        layout: LockLayout,
         target: Rank,
         grant: Grant,
-        pending: W::Pending,
-    ) -> Result<(), W> {
-        let found = words.finish(pending)?;
+        pending: N::Pending,
+    ) -> Result<(), N> {
+        let found = network.finish(pending)?;
         if grant == Grant::Open {
-            self.seen = found.wrapping_add(Word::<C>::DEPARTED);
-            if let Some(head) = Word::<C>(found).head() {
-                words.add(places.node(head, target, DRAINED), 1)?;
+            self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
+            if let Some(head) = LockWord::<C>(found).head() {
+                network.add(layout.node(head, target, DRAINED), 1)?;
             }
         }
         self.held = Held::Nothing;
         Ok(())
     }
 
-    /// Until the call succeeds the seat is broken.
+    /// Until the call succeeds the lock is broken.
     #[inline(always)]
     fn enter<E>(&mut self, target: Rank) -> std::result::Result<(), Error<E>> {
         match self.held {
@@ -503,7 +530,7 @@ impl<const C: u32> Seat<C> {
         }
     }
 
-    /// How the lock is held that is now let go. Until the call succeeds the seat is broken.
+    /// How the lock is held that is now let go. Until the call succeeds the lock is broken.
     #[inline(always)]
     pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<Hold, Error<E>> {
         match std::mem::replace(&mut self.held, Held::Broken) {
@@ -529,8 +556,8 @@ impl Held {
 }
 
 /// Waits until a word of one's own node is told, and leaves it as the next request must find it: 0.
-fn take_any<W: Words>(words: &W, at: At) -> Result<u64, W> {
-    let value = words.wait(at.word, Awaited::Anyone, |value| value != 0)?;
-    words.post(at, 0)?;
+fn take_any<N: Network>(network: &N, at: At) -> Result<u64, N> {
+    let value = network.wait(at.word, Awaited::Anyone, |value| value != 0)?;
+    network.notify(at, 0)?;
     Ok(value)
 }

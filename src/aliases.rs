@@ -1,0 +1,96 @@
+//! The types of `transom-windows` on the provider of a [`World`](crate::World), as programs name them.
+
+use crate::provider::Provider;
+use transom_windows as windows;
+
+/// A window of a [`World`](crate::World).
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let mut window: transom::Window<f64> = world.allocate(10)?;
+/// window.lock_exclusive(0)?.put(0, &[1.0])?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type Window<T> = windows::Window<T, Provider>;
+
+/// An operation on a window of a [`World`](crate::World) that is waited for later; see [`windows::Request`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let mut window = world.allocate::<u64>(10)?;
+/// let epoch = window.lock_shared(0)?;
+/// let requests: Vec<transom::Request<u64>> = vec![epoch.rget(0, 2)?, epoch.rget(5, 3)?];
+/// assert_eq!(transom::Request::wait_all(requests)?.concat(), [0; 5]);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type Request<'t, T> = windows::Request<'t, T, Provider>;
+
+/// An array whose elements the ranks of a [`World`](crate::World) share; see [`windows::GlobalArray`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let mut plate: transom::GlobalArray<f64, 2> = world.array([4, 6], transom::Distribution::Block)?;
+/// plate.lock_all()?.put_one([3, 5], 0.5)?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type GlobalArray<T, const D: usize = 1> = windows::GlobalArray<T, Provider, D>;
+
+/// A value of a [`World`](crate::World) for one holder at a time; see [`windows::GlobalMutex`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let next: transom::GlobalMutex<u64> = world.mutex(0, 10)?;
+/// *next.lock()? += 1;
+/// assert_eq!(next.counters().locks, 1);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type GlobalMutex<T> = windows::GlobalMutex<T, Provider>;
+
+/// A value of a [`World`](crate::World) for one writer or many readers; see [`windows::GlobalRwLock`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let origin: transom::GlobalRwLock<[f64; 3]> = world.rw_lock(0, [0.0; 3])?;
+/// assert_eq!(origin.read()?[2], 0.0);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type GlobalRwLock<T> = windows::GlobalRwLock<T, Provider>;
+
+/// What an epoch of a [`Window`] lends: every operation on one rank's part; see [`windows::Target`].
+///
+/// # Examples
+/// A function that works in whichever epoch:
+/// ```
+/// fn count(target: &transom::Target<'_, u64>, bin: usize) -> Result<u64, transom::Error> {
+///     Ok(target.fetch_and_op(bin, transom::Op::Sum, 1)?)
+/// }
+///
+/// let mut window = transom::init()?.allocate::<u64>(10)?;
+/// assert_eq!(count(&*window.lock_exclusive(0)?, 3)?, 0);
+/// assert_eq!(count(&window.lock_all()?.target(0)?, 3)?, 1);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type Target<'e, T> = windows::Target<'e, T, Provider>;
+
+/// The epoch of a lock on one rank of a [`Window`]; see [`windows::LockEpoch`].
+pub type LockEpoch<'w, T> = windows::LockEpoch<'w, T, Provider>;
+
+/// The epoch of `lock_all` on a [`Window`]; see [`windows::LockAllEpoch`].
+pub type LockAllEpoch<'w, T> = windows::LockAllEpoch<'w, T, Provider>;
+
+/// The epoch between two fences of a [`Window`]; see [`windows::FenceEpoch`].
+pub type FenceEpoch<'w, T> = windows::FenceEpoch<'w, T, Provider>;
+
+/// The epoch of `start` and `complete` on a [`Window`]; see [`windows::AccessEpoch`].
+pub type AccessEpoch<'w, T> = windows::AccessEpoch<'w, T, Provider>;
+
+/// A part of a [`Window`] that this rank reaches by loads and stores; see [`windows::Local`].
+pub type Local<'w, T> = windows::Local<'w, T, Provider>;
+
+/// A rank's own signal words of a [`Window`]; see [`windows::Signals`].
+pub type Signals<'w, T> = windows::Signals<'w, T, Provider>;

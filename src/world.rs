@@ -1,0 +1,313 @@
+//! The world: all ranks of a job, or a team of them. Everything else of the library is made from it.
+
+use crate::aliases::{GlobalArray, GlobalMutex, GlobalRwLock, Window};
+use crate::provider::Provider;
+use bytemuck::Pod;
+use std::sync::atomic::{AtomicU32, Ordering};
+use transom_locks::Rank;
+use transom_windows::array::{Layout, LayoutError};
+use transom_windows::{Distribution, Error, Exchange, Flavor};
+
+/// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// println!("rank {} of {}", world.rank(), world.size());
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub struct World {
+    fabric: Provider,
+    windows: AtomicU32,
+}
+
+impl World {
+    pub(crate) fn new(fabric: Provider) -> Self {
+        World { fabric, windows: AtomicU32::new(0) }
+    }
+
+    /// The provider, which moves the bytes.
+    pub fn provider(&self) -> &Provider {
+        &self.fabric
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> Rank {
+        self.fabric.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.fabric.size()
+    }
+
+    /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.
+    ///
+    /// # Errors
+    /// [`Error::Size`], [`Error::Fabric`]; see [`windows::Window::new`](transom_windows::Window::new).
+    ///
+    /// # Examples
+    /// ```
+    /// let totals = transom::threads(3, |world| -> Result<u64, transom::Error> {
+    ///     let mut window = world.allocate::<u64>(1)?;
+    ///     window.lock_shared(0)?.fetch_and_op(0, transom::Op::Sum, 1 + world.rank() as u64)?;
+    ///     window.fence()?;
+    ///     window.lock_shared(0)?.get_one(0)
+    /// })?;
+    /// assert!(totals.into_iter().all(|total| total.unwrap() == 1 + 2 + 3));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn allocate<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Allocate { len }, 0)
+    }
+
+    /// [`allocate`](Self::allocate), and `signals` signal words at this rank, for
+    /// [`put_signal`](transom_windows::Target::put_signal).
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut window = world.allocate_with_signals::<u64>(10, 1)?;
+    ///     let other = 1 - world.rank();
+    ///     let epoch = window.lock_all()?;
+    ///     epoch.target(other)?.put_signal(0, &[42; 10], 0, 1)?; // data, then the news of it
+    ///     epoch.signals().wait_until(0, |arrived| arrived == 1)?;
+    ///     assert_eq!(epoch.local().get(9)?, 42);
+    ///     epoch.unlock()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn allocate_with_signals<T: Pod>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Allocate { len }, signals)
+    }
+
+    /// Collective: a window of `len` zeroed elements at this rank, all of whose parts every rank reaches by its own loads and
+    /// stores too: [`Local::of`](transom_windows::Local::of). An error if some ranks do not share memory.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), and [`Error::NotShared`].
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut window = world.allocate_shared::<u32>(4)?;
+    ///     let next = (world.rank() + 1) % world.size();
+    ///     window.local().of(next)?.set(0, 5)?; // no epoch, no call of the neighbour's
+    ///     window.fence()?;
+    ///     assert_eq!(window.local().get(0)?, 5);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn allocate_shared<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Shared { len }, 0)
+    }
+
+    /// Collective: a window on elements that the program has already, and gets back by
+    /// [`free`](transom_windows::Window::free). What it cannot do: [`Flavor::Create`].
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mine = vec![world.rank(); 10];
+    ///     let mut window = world.create(mine)?;
+    ///     assert_eq!(window.lock_shared(1)?.get_one(9)?, 1);
+    ///     let mine = window.free()?; // once nobody can access it any more
+    ///     assert_eq!(mine, [world.rank(); 10]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn create<T: Pod>(&self, elements: Vec<T>) -> Result<Window<T>, Error> {
+        self.window(Flavor::Create(elements), 0)
+    }
+
+    /// Collective: a window without elements, to which each rank can [`attach`](transom_windows::Window::attach) up to
+    /// `slots` pieces of memory at a time, and detach them.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut names = world.allocate::<transom::Address>(1)?; // where others find what is attached
+    ///     let mut window = world.dynamic::<u64>(4)?;
+    ///     let address = window.attach(1000)?;
+    ///     names.local().set(0, address)?;
+    ///     names.fence()?;
+    ///
+    ///     let theirs = names.lock_shared(1 - world.rank())?.get_one(0)?;
+    ///     let memory = window.reach(&theirs)?;
+    ///     window.lock_exclusive(theirs.rank())?.attached(&memory)?.put(999, &[42])?;
+    ///     window.fence()?;
+    ///     assert_eq!(window.local().attached(&address)?.get(999)?, 42);
+    ///     window.detach(&address)
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn dynamic<T: Pod>(&self, slots: usize) -> Result<Window<T>, Error> {
+        self.window(Flavor::Dynamic { slots }, 0)
+    }
+
+    /// Collective: a window of any flavour, with `signals` signal words at this rank. The calls above are short for
+    /// this.
+    ///
+    /// # Errors
+    /// See [`windows::Window::new`](transom_windows::Window::new).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Flavor;
+    /// let world = transom::init()?;
+    /// let mut window = world.window(Flavor::Create(vec![0.0; 100]), 1)?;
+    /// window.lock_shared(0)?.put_signal(7, &[1.5], 0, 1)?;
+    /// assert_eq!(window.free()?[7], 1.5);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn window<T: Pod>(&self, flavor: Flavor<T>, signals: usize) -> Result<Window<T>, Error> {
+        Window::new(&self.fabric, self.number(), flavor, signals)
+    }
+
+    /// Collective: an array of zeroed elements, dealt to the ranks on a grid that is as near to a square as their number
+    /// allows ([`Layout::new`]); [`array_on`](Self::array_on) takes a layout of one's own. All ranks pass the same.
+    ///
+    /// # Errors
+    /// [`Error::Layout`]; [`Error::Array`] if ranks pass different ones; [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Distribution;
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut array = world.array::<u64, 1>([100], Distribution::Block)?;
+    ///     array.lock_all()?.fetch_and_op(70, transom::Op::Sum, 1)?; // whoever has it
+    ///     assert_eq!(array.fence()?.get_one(70)?, 3);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn array<T: Pod, const D: usize>(
+        &self,
+        shape: [usize; D],
+        distribution: Distribution<D>,
+    ) -> Result<GlobalArray<T, D>, Error> {
+        self.agreed_array(Layout::new(shape, distribution, self.size()))
+    }
+
+    /// Collective: an array of zeroed elements on a layout of one's own. All ranks pass the same.
+    ///
+    /// # Errors
+    /// As [`array`](Self::array); [`Error::Layout`] also if the layout is not for as many ranks as the world has.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// transom::threads(6, |world| -> Result<(), transom::Error> {
+    ///     let rows = Layout::on_grid([60, 8], Distribution::Block, [world.size(), 1])?; // whole rows
+    ///     let mut array = world.array_on::<f32, 2>(rows)?;
+    ///     array.lock_exclusive(2)?.put([25..27, 0..8], &[1.0; 16])?;
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn array_on<T: Pod, const D: usize>(&self, layout: Layout<D>) -> Result<GlobalArray<T, D>, Error> {
+        self.agreed_array(Ok(layout))
+    }
+
+    fn agreed_array<T: Pod, const D: usize>(
+        &self,
+        layout: Result<Layout<D>, LayoutError>,
+    ) -> Result<GlobalArray<T, D>, Error> {
+        GlobalArray::new(&self.fabric, self.number(), layout)
+    }
+
+    /// The number of the next window, mutex or array. They are made together, so every rank counts alike.
+    fn number(&self) -> u32 {
+        self.windows.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Collective: a value in the memory of the rank `home`, for one holder at a time. Every rank passes a value; the home rank's
+    /// is what it begins with.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::Size`], [`Error::Fabric`]; see
+    /// [`windows::GlobalRwLock::new`](transom_windows::GlobalRwLock::new).
+    ///
+    /// # Examples
+    /// ```
+    /// let sums = transom::threads(3, |world| -> Result<u64, transom::Error> {
+    ///     let sum = world.mutex(0, 10)?; // at rank 0
+    ///     *sum.lock()? += 1 + world.rank() as u64;
+    ///     world.barrier()?;
+    ///     Ok(*sum.lock()?)
+    /// })?;
+    /// assert!(sums.into_iter().all(|sum| sum.unwrap() == 10 + 1 + 2 + 3));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn mutex<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalMutex<T>, Error> {
+        GlobalMutex::new(&self.fabric, self.number(), home, value)
+    }
+
+    /// As [`mutex`](Self::mutex), for one writer or many readers.
+    ///
+    /// # Errors
+    /// As [`mutex`](Self::mutex).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let bounds = world.rw_lock(2, [0.0, 1.0])?; // at rank 2
+    ///     let guard = bounds.read()?;
+    ///     world.barrier()?; // all ranks hold it now
+    ///     assert_eq!(*guard, [0.0, 1.0]);
+    ///     guard.unlock()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn rw_lock<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalRwLock<T>, Error> {
+        GlobalRwLock::new(&self.fabric, self.number(), home, value)
+    }
+
+    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
+    /// name no colour. A team is a world of its own: its windows, barriers and errors count its members only.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] if the team cannot be made, on all its members.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(4, |world| -> Result<(), transom::Error> {
+    ///     let row = world.rank() / 2; // two teams of two
+    ///     let team = world.split(Some(row as u64), 0)?.expect("everyone names a colour");
+    ///     assert_eq!((team.rank(), team.size()), (world.rank() % 2, 2));
+    ///     let mut window = team.allocate::<u64>(1)?; // a window of the team
+    ///     window.lock_exclusive(1)?.put(0, &[row as u64])?;
+    ///     team.barrier()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<World>, Error> {
+        let team = self.fabric.split(colour, key).map_err(|source| Error::Collective { call: "split", source })?;
+        Ok(team.map(World::new))
+    }
+
+    /// Collective: returns when every rank has called it. ceil(log2 ranks) notifications.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] if a rank died, left or gave up: it can no longer call.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(4, |world| world.barrier())?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.fabric.barrier().map_err(|source| Error::Collective { call: "barrier", source })
+    }
+}
