@@ -195,7 +195,7 @@ fn report(name: &str, limit_name: &str, most: f64, ours: &[f64], limits: &[f64])
     );
 }
 
-/// Network of this rank's own, not shared with anybody.
+/// Words of this rank's own, not shared with anybody.
 #[repr(align(64))]
 struct Plain([AtomicU64; 128]);
 

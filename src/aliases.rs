@@ -27,6 +27,10 @@ pub type Window<T> = windows::Window<T, Provider>;
 /// ```
 pub type Request<'t, T> = windows::Request<'t, T, Provider>;
 
+/// Operations on a window of a [`World`](crate::World) that are waited for in the order in which they are done; see
+/// [`windows::Requests`].
+pub type Requests<'t, T> = windows::Requests<'t, T, Provider>;
+
 /// An array whose elements the ranks of a [`World`](crate::World) share; see [`windows::GlobalArray`].
 ///
 /// # Examples

@@ -10,8 +10,8 @@ pub mod verbs;
 mod world;
 
 pub use aliases::{
-    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, Request, Signals,
-    Target, Window,
+    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, Request, Requests,
+    Signals, Target, Window,
 };
 pub use bytemuck;
 pub use error::StartError;

@@ -27,9 +27,9 @@ pub fn init() -> Result<World, StartError> {
     match bootstrap::join()? {
         Joined::Here(fabric) => {
             tracing::info!(rank = fabric.rank(), size = fabric.size(), "joined the job");
-            Ok(World::new(provider::over_memory(fabric)?))
+            Ok(World::new(provider::of_one_machine(fabric)?))
         }
-        Joined::Apart(apart) => Ok(World::new(provider::over_hosts(apart)?)),
+        Joined::Apart(apart) => Ok(World::new(provider::of_several_hosts(apart)?)),
     }
 }
 
@@ -74,15 +74,16 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Result<Vec<R>, StartError> {
     log_from_env()?;
     let fabrics = Loopback::threads(ranks).map_err(StartError::Join)?;
+    let providers = fabrics.iter().cloned().map(provider::of_threads).collect::<Result<Vec<_>, _>>()?;
     let (body, observer) = (&body, fabrics.first().cloned());
     std::thread::scope(|scope| {
         let mut running = Vec::with_capacity(ranks);
-        for fabric in fabrics {
+        for (fabric, provider) in fabrics.into_iter().zip(providers) {
             let name = format!("rank {}", fabric.rank());
             let run = move || {
                 // Whatever of its world the body leaked or returned: the rank is gone when the body is.
-                let leaving = Leaving(fabric.clone());
-                let returned = body(World::new(provider::threads(fabric)));
+                let leaving = Leaving(fabric);
+                let returned = body(World::new(provider));
                 drop(leaving);
                 returned
             };

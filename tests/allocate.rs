@@ -65,3 +65,36 @@ fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
         }
     }
 }
+
+/// What a window keeps is memory: its descriptor is closed when all have mapped it.
+#[test]
+fn windows_are_not_limited_by_open_files() {
+    ranks::on(&[1, 2, 4], "windows_are_not_limited_by_open_files", |world| {
+        let before = getrlimit(Resource::Nofile);
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next + 8 * world.size() as u64), ..before }).unwrap();
+        let windows: Vec<Window<u64>> = (0..ranks::rounds(300)).map(|_| world.allocate(1).unwrap()).collect();
+        let values: Vec<_> = (0..ranks::rounds(300)).map(|_| world.mutex(0, 1u8).unwrap()).collect();
+        setrlimit(Resource::Nofile, before).unwrap();
+        *values[values.len() - 1].lock().unwrap() += 1;
+        drop((windows, values));
+        another_window_works(&world);
+    });
+}
+
+#[test]
+fn a_limit_that_stands_in_the_way_is_named() {
+    for size in [1, 2] {
+        let ran = ranks::outcome_of(size, "a_limit_that_stands_in_the_way_is_named", |world| {
+            let before = getrlimit(Resource::Nofile);
+            let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+            setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
+            let error = world.allocate::<u64>(1).map(drop).unwrap_err().to_string();
+            setrlimit(Resource::Nofile, before).unwrap();
+            assert!(error.contains(&format!("{next} files at once")) && error.contains("ulimit -n"), "{error}");
+        });
+        let Some(outcome) = ran else { return };
+        let output = String::from_utf8_lossy(outcome.output(0));
+        assert!(outcome.success(), "{size} ranks: {outcome}\n{output}");
+    }
+}

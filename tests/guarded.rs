@@ -338,3 +338,21 @@ fn locks_are_shared_by_threads_and_guards_lent_to_them() {
     lent(&mutex.lock().unwrap());
     lent(&rw_lock.read().unwrap());
 }
+
+/// A value may be larger than fits a stack many times over.
+#[test]
+fn large_values_need_no_stack() {
+    ranks::on(&[1, 2, 3], "large_values_need_no_stack", |world| {
+        let value = world.mutex(0, [7u8; 128 << 10]).unwrap();
+        let work = || {
+            let mut guard = value.lock().unwrap();
+            guard[100_000] += 1;
+            guard.unlock().unwrap();
+        };
+        // Less than four such values, for all that a call may copy.
+        let small = std::thread::Builder::new().stack_size(512 << 10);
+        std::thread::scope(|scope| small.spawn_scoped(scope, work).unwrap().join().unwrap());
+        world.barrier().unwrap();
+        assert_eq!(value.lock().unwrap()[100_000] as usize, 7 + world.size());
+    });
+}

@@ -1,6 +1,7 @@
 //! Post, start, complete and wait: groups of any size and order, and calls out of turn.
 
 mod ranks;
+use std::time::{Duration, Instant};
 use transom::{Error, Window};
 
 #[test]
@@ -90,5 +91,26 @@ fn calls_out_of_turn_are_errors_and_harm_nothing() {
         drop(window.start(&[]).unwrap());
         window.start(&[]).unwrap().complete().unwrap();
         window.wait().unwrap();
+    });
+}
+
+/// Who tests now and then is told within a second that an origin has left, however rarely it asks.
+#[test]
+fn a_test_now_and_then_hears_who_left() {
+    ranks::on(&[2, 3, 4, 8], "a_test_now_and_then_hears_who_left", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == 1 {
+            return; // leaves
+        }
+        let (begun, within) = (Instant::now(), ranks::within(Duration::from_secs(1)));
+        window.post(&[1]).unwrap();
+        let error = loop {
+            match window.test() {
+                Err(error) => break error,
+                Ok(done) => assert!(!done && begun.elapsed() < within, "not told after {:?}", begun.elapsed()),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(error.lost_rank(), Some(1), "{error}");
     });
 }

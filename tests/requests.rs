@@ -2,7 +2,7 @@
 
 mod ranks;
 use std::collections::BTreeSet;
-use transom::{Assert, Error, Flavor, Mode, Op, Request, Window, World};
+use transom::{Assert, Error, Flavor, Mode, Op, Request, Requests, Window, World};
 
 #[test]
 fn a_request_gives_its_buffer_or_what_was_read() {
@@ -53,13 +53,16 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
         let all = Request::wait_all(gets()).unwrap();
         assert!(all.iter().enumerate().all(|(i, got)| *got == expected(i)), "{all:?}");
 
-        let (mut left, mut requests) = ((0..50).collect::<Vec<usize>>(), gets());
-        while let Some((which, got)) = Request::wait_any(&mut requests).unwrap() {
-            assert_eq!(got, expected(left.remove(which)));
-            assert_eq!(requests.len(), left.len());
+        let (mut given, mut requests) = (vec![false; 50], gets().into_iter().collect::<Requests<'_, _>>());
+        while let Some((number, got)) = requests.wait_any().unwrap() {
+            assert_eq!(got, expected(number), "a number stays its request's own");
+            assert!(!std::mem::replace(&mut given[number], true), "{number} is given twice");
+            assert_eq!(requests.len(), given.iter().filter(|given| !**given).count());
         }
-        assert!(left.is_empty() && requests.is_empty());
-        assert!(Request::wait_any(&mut requests).unwrap().is_none());
+        assert!(given.iter().all(|given| *given) && requests.is_empty());
+        assert!(requests.wait_any().unwrap().is_none() && requests.test_any().unwrap().is_none());
+        assert_eq!(requests.push(targets[0].rget(0, 1).unwrap()), 50);
+        assert_eq!(requests.wait_any().unwrap(), Some((50, vec![0])));
         assert_eq!(Request::wait_all(Vec::<Request<'_, u32>>::new()).unwrap(), Vec::<Vec<u32>>::new());
 
         // Of different operations, and of nothing.
@@ -69,6 +72,42 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
         drop(targets);
         epoch.unlock().unwrap();
         window.fence().unwrap();
+    });
+}
+
+/// A get that is done, by `test`, by a flush or since its epoch has heard a signal, has read: what is put later is not in
+/// its buffer.
+#[test]
+fn a_get_that_is_done_has_read() {
+    ranks::on_all_sizes("a_get_that_is_done_has_read", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let next = (me + 1) % n;
+        let mut window: Window<u64> = world.allocate_with_signals(3, 1).unwrap();
+        window.local().write(0, &[5; 3]).unwrap();
+        window.fence().unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target(next).unwrap();
+        let mut tested = target.rget(0, 1).unwrap();
+        while !tested.test().unwrap() {}
+        target.put(0, &[7]).unwrap();
+        target.flush().unwrap();
+        assert_eq!(tested.wait().unwrap(), [5], "test said that it was done");
+        let flushed = target.rget(1, 1).unwrap();
+        target.flush().unwrap();
+        target.put(1, &[7]).unwrap();
+        target.flush().unwrap();
+        assert_eq!(flushed.wait().unwrap(), [5], "it was flushed");
+        // The owner overwrites what was read, once it hears that it was.
+        let mut read = target.rget(2, 1).unwrap();
+        while !read.test().unwrap() {}
+        target.put_signal(0, &[], 0, 1).unwrap();
+        epoch.signals().wait_until(0, |heard| heard == 1).unwrap();
+        epoch.local().set(2, 9).unwrap();
+        world.barrier().unwrap();
+        assert_eq!(read.wait().unwrap(), [5], "the owner was told that it had been read");
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        assert_eq!(window.local().read(0, 3).unwrap(), [7, 7, 9]);
     });
 }
 
@@ -211,6 +250,29 @@ fn epochs_may_be_leaked() {
             let back = window.free().unwrap();
             assert!(back.is_empty() || back == [0, 0, 0, 0, 0, 6, 6, 0, 0]);
         }
+    });
+}
+
+/// An access epoch that was leaked ends with its window: its target does not wait for ever.
+#[test]
+fn a_leaked_access_epoch_is_completed_when_its_window_is_dropped() {
+    ranks::on_all_sizes("a_leaked_access_epoch_is_completed_when_its_window_is_dropped", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut exposed: Window<usize> = world.allocate(n).unwrap();
+        let others: Vec<usize> = (0..n).filter(|&rank| rank != me).collect();
+        exposed.post(&others).unwrap();
+        if me == 0 {
+            let epoch = exposed.start(&others).unwrap();
+            others.iter().for_each(|&rank| epoch.target(rank).unwrap().put(0, &[40 + rank]).unwrap());
+            leak(epoch);
+            drop(exposed);
+        } else {
+            // From the others it comes by the usual way.
+            exposed.start(&others).unwrap().complete().unwrap();
+            exposed.wait().unwrap();
+            assert_eq!(exposed.local().get(0).unwrap(), 40 + me);
+        }
+        world.barrier().unwrap();
     });
 }
 

@@ -1,7 +1,9 @@
 //! Put with signal: whoever sees the signal sees the data; and waiting for one of several.
 
 mod ranks;
-use transom::{Error, Window};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use transom::{Error, FabricError, Op, Window};
 
 #[test]
 fn the_data_is_there_when_the_signal_is() {
@@ -61,5 +63,68 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
         assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "a refused signal put nothing");
         assert!((0..me).all(|signal| window.signals().read(signal).unwrap() == 5));
         window.fence().unwrap();
+    });
+}
+
+/// A rank that sleeps until a signal comes is not woken by atomics on the data beside it: each would cost the origin a
+/// system call, and the sleeper its sleep.
+#[test]
+fn atomics_on_data_wake_nobody() {
+    if ranks::over_network() {
+        return; // there nobody is woken by anything
+    }
+    let looks = AtomicUsize::new(0);
+    let looks_when_asleep = || {
+        let mut seen = looks.load(SeqCst);
+        loop {
+            // While it spins or yields it looks more often than that.
+            std::thread::sleep(Duration::from_millis(30));
+            match looks.load(SeqCst) {
+                now if now == seen && now > 0 => return now,
+                now => seen = now,
+            }
+        }
+    };
+    transom::threads(2, |world| {
+        let mut window: Window<u64> = world.allocate_with_signals(4, 1).unwrap();
+        let epoch = window.lock_all().unwrap();
+        if world.rank() == 1 {
+            let arrived = |value| {
+                looks.fetch_add(1, SeqCst);
+                value == 1
+            };
+            epoch.signals().wait_until(0, arrived).unwrap();
+        } else {
+            let (target, begun) = (epoch.target(1).unwrap(), Instant::now());
+            let before = looks_when_asleep();
+            for _ in 0..10_000 {
+                target.fetch_and_op(0, Op::Sum, 1).unwrap();
+                target.accumulate(1, Op::Xor, &[1, 2]).unwrap();
+                target.compare_and_swap(3, 0, 0).unwrap();
+            }
+            // It looks by itself ten times a second.
+            let most = 2 * (2 + begun.elapsed().as_millis() as usize / 100);
+            let after = looks.load(SeqCst) - before;
+            target.put_signal(0, &[], 0, 1).unwrap();
+            assert!(after <= most, "the sleeper looked {after} times while others worked on its data, {most} expected");
+        }
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    })
+    .unwrap();
+}
+
+/// Nobody is left who could give the signal.
+#[test]
+fn a_signal_that_nobody_can_give_any_more_is_an_error() {
+    ranks::on(&[2, 3, 4, 8], "a_signal_that_nobody_can_give_any_more_is_an_error", |world| {
+        let window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
+        if world.rank() > 0 {
+            return; // leaves
+        }
+        let begun = Instant::now();
+        let error = window.signals().wait_until(0, |value| value == 1).unwrap_err();
+        assert!(matches!(error, Error::Fabric { source: FabricError::PeerLeft { .. }, .. }), "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(1)), "it took {:?}", begun.elapsed());
     });
 }

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom::shm_loopback::Loopback;
 use transom::verbs::{Node, Verbs, VerbsError, WorkRequests, probe};
-use transom::windows::Assert;
-use transom::windows::Fabric;
+use transom::windows::{Assert, Fabric, Wake};
 use transom::{FabricError, Flavor, Launch, Mode, Op, Outcome, StartError, Window, World, provider::Provider};
 
 const ROLE: &str = "TEST_ROLE";
@@ -332,13 +331,16 @@ fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
     let (job, verbs) = alone();
     let (_region, key) = verbs.allocate(64).unwrap();
     let through_adapter = verbs.attach(0, &key, 64).unwrap();
-    assert_eq!(verbs.start_add(&through_adapter, 8, 5).and_then(|pending| verbs.finish(pending)).unwrap(), 0);
+    assert_eq!(
+        verbs.start_add(&through_adapter, 8, 5, Wake::Home).and_then(|pending| verbs.finish(pending)).unwrap(),
+        0
+    );
     // The same memory by the other provider: that would be a lost update one day.
     let by_processor = job.attach(0, &key[..key.len() - 12], 64).unwrap();
-    for met in [job.cas(&by_processor, 8, 5, 6).map(drop), job.notify(&by_processor, 8, 1)] {
+    for met in [job.cas(&by_processor, 8, 5, 6, Wake::Home).map(drop), job.notify(&by_processor, 8, 1)] {
         assert!(matches!(met, Err(FabricError::Misuse { .. })), "{met:?}");
     }
-    assert_eq!(verbs.cas(&through_adapter, 8, 5, 6).unwrap(), 5);
+    assert_eq!(verbs.cas(&through_adapter, 8, 5, 6, Wake::Home).unwrap(), 5);
 }
 
 #[test]
@@ -349,9 +351,12 @@ fn wrong_keys_and_places_are_refused() {
     let (_job, verbs) = alone();
     let (region, key) = verbs.allocate(64).unwrap();
     let right = verbs.attach(0, &key, 64).unwrap();
-    assert!(matches!(verbs.cas(&right, 60, 0, 1), Err(FabricError::OutOfBounds { offset: 60, len: 8, size: 64 })));
-    assert!(matches!(verbs.cas(&right, 4, 0, 1), Err(FabricError::Misaligned { offset: 4 })));
-    assert_eq!(verbs.cas(&right, 56, 0, 9).unwrap(), 0);
+    assert!(matches!(
+        verbs.cas(&right, 60, 0, 1, Wake::Home),
+        Err(FabricError::OutOfBounds { offset: 60, len: 8, size: 64 })
+    ));
+    assert!(matches!(verbs.cas(&right, 4, 0, 1, Wake::Home), Err(FabricError::Misaligned { offset: 4 })));
+    assert_eq!(verbs.cas(&right, 56, 0, 9, Wake::Home).unwrap(), 0);
     assert_eq!(verbs.word(&region, 56).unwrap(), 9);
     for len in 0..12 {
         assert!(matches!(verbs.attach(0, &key[..len], 64), Err(FabricError::BadKey { rank: 0, .. })));
@@ -361,7 +366,7 @@ fn wrong_keys_and_places_are_refused() {
     let last = wrong.len() - 1;
     wrong[last] ^= 0x55; // the adapter's key
     let begun = Instant::now();
-    let error = verbs.attach(0, &wrong, 64).and_then(|wrong| verbs.cas(&wrong, 0, 0, 1)).unwrap_err();
+    let error = verbs.attach(0, &wrong, 64).and_then(|wrong| verbs.cas(&wrong, 0, 0, 1, Wake::Home)).unwrap_err();
     assert!(matches!(&error, FabricError::BadKey { rank: 0, why, .. } if why.contains("refuses")), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!(verbs.word(&region, 0).unwrap(), 0, "nothing was changed");

@@ -7,17 +7,15 @@
 //! ```
 //! Written by every rank; whatever is read from it is checked.
 
-use crate::bell::{self, Patience};
-use crate::cores;
 use crate::memory::{HEADER, Memory, View};
-use crate::{copy, system};
+use crate::{copy, cores, system, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use transom_locks::{At, Awaited, Barrier, LockWord, Network, Rank};
-use transom_windows::FabricError;
+use transom_windows::{FabricError, Wait, Wake};
 
 const RANKS: usize = 0;
 const FAILED: usize = 8;
@@ -39,8 +37,8 @@ const LEFT: u64 = 2;
 pub(crate) struct Control {
     top: View,
     blocks: Box<[View]>,
-    /// How to wait, once it is known what cores there are.
-    patience: OnceLock<Patience>,
+    /// Whether ranks share cores, once it is known which cores each has.
+    crowded: OnceLock<bool>,
     /// Descriptors that become readable when the process of a rank ends; empty where ranks are threads.
     processes: OnceLock<Box<[OwnedFd]>>,
 }
@@ -86,19 +84,20 @@ impl Control {
         Control {
             top: View::whole(&memory),
             blocks: (0..ranks).map(block).collect(),
-            patience: OnceLock::new(),
+            crowded: OnceLock::new(),
             processes: OnceLock::new(),
         }
     }
 
-    /// How the ranks of this job wait; until they have told each other their cores, as if all had those of this one.
+    /// Whether ranks of this job share cores; until they have told each other which they have, as if all had those of
+    /// this one.
     #[inline]
-    pub fn patience(&self) -> Patience {
-        self.patience.get().copied().unwrap_or_else(|| Patience::new(self.ranks(), cores::usable()))
+    pub fn is_crowded(&self) -> bool {
+        self.crowded.get().copied().unwrap_or_else(|| self.ranks() > cores::usable())
     }
 
-    pub fn set_patience(&self, patience: Patience) {
-        let _ = self.patience.set(patience);
+    pub fn set_crowded(&self, crowded: bool) {
+        let _ = self.crowded.set(crowded);
     }
 
     /// A rank's handle on the barrier of the exchange.
@@ -185,15 +184,22 @@ impl Control {
         Ok(())
     }
 
-    /// An error if a wait for `whom` cannot end any more.
+    /// An error if a wait for `awaited` cannot end any more: a rank died, or all who could end it have left.
     pub fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
         if let Some(rank) = self.dead(me) {
             return Err(FabricError::PeerDied { rank });
         }
-        match awaited {
-            Awaited::Rank(rank) if rank < self.ranks() && self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
-            _ => Ok(()),
-        }
+        let left = |rank: &Rank| *rank < self.ranks() && self.has_left(*rank);
+        let gone = match awaited {
+            Awaited::Rank(rank) => Some(rank).filter(left),
+            // A rank alone may have threads of its own that end its wait.
+            Awaited::Anyone => {
+                let mut others = (0..self.ranks()).filter(|&rank| rank != me);
+                let one = others.next();
+                one.filter(|one| left(one) && others.all(|rank| left(&rank)))
+            }
+        };
+        gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))
     }
 
     /// An error if the process of `rank` has ended. Of ranks that are threads none has.
@@ -319,11 +325,11 @@ impl Network for Rounds<'_> {
     }
 
     fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, FabricError> {
-        crate::fabric::cas(&self.control.blocks[at.rank], at.word * 8, expected, new)
+        words::cas(&self.control.blocks[at.rank], at.word * 8, expected, new, Wake::Home)
     }
 
     fn start_add(&self, at: At, delta: u64) -> Result<u64, FabricError> {
-        crate::fabric::add(&self.control.blocks[at.rank], at.word * 8, delta)
+        words::add(&self.control.blocks[at.rank], at.word * 8, delta, Wake::Home)
     }
 
     fn finish(&self, pending: u64) -> Result<u64, FabricError> {
@@ -331,14 +337,16 @@ impl Network for Rounds<'_> {
     }
 
     fn notify(&self, at: At, value: u64) -> Result<(), FabricError> {
-        crate::fabric::notify(&self.control.blocks[at.rank], at.word * 8, value)
+        words::notify(&self.control.blocks[at.rank], at.word * 8, value)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
         let view = &self.control.blocks[self.me];
         let word = view.word(word * 8)?;
         let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
-        bell::wait(view.header(), self.control.patience(), look, || self.control.check_peers(self.me, on))
+        let wait =
+            Wait { rank: self.me, call: &"a call of all ranks (barrier, or making something together)", awaited: on };
+        words::wait(view, wait, self.control.is_crowded(), look, || self.control.check_peers(self.me, on))
     }
 }
 
@@ -359,10 +367,8 @@ mod tests {
     fn who_has_waited_before_waits_as_is_found_later() {
         let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 1);
-        let before = control.patience();
-        let found = Patience::new(2, 1);
-        assert_ne!(found, before, "who shares a core waits otherwise");
-        control.set_patience(found);
-        assert_eq!(control.patience(), found);
+        assert!(!control.is_crowded(), "a rank alone shares no core");
+        control.set_crowded(true);
+        assert!(control.is_crowded());
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::Loopback;
 use crate::control::Control;
-use crate::fabric::{Key, fresh_tag};
+use crate::key::{Key, fresh_tag};
 use crate::memory::Memory;
 use crate::system;
 use rustix::fs::MemfdFlags;

@@ -19,13 +19,39 @@ mod copy;
 mod cores;
 mod fabric;
 mod job;
+mod key;
+mod loopback;
 mod memory;
+mod team;
+mod words;
 
-pub use fabric::{Loopback, Reading, Region};
+pub use fabric::Region;
 pub use job::{Invitation, Job};
+pub use loopback::Loopback;
 pub use memory::View;
 
-/// An error of the system, with what was asked of it.
+/// An error of the system, with what was asked of it, and which limit stands in the way if it is one.
 fn system(what: String, source: std::io::Error) -> transom_windows::FabricError {
-    transom_windows::FabricError::System { what, source }
+    let limit = limit(&source).map_or(String::new(), |limit| format!(" ({limit})"));
+    transom_windows::FabricError::System { what: format!("{what}{limit}"), source }
+}
+
+/// The limit of this system that an error tells has been reached.
+fn limit(error: &std::io::Error) -> Option<String> {
+    use rustix::io::Errno;
+    use rustix::process::{Resource, getrlimit};
+    match Errno::from_io_error(error)? {
+        Errno::MFILE => {
+            let most = getrlimit(Resource::Nofile).current.map_or("unlimited".into(), |most| most.to_string());
+            Some(format!("this process may open {most} files at once: raise `ulimit -n`"))
+        }
+        Errno::NFILE => Some("this machine may open no more files at once: raise `fs.file-max`".into()),
+        // Of memory that is mapped, and not touched yet.
+        Errno::NOMEM => Some(
+            "no memory, or too many mappings: `sysctl vm.max_map_count` has the most of a process, and each window, \
+             mutex or array takes one for each rank"
+                .into(),
+        ),
+        _ => None,
+    }
 }

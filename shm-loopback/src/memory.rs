@@ -3,6 +3,7 @@
 //! A block begins with a header of one cache line (what tells it from others, its size, and the bell on which its owner sleeps);
 //! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
 
+use crate::bell::Futex;
 use crate::cma::{CrossMemory, NO_ATOMICS};
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
@@ -25,10 +26,8 @@ pub(crate) struct Header {
     tag: AtomicU64,
     /// Bytes after the header.
     bytes: AtomicU64,
-    /// Threads of the owner that sleep, or are about to, until a word here changes.
-    pub sleepers: AtomicU32,
-    /// Counts the rings; what a sleeper's futex watches.
-    pub bell: AtomicU32,
+    /// On which the block's rank sleeps until a word here changes.
+    pub bell: Futex,
     /// Not 0 if an adapter executes the atomics on words here, so that no processor may.
     pub adapter: AtomicU32,
 }
@@ -52,7 +51,7 @@ enum Backing {
     },
     Heap(Layout),
     /// No bytes here: those of another process.
-    CrossMemory(CrossMemory),
+    OtherProcess(CrossMemory),
     /// No bytes here: the program lends them.
     Lent,
 }
@@ -114,8 +113,8 @@ impl Memory {
     }
 
     /// Memory that only system calls reach.
-    pub fn cross_process(cross: CrossMemory) -> Self {
-        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::CrossMemory(cross) }
+    pub fn of_other_process(memory: CrossMemory) -> Self {
+        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::OtherProcess(memory) }
     }
 
     fn map(fd: BorrowedFd<'_>, all: usize) -> Result<Self, FabricError> {
@@ -174,8 +173,7 @@ static NO_HEADER: Header = Header {
     magic: AtomicU64::new(0),
     tag: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
-    sleepers: AtomicU32::new(0),
-    bell: AtomicU32::new(0),
+    bell: Futex::new(),
     adapter: AtomicU32::new(0),
 };
 
@@ -237,9 +235,9 @@ impl View {
     /// The memory of another process that this leads to, if it does not lead to memory here.
     #[cold]
     #[inline(never)]
-    pub(crate) fn cross(&self) -> Option<&CrossMemory> {
+    pub(crate) fn other_process(&self) -> Option<&CrossMemory> {
         match &self.memory.backing {
-            Backing::CrossMemory(cross) => Some(cross),
+            Backing::OtherProcess(memory) => Some(memory),
             _ => None,
         }
     }
@@ -292,7 +290,7 @@ impl View {
 
     #[cold]
     fn no_word(&self, outside: FabricError) -> FabricError {
-        if self.cross().is_some() { NO_ATOMICS } else { outside }
+        if self.other_process().is_some() { NO_ATOMICS } else { outside }
     }
 
     /// How many bytes are here.
@@ -308,7 +306,7 @@ impl View {
     /// The first byte, for a provider that has an adapter access the memory; none if it is not mapped here. It stays
     /// mapped as long as a clone of the view.
     pub fn start(&self) -> Option<NonNull<u8>> {
-        self.cross().is_none().then_some(self.start)
+        self.other_process().is_none().then_some(self.start)
     }
 
     /// The word at byte `offset`.

@@ -1,5 +1,6 @@
 //! What the provider needs of whoever brought the ranks together.
 
+use crate::job::tcp::Tcp;
 use std::sync::Arc;
 use transom_locks::Rank;
 use transom_shm_loopback::Loopback;
@@ -34,6 +35,16 @@ impl Bootstrap for Loopback {
 
     fn leave(&self) {
         Loopback::leave(self);
+    }
+}
+
+impl Bootstrap for Tcp {
+    fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError> {
+        Ok(self.split(colour, key)?.map(|team| Arc::new(team) as _))
+    }
+
+    fn leave(&self) {
+        Tcp::leave(self);
     }
 }
 

@@ -10,7 +10,7 @@ use super::engine::{Lent, Place, Verb};
 use super::member::{Member, Way};
 use super::memory::{Buffer, Registered, Rights, Slot};
 use super::settings::{NotifyBy, Settings};
-use super::wait::Patience;
+use super::wait::{NAPS, is_crowded};
 use std::sync::atomic::{
     AtomicU8,
     Ordering::{Relaxed, SeqCst},
@@ -19,7 +19,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::View;
-use transom_windows::{Exchange, Fabric, FabricError, UserMemory};
+use transom_windows::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
 
 /// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
 /// rank has left the job.
@@ -369,25 +369,19 @@ impl Drop for Pending {
     }
 }
 
-/// A read under way. Whoever drops it leaves the bytes to nobody.
+/// A read under way: requests up to that number bring it. Dropped, it leaves the bytes to nobody.
 pub struct Reading {
-    state: Landing,
+    way: Way,
+    number: u64,
+    buffer: Option<Buffer>,
     len: usize,
+    member: Arc<Member>,
 }
 
-enum Landing {
-    /// Memory of this host: copying takes this rank's processor, whenever it does it.
-    Here(View, usize),
-    /// Requests up to that number bring it.
-    UnderWay { way: Way, number: u64, buffer: Option<Buffer>, member: Arc<Member> },
-}
-
-impl Drop for Landing {
+impl Drop for Reading {
     fn drop(&mut self) {
-        if let Landing::UnderWay { way, number, buffer, member } = self
-            && let Some(buffer) = buffer.take()
-        {
-            member.core().engine().abandon(way.peer, *number, Lent::Buffer(buffer));
+        if let Some(buffer) = self.buffer.take() {
+            self.member.core().engine().abandon(self.way.peer, self.number, Lent::Buffer(buffer));
         }
     }
 }
@@ -445,10 +439,12 @@ impl Fabric for Verbs {
         }
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, len: usize) -> Result<Reading, FabricError> {
+    fn start_get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<Option<Reading>, FabricError> {
+        let len = into.len();
         let place = from.place(offset, len)?;
         if let Some(view) = &from.view {
-            return Ok(Reading { state: Landing::Here(view.clone(), offset), len });
+            // Copying takes this rank's processor, whenever it does it.
+            return self.0.node.memory.get(view, offset, into).map(|()| None);
         }
         let (member, way) = (&self.0, from.way);
         let buffer = Buffer::new(&member.core().device, len).map_err(system)?;
@@ -466,11 +462,11 @@ impl Fabric for Verbs {
                 }
             };
         }
-        Ok(Reading { state: Landing::UnderWay { way, number, buffer: Some(buffer), member: member.clone() }, len })
+        Ok(Some(Reading { way, number, buffer: Some(buffer), len, member: member.clone() }))
     }
 
     fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
-        let Landing::UnderWay { way, number, member, .. } = &reading.state else { return Ok(true) };
+        let Reading { way, number, member, .. } = reading;
         let arrived = {
             let mut engine = member.core().engine();
             engine.progress();
@@ -488,23 +484,19 @@ impl Fabric for Verbs {
             let why = format!("a read of {} bytes into {}", reading.len, into.len());
             return Err(FabricError::Misuse { why });
         }
-        match &mut reading.state {
-            Landing::Here(view, offset) => self.0.node.memory.get(view, *offset, into),
-            Landing::UnderWay { way, number, buffer, member } => {
-                member.complete(*way, *number)?;
-                if let Some(buffer) = buffer {
-                    buffer.read(0, into);
-                }
-                Ok(())
-            }
+        reading.member.complete(reading.way, reading.number)?;
+        if let Some(buffer) = &mut reading.buffer {
+            buffer.read(0, into);
         }
+        Ok(())
     }
 
-    fn start_cas(&self, at: &Remote, offset: usize, expected: u64, new: u64) -> Result<Pending, FabricError> {
+    // Adapters wake nobody: who waits looks now and then.
+    fn start_cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, _: Wake) -> Result<Pending, FabricError> {
         self.start_atomic(at, offset, Verb::CompareAndSwap { expected, new })
     }
 
-    fn start_add(&self, at: &Remote, offset: usize, delta: u64) -> Result<Pending, FabricError> {
+    fn start_add(&self, at: &Remote, offset: usize, delta: u64, _: Wake) -> Result<Pending, FabricError> {
         self.start_atomic(at, offset, Verb::Add(delta))
     }
 
@@ -541,22 +533,23 @@ impl Fabric for Verbs {
     fn wait<R>(
         &self,
         _: &Region,
-        awaited: Awaited,
+        wait: Wait<'_>,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         let member = &*self.0;
-        let mut patience = Patience::new(member.node.ranks());
-        loop {
-            if let Some(found) = look()? {
-                return Ok(found);
-            }
-            if patience.pause()
-                && let Err(error) = member.unheard().and_then(|()| member.exchange.check_peers(awaited))
-            {
-                // Whoever died or left may have told us just before.
-                return look()?.ok_or(error);
-            }
+        if let Some(found) = look()? {
+            return Ok(found);
         }
+        let (mut nap, check) = (NAPS[0], || {
+            member.unheard()?;
+            member.exchange.check_peers(wait.awaited)
+        });
+        // Nothing wakes a rank whose memory an adapter changes.
+        wait.until(is_crowded(member.node.ranks()), look, check, |look| {
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(NAPS[1]);
+            look()
+        })
     }
 
     #[inline]

@@ -9,7 +9,7 @@
 //! rank answers the questions of others, by datagrams. [`Verbs::queue_pairs`] counts them,
 //! [`Verbs::work_requests_to_others`] what was posted to them.
 //!
-//! # Network
+//! # Words
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
 //! the home rank too, through a queue pair that leads from a rank to itself. Where data moves through the memory that
 //! ranks of a host share (`TRANSOM_HYBRID`), a rank reaches its neighbours' words in the same way, by a registration of its
@@ -22,7 +22,7 @@
 //!
 //! # What is not here
 //! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. A connection that failed stays
-//! so; an access to memory that is no longer registered ends the connection between the two. Network that change wake
+//! so; an access to memory that is no longer registered ends the connection between the two. Words that change wake
 //! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone.
 //!
 //! # Leaving

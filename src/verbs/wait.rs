@@ -7,8 +7,15 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_millis(100);
 /// Time spent yielding the processor to others, before it sleeps.
 const YIELDS: Duration = Duration::from_millis(2);
-/// How long it sleeps at a time.
-const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
+/// How long it sleeps at a time: at first, and at most.
+pub(super) const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
+
+/// Whether so many ranks of this host leave no core to whoever is waited for, or to the adapter's driver.
+pub(super) fn is_crowded(ranks: usize) -> bool {
+    // Asking takes system calls.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    ranks >= *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
 
 /// One wait: spins, then yields, then sleeps in steps that grow.
 pub(super) struct Patience {
@@ -19,12 +26,9 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Of a job of so many ranks on this host: where they share cores, whoever is waited for may need this one.
+    /// Of a job of so many ranks on this host.
     pub fn new(ranks: usize) -> Self {
-        // Asking takes system calls.
-        static CORES: OnceLock<usize> = OnceLock::new();
-        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-        Patience { spins: if ranks < cores { 2000 } else { 20 }, began: None, asked: None, nap: NAPS[0] }
+        Patience { spins: if is_crowded(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
     }
 
     /// To be called between two looks. Whether it is time to ask if the wait is vain.

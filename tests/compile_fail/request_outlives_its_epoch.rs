@@ -1,6 +1,6 @@
 //! A request is waited for before its epoch ends.
 
-use transom::{Error, Request, Window};
+use transom::{Error, Request, Requests, Window};
 
 fn main() {}
 
@@ -19,12 +19,12 @@ fn lock(window: &mut Window<u64>) -> Result<(), Error> {
 fn lock_all(window: &mut Window<u64>) -> Result<(), Error> {
     let epoch = window.lock_all()?;
     let target = epoch.target(0)?;
-    let mut requests = vec![target.rput(0, vec![1])?];
+    let mut requests: Requests<'_, u64> = [target.rput(0, vec![1])?].into_iter().collect();
     #[cfg(not(wrong))]
-    Request::wait_any(&mut requests)?;
+    requests.wait_any()?;
     drop(epoch); //~ E0505
     #[cfg(wrong)]
-    Request::wait_any(&mut requests)?;
+    requests.wait_any()?;
     Ok(())
 }
 

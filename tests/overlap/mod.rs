@@ -2,11 +2,12 @@
 //! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
 //! window's fences.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
-use transom::shm_loopback::{Loopback, Reading, Region, View};
-use transom::windows::{Exchange, Fabric, UserMemory, Window};
+use transom::shm_loopback::{Loopback, Region, View};
+use transom::windows::{Exchange, Fabric, UserMemory, Wait, Wake, Window};
 use transom::{Atomic, FabricError};
 
 /// The size of the part that all windows share, in bytes.
@@ -90,7 +91,7 @@ impl Fabric for Overlapping {
     type Region = Arc<Region>;
     type Remote = View;
     type Pending = u64;
-    type Reading = Reading;
+    type Reading = Infallible;
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<Lent, FabricError> {
         // SAFETY: by the caller's word.
@@ -106,15 +107,15 @@ impl Fabric for Overlapping {
         self.fabric.is_shared(at)
     }
 
-    fn start_get(&self, from: &View, offset: usize, len: usize) -> Result<Reading, FabricError> {
-        self.count(1).start_get(from, offset, len)
+    fn start_get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<Option<Infallible>, FabricError> {
+        self.count(1).start_get(from, offset, into)
     }
 
-    fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
+    fn arrived(&self, reading: &mut Infallible) -> Result<bool, FabricError> {
         self.fabric.arrived(reading)
     }
 
-    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
+    fn finish_get(&self, reading: Infallible, into: &mut [u8]) -> Result<(), FabricError> {
         self.fabric.finish_get(reading, into)
     }
 
@@ -142,12 +143,12 @@ impl Fabric for Overlapping {
         self.count(1).get(from, offset, into)
     }
 
-    fn start_cas(&self, at: &View, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
-        self.count(2).start_cas(at, offset, expected, new)
+    fn start_cas(&self, at: &View, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+        self.count(2).start_cas(at, offset, expected, new, wake)
     }
 
-    fn start_add(&self, at: &View, offset: usize, delta: u64) -> Result<u64, FabricError> {
-        self.count(3).start_add(at, offset, delta)
+    fn start_add(&self, at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u64, FabricError> {
+        self.count(3).start_add(at, offset, delta, wake)
     }
 
     fn finish(&self, pending: u64) -> Result<u64, FabricError> {
@@ -165,10 +166,10 @@ impl Fabric for Overlapping {
     fn wait<R>(
         &self,
         on: &Arc<Region>,
-        awaited: Awaited,
+        wait: Wait<'_>,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
-        self.fabric.wait(on, awaited, look)
+        self.fabric.wait(on, wait, look)
     }
 
     fn load(&self, from: &Arc<Region>, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {

@@ -3,7 +3,7 @@
 use crate::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
 use transom::provider::Provider;
 use transom::windows::{Attached, Local, Target};
-use transom::{Address, Assert, Error, FabricError, Mode, Op, Rank, Request, Section, Window, World};
+use transom::{Address, Assert, Error, FabricError, Mode, Op, Rank, Request, Requests, Section, Window, World};
 
 type At<'e> = Target<'e, u64, Provider>;
 
@@ -299,7 +299,7 @@ impl Actor<'_> {
 
 /// Waits for requests, all at once or one after the other as they are done; `usize::MAX` marks those that read nothing.
 fn settle(requests: &mut Vec<(usize, Request<'_, u64>)>, seen: &mut [Vec<u64>], all: bool) {
-    let (mut calls, mut waited): (Vec<usize>, Vec<_>) = std::mem::take(requests).into_iter().unzip();
+    let (calls, waited): (Vec<usize>, Vec<_>) = std::mem::take(requests).into_iter().unzip();
     let mut keep = |call: usize, buffer| {
         if call != usize::MAX {
             seen[call] = buffer;
@@ -309,10 +309,10 @@ fn settle(requests: &mut Vec<(usize, Request<'_, u64>)>, seen: &mut [Vec<u64>], 
         let buffers = Request::wait_all(waited).unwrap();
         calls.into_iter().zip(buffers).for_each(|(call, buffer)| keep(call, buffer));
     } else {
-        while let Some((which, buffer)) = Request::wait_any(&mut waited).unwrap() {
-            keep(calls.remove(which), buffer);
+        let mut waited: Requests<'_, _> = waited.into_iter().collect();
+        while let Some((number, buffer)) = waited.wait_any().unwrap() {
+            keep(calls[number], buffer);
         }
-        assert!(calls.is_empty());
     }
 }
 

@@ -8,17 +8,24 @@
 //! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
 //! the next starts, which is what orders them.
 //!
+//! So an element of less than 8 bytes is written with its neighbours in the word. Where an adapter executes the
+//! compare-and-swap, that is atomic towards other atomics of the adapter only: a put to a neighbour, or a store of the
+//! home rank, that comes in between may be lost. Shared memory has no such gap.
+//!
 //! An epoch that locks its target exclusively has no other epoch of a lock to be atomic towards: there, what is more than a
-//! word is read, changed and written back, at the speed of memory. (That a target is exposed by fence or post while
-//! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.) So they are in windows of
-//! [`bulk_accumulates`](crate::Window::bulk_accumulates), under a lock of their own.
+//! word is read, changed and written back, at the speed of memory. (To expose a target by fence or post while
+//! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.) Nor has it another thread of this
+//! rank, for such a target is not shared by threads. In windows of
+//! [`bulk_accumulates`](crate::Window::bulk_accumulates) accumulates do the same under a lock of their own.
 
 use crate::bulk::Bulk;
 use crate::target::Target;
-use crate::{Atomic, Error, Fabric, FabricError, Op};
+use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
 
-/// Bytes of the pieces in which an epoch that is alone changes elements.
+/// Bytes of the pieces in which elements are read, changed and written back.
 const PIECE: usize = 4096;
+/// Bytes of a piece that needs no memory from the heap.
+const SMALL: usize = 64;
 
 impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
@@ -27,7 +34,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// (Costs here and below are without [`bulk_accumulates`](crate::Window::bulk_accumulates), which has its own.)
     ///
     /// Sums of 8-byte integers, and [`Op::NoOp`]: 1 fetch-and-add. Others: 1 read, and compare-and-swaps until one
-    /// takes, which is 1 where nobody else is changing the word.
+    /// takes, which is 1 where nobody else is changing the word. Over a network, of elements of less than 8 bytes, it may
+    /// undo a put or a store to a neighbour in the same aligned 8 bytes that comes at that moment; accumulates to
+    /// neighbours are safe.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`]; [`Error::Operation`] if the operation means nothing on a float; [`Error::Fabric`].
@@ -121,10 +130,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         let outcome = match (op, &self.core.bulk) {
             (Op::NoOp, _) => Ok(()),
             (_, Some(bulk)) if !operands.is_empty() => {
-                let apply = || self.change_alone(at, op, operands, None);
+                let apply = || self.change_exclusively(at, op, operands, None);
                 return self.in_bulk(bulk, offset, operands.len(), apply);
             }
-            _ if self.alone && size_of_val(operands) > 8 => self.change_alone(at, op, operands, None),
+            _ if self.exclusive && size_of_val(operands) > 8 => self.change_exclusively(at, op, operands, None),
             _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
         };
         outcome.map_err(|error| self.error(error, offset, operands.len()))
@@ -166,11 +175,11 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         if let Some(bulk) = &self.core.bulk
             && !operands.is_empty()
         {
-            let apply = || self.change_alone(at, op, operands, Some(results));
+            let apply = || self.change_exclusively(at, op, operands, Some(results));
             return self.in_bulk(bulk, offset, operands.len(), apply);
         }
-        if self.alone && op != Op::NoOp && size_of_val(operands) > 8 {
-            let changed = self.change_alone(at, op, operands, Some(results));
+        if self.exclusive && size_of_val(operands) > 8 {
+            let changed = self.change_exclusively(at, op, operands, Some(results));
             return changed.map_err(|error| self.error(error, offset, operands.len()));
         }
         let outcome = in_words(at, operands, |at, index, operands| {
@@ -184,12 +193,13 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
     #[inline(always)]
     fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {
-        match as_add(op, operands) {
-            Some(delta) => {
-                let fabric = &self.core.data.fabric;
-                fabric.finish(fabric.start_add(self.remote, word_at::<T>(at), delta)?)
+        let fabric = &self.core.data.fabric;
+        match (op, operands) {
+            (Op::NoOp, _) => fabric.read_word(self.remote, word_at::<T>(at)),
+            (Op::Sum, &[operand]) if T::INTEGER && size_of::<T>() == 8 => {
+                fabric.finish(fabric.start_add(self.remote, at, word_of(operand), Wake::Nobody)?)
             }
-            None => self.change_word(at, |elements| {
+            _ => self.change_word(at, |elements| {
                 for (element, &operand) in elements.iter_mut().zip(operands) {
                     *element = T::apply(op, *element, operand);
                 }
@@ -197,38 +207,65 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         }
     }
 
-    /// Applies an operation to elements from byte `at` on while no other rank can, by reading and writing them piece by
+    /// Applies an operation to elements from byte `at` on while nobody else can, by reading and writing them piece by
     /// piece; what they were goes to `results`, if there are such.
-    fn change_alone(
+    fn change_exclusively(
         &self,
         at: usize,
         op: Op,
         operands: &[T],
         mut results: Option<&mut [T]>,
     ) -> Result<(), FabricError> {
-        let fabric = &self.core.data.fabric;
-        let piece = (PIECE / size_of::<T>()).min(operands.len());
-        let kept = if results.is_some() { 0 } else { piece };
-        let (mut were, mut new) = (vec![T::zeroed(); kept], vec![T::zeroed(); piece]);
+        if let (Op::NoOp, Some(results)) = (op, &mut results) {
+            return self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(results));
+        }
+        if size_of_val(operands) <= SMALL {
+            let (mut were, mut new) = ([0u64; SMALL / 8], [0u64; SMALL / 8]);
+            let were = match results {
+                Some(results) => results,
+                None => &mut bytemuck::cast_slice_mut(&mut were)[..operands.len()],
+            };
+            return self.change_piece(
+                at,
+                op,
+                operands,
+                were,
+                &mut bytemuck::cast_slice_mut(&mut new)[..operands.len()],
+            );
+        }
+        let piece = PIECE / size_of::<T>();
+        let scratch = piece.min(operands.len());
+        let (mut were, mut new) =
+            (vec![T::zeroed(); if results.is_some() { 0 } else { scratch }], vec![T::zeroed(); scratch]);
         for (index, operands) in (0..).step_by(piece).zip(operands.chunks(piece)) {
-            let (at, new) = (at + index * size_of::<T>(), &mut new[..operands.len()]);
             let were = match &mut results {
                 Some(results) => &mut results[index..][..operands.len()],
                 None => &mut were[..operands.len()],
             };
-            fabric.get(self.remote, at, bytemuck::cast_slice_mut(were))?;
-            if op != Op::NoOp {
-                T::apply_all(op, were, operands, new);
-                fabric.put(self.remote, at, bytemuck::cast_slice(new))?;
-            }
+            self.change_piece(at + index * size_of::<T>(), op, operands, were, &mut new[..operands.len()])?;
         }
         Ok(())
+    }
+
+    /// Reads elements, as many as all slices have, and writes what the operation makes of them.
+    fn change_piece(
+        &self,
+        at: usize,
+        op: Op,
+        operands: &[T],
+        were: &mut [T],
+        new: &mut [T],
+    ) -> Result<(), FabricError> {
+        let fabric = &self.core.data.fabric;
+        fabric.get(self.remote, at, bytemuck::cast_slice_mut(were))?;
+        T::apply_all(op, were, operands, new);
+        fabric.put(self.remote, at, bytemuck::cast_slice(new))
     }
 
     #[cold]
     fn fetch_in_bulk(&self, bulk: &Bulk<F>, offset: usize, op: Op, operand: T) -> Result<T, Error> {
         let (at, mut result) = (self.place(offset, 1)?, [operand]);
-        let apply = || self.change_alone(at, op, &[operand], Some(&mut result));
+        let apply = || self.change_exclusively(at, op, &[operand], Some(&mut result));
         self.in_bulk(bulk, offset, 1, apply).map(|()| result[0])
     }
 
@@ -248,7 +285,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     #[inline(always)]
     fn swap_in_word(&self, at: usize, expected: T, new: T) -> Result<u64, FabricError> {
         if size_of::<T>() == 8 {
-            return self.core.data.fabric.cas(self.remote, at, word_of(expected), word_of(new));
+            return self.core.data.fabric.cas(self.remote, at, word_of(expected), word_of(new), Wake::Nobody);
         }
         // Also where the element is another than expected a swap must take, of the word by itself: the read that
         // came first is no atomic.
@@ -268,7 +305,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         loop {
             let mut new = seen;
             change(elements(&mut new, at));
-            let found = fabric.cas(self.remote, word_at::<T>(at), seen, new)?;
+            let found = fabric.cas(self.remote, word_at::<T>(at), seen, new, Wake::Nobody)?;
             if found == seen {
                 return Ok(seen);
             }
@@ -301,16 +338,6 @@ fn in_words<T>(
         (at, index) = (at + here * size_of::<T>(), index + here);
     }
     Ok(())
-}
-
-/// What to add to the word, if a fetch-and-add does the operation.
-#[inline(always)]
-fn as_add<T: Atomic>(op: Op, operands: &[T]) -> Option<u64> {
-    match (op, operands) {
-        (Op::NoOp, _) => Some(0),
-        (Op::Sum, &[operand]) if T::INTEGER && size_of::<T>() == 8 => Some(word_of(operand)),
-        _ => None,
-    }
 }
 
 /// The word in which the element at byte `at` lies; one of 8 bytes is a word itself.

@@ -4,10 +4,11 @@
 use crate::segment::{Segment, Size};
 use crate::target::Target;
 use crate::window::Window;
+use crate::words::{Purpose, Words};
 use crate::{Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use std::sync::Arc;
-use transom_locks::{LockLayout, PassiveLock};
+use transom_locks::PassiveLock;
 
 /// The locks, and the words that they are.
 pub(crate) struct Bulk<F: Fabric> {
@@ -49,17 +50,14 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
         let (id, fabric, rank) = (self.core.id, &self.core.data.fabric, self.rank());
         // All must be here for the same. Nobody returns before all have come, with nothing under way.
-        let what = [u64::from(id), size_of::<T>() as u64, BULK];
-        let words = Segment::allocate(fabric, what, LockLayout::words(self.ranks()), Ok(Size::default()), None);
+        let (what, words) = ([size_of::<T>() as u64, 0], Words::new(self.ranks()).locks());
+        let words = Segment::allocate(fabric, Purpose::BulkAccumulates, id, what, words, Ok(Size::default()), None);
         let words = Arc::new(words.map_err(|source| source.of(id, rank, 0, size_of::<T>()))?);
         let lock = PassiveLock::new(words.clone(), 0).map_err(|source| self.core.lock_error_at(rank, source))?;
         self.core.bulk = Some(Bulk { words, lock });
         Ok(())
     }
 }
-
-/// What the segment is for, where windows have their flavour.
-const BULK: u64 = 4;
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Does something to elements from `offset` on while nobody else accumulates at the target.

@@ -1,6 +1,6 @@
 //! Epochs: as long as one is open, it lends the targets it opened. Each borrows its window, so an operation outside
-//! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it. The lock stays taken,
-//! which the next call on the same window reports, until the window is dropped.
+//! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it. A lock stays taken and
+//! an access epoch open, which the next call on the same window reports, until the window is dropped.
 
 use crate::local::Local;
 use crate::segment::Segment;
@@ -50,6 +50,27 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         self.ahead
     }
 
+    /// The target for threads of this rank that work in the epoch at once.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Op;
+    /// let mut epoch = window.lock_exclusive(0)?;
+    /// let all = epoch.for_threads();
+    /// std::thread::scope(|scope| {
+    ///     let threads = [(); 3].map(|()| scope.spawn(|| all.target().accumulate(0, Op::Sum, &[1, 2])));
+    ///     threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    /// })?;
+    /// assert_eq!(epoch.get_one(1)?, 6);
+    /// # epoch.unlock()?;
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn for_threads(&mut self) -> ThreadTargets<'_, T, F> {
+        ThreadTargets { core: self.target.core, rank: self.target.rank() }
+    }
+
     /// Ends the epoch: what it put is visible to whoever locks the target next.
     ///
     /// # Errors
@@ -69,6 +90,23 @@ impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
         &self.target
+    }
+}
+
+/// What [`LockEpoch::for_threads`] gives: a target for each thread. While it lives the epoch itself cannot be used, so
+/// that what one thread does by several operations is not mixed with what others do.
+///
+/// # Examples
+/// See [`LockEpoch::for_threads`].
+pub struct ThreadTargets<'e, T, F: Fabric> {
+    core: &'e Core<T, F>,
+    rank: Rank,
+}
+
+impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
+    /// The target, for the thread that calls. Its accumulates are atomic towards those of the other threads.
+    pub fn target(&self) -> Target<'_, T, F> {
+        Target::new(self.core, self.rank).expect("a rank that is locked is there")
     }
 }
 
@@ -181,7 +219,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
     /// [`Error::NotStarted`] if it did not name the rank; [`Error::NoSuchRank`].
     #[inline]
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
-        if self.pscw.targets().is_some_and(|targets| targets.contains(&rank)) {
+        if self.pscw.is_target(rank) {
             return Target::new(self.core, rank);
         }
         Target::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
@@ -206,14 +244,10 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        let targets = self.pscw.targets().unwrap_or_default();
-        let ordered = targets.iter().try_for_each(|&rank| self.core.order(rank));
+        // Each target is told by a verb there, which comes after all that was put there.
         let completed = self.pscw.complete(&self.core.data);
         self.core.checks.synchronised(&self.core.data.counters);
-        match completed {
-            Ok(()) => ordered,
-            Err(source) => ordered.and(Err(self.core.sync_error("complete", source))),
-        }
+        completed.map_err(|source| self.core.sync_error("complete", source))
     }
 }
 

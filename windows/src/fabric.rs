@@ -1,6 +1,6 @@
-//! What a provider signs: registered memory reached by key, and the verbs on it.
+//! What a provider promises: registered memory reached by key, and the verbs on it.
 
-use crate::UserMemory;
+use crate::{UserMemory, Wait};
 use std::io;
 use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
@@ -46,7 +46,8 @@ pub trait Exchange {
         self.all_gather(&[]).map(drop)
     }
 
-    /// Whether a wait for `whom` would be vain: for those that ask again and again instead of waiting.
+    /// Whether a wait for `awaited` can still end: not once a rank has died, nor when all who could end it have left. For
+    /// those that ask again and again instead of waiting.
     ///
     /// # Errors
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
@@ -63,18 +64,20 @@ pub trait Exchange {
 /// operations between them. Offsets are in bytes from the beginning of a region and are checked by the provider
 /// against the size it holds itself; nothing that a peer says is trusted as an index.
 ///
-/// # What a provider signs
-/// 1. A `post` (or `cas`, `add`) to a rank is seen after every earlier put or post to that rank by the same caller.
-/// 2. [`flush`](Self::flush) returns when earlier operations at that rank are visible there;
-///    [`order`](Self::order) when they will be seen before any later verb of the caller, whatever its target.
-/// 3. A word is touched only by `cas`, `add`, `post` and `word` of its fabric, by its own host too: CPU and NIC
+/// # What a provider promises
+/// 1. At one rank, a `notify`, `cas`, `add` or `get` takes effect after every earlier operation of the same caller there.
+///    Puts have no order among themselves, and operations at different ranks have none.
+/// 2. [`flush`](Self::flush) returns when earlier operations at that rank are visible there. After
+///    [`order`](Self::order) they take effect before any later operation of the caller, whatever its target.
+/// 3. A word is touched only by `cas`, `add`, `notify` and `word` of its fabric, by its own host too: CPU and NIC
 ///    atomics never meet on one word.
 /// 4. Only 64-bit compare-and-swap and fetch-and-add exist (InfiniBand has no swap).
 /// 5. Busy is not an error. Errors are grouped by what they break ([`FabricError`]).
 /// 6. A peer that dies becomes an error naming the rank, in bounded time, at every call that needed it.
 ///
 /// A provider over a network posts its operations: `put` may return when the bytes are copied out, and `start_add`
-/// hands back a ticket; what is pending owns what it needs, so that nothing dangles if a caller walks away.
+/// returns a ticket; what is pending owns what it needs, so that nothing dangles if a caller drops or leaks it.
+/// [`Delayed`](crate::Delayed) takes every liberty that these promises leave.
 pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Registered memory of this rank. Once it is dropped, nobody can attach to it any more; whoever has may find it
     /// gone, or not yet.
@@ -82,7 +85,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// The right to reach a region of some rank (this one included).
     type Remote: Send + Sync;
     /// An atomic under way.
-    type Pending;
+    type Pending: Send;
     /// A read under way.
     type Reading: Send;
 
@@ -119,6 +122,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::BadKey`] if the key or what it leads to is not such a region.
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
+    /// Says that nobody will attach to the region any more: what is kept for that alone may go.
+    fn close(&self, _region: &mut Self::Region) {}
+
     /// Whether this rank's puts and gets there are its own processor's stores and loads, of memory that is shared.
     fn is_shared(&self, at: &Self::Remote) -> bool;
 
@@ -134,19 +140,28 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`put`](Self::put).
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
-    /// Starts a read of `len` bytes. What is pending owns what it needs: it may be dropped or leaked.
+    /// Starts a read of as many bytes as `into` has. `None`: they are there already. Otherwise [`finish_get`] brings
+    /// them, and what is pending owns what it needs: it may be dropped or leaked.
+    ///
+    /// [`finish_get`]: Self::finish_get
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    fn start_get(&self, from: &Self::Remote, offset: usize, len: usize) -> Result<Self::Reading, FabricError>;
+    fn start_get(
+        &self,
+        from: &Self::Remote,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<Option<Self::Reading>, FabricError>;
 
-    /// Whether the bytes of a started read are there.
+    /// Whether the bytes of a started read have arrived.
     ///
     /// # Errors
     /// As [`put`](Self::put).
     fn arrived(&self, reading: &mut Self::Reading) -> Result<bool, FabricError>;
 
-    /// The bytes of a started read, once they are there: as many as `len` said.
+    /// Copies the bytes of a started read, once they have arrived, to a buffer as long as that of
+    /// [`start_get`](Self::start_get).
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -162,6 +177,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         offset: usize,
         expected: u64,
         new: u64,
+        wake: Wake,
     ) -> Result<Self::Pending, FabricError>;
 
     /// Compare-and-swap of an aligned word; returns what it held.
@@ -169,15 +185,25 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`start_cas`](Self::start_cas).
     #[inline(always)]
-    fn cas(&self, at: &Self::Remote, offset: usize, expected: u64, new: u64) -> Result<u64, FabricError> {
-        self.finish(self.start_cas(at, offset, expected, new)?)
+    fn cas(&self, at: &Self::Remote, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+        self.finish(self.start_cas(at, offset, expected, new, wake)?)
     }
 
     /// Starts a fetch-and-add on an aligned word.
     ///
     /// # Errors
+    /// As [`cas`](Self::cas); then nothing was started.
+    fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64, wake: Wake)
+    -> Result<Self::Pending, FabricError>;
+
+    /// What an aligned word holds, read in one piece.
+    ///
+    /// # Errors
     /// As [`cas`](Self::cas).
-    fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64) -> Result<Self::Pending, FabricError>;
+    #[inline(always)]
+    fn read_word(&self, at: &Self::Remote, offset: usize) -> Result<u64, FabricError> {
+        self.finish(self.start_add(at, offset, 0, Wake::Nobody)?)
+    }
 
     /// What the word of a started atomic held.
     ///
@@ -185,7 +211,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`cas`](Self::cas).
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
-    /// Puts an aligned word and wakes the owner if it waits.
+    /// Puts an aligned word and wakes the rank whose memory it is if it waits.
     ///
     /// # Errors
     /// As [`cas`](Self::cas).
@@ -198,14 +224,15 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn word(&self, on: &Self::Region, offset: usize) -> Result<u64, FabricError>;
 
     /// Waits until `look` finds in one's own region what it looks for; it is asked again whenever a word there may
-    /// have changed. No remote operation.
+    /// have changed. No remote operation. `wait` says what is waited for: a provider hands it to
+    /// [`Wait::until`], which paces the looks and reports a wait that takes long.
     ///
     /// # Errors
-    /// Those of `look`; [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait is vain.
+    /// Those of `look`; [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait cannot end.
     fn wait<R>(
         &self,
         on: &Self::Region,
-        awaited: Awaited,
+        wait: Wait<'_>,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
@@ -238,8 +265,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Those of the operations, if they could fail after they returned.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// Returns when this caller's earlier operations at that rank, as for [`flush`](Self::flush), will be seen by whoever
-    /// sees a later verb of it.
+    /// After this call this caller's earlier operations at that rank, as for [`flush`](Self::flush), take effect before any
+    /// later operation of it at whichever rank. Need not wait.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -260,6 +287,22 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.order(remote))
     }
+}
+
+/// Whether an atomic wakes the rank whose memory it is on. A rank waits for words of protocols and signals only; to wake
+/// it for each atomic on data would cost it a system call each time.
+///
+/// # Examples
+/// ```
+/// use transom_windows::Wake;
+/// assert_ne!(Wake::Home, Wake::Nobody);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The rank looks again, if it waits.
+    Home,
+    /// The rank goes on sleeping, if it does.
+    Nobody,
 }
 
 /// Why an operation of a provider failed, grouped by what it breaks: the operation alone (bounds, alignment), a peer,

@@ -3,11 +3,12 @@
 use crate::segment::{Segment, SegmentError, Size};
 use crate::user_memory::UserBuffer;
 use crate::window::{Core, Window};
+use crate::words::{Purpose, Words};
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{At, Barrier, LockLayout, Network, PassiveLock, Pscw};
+use transom_locks::{At, Barrier, Network, PassiveLock, Pscw};
 
 /// The memory that a window exposes at a rank. All ranks name the same flavour; sizes may differ, zero included.
 ///
@@ -33,7 +34,7 @@ pub enum Flavor<T> {
         len: usize,
     },
     /// Elements that the program has already; it gets them back by [`Window::free`]. If it drops the window instead,
-    /// their memory is leaked: others may still be writing to it.
+    /// their memory is leaked: others may still be writing to it. If the window cannot be made, they are dropped.
     ///
     /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, a system call
     /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap are
@@ -89,23 +90,31 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         let size = bytes.map(|bytes| Size { bytes, own: mine.is_some(), signals, slots });
         let (user, own) = mine.map(UserBuffer::new).unzip();
-        let failed = |source: SegmentError| source.of(id, rank, len, element);
         // Ranks must make the same window, of the same elements.
-        let what = [u64::from(id), element as u64, kind];
-        let words = protocols(ranks) + 1;
-        let data = Arc::new(Segment::allocate(fabric, what, words, size, own).map_err(failed)?);
+        let words = Words::new(ranks);
+        let what = [element as u64, kind];
+        let data = match Segment::allocate(fabric, Purpose::Window, id, what, words.all(), size, own) {
+            Ok(data) => Arc::new(data),
+            Err(error) => {
+                // Unless others may have the window, and write there, nothing keeps the elements.
+                if !matches!(error, SegmentError::Late(_)) {
+                    drop(user.map(UserBuffer::take_back));
+                }
+                return Err(error.of(id, rank, len, element));
+            }
+        };
         let apart = data.remotes.iter().position(|remote| !fabric.is_shared(remote));
         if let Some(rank) = apart.filter(|_| kind == SHARED) {
             return Err(Error::NotShared { window: id, rank });
         }
         let lock = PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank, source })?;
         tracing::debug!(window = id, rank, len, element, signals, slots, kind, "window made");
-        let barrier = Barrier::new(ranks, LockLayout::words(ranks));
-        let pscw = Pscw::new(ranks, LockLayout::words(ranks) + Barrier::words(ranks));
+        let barrier = Barrier::new(ranks, words.barrier());
+        let pscw = Pscw::new(ranks, words.pscw());
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
         let core =
             Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default(), element: PhantomData };
-        Ok(Window { core, lock, barrier, pscw, user, asked: 0 })
+        Ok(Window { core, lock, barrier, pscw, user, asked: None })
     }
 
     /// Collective: ends the window once every rank has called, and gives back the elements that the program lent it
@@ -118,7 +127,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Examples
     /// See [`Flavor::Create`].
     pub fn free(mut self) -> Result<Vec<T>, Error> {
-        let (data, word, ranks) = (self.core.data.clone(), protocols(self.ranks()), self.ranks());
+        let (data, word, ranks) = (self.core.data.clone(), Words::new(self.ranks()).freed(), self.ranks());
         let told = match self.user {
             None => Ok(()),
             Some(_) => (0..ranks).try_for_each(|rank| {
@@ -139,12 +148,6 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         Err(self.core.sync_error("free", source))
     }
-}
-
-/// Network of the protocols. One more comes after them: how many ranks have freed their windows, and touch no elements
-/// of this one any more.
-fn protocols(ranks: usize) -> usize {
-    LockLayout::words(ranks) + Barrier::words(ranks) + Pscw::words(ranks)
 }
 
 const SHARED: u64 = 1;

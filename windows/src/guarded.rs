@@ -3,12 +3,13 @@
 
 use crate::guard::{ReadGuard, Value, WriteGuard};
 use crate::segment::{Segment, SegmentError, Size};
+use crate::words::{Purpose, Words};
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{Ahead, LockLayout, Mode, PassiveLock, Rank};
+use transom_locks::{Ahead, Mode, PassiveLock, Rank};
 
 /// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
 /// [`GlobalRwLock`] that nobody reads; all that is said there holds here.
@@ -165,10 +166,11 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
             _ if rank == home => size.checked_add(1).ok_or("too many bytes"),
             _ => Ok(0),
         };
-        // Ranks must make the same, of the same type, at the same home rank; windows name none.
-        let what = [u64::from(id), size as u64, (home as u64).wrapping_add(1) << 32];
+        // Ranks must make the same, of the same type, at the same home rank.
+        let what = [size as u64, home as u64];
         let size_here = bytes.map(|bytes| Size { bytes, ..Size::default() });
-        let data = Segment::allocate(fabric, what, LockLayout::words(ranks), size_here, None).map_err(failed)?;
+        let words = Words::new(ranks).locks();
+        let data = Segment::allocate(fabric, Purpose::Value, id, what, words, size_here, None).map_err(failed)?;
         let stored =
             if rank == home { fabric.store(&data.region, data.base, bytemuck::bytes_of(&value)) } else { Ok(()) };
         // Nobody goes on before the home rank has stored the value.

@@ -222,11 +222,13 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     #[inline(always)]
     fn in_place(&self, offset: usize, len: usize) -> Result<*mut T, Error> {
         let (fabric, at) = (&self.core.data.fabric, self.place(offset, len)?);
-        // No overflow: the part has so many bytes.
+        let size = len * size_of::<T>(); // no overflow: the part has so many bytes
         let bytes = match self.memory {
-            Memory::Own(region) => fabric.own_bytes(region, at, len * size_of::<T>()),
-            Memory::Shared(remote) => fabric.bytes(remote, at, len * size_of::<T>()),
+            Memory::Own(region) => fabric.own_bytes(region, at, size),
+            Memory::Shared(remote) => fabric.bytes(remote, at, size),
         };
+        // A provider is safe code, and may be wrong.
+        let bytes = bytes.filter(|bytes| bytes.len() == size);
         let start = bytes.map(|bytes| bytes.as_ptr().cast_mut().cast::<T>()).filter(|start| start.is_aligned());
         start.ok_or(Error::NotShared { window: self.core.id, rank: self.rank })
     }

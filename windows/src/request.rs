@@ -2,8 +2,10 @@
 //! dropped at any time; it borrows its target, so that it does not outlive its epoch.
 
 use crate::target::Target;
+use crate::window::Core;
 use crate::{Atomic, Error, Fabric, Op};
 use bytemuck::Pod;
+use transom_locks::Rank;
 
 /// An operation under way, and the buffer it needs. Dropped, it is not cancelled: a put is done as if it had been waited
 /// for, and what a get reads is lost.
@@ -12,28 +14,21 @@ use bytemuck::Pod;
 /// ```
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-/// use transom_windows::Request;
 /// let epoch = window.lock_all()?;
 /// let target = epoch.target(0)?;
-/// target.rput(0, vec![1, 2, 3, 4])?.wait()?; // the buffer is back
-/// let mut gets = vec![target.rget(0, 2)?, target.rget(2, 2)?];
+/// target.rput(0, vec![1, 2])?.wait()?; // the buffer is back
+/// let get = target.rget(0, 2)?;
 /// // ... compute ...
-/// while let Some((which, elements)) = Request::wait_any(&mut gets)? {
-///     println!("{which} of those left: {elements:?}");
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_eq!(get.wait()?, [1, 2]);
+/// # Ok::<(), transom_windows::Error>(())
 /// ```
 #[must_use = "what a get reads is lost unless it is waited for"]
 pub struct Request<'t, T: Pod, F: Fabric> {
-    target: &'t Target<'t, T, F>,
-    offset: usize,
-    state: State<T, F>,
-}
-
-enum State<T, F: Fabric> {
-    /// With the buffer as the operation leaves it.
-    Done(Vec<T>),
-    Reading(F::Reading, usize),
+    core: &'t Core<T, F>,
+    rank: Rank,
+    /// As the operation leaves it, once nothing is under way.
+    buffer: Vec<T>,
+    reading: Option<F::Reading>,
 }
 
 impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
@@ -42,13 +37,9 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn test(&mut self) -> Result<bool, Error> {
-        match &mut self.state {
-            State::Done(_) => Ok(true),
-            State::Reading(reading, len) => {
-                let arrived = self.target.core.data.fabric.arrived(reading);
-                arrived.map_err(|error| self.target.error(error, self.offset, *len))
-            }
-        }
+        let Some(reading) = &mut self.reading else { return Ok(true) };
+        let arrived = self.core.data.fabric.arrived(reading);
+        arrived.map_err(|source| Error::Fabric { window: self.core.id, rank: self.rank, source })
     }
 
     /// Returns when the operation is done, with its buffer: what was read or fetched, or what a put or accumulate was
@@ -57,15 +48,12 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn wait(self) -> Result<Vec<T>, Error> {
-        match self.state {
-            State::Done(buffer) => Ok(buffer),
-            State::Reading(reading, len) => {
-                let mut buffer = vec![T::zeroed(); len];
-                let finished = self.target.core.data.fabric.finish_get(reading, bytemuck::cast_slice_mut(&mut buffer));
-                finished.map_err(|error| self.target.error(error, self.offset, len))?;
-                Ok(buffer)
-            }
+        let Request { core, rank, mut buffer, reading } = self;
+        if let Some(reading) = reading {
+            let finished = core.data.fabric.finish_get(reading, bytemuck::cast_slice_mut(&mut buffer));
+            finished.map_err(|source| Error::Fabric { window: core.id, rank, source })?;
         }
+        Ok(buffer)
     }
 
     /// Waits for them all; their buffers, in the same order.
@@ -76,22 +64,111 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
         let waited: Vec<_> = requests.into_iter().map(Self::wait).collect();
         waited.into_iter().collect()
     }
+}
 
-    /// Waits until one of them is done, and takes it out: where it was, and its buffer. None if there is none left.
+/// Requests that are waited for in the order in which they are done. Each has a number, in the order in which they were
+/// added, that stays its own.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// use transom_windows::Requests;
+/// window.local().write(0, &[1, 2, 3, 4])?;
+/// let epoch = window.lock_all()?;
+/// let target = epoch.target(0)?;
+/// let mut gets: Requests<_, _> = [target.rget(0, 1)?, target.rget(2, 2)?].into_iter().collect();
+/// assert_eq!(gets.push(target.rget(1, 1)?), 2);
+/// let mut sums = [0; 3];
+/// while let Some((number, elements)) = gets.wait_any()? {
+///     sums[number] = elements.iter().sum();
+/// }
+/// assert_eq!(sums, [1, 3 + 4, 2]);
+/// # Ok::<(), transom_windows::Error>(())
+/// ```
+pub struct Requests<'t, T: Pod, F: Fabric> {
+    /// With their numbers, in no certain order.
+    left: Vec<(usize, Request<'t, T, F>)>,
+    /// How many were added.
+    added: usize,
+    /// Whom to ask first: the one after that which was asked last.
+    next: usize,
+}
+
+impl<'t, T: Pod, F: Fabric> Requests<'t, T, F> {
+    /// None yet.
+    pub fn new() -> Self {
+        Requests { left: Vec::new(), added: 0, next: 0 }
+    }
+
+    /// Adds a request, and returns its number: how many were added before.
+    pub fn push(&mut self, request: Request<'t, T, F>) -> usize {
+        self.left.push((self.added, request));
+        self.added += 1;
+        self.added - 1
+    }
+
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Takes out one that is done: its number, and its buffer. None if none that is left is done now.
     ///
     /// # Errors
     /// That of the one that is taken out.
-    pub fn wait_any(requests: &mut Vec<Self>) -> Result<Option<(usize, Vec<T>)>, Error> {
-        while !requests.is_empty() {
-            for which in 0..requests.len() {
-                // An error ends the request as well as a buffer does.
-                if requests[which].test().unwrap_or(true) {
-                    return Ok(Some((which, requests.remove(which).wait()?)));
-                }
+    pub fn test_any(&mut self) -> Result<Option<(usize, Vec<T>)>, Error> {
+        for _ in 0..self.left.len() {
+            self.next = if self.next < self.left.len() { self.next } else { 0 };
+            // An error ends a request as well as a buffer does.
+            if self.left[self.next].1.test().unwrap_or(true) {
+                let (number, request) = self.left.swap_remove(self.next);
+                return Ok(Some((number, request.wait()?)));
+            }
+            self.next += 1;
+        }
+        Ok(None)
+    }
+
+    /// Waits until one is done, and takes it out: its number, and its buffer. None if none is left.
+    ///
+    /// # Errors
+    /// That of the one that is taken out.
+    pub fn wait_any(&mut self) -> Result<Option<(usize, Vec<T>)>, Error> {
+        while !self.left.is_empty() {
+            if let Some(done) = self.test_any()? {
+                return Ok(Some(done));
             }
             std::thread::yield_now();
         }
         Ok(None)
+    }
+}
+
+impl<T: Pod, F: Fabric> Default for Requests<'_, T, F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'t, T: Pod, F: Fabric> Extend<Request<'t, T, F>> for Requests<'t, T, F> {
+    fn extend<I: IntoIterator<Item = Request<'t, T, F>>>(&mut self, requests: I) {
+        for request in requests {
+            self.push(request);
+        }
+    }
+}
+
+impl<'t, T: Pod, F: Fabric> FromIterator<Request<'t, T, F>> for Requests<'t, T, F> {
+    fn from_iter<I: IntoIterator<Item = Request<'t, T, F>>>(requests: I) -> Self {
+        let mut all = Requests::new();
+        all.extend(requests);
+        all
     }
 }
 
@@ -105,7 +182,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// See [`Request`].
     pub fn rput(&self, offset: usize, source: Vec<T>) -> Result<Request<'_, T, F>, Error> {
         self.put(offset, &source)?;
-        Ok(Request { target: self, offset, state: State::Done(source) })
+        Ok(self.request(source, None))
     }
 
     /// Starts a [`get`](Self::get) of `len` elements.
@@ -118,9 +195,14 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     pub fn rget(&self, offset: usize, len: usize) -> Result<Request<'_, T, F>, Error> {
         self.core.data.counters.gets.bump();
         let at = self.place(offset, len)?;
-        let reading = self.core.data.fabric.start_get(self.remote, at, len * size_of::<T>());
+        let mut buffer = bytemuck::zeroed_vec(len);
+        let reading = self.core.data.fabric.start_get(self.remote, at, bytemuck::cast_slice_mut(&mut buffer));
         let reading = reading.map_err(|error| self.error(error, offset, len))?;
-        Ok(Request { target: self, offset, state: State::Reading(reading, len) })
+        Ok(self.request(buffer, reading))
+    }
+
+    fn request(&self, buffer: Vec<T>, reading: Option<F::Reading>) -> Request<'_, T, F> {
+        Request { core: self.core, rank: self.rank(), buffer, reading }
     }
 }
 
@@ -143,7 +225,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// ```
     pub fn raccumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error> {
         self.accumulate(offset, op, &operands)?;
-        Ok(Request { target: self, offset, state: State::Done(operands) })
+        Ok(self.request(operands, None))
     }
 
     /// Starts a [`get_accumulate`](Self::get_accumulate), whose request gives what the elements were. It is done when
@@ -165,6 +247,6 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     pub fn rget_accumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error> {
         let mut results = vec![T::zeroed(); operands.len()];
         self.get_accumulate(offset, op, &operands, &mut results)?;
-        Ok(Request { target: self, offset, state: State::Done(results) })
+        Ok(self.request(results, None))
     }
 }

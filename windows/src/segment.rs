@@ -2,7 +2,8 @@
 //! of `transom-locks`.
 
 use crate::counters::CounterCells;
-use crate::{Error, Fabric, FabricError, UserMemory};
+use crate::words::{Purpose, Waiting};
+use crate::{Error, Fabric, FabricError, UserMemory, Wait, Wake};
 use transom_locks::{At, Awaited, Network, Rank};
 
 /// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
@@ -18,6 +19,9 @@ pub(crate) struct Segment<F: Fabric> {
     /// Where the bytes are instead, if they are memory of the program's own.
     own: Option<Own<F>>,
     rank: Rank,
+    /// What it is for, and its number, for messages.
+    purpose: Purpose,
+    id: u32,
 }
 
 /// Regions at each rank, and the right to reach them all.
@@ -35,7 +39,7 @@ pub(crate) struct Size {
     pub slots: usize,
 }
 
-/// Network of a slot.
+/// Words of a slot.
 pub(crate) const SLOT_WORDS: usize = 8;
 
 impl Size {
@@ -58,7 +62,7 @@ impl Size {
 /// What a rank tells the others: what it makes, how much of it, and how to reach it.
 struct Record<'a> {
     /// The same at all ranks, or they do not make the same thing.
-    what: [u64; 3],
+    what: [u64; 4],
     size: Size,
     key: &'a [u8],
     /// Of memory of the program's own.
@@ -79,7 +83,7 @@ impl<'a> Record<'a> {
             bytes = rest;
             Some(u64::from_le_bytes(*number))
         };
-        let what = [number()?, number()?, number()?];
+        let what = [number()?, number()?, number()?, number()?];
         let [bytes_of, own, signals, slots, key] = [number()?, number()?, number()?, number()?, number()?];
         let [bytes_of, signals, slots, key] = [bytes_of, signals, slots, key].map(|number| number as usize);
         let (key, own_key) = bytes.split_at_checked(key)?;
@@ -91,6 +95,8 @@ impl<'a> Record<'a> {
 pub(crate) enum SegmentError {
     Size(&'static str),
     Fabric(FabricError),
+    /// The fabric failed when all had attached: others may have the segment.
+    Late(FabricError),
 }
 
 impl SegmentError {
@@ -98,7 +104,7 @@ impl SegmentError {
     pub fn of(self, window: u32, rank: Rank, len: usize, element: usize) -> Error {
         match self {
             SegmentError::Size(why) => Error::Size { window, len, element, why },
-            SegmentError::Fabric(source) => Error::Fabric { window, rank, source },
+            SegmentError::Fabric(source) | SegmentError::Late(source) => Error::Fabric { window, rank, source },
         }
     }
 }
@@ -110,12 +116,14 @@ impl From<FabricError> for SegmentError {
 }
 
 impl<F: Fabric> Segment<F> {
-    /// Collective: zeroed memory at this rank for `what`, which must be the same at all, with `words`; its bytes are `own`
-    /// memory if there is such. A rank whose part cannot be says so to the others; either all have the segment or none
-    /// has, and nobody waits for one that failed.
+    /// Collective: zeroed memory at this rank, with so many `words` of protocols; its bytes are memory of the `user`'s if
+    /// there is such. All ranks pass the same purpose, number and `what`. A rank that cannot make its part says so to the
+    /// others; either all have the segment or none has, and nobody waits for one that failed.
     pub fn allocate(
         fabric: &F,
-        what: [u64; 3],
+        purpose: Purpose,
+        id: u32,
+        what: [u64; 2],
         words: usize,
         size: Result<Size, &'static str>,
         own: Option<UserMemory>,
@@ -127,10 +135,11 @@ impl<F: Fabric> Segment<F> {
             // SAFETY: the segment keeps the region to itself, and `Window::free` gives memory back after it has dropped it.
             let (own, own_key) = own.map(|memory| unsafe { fabric.register(&memory) }).transpose()?.unzip();
             let own_key = &own_key.unwrap_or_default();
+            let what = [purpose as u64, u64::from(id), what[0], what[1]];
             Ok((region, own, Record { what, size, key: &key, own_key }.to_bytes()))
         });
         let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, _, record)| record))?;
-        let (region, own, _) = made?;
+        let (mut region, own, _) = made?;
         let mut records = Vec::with_capacity(theirs.len());
         for (rank, record) in theirs.iter().enumerate() {
             let record = Record::from_bytes(record);
@@ -154,14 +163,15 @@ impl<F: Fabric> Segment<F> {
         };
         let attached = attach();
         // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
-        let failed = fabric.all_gather(&[u8::from(attached.is_err())])?;
+        let failed = fabric.all_gather(&[u8::from(attached.is_err())]).map_err(SegmentError::Late)?;
         let (remotes, own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
             return Err(unmade(rank, "it could not reach the parts of all others").into());
         }
+        fabric.close(&mut region);
         let (fabric, rank) = (fabric.clone(), fabric.rank());
         let sizes = records.iter().map(|(record, _)| record.size).collect();
-        Ok(Segment { fabric, region, remotes, sizes, base, own, counters: CounterCells::default(), rank })
+        Ok(Segment { fabric, region, remotes, sizes, base, own, counters: CounterCells::default(), rank, purpose, id })
     }
 
     /// The memory of a rank that holds its elements, and where they begin there.
@@ -246,14 +256,14 @@ impl<F: Fabric> Network for Segment<F> {
     fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, FabricError> {
         self.counters.word_cas.bump();
         let (remote, offset) = self.at(at)?;
-        self.fabric.cas(remote, offset, expected, new)
+        self.fabric.cas(remote, offset, expected, new, Wake::Home)
     }
 
     #[inline]
     fn start_add(&self, at: At, delta: u64) -> Result<F::Pending, FabricError> {
         self.counters.word_adds.bump();
         let (remote, offset) = self.at(at)?;
-        self.fabric.start_add(remote, offset, delta)
+        self.fabric.start_add(remote, offset, delta, Wake::Home)
     }
 
     #[inline]
@@ -270,7 +280,8 @@ impl<F: Fabric> Network for Segment<F> {
 
     #[inline]
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
-        self.fabric.wait(&self.region, on, || {
+        let call = Waiting { purpose: self.purpose, id: self.id, ranks: self.remotes.len(), word };
+        self.fabric.wait(&self.region, Wait { rank: self.rank, call: &call, awaited: on }, || {
             let value = self.fabric.word(&self.region, word.wrapping_mul(8))?;
             Ok(until(value).then_some(value))
         })

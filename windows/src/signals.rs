@@ -1,8 +1,9 @@
 //! Signal words: how a target learns that data has arrived, without a call of its own in between.
 
 use crate::window::Core;
-use crate::{Error, Fabric, FabricError};
+use crate::{Error, Fabric, FabricError, Wait};
 use bytemuck::Pod;
+use std::fmt;
 use transom_locks::{Awaited, Rank};
 
 /// A rank's own signal words, which [`put_signal`](crate::Target::put_signal) of others adds to. Whoever sees a signal
@@ -83,7 +84,9 @@ impl<T: Pod, F: Fabric> Signals<'_, T, F> {
             }
             Ok(None)
         };
-        data.fabric.wait(&data.region, Awaited::Anyone, look).map_err(|source| self.error(source))
+        let call = WaitingForSignals { window: self.core.id, signals };
+        let wait = Wait { rank, call: &call, awaited: Awaited::Anyone };
+        data.fabric.wait(&data.region, wait, look).map_err(|source| self.error(source))
     }
 
     fn rank(&self) -> Rank {
@@ -105,6 +108,22 @@ impl<T, F: Fabric> Core<T, F> {
             Ok(self.data.signal_offset(rank, signal))
         } else {
             Err(Error::NoSuchSignal { window: self.id, rank, signal, signals })
+        }
+    }
+}
+
+/// The call in which a rank waits for signals.
+struct WaitingForSignals<'s> {
+    window: u32,
+    signals: &'s [usize],
+}
+
+impl fmt::Display for WaitingForSignals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WaitingForSignals { window, signals } = self;
+        match signals {
+            [signal] => write!(f, "wait_until of signal {signal} of window {window}"),
+            signals => write!(f, "wait_any of {} signals of window {window}", signals.len()),
         }
     }
 }

@@ -1,12 +1,17 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::window::Core;
-use crate::{Attached, Error, Fabric, FabricError, Mode};
+use crate::{Attached, Error, Fabric, FabricError, Mode, Wake};
 use bytemuck::Pod;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use transom_locks::Rank;
 
 /// The right to access one rank's part of a window, as long as the epoch that lends it is open. Offsets and lengths
 /// are in elements from the beginning of the target's part, and are checked against its size.
+///
+/// It may move to another thread, but threads do not share one: each asks the epoch for its own; an epoch of a lock gives
+/// them by [`LockEpoch::for_threads`](crate::LockEpoch::for_threads).
 ///
 /// # Examples
 /// ```
@@ -28,17 +33,26 @@ pub struct Target<'e, T, F: Fabric> {
     /// Where the elements begin.
     base: usize,
     len: usize,
-    /// Whether the epoch has the target to itself.
-    pub(crate) alone: bool,
+    /// Whether nobody else accumulates at the target meanwhile: no other rank, since the epoch locks it exclusively, nor
+    /// another thread.
+    pub(crate) exclusive: bool,
+    /// Not to be shared by threads.
+    unshared: PhantomData<Cell<()>>,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
     pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
         match (core.data.part(rank), core.data.sizes.get(rank)) {
-            (Some((remote, base)), Some(size)) => {
-                Ok(Target { core, remote, rank, base, len: size.bytes / size_of::<T>(), alone: false })
-            }
+            (Some((remote, base)), Some(size)) => Ok(Target {
+                core,
+                remote,
+                rank,
+                base,
+                len: size.bytes / size_of::<T>(),
+                exclusive: false,
+                unshared: PhantomData,
+            }),
             _ => Err(core.no_such_rank(rank)),
         }
     }
@@ -46,8 +60,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// As [`new`](Self::new), where the epoch locks it.
     #[inline(always)]
     pub(crate) fn locked(core: &'e Core<T, F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
-        // Memory that is lent takes no atomics, so none of their kind either.
-        Ok(Target { alone: mode == Mode::Exclusive && !core.data.is_user_memory(), ..Self::new(core, rank)? })
+        // Memory of the user's takes no atomics, so none of their kind either.
+        Ok(Target { exclusive: mode == Mode::Exclusive && !core.data.is_user_memory(), ..Self::new(core, rank)? })
     }
 
     /// The target's rank.
@@ -95,7 +109,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         self.core.data.counters.signals.bump();
         let fabric = &self.core.data.fabric;
         let words = &self.core.data.remotes[self.rank];
-        match fabric.start_add(words, signal, add).and_then(|pending| fabric.finish(pending)) {
+        match fabric.start_add(words, signal, add, Wake::Home).and_then(|pending| fabric.finish(pending)) {
             Ok(_) => Ok(()),
             Err(error) => Err(self.error(error, offset, source.len())),
         }
@@ -145,7 +159,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// See [`Window::attach`](crate::Window::attach).
     pub fn attached<'a>(&'a self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error> {
         memory.check(self.core, self.rank)?;
-        Ok(Target { remote: &memory.remote, base: 0, len: memory.address.len(), ..*self })
+        // There may be several of it, of which each may be in another thread.
+        Ok(Target { remote: &memory.remote, base: 0, len: memory.address.len(), exclusive: false, ..*self })
     }
 
     /// Returns when the buffers of this rank's earlier operations may be used again. That is so as soon as a call

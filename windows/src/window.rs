@@ -14,6 +14,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::time::{Duration, Instant};
 use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
@@ -44,19 +45,23 @@ pub struct Window<T, F: Fabric> {
     pub(crate) pscw: Pscw,
     /// Memory of the program's own, if the elements are there.
     pub(crate) user: Option<UserBuffer<T>>,
-    /// Tests of an exposure epoch that were in vain so far.
-    pub(crate) asked: u32,
+    /// When a test of the exposure epoch last asked whether its origins live.
+    pub(crate) asked: Option<Instant>,
 }
 
 impl<T, F: Fabric> Drop for Window<T, F> {
-    /// An epoch that was leaked keeps its lock, which nobody could release after this.
+    /// An epoch that was leaked keeps its lock, or its targets waiting, and nobody could end it after this.
     fn drop(&mut self) {
+        let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
         let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
-        if !self.lock.release_held_mut() || !bulk {
+        if !self.lock.release_held_mut() || !bulk || !completed {
             self.core.data.fabric.fail();
         }
     }
 }
+
+/// How often a program that tests again and again asks whether those it waits for live.
+const ASK: Duration = Duration::from_millis(100);
 
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<T, F: Fabric> {
@@ -390,14 +395,16 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let mut tested = self.pscw.test(&self.core.data);
         if let Ok(false) = tested {
             // Asking whether the origins live costs system calls: now and then is enough.
-            self.asked = self.asked.wrapping_add(1);
-            let origins = self.pscw.origins().unwrap_or_default();
-            let mut vain = origins.iter().map(|&rank| self.core.data.fabric.check_peers(Awaited::Rank(rank)));
-            if self.asked.is_multiple_of(256)
-                && let Some(Err(lost)) = vain.find(Result::is_err)
-            {
-                // It may have completed just before.
-                tested = self.pscw.test(&self.core.data).and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
+            let now = Instant::now();
+            if now - *self.asked.get_or_insert(now) >= ASK {
+                self.asked = Some(now);
+                let origins = self.pscw.origins().unwrap_or_default();
+                let alive = |&rank: &Rank| self.core.data.fabric.check_peers(Awaited::Rank(rank));
+                if let Err(lost) = origins.iter().try_for_each(alive) {
+                    // It may have completed just before.
+                    tested = self.pscw.test(&self.core.data);
+                    tested = tested.and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
+                }
             }
         }
         match tested {

@@ -1,36 +1,8 @@
-//! Copies between private memory and memory that other ranks read and write at the same moment.
-//!
-//! Racing with another rank is the caller's program at fault, but must stay defined. On x86-64 every access is made by
-//! assembly: the compiler knows nothing of it but which bytes it may change, and the processor defines what racing
-//! accesses of any width give. `rep movsb` reaches the speed of memcpy from 1 KiB up, vector registers below.
-//! Elsewhere, and for tools that must see every access, copies are relaxed atomics, a word at a time where aligned; there a
-//! race between accesses of different widths is beyond what Rust's memory model defines today.
-
-/// Copies `source` to shared memory. Elements of 1, 2, 4 or 8 aligned bytes, alone, are written in one piece.
-///
-/// # Safety
-/// `shared` must be valid for writes of `source.len()` bytes, and all who access it must do so by atomics or by
-/// these functions.
-#[inline(always)]
-pub(crate) unsafe fn to_shared(shared: *mut u8, source: &[u8]) {
-    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
-    unsafe { move_bytes::<true>(shared, source.as_ptr(), source.len()) }
-}
-
-/// Copies shared memory to `into`.
-///
-/// # Safety
-/// `shared` must be valid for reads of `into.len()` bytes; otherwise as [`to_shared`].
-#[inline(always)]
-pub(crate) unsafe fn from_shared(shared: *const u8, into: &mut [u8]) {
-    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
-    unsafe { move_bytes::<false>(into.as_mut_ptr(), shared, into.len()) }
-}
+//! Copies by assembly: the compiler knows nothing of the accesses but which bytes they may change.
 
 /// Copies `len` bytes, single elements in one piece; the destination is the shared side if `TO_SHARED`, else the source.
-#[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
 #[inline(always)]
-unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
+pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::asm;
     macro_rules! whole {
         ($int:ty, $class:ident, $width:literal, $modifier:literal) => {
@@ -61,7 +33,6 @@ unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: u
 }
 
 /// Copies `len` bytes.
-#[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
 #[inline]
 unsafe fn bulk(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::asm;
@@ -148,58 +119,5 @@ unsafe fn bulk(to: *mut u8, from: *const u8, len: usize) {
             d = out(xmm_reg) _,
             options(nostack)
         );
-    }
-}
-
-/// The same by atomics: for other processors, and for tools that must see every access (Miri, ThreadSanitizer, which
-/// is why the setting `transom_portable_copy` exists).
-#[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
-    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-    let shared = if TO_SHARED { to.addr() } else { from.addr() };
-    let mut done = 0;
-    while done < len {
-        // SAFETY: `done` is below `len`, and a word is moved only where 8 bytes remain and the shared side is aligned.
-        unsafe {
-            let (to, from) = (to.add(done), from.add(done));
-            if (shared + done).is_multiple_of(8) && len - done >= 8 {
-                if TO_SHARED {
-                    (*to.cast::<AtomicU64>()).store(from.cast::<u64>().read_unaligned(), Relaxed);
-                } else {
-                    to.cast::<u64>().write_unaligned((*from.cast::<AtomicU64>()).load(Relaxed));
-                }
-                done += 8;
-            } else {
-                if TO_SHARED {
-                    (*to.cast::<AtomicU8>()).store(from.read(), Relaxed);
-                } else {
-                    to.write((*from.cast::<AtomicU8>()).load(Relaxed));
-                }
-                done += 1;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_length_and_alignment_arrives_and_nothing_else_changes() {
-        let source: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
-        for len in (0..200).chain([511, 1000, 1023, 1024, 1025, 2500]) {
-            for (at, begin) in [(0, 0), (1, 0), (0, 3), (5, 2), (8, 4)] {
-                let mut shared = vec![0xaa; 3000];
-                let mut back = vec![0xbb; len];
-                // SAFETY: `at + len` is below the vector's length, and nobody else sees it.
-                unsafe {
-                    to_shared(shared.as_mut_ptr().add(at), &source[begin..begin + len]);
-                    from_shared(shared.as_ptr().add(at), &mut back);
-                }
-                assert_eq!(back, source[begin..begin + len], "{len} bytes at {at}");
-                assert!(shared[..at].iter().chain(&shared[at + len..]).all(|&b| b == 0xaa), "{len} bytes at {at}");
-            }
-        }
     }
 }

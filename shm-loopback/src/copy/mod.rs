@@ -1,0 +1,107 @@
+//! Copies between private memory and memory that other ranks read and write at the same moment.
+//!
+//! Racing with another rank is the caller's program at fault, but must stay defined. On x86-64 every access is made by
+//! assembly: the compiler knows nothing of it but which bytes it may change, and the processor defines what racing
+//! accesses of any width give. `rep movsb` reaches the speed of memcpy from 1 KiB up, vector registers below.
+//! Elsewhere, and for tools that must see every access, copies are relaxed atomics, as wide as they are aligned; there a
+//! race between accesses of different widths is beyond what Rust's memory model defines today.
+
+#[cfg(any(test, not(target_arch = "x86_64"), miri, transom_portable_copy))]
+mod portable;
+#[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
+mod x86_64;
+
+#[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
+use portable::move_bytes;
+#[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
+use x86_64::move_bytes;
+
+/// Copies `source` to shared memory. Elements of 1, 2, 4 or 8 aligned bytes, alone, are written in one piece.
+///
+/// # Safety
+/// `shared` must be valid for writes of `source.len()` bytes, and all who access it must do so by atomics or by
+/// these functions.
+#[inline(always)]
+pub(crate) unsafe fn to_shared(shared: *mut u8, source: &[u8]) {
+    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
+    unsafe { move_bytes::<true>(shared, source.as_ptr(), source.len()) }
+}
+
+/// Copies shared memory to `into`.
+///
+/// # Safety
+/// `shared` must be valid for reads of `into.len()` bytes; otherwise as [`to_shared`].
+#[inline(always)]
+pub(crate) unsafe fn from_shared(shared: *const u8, into: &mut [u8]) {
+    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
+    unsafe { move_bytes::<false>(into.as_mut_ptr(), shared, into.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::portable;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    type Move = unsafe fn(*mut u8, *const u8, usize);
+
+    /// What is shipped here, and what is shipped elsewhere.
+    const MOVES: [(&str, Move, Move); 2] = [
+        ("here", super::move_bytes::<true>, super::move_bytes::<false>),
+        ("portable", portable::move_bytes::<true>, portable::move_bytes::<false>),
+    ];
+
+    #[test]
+    fn every_length_and_alignment_arrives_and_nothing_else_changes() {
+        let source: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
+        for (name, to_shared, from_shared) in MOVES {
+            for len in (0..200).chain([511, 1000, 1023, 1024, 1025, 2500]) {
+                for (at, begin) in [(0, 0), (1, 0), (0, 3), (5, 2), (8, 4)] {
+                    let mut shared = vec![0xaa_u8; 3000];
+                    let mut back = vec![0xbb_u8; len];
+                    // SAFETY: `at + len` is below the vector's length, and nobody else sees it.
+                    unsafe {
+                        to_shared(shared.as_mut_ptr().add(at), source[begin..begin + len].as_ptr(), len);
+                        from_shared(back.as_mut_ptr(), shared.as_ptr().add(at), len);
+                    }
+                    assert_eq!(back, source[begin..begin + len], "{name}: {len} bytes at {at}");
+                    let others = shared[..at].iter().chain(&shared[at + len..]);
+                    assert!(others.copied().all(|b| b == 0xaa), "{name}: {len} bytes at {at}");
+                }
+            }
+        }
+    }
+
+    /// One thread writes elements of equal bytes while another reads: never two halves of different ones.
+    #[test]
+    fn aligned_elements_are_never_torn() {
+        #[repr(align(64))]
+        struct Line([u8; 64]);
+        for (name, to_shared, from_shared) in MOVES {
+            for width in [1, 2, 4, 8] {
+                for at in (0..16).step_by(width) {
+                    let (mut line, over) = (Line([0; 64]), AtomicBool::new(false));
+                    let shared = line.0.as_mut_ptr().expose_provenance() + at;
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            for value in (0..if cfg!(miri) { 20 } else { 20_000u32 }).map(|i| i as u8) {
+                                let element = [value; 8];
+                                let shared = std::ptr::with_exposed_provenance_mut(shared);
+                                // SAFETY: inside the line, which lives as long as the scope and is accessed by copies only.
+                                unsafe { to_shared(shared, element.as_ptr(), width) };
+                            }
+                            over.store(true, Relaxed);
+                        });
+                        while !over.load(Relaxed) {
+                            let mut element = [0; 8];
+                            let shared = std::ptr::with_exposed_provenance(shared);
+                            // SAFETY: as above.
+                            unsafe { from_shared(element.as_mut_ptr(), shared, width) };
+                            let whole = element[..width].iter().all(|byte| *byte == element[0]);
+                            assert!(whole, "{name}: torn at {at}: {:?}", &element[..width]);
+                        }
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A rank's membership of its job: ranks that are processes of one machine, or threads of one process.
+
+use crate::control::Control;
+use crate::cores;
+use crate::key::fresh_tag;
+use crate::memory::Memory;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use transom_locks::{Awaited, Barrier, Rank};
+use transom_windows::{Exchange, FabricError};
+
+/// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone.
+/// When the last clone and window of a rank are gone, the rank has left the job; when that happens in a panic, or the
+/// process ends without it, the rank died.
+///
+/// # Examples
+/// ```
+/// use transom_shm_loopback::Loopback;
+/// use transom_windows::Exchange;
+///
+/// let mut ranks = Loopback::threads(2)?.into_iter();
+/// let (zero, one) = (ranks.next().unwrap(), ranks.next().unwrap());
+/// let other = std::thread::spawn(move || one.all_gather(b"one").unwrap());
+/// assert_eq!(zero.all_gather(b"zero")?, [&b"zero"[..], b"one"]);
+/// assert_eq!(other.join().unwrap(), [&b"zero"[..], b"one"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Loopback(pub(crate) Arc<Membership>);
+
+/// One rank's membership of its job.
+pub(crate) struct Membership {
+    pub rank: Rank,
+    pub control: Arc<Control>,
+    exchange: Mutex<Barrier>,
+    /// The blocks that ranks of this process registered, by tag.
+    pub blocks: Arc<Blocks>,
+    /// Teams split from this job.
+    pub teams: Mutex<Vec<Weak<Membership>>>,
+    /// How many regions this rank has.
+    pub regions: AtomicUsize,
+    /// Whether regions are memfds, for other processes to open.
+    pub across_processes: bool,
+}
+
+pub(crate) type Blocks = Mutex<HashMap<u64, Weak<Memory>>>;
+
+impl Membership {
+    /// Who leaves in a panic, or with memory that may hold locks, has died.
+    fn leave(&self) {
+        if std::thread::panicking() || self.regions.load(SeqCst) > 0 {
+            self.control.fail(self.rank);
+        }
+        self.control.leave(self.rank);
+        tracing::debug!(rank = self.rank, "left the job");
+    }
+
+    fn leave_with_teams(&self) {
+        self.leave();
+        let teams = std::mem::take(&mut *self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        teams.iter().filter_map(Weak::upgrade).for_each(|team| team.leave_with_teams());
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if !self.control.has_left(self.rank) {
+            self.leave();
+        }
+    }
+}
+
+impl Loopback {
+    /// A job of one rank, this thread.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory.
+    pub fn alone() -> Result<Self, FabricError> {
+        Ok(Self::threads(1)?.remove(0))
+    }
+
+    /// A job whose ranks are threads of this process: one handle for each, to be moved into its thread.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory.
+    pub fn threads(ranks: usize) -> Result<Vec<Self>, FabricError> {
+        let memory = Arc::new(Memory::heap(Control::bytes(ranks)?, fresh_tag())?);
+        let control = Arc::new(Control::create(memory, ranks));
+        control.set_crowded(ranks > cores::usable());
+        let blocks = Arc::new(Blocks::default());
+        (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false)).collect()
+    }
+
+    /// Leaves the job and its teams now, whoever still holds clones: the others' collectives no longer wait for this
+    /// rank, but fail. In a panic, or with windows that are still there, the rank has died.
+    pub fn leave(&self) {
+        self.0.leave_with_teams();
+    }
+
+    /// The first rank that died, as far as anybody knows.
+    pub fn first_death(&self) -> Option<Rank> {
+        self.0.control.failed()
+    }
+
+    /// A rank of a job of processes; collective. Who knows the processes before watches them from the start.
+    pub(crate) fn process(rank: Rank, control: Control, processes: Option<&[u32]>) -> Result<Self, FabricError> {
+        let member = Self::member(rank, Arc::new(control), Arc::default(), true)?;
+        match processes {
+            Some(processes) => member.0.control.watch_processes(rank, processes.iter().copied().map(u64::from))?,
+            None => {
+                member.barrier()?; // everyone has written its process number
+                member.0.control.watch(rank)?;
+            }
+        }
+        // Everyone watches, before anyone can leave.
+        let cores = member.all_gather(&cores::mine())?;
+        member.0.control.set_crowded(member.size() > cores::of_all(&cores));
+        Ok(member)
+    }
+
+    /// The rank's place in the exchange, which its threads take in turn.
+    fn exchange(&self) -> MutexGuard<'_, Barrier> {
+        self.0.exchange.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn member(
+        rank: Rank,
+        control: Arc<Control>,
+        blocks: Arc<Blocks>,
+        processes: bool,
+    ) -> Result<Self, FabricError> {
+        control.enter(rank)?;
+        Ok(Loopback(Arc::new(Membership {
+            rank,
+            exchange: Mutex::new(control.barrier()),
+            control,
+            blocks,
+            teams: Mutex::default(),
+            regions: AtomicUsize::new(0),
+            across_processes: processes,
+        })))
+    }
+}
+
+impl Exchange for Loopback {
+    fn rank(&self) -> Rank {
+        self.0.rank
+    }
+
+    fn size(&self) -> usize {
+        self.0.control.ranks()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.0.control.all_gather(self.0.rank, &mut self.exchange(), mine)
+    }
+
+    fn barrier(&self) -> Result<(), FabricError> {
+        self.0.control.sync(self.0.rank, &mut self.exchange())
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.0.control.check_peers(self.0.rank, awaited)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.0.control.lost(self.0.rank)
+    }
+
+    fn fail(&self) {
+        self.0.control.fail(self.0.rank);
+    }
+}

@@ -1,0 +1,90 @@
+//! Teams: jobs of some ranks of a job.
+
+use crate::control::Control;
+use crate::fabric::Region;
+use crate::loopback::Loopback;
+use std::sync::Arc;
+use transom_locks::Rank;
+use transom_windows::{Exchange, Fabric, FabricError};
+
+impl Loopback {
+    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
+    /// name no colour. It is a job of its own: it has its own collectives, memory and numbers, and errors count in these.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::allocate`] and [`Fabric::attach`], on all ranks of a team if on one.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_shm_loopback::Loopback;
+    /// use transom_windows::Exchange;
+    /// let ranks: Vec<_> = Loopback::threads(3)?.into_iter().map(|rank| std::thread::spawn(move || {
+    ///     // Even ranks, the highest first; rank 1 stays out.
+    ///     let colour = (rank.rank() % 2 == 0).then_some(7);
+    ///     let team = rank.split(colour, 10 - rank.rank() as u64).unwrap();
+    ///     team.map(|team| (team.rank(), team.size()))
+    /// })).collect();
+    /// let teams: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    /// assert_eq!(teams, [Some((1, 2)), None, Some((0, 2))]);
+    /// # Ok::<(), transom_windows::FabricError>(())
+    /// ```
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
+        let mine = [u64::from(colour.is_some()), colour.unwrap_or(0), key];
+        let wishes = self.all_gather(mine.map(u64::to_le_bytes).as_flattened())?;
+        let wish = |rank: Rank| {
+            let (numbers, _) = wishes[rank].as_chunks::<8>();
+            let number = |at: usize| numbers.get(at).map_or(0, |number| u64::from_le_bytes(*number));
+            (number(0), number(1), number(2))
+        };
+        let same = |rank: &Rank| (wish(*rank).0, wish(*rank).1) == (mine[0], mine[1]);
+        let mut members: Vec<Rank> = (0..self.size()).filter(same).collect();
+        members.sort_by_key(|&rank| (wish(rank).2, rank));
+        let made = self.make_team(colour.is_some() && members[0] == self.rank(), members.len());
+        let keys = self.all_gather(made.as_ref().map_or(&[], |made| made.as_ref().map_or(&[], |(_, key)| key)))?;
+        let joined = match (made, colour) {
+            (Err(error), _) => Err(error),
+            (Ok(_), None) => Ok(None),
+            (Ok(block), Some(_)) => self.join_team(&members, &keys[members[0]]).map(|team| Some((team, block))),
+        };
+        // Everyone has written its process number, or could not.
+        let failed = self.all_gather(&[u8::from(joined.is_err())])?;
+        let joined = joined.and_then(|joined| match members.iter().find(|&&rank| failed[rank][..] != [0]) {
+            Some(&rank) if colour.is_some() => Err(FabricError::GivenUp { rank }),
+            _ => Ok(joined),
+        });
+        let watched = joined.and_then(|joined| match joined {
+            Some((team, _)) if self.0.across_processes => team.0.control.watch(team.rank()).map(|()| Some(team)),
+            joined => Ok(joined.map(|(team, _)| team)),
+        });
+        // Everyone watches, before anyone can leave, or some cannot.
+        let blind = self.all_gather(&[u8::from(watched.is_err())])?;
+        let team = watched?;
+        match members.iter().find(|&&rank| blind[rank][..] != [0]) {
+            Some(&rank) if team.is_some() => Err(FabricError::GivenUp { rank }),
+            _ => {
+                let teams = team.iter().map(|team| Arc::downgrade(&team.0));
+                self.0.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(teams);
+                Ok(team)
+            }
+        }
+    }
+
+    /// The control block of a team, by the first of its members.
+    fn make_team(&self, first: bool, size: usize) -> Result<Option<(Region, Vec<u8>)>, FabricError> {
+        if !first {
+            return Ok(None);
+        }
+        let (region, key) = self.allocate(Control::bytes(size)?)?;
+        Control::create(region.view().memory().clone(), size);
+        Ok(Some((region, key)))
+    }
+
+    fn join_team(&self, members: &[Rank], key: &[u8]) -> Result<Self, FabricError> {
+        let view = self.attach(members[0], key, Control::bytes(members.len())?)?;
+        let control = Control::open(view.memory().clone(), members.len())?;
+        // Other teams use the same cores.
+        control.set_crowded(self.0.control.is_crowded());
+        let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own colour");
+        Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes)
+    }
+}

@@ -1,0 +1,66 @@
+//! The words of a block: the processor's atomics on them, and waiting until they change.
+
+use crate::bell;
+use crate::memory::View;
+use std::sync::atomic::Ordering::SeqCst;
+use transom_windows::{FabricError, Wait, Wake};
+
+/// Looks at memory before the clock is read: most waits are over by then. Where ranks share cores, whoever is waited for
+/// may need this one.
+const LOOKS: [u32; 2] = [64, 2];
+
+#[inline(always)]
+pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+    match at.own_word(offset)?.compare_exchange(expected, new, SeqCst, SeqCst) {
+        Ok(found) => {
+            ring(at, wake);
+            Ok(found)
+        }
+        Err(found) => Ok(found),
+    }
+}
+
+#[inline(always)]
+pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u64, FabricError> {
+    let found = at.own_word(offset)?.fetch_add(delta, SeqCst);
+    ring(at, wake);
+    Ok(found)
+}
+
+#[inline(always)]
+pub(crate) fn notify(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+    at.own_word(offset)?.store(value, SeqCst);
+    ring(at, Wake::Home);
+    Ok(())
+}
+
+#[inline(always)]
+pub(crate) fn read(at: &View, offset: usize) -> Result<u64, FabricError> {
+    Ok(at.word(offset)?.load(SeqCst))
+}
+
+#[inline(always)]
+fn ring(at: &View, wake: Wake) {
+    if wake == Wake::Home {
+        bell::ring(&at.header().bell);
+    }
+}
+
+/// Waits until `look` finds what it looks for in words of the block, which it must load sequentially consistently.
+/// `crowded` and `check` are those of [`Wait::until`].
+#[inline(always)]
+pub(crate) fn wait<R>(
+    block: &View,
+    wait: Wait<'_>,
+    crowded: bool,
+    mut look: impl FnMut() -> Result<Option<R>, FabricError>,
+    check: impl FnMut() -> Result<(), FabricError>,
+) -> Result<R, FabricError> {
+    for _ in 0..LOOKS[usize::from(crowded)] {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        std::hint::spin_loop();
+    }
+    wait.until(crowded, look, check, |look| bell::nap(&block.header().bell, look))
+}

@@ -1,0 +1,124 @@
+//! Which provider the ranks of a job use. A build that has one only uses that one, and nothing more; with several, each
+//! call looks which it is.
+
+use crate::job::bootstrap::Apart;
+use crate::job::variables::{VariableError, get};
+use std::str::FromStr;
+use transom_shm_loopback::Loopback;
+use transom_windows::FabricError;
+
+#[cfg(any(feature = "verbs", feature = "delayed"))]
+mod several;
+#[cfg(any(feature = "verbs", feature = "delayed"))]
+pub use several::{Pending, Provider, Reading, Region, Remote};
+
+/// The provider of a [`World`](crate::World): shared memory.
+#[cfg(not(any(feature = "verbs", feature = "delayed")))]
+pub type Provider = Loopback;
+
+/// What TRANSOM_FABRIC asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Choice {
+    #[default]
+    Auto,
+    Shm,
+    Delayed,
+    Verbs,
+}
+
+impl FromStr for Choice {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.trim() {
+            "auto" => Ok(Choice::Auto),
+            "shm" => Ok(Choice::Shm),
+            "delayed" if cfg!(feature = "delayed") => Ok(Choice::Delayed),
+            "delayed" => Err("this build has no delayed provider; build with the cargo feature `delayed`"),
+            "verbs" if cfg!(feature = "verbs") => Ok(Choice::Verbs),
+            "verbs" => Err("this build has no verbs provider; build with the cargo feature `verbs`"),
+            _ => Err("no such provider"),
+        }
+    }
+}
+
+/// Why the ranks of a job have no provider between them.
+///
+/// # Examples
+/// ```
+/// let error = transom::provider::ProviderError::Apart { hosts: "a (ranks 0), b (ranks 1)".into() };
+/// assert!(error.to_string().contains("TRANSOM_FABRIC"));
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum ProviderError {
+    /// A TRANSOM_ variable says what cannot be.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
+    /// The ranks are on several hosts, and there is no provider between them.
+    #[error(
+        "the ranks are on several hosts that share no memory: {hosts}; between hosts they need the provider verbs (the \
+         cargo feature `verbs`, and TRANSOM_FABRIC auto or verbs), or start them all on one"
+    )]
+    Apart {
+        /// Who is where.
+        hosts: String,
+    },
+    /// The provider could not be made.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// RDMA cannot be used.
+    #[cfg(feature = "verbs")]
+    #[error("cannot use RDMA: {0}")]
+    Verbs(#[from] crate::verbs::VerbsError),
+}
+
+/// The provider of ranks that are threads of one process.
+pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
+    match get::<Choice>("TRANSOM_FABRIC")?.unwrap_or_default() {
+        #[cfg(feature = "delayed")]
+        Choice::Delayed => Ok(Provider::Delayed(transom_windows::Delayed::new(job)?)),
+        // They share memory, whatever is asked for.
+        _ => Ok(of_memory(job)),
+    }
+}
+
+/// Collective: the provider of the ranks of one machine.
+pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
+    match get::<Choice>("TRANSOM_FABRIC")?.unwrap_or_default() {
+        #[cfg(feature = "verbs")]
+        Choice::Verbs => {
+            use crate::verbs::{Node, Verbs};
+            Ok(Provider::Verbs(Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job))?))
+        }
+        _ => of_threads(job),
+    }
+}
+
+/// Collective: the provider of the ranks of several hosts.
+#[cfg(not(feature = "verbs"))]
+pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
+    get::<Choice>("TRANSOM_FABRIC")?;
+    Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
+}
+
+/// Collective: the provider of the ranks of several hosts.
+#[cfg(feature = "verbs")]
+pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
+    use crate::verbs::{Node, Verbs};
+    use transom_windows::Exchange;
+    let Apart { tcp, local, hosts } = apart;
+    if let Choice::Shm | Choice::Delayed = get::<Choice>("TRANSOM_FABRIC")?.unwrap_or_default() {
+        return Err(ProviderError::Apart { hosts: hosts.to_string() });
+    }
+    let neighbours = hosts.neighbours(tcp.rank());
+    let here: Vec<_> = (0..tcp.size()).map(|rank| neighbours.iter().position(|&other| other == rank)).collect();
+    Ok(Provider::Verbs(Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here))?))
+}
+
+fn of_memory(job: Loopback) -> Provider {
+    #[cfg(any(feature = "verbs", feature = "delayed"))]
+    return Provider::Loopback(job);
+    #[cfg(not(any(feature = "verbs", feature = "delayed")))]
+    job
+}

@@ -1,0 +1,313 @@
+//! The provider of a build that has several: each call looks which it is.
+
+#[cfg(feature = "verbs")]
+use crate::verbs::{self, Verbs};
+use std::convert::Infallible;
+use std::sync::atomic::AtomicU8;
+use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::{self as shm, Loopback};
+#[cfg(feature = "delayed")]
+use transom_windows::Delayed;
+use transom_windows::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+
+/// The types of each provider, side by side.
+macro_rules! providers {
+    ($($(#[$cfg:meta])? $name:ident($provider:ty, $region:ty, $remote:ty, $pending:ty, $reading:ty): $doc:literal;)*) => {
+        /// The provider of a [`World`](crate::World).
+        #[derive(Clone)]
+        #[non_exhaustive]
+        pub enum Provider { $($(#[$cfg])? #[doc = $doc] $name($provider),)* }
+
+        /// Memory of this rank.
+        #[non_exhaustive]
+        pub enum Region { $($(#[$cfg])? #[doc = $doc] $name($region),)* }
+
+        /// The right to reach memory.
+        #[non_exhaustive]
+        pub enum Remote { $($(#[$cfg])? #[doc = $doc] $name($remote),)* }
+
+        /// An atomic under way.
+        #[non_exhaustive]
+        pub enum Pending { $($(#[$cfg])? #[doc = $doc] $name($pending),)* }
+
+        /// A read under way.
+        #[non_exhaustive]
+        pub enum Reading { $($(#[$cfg])? #[doc = $doc] $name($reading),)* }
+    };
+}
+
+providers! {
+    Loopback(Loopback, shm::Region, shm::View, u64, Infallible): "Ranks on one machine.";
+    #[cfg(feature = "verbs")]
+    Verbs(Verbs, verbs::Region, verbs::Remote, verbs::Pending, verbs::Reading): "Ranks on several machines.";
+    #[cfg(feature = "delayed")]
+    Delayed(
+        Delayed<Loopback>,
+        shm::Region,
+        <Delayed<Loopback> as Fabric>::Remote,
+        <Delayed<Loopback> as Fabric>::Pending,
+        <Delayed<Loopback> as Fabric>::Reading
+    ): "Ranks on one machine, whose operations are late.";
+}
+
+/// A call on whichever provider it is; `made` wraps what it makes in the variant of that name.
+macro_rules! each {
+    ($self:expr, $fabric:ident $(, $made:ident: $type:ident)? => $call:expr) => {
+        match $self {
+            Provider::Loopback($fabric) => {
+                $(let $made = $type::Loopback;)?
+                $call
+            }
+            #[cfg(feature = "verbs")]
+            Provider::Verbs($fabric) => {
+                $(let $made = $type::Verbs;)?
+                $call
+            }
+            #[cfg(feature = "delayed")]
+            Provider::Delayed($fabric) => {
+                $(let $made = $type::Delayed;)?
+                $call
+            }
+        }
+    };
+}
+
+/// The same, with what that provider made before.
+macro_rules! both {
+    ($self:expr, $before:expr, $kind:ident, $fabric:ident, $at:ident $(, $made:ident: $type:ident)? => $call:expr) => {
+        match ($self, $before) {
+            (Provider::Loopback($fabric), $kind::Loopback($at)) => {
+                $(let $made = $type::Loopback;)?
+                $call
+            }
+            #[cfg(feature = "verbs")]
+            (Provider::Verbs($fabric), $kind::Verbs($at)) => {
+                $(let $made = $type::Verbs;)?
+                $call
+            }
+            #[cfg(feature = "delayed")]
+            (Provider::Delayed($fabric), $kind::Delayed($at)) => {
+                $(let $made = $type::Delayed;)?
+                $call
+            }
+            _ => Err(mixed()),
+        }
+    };
+}
+
+#[cold]
+fn mixed() -> FabricError {
+    FabricError::Misuse { why: "memory of one provider was handed to another".into() }
+}
+
+impl Provider {
+    /// Collective: see [`Loopback::split`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
+        Ok(match self {
+            Provider::Loopback(fabric) => fabric.split(colour, key)?.map(Provider::Loopback),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(fabric) => fabric.split(colour, key)?.map(Provider::Verbs),
+            #[cfg(feature = "delayed")]
+            Provider::Delayed(fabric) => {
+                fabric.inner().split(colour, key)?.map(Delayed::new).transpose()?.map(Provider::Delayed)
+            }
+        })
+    }
+}
+
+impl Exchange for Provider {
+    #[inline(always)]
+    fn rank(&self) -> Rank {
+        each!(self, fabric => fabric.rank())
+    }
+
+    #[inline(always)]
+    fn size(&self) -> usize {
+        each!(self, fabric => fabric.size())
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        each!(self, fabric => fabric.all_gather(mine))
+    }
+
+    fn barrier(&self) -> Result<(), FabricError> {
+        each!(self, fabric => fabric.barrier())
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        each!(self, fabric => fabric.check_peers(awaited))
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        each!(self, fabric => fabric.lost())
+    }
+
+    fn fail(&self) {
+        each!(self, fabric => fabric.fail());
+    }
+}
+
+impl Fabric for Provider {
+    type Region = Region;
+    type Remote = Remote;
+    type Pending = Pending;
+    type Reading = Reading;
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+        each!(self, fabric, made: Region => fabric.allocate(bytes).map(|(region, key)| (made(region), key)))
+    }
+
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
+        // SAFETY: by the caller's word.
+        each!(self, fabric, made: Region => unsafe { fabric.register(memory) }.map(|(region, key)| (made(region), key)))
+    }
+
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        // SAFETY: by the caller's word.
+        each!(self, fabric, made: Remote => unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(made))
+    }
+
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        each!(self, fabric, made: Remote => fabric.attach(rank, key, bytes).map(made))
+    }
+
+    fn close(&self, region: &mut Region) {
+        let closed: Result<(), FabricError> = both!(self, region, Region, fabric, region => {
+            fabric.close(region);
+            Ok(())
+        });
+        // Of another provider it is none of this one's business.
+        drop(closed);
+    }
+
+    fn is_shared(&self, at: &Remote) -> bool {
+        both!(self, at, Remote, fabric, at => Ok(fabric.is_shared(at))).unwrap_or(false)
+    }
+
+    #[inline(always)]
+    fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        both!(self, to, Remote, fabric, to => fabric.put(to, offset, source))
+    }
+
+    #[inline(always)]
+    fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        both!(self, from, Remote, fabric, from => fabric.get(from, offset, into))
+    }
+
+    fn start_get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<Option<Reading>, FabricError> {
+        both!(self, from, Remote, fabric, from, made: Reading => Ok(fabric.start_get(from, offset, into)?.map(made)))
+    }
+
+    fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
+        both!(self, reading, Reading, fabric, reading => fabric.arrived(reading))
+    }
+
+    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
+        both!(self, reading, Reading, fabric, reading => fabric.finish_get(reading, into))
+    }
+
+    #[inline(always)]
+    fn start_cas(
+        &self,
+        at: &Remote,
+        offset: usize,
+        expected: u64,
+        new: u64,
+        wake: Wake,
+    ) -> Result<Pending, FabricError> {
+        both!(self, at, Remote, fabric, at, made: Pending => {
+            fabric.start_cas(at, offset, expected, new, wake).map(made)
+        })
+    }
+
+    #[inline(always)]
+    fn cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.cas(at, offset, expected, new, wake))
+    }
+
+    #[inline(always)]
+    fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
+        both!(self, at, Remote, fabric, at, made: Pending => fabric.start_add(at, offset, delta, wake).map(made))
+    }
+
+    #[inline(always)]
+    fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.read_word(at, offset))
+    }
+
+    #[inline(always)]
+    fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
+        both!(self, pending, Pending, fabric, pending => fabric.finish(pending))
+    }
+
+    #[inline(always)]
+    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value))
+    }
+
+    #[inline(always)]
+    fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
+        both!(self, on, Region, fabric, on => fabric.word(on, offset))
+    }
+
+    #[inline(always)]
+    fn wait<R>(
+        &self,
+        on: &Region,
+        wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        both!(self, on, Region, fabric, on => fabric.wait(on, wait, look))
+    }
+
+    #[inline(always)]
+    fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        both!(self, on, Region, fabric, on => Ok(fabric.own_bytes(on, offset, len))).unwrap_or(None)
+    }
+
+    #[inline(always)]
+    fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        both!(self, at, Remote, fabric, at => Ok(fabric.bytes(at, offset, len))).unwrap_or(None)
+    }
+
+    #[inline(always)]
+    fn load(&self, from: &Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        both!(self, from, Region, fabric, from => fabric.load(from, offset, into))
+    }
+
+    #[inline(always)]
+    fn store(&self, to: &Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        both!(self, to, Region, fabric, to => fabric.store(to, offset, source))
+    }
+
+    #[inline(always)]
+    fn flush(&self, at: &Remote) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.flush(at))
+    }
+
+    #[inline(always)]
+    fn order(&self, at: &Remote) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.order(at))
+    }
+
+    fn flush_all(&self, at: &[Remote]) -> Result<(), FabricError> {
+        match self {
+            // One fence does for all.
+            Provider::Loopback(_) => at.first().map_or(Ok(()), |at| self.flush(at)),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(fabric) => {
+                // All under way at once.
+                at.iter().try_for_each(|at| match at {
+                    Remote::Verbs(at) => fabric.start_flush(at),
+                    _ => Err(mixed()),
+                })?;
+                at.iter().try_for_each(|at| self.flush(at))
+            }
+            #[cfg(feature = "delayed")]
+            Provider::Delayed(_) => at.iter().try_for_each(|at| self.flush(at)),
+        }
+    }
+}

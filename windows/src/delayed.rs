@@ -1,0 +1,466 @@
+//! A provider that takes every liberty which [`Fabric`] leaves, over another provider: so that a program, or this library,
+//! that forgets to order or to flush shows it on one machine.
+
+use crate::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, Rank};
+
+/// How long a put is held back, if nothing says earlier that it must be there.
+const PUT: Duration = Duration::from_millis(20);
+/// How long at most an atomic or a notification is under way.
+const WORD: Duration = Duration::from_micros(300);
+
+/// A provider over `F` whose operations at other ranks, and puts to one's own, take effect late and in another order than
+/// that of the calls, as far as [`Fabric`] allows:
+///
+/// - A put is held back for 20 ms, or until an operation at the same rank, a flush or an order needs it there. Puts that
+///   are held back together take effect in any order.
+/// - Notifications, and atomics and reads whose result nobody waits for, are under way for up to 0.3 ms. Those at
+///   different ranks overtake each other.
+/// - No memory of another rank is shared.
+///
+/// What is held back when the process ends is lost, as on a network.
+///
+/// # Examples
+/// ```
+/// use transom_windows::{Delayed, Window};
+/// let fabric = Delayed::new(transom_shm_loopback::Loopback::alone()?)?;
+/// let mut window = Window::<u64, _>::allocate(&fabric, 0, 8)?;
+/// let epoch = window.lock_all()?;
+/// let target = epoch.target(0)?;
+/// target.put(0, &[1])?;
+/// assert_eq!(epoch.local().get(0)?, 0); // nobody said when it is to be there
+/// target.flush()?;
+/// assert_eq!(epoch.local().get(0)?, 1);
+/// # epoch.unlock()?;
+/// # Ok::<(), transom_windows::Error>(())
+/// ```
+pub struct Delayed<F: Fabric> {
+    line: Arc<Line<F>>,
+    /// Ends with the last handle.
+    delivery: Arc<Delivery<F>>,
+}
+
+impl<F: Fabric> Delayed<F> {
+    /// The operations of `fabric`, delayed.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if the system gives no thread to deliver them.
+    pub fn new(fabric: F) -> Result<Self, FabricError> {
+        let queues = (0..fabric.size()).map(|_| Queue::default()).collect();
+        let random = RandomState::new().hash_one(fabric.rank()) | 1;
+        let held = Mutex::new(Held { queues, random, over: false });
+        let line = Arc::new(Line { fabric, held, changed: Condvar::new() });
+        let delivering = line.clone();
+        let thread = std::thread::Builder::new().name("delayed delivery".into()).spawn(move || delivering.deliver());
+        let failed = |source| FabricError::System { what: "a thread that delivers what is held back".into(), source };
+        let delivery = Arc::new(Delivery { line: line.clone(), thread: Some(thread.map_err(failed)?) });
+        Ok(Delayed { line, delivery })
+    }
+
+    /// The provider underneath.
+    pub fn inner(&self) -> &F {
+        &self.line.fabric
+    }
+
+    /// Holds an operation at a rank back; those at this rank itself take effect at once, but for puts.
+    fn hold(&self, at: &Remote<F>, offset: usize, what: What) -> Result<(), FabricError> {
+        let mut held = self.line.held();
+        let operation = Operation { due: Instant::now(), remote: at.remote.clone(), offset, what };
+        let wait = if operation.is_put() { PUT } else { WORD.mul_f64(held.random()) };
+        let own = at.rank == self.rank() && !operation.is_put();
+        let operations = &mut held.queues[at.rank].operations;
+        operations.push_back(Operation { due: operation.due + wait, ..operation });
+        if own {
+            return self.line.deliver_to(&mut held, at.rank, None);
+        }
+        self.line.changed.notify_one();
+        Ok(())
+    }
+
+    /// Has all that is held back for a rank take effect.
+    fn deliver(&self, rank: Rank) -> Result<(), FabricError> {
+        self.line.deliver_to(&mut self.line.held(), rank, None)
+    }
+
+    fn start<R>(
+        &self,
+        at: &Remote<F>,
+        offset: usize,
+        what: impl FnOnce(Slot<R>) -> What,
+    ) -> Result<Ticket<R>, FabricError> {
+        let result = Slot::<R>::default();
+        self.hold(at, offset, what(result.clone()))?;
+        Ok(Ticket { rank: at.rank, result })
+    }
+
+    fn finish_ticket<R>(&self, ticket: Ticket<R>) -> Result<R, FabricError> {
+        self.deliver(ticket.rank)?;
+        let result = ticket.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        // Its error was told to whoever asked first.
+        result.ok_or_else(|| FabricError::Misuse { why: "an operation that failed before was waited for again".into() })
+    }
+}
+
+impl<F: Fabric> Clone for Delayed<F> {
+    fn clone(&self) -> Self {
+        Delayed { line: self.line.clone(), delivery: self.delivery.clone() }
+    }
+}
+
+/// Memory within reach, and whose it is.
+pub struct Remote<F: Fabric> {
+    rank: Rank,
+    bytes: usize,
+    remote: Arc<F::Remote>,
+}
+
+/// Where the result of an operation is put when it has taken effect.
+type Slot<R> = Arc<Mutex<Option<R>>>;
+
+/// An operation under way.
+pub struct Ticket<R> {
+    rank: Rank,
+    result: Slot<R>,
+}
+
+impl<R> Ticket<R> {
+    fn has_result(&self) -> bool {
+        self.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
+    }
+}
+
+/// What this rank has under way.
+struct Line<F: Fabric> {
+    fabric: F,
+    held: Mutex<Held<F>>,
+    /// Something was added, or it is over.
+    changed: Condvar,
+}
+
+struct Held<F: Fabric> {
+    /// By target.
+    queues: Box<[Queue<F>]>,
+    random: u64,
+    over: bool,
+}
+
+/// Operations at one rank, in the order of the calls.
+struct Queue<F: Fabric> {
+    operations: VecDeque<Operation<F>>,
+    /// Of one that failed when it was delivered: told by the next call that concerns the rank.
+    failed: Option<FabricError>,
+}
+
+impl<F: Fabric> Default for Queue<F> {
+    fn default() -> Self {
+        Queue { operations: VecDeque::new(), failed: None }
+    }
+}
+
+struct Operation<F: Fabric> {
+    due: Instant,
+    remote: Arc<F::Remote>,
+    offset: usize,
+    what: What,
+}
+
+enum What {
+    Put(Vec<u8>),
+    Notify(u64),
+    Cas { expected: u64, new: u64, wake: Wake, result: Slot<u64> },
+    Add { delta: u64, wake: Wake, result: Slot<u64> },
+    Get { bytes: usize, result: Slot<Vec<u8>> },
+}
+
+impl<F: Fabric> Operation<F> {
+    fn is_put(&self) -> bool {
+        matches!(self.what, What::Put(_))
+    }
+}
+
+impl<F: Fabric> Held<F> {
+    /// A number from 0 to 1.
+    fn random(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+impl<F: Fabric> Line<F> {
+    fn held(&self) -> MutexGuard<'_, Held<F>> {
+        self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The thread's work, until it is over.
+    fn deliver(&self) {
+        let mut held = self.held();
+        while !held.over {
+            let now = Instant::now();
+            for rank in 0..held.queues.len() {
+                let late = self.deliver_to(&mut held, rank, Some(now));
+                held.queues[rank].failed = held.queues[rank].failed.take().or(late.err());
+            }
+            let due = held.queues.iter().flat_map(|queue| &queue.operations).map(|operation| operation.due).min();
+            held = match due {
+                None => self.changed.wait(held).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Some(due) => {
+                    let wait = due.saturating_duration_since(Instant::now());
+                    self.changed.wait_timeout(held, wait).unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                }
+            };
+        }
+    }
+
+    /// Has operations at a rank take effect: all, or up to the last that is due. Puts that follow one another do so in any
+    /// order.
+    fn deliver_to(&self, held: &mut Held<F>, rank: Rank, by: Option<Instant>) -> Result<(), FabricError> {
+        let Queue { operations, failed } = &mut held.queues[rank];
+        let due = |operation: &Operation<F>| by.is_none_or(|by| operation.due <= by);
+        let count = operations.iter().rposition(due).map_or(0, |last| last + 1);
+        let mut outcome = failed.take().map_or(Ok(()), Err);
+        let mut delivered: Vec<_> = operations.drain(..count).collect();
+        for run in delivered.chunk_by_mut(|one, next| one.is_put() && next.is_put()) {
+            for last in (1..run.len()).rev() {
+                run.swap(last, (held.random() * (last + 1) as f64) as usize);
+            }
+        }
+        for operation in delivered {
+            outcome = outcome.and(self.apply(operation));
+        }
+        outcome
+    }
+
+    fn apply(&self, operation: Operation<F>) -> Result<(), FabricError> {
+        let (Operation { remote, offset, what, .. }, fabric) = (operation, &self.fabric);
+        match what {
+            What::Put(bytes) => fabric.put(&remote, offset, &bytes),
+            What::Notify(value) => fabric.notify(&remote, offset, value),
+            What::Cas { expected, new, wake, result } => {
+                fabric.cas(&remote, offset, expected, new, wake).map(|found| fill(&result, found))
+            }
+            What::Add { delta, wake, result } => {
+                let added = fabric.start_add(&remote, offset, delta, wake).and_then(|pending| fabric.finish(pending));
+                added.map(|found| fill(&result, found))
+            }
+            What::Get { bytes, result } => {
+                let mut into = vec![0; bytes];
+                fabric.get(&remote, offset, &mut into).map(|()| fill(&result, into))
+            }
+        }
+    }
+}
+
+fn fill<R>(slot: &Slot<R>, result: R) {
+    *slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+}
+
+/// The thread that delivers what is due. When it is dropped, all that is held back takes effect first.
+struct Delivery<F: Fabric> {
+    line: Arc<Line<F>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<F: Fabric> Drop for Delivery<F> {
+    fn drop(&mut self) {
+        let mut held = self.line.held();
+        for rank in 0..held.queues.len() {
+            // Nobody is left to be told.
+            let _ = self.line.deliver_to(&mut held, rank, None);
+        }
+        held.over = true;
+        drop(held);
+        self.line.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<F: Fabric> Exchange for Delayed<F> {
+    fn rank(&self) -> Rank {
+        self.line.fabric.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.line.fabric.size()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.line.fabric.all_gather(mine)
+    }
+
+    fn barrier(&self) -> Result<(), FabricError> {
+        self.line.fabric.barrier()
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.line.fabric.check_peers(awaited)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.line.fabric.lost()
+    }
+
+    fn fail(&self) {
+        self.line.fabric.fail();
+    }
+}
+
+impl<F: Fabric> Remote<F> {
+    fn new(rank: Rank, bytes: usize, remote: F::Remote) -> Self {
+        Remote { rank, bytes, remote: Arc::new(remote) }
+    }
+
+    /// An operation that is held back must be known to be possible.
+    fn check(&self, offset: usize, len: usize) -> Result<(), FabricError> {
+        let size = self.bytes;
+        let inside = offset <= size && len <= size - offset;
+        if inside { Ok(()) } else { Err(FabricError::OutOfBounds { offset, len, size }) }
+    }
+
+    fn check_word(&self, offset: usize) -> Result<(), FabricError> {
+        self.check(offset, 8)?;
+        if offset.is_multiple_of(8) { Ok(()) } else { Err(FabricError::Misaligned { offset }) }
+    }
+}
+
+impl<F: Fabric> Fabric for Delayed<F> {
+    type Region = F::Region;
+    type Remote = Remote<F>;
+    type Pending = Ticket<u64>;
+    type Reading = Ticket<Vec<u8>>;
+
+    fn allocate(&self, bytes: usize) -> Result<(F::Region, Vec<u8>), FabricError> {
+        self.line.fabric.allocate(bytes)
+    }
+
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(F::Region, Vec<u8>), FabricError> {
+        // SAFETY: by the caller's word.
+        unsafe { self.line.fabric.register(memory) }
+    }
+
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote<F>, FabricError> {
+        // SAFETY: by the caller's word; what is held back takes effect before the fence of `free` lets anybody go on.
+        let remote = unsafe { self.line.fabric.attach_user_memory(rank, key, bytes) }?;
+        Ok(Remote::new(rank, bytes, remote))
+    }
+
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote<F>, FabricError> {
+        Ok(Remote::new(rank, bytes, self.line.fabric.attach(rank, key, bytes)?))
+    }
+
+    fn close(&self, region: &mut F::Region) {
+        self.line.fabric.close(region);
+    }
+
+    fn is_shared(&self, at: &Remote<F>) -> bool {
+        at.rank == self.rank() && self.line.fabric.is_shared(&at.remote)
+    }
+
+    fn put(&self, to: &Remote<F>, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        to.check(offset, source.len())?;
+        self.hold(to, offset, What::Put(source.to_vec()))
+    }
+
+    fn get(&self, from: &Remote<F>, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.deliver(from.rank)?;
+        self.line.fabric.get(&from.remote, offset, into)
+    }
+
+    fn start_get(
+        &self,
+        from: &Remote<F>,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<Option<Ticket<Vec<u8>>>, FabricError> {
+        from.check(offset, into.len())?;
+        self.start(from, offset, |result| What::Get { bytes: into.len(), result }).map(Some)
+    }
+
+    fn arrived(&self, reading: &mut Ticket<Vec<u8>>) -> Result<bool, FabricError> {
+        if reading.has_result() {
+            return Ok(true);
+        }
+        // One that failed fills no slot.
+        let failed = self.line.held().queues[reading.rank].failed.take();
+        failed.map_or(Ok(false), Err)
+    }
+
+    fn finish_get(&self, reading: Ticket<Vec<u8>>, into: &mut [u8]) -> Result<(), FabricError> {
+        into.copy_from_slice(&self.finish_ticket(reading)?);
+        Ok(())
+    }
+
+    fn start_cas(
+        &self,
+        at: &Remote<F>,
+        offset: usize,
+        expected: u64,
+        new: u64,
+        wake: Wake,
+    ) -> Result<Ticket<u64>, FabricError> {
+        at.check_word(offset)?;
+        self.start(at, offset, |result| What::Cas { expected, new, wake, result })
+    }
+
+    fn start_add(&self, at: &Remote<F>, offset: usize, delta: u64, wake: Wake) -> Result<Ticket<u64>, FabricError> {
+        at.check_word(offset)?;
+        self.start(at, offset, |result| What::Add { delta, wake, result })
+    }
+
+    fn finish(&self, pending: Ticket<u64>) -> Result<u64, FabricError> {
+        self.finish_ticket(pending)
+    }
+
+    fn notify(&self, at: &Remote<F>, offset: usize, value: u64) -> Result<(), FabricError> {
+        at.check_word(offset)?;
+        self.hold(at, offset, What::Notify(value))
+    }
+
+    fn word(&self, on: &F::Region, offset: usize) -> Result<u64, FabricError> {
+        self.line.fabric.word(on, offset)
+    }
+
+    fn wait<R>(
+        &self,
+        on: &F::Region,
+        wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        self.line.fabric.wait(on, wait, look)
+    }
+
+    fn load(&self, from: &F::Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.line.fabric.load(from, offset, into)
+    }
+
+    fn store(&self, to: &F::Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.line.fabric.store(to, offset, source)
+    }
+
+    fn own_bytes<'r>(&self, on: &'r F::Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.line.fabric.own_bytes(on, offset, len)
+    }
+
+    fn bytes<'r>(&self, at: &'r Remote<F>, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        if self.is_shared(at) { self.line.fabric.bytes(&at.remote, offset, len) } else { None }
+    }
+
+    fn flush(&self, at: &Remote<F>) -> Result<(), FabricError> {
+        self.deliver(at.rank)?;
+        self.line.fabric.flush(&at.remote)
+    }
+
+    fn order(&self, at: &Remote<F>) -> Result<(), FabricError> {
+        self.deliver(at.rank)?;
+        self.line.fabric.order(&at.remote)
+    }
+}

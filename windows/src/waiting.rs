@@ -1,0 +1,171 @@
+//! Waiting for memory that other ranks change: how often to look, when to let others have the processor, and what to say
+//! of a wait that takes long.
+
+use crate::FabricError;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, Rank};
+
+/// How the ranks of this process wait.
+///
+/// # Examples
+/// ```
+/// use transom_windows::Waiting;
+/// let waiting = Waiting::default();
+/// assert_eq!((waiting.spin.as_micros(), waiting.report.unwrap().as_secs()), (20, 5));
+/// assert!(waiting.set()); // once a process; `transom::init` does it
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// How long a wait looks at memory without giving the processor away. Between ranks that run, a hand-over takes well
+    /// under a microsecond; longer than this, somebody else may need the processor more.
+    pub spin: Duration,
+    /// After how long a wait says on stderr who waits for whom, once for each call and rank waited for; if at all.
+    pub report: Option<Duration>,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting { spin: Duration::from_micros(20), report: Some(Duration::from_secs(5)) }
+    }
+}
+
+static WAITING: OnceLock<Waiting> = OnceLock::new();
+
+impl Waiting {
+    /// Has all waits of this process be like this from now on; returns whether nobody else had said so before.
+    pub fn set(self) -> bool {
+        WAITING.set(self).is_ok()
+    }
+
+    fn of_this_process() -> Self {
+        WAITING.get().copied().unwrap_or_default()
+    }
+}
+
+/// Looks between two readings of the clock while spinning.
+const LOOKS: u32 = 64;
+/// How long a wait yields between looks before it sleeps, where every rank has a core of its own; and where ranks share
+/// cores, and whoever is waited for may need this one.
+const YIELD: [Duration; 2] = [Duration::from_millis(10), Duration::from_micros(200)];
+/// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
+const CHECK: Duration = Duration::from_millis(100);
+
+/// One wait of a rank: in which call, and whose action ends it.
+///
+/// # Examples
+/// ```
+/// use transom_locks::Awaited;
+/// let wait = transom_windows::Wait { rank: 0, call: &"fence of window 1", awaited: Awaited::Rank(2) };
+/// assert_eq!(wait.to_string(), "rank 0 waits in fence of window 1 for rank 2");
+/// ```
+#[derive(Clone, Copy)]
+pub struct Wait<'c> {
+    /// The rank that waits.
+    pub rank: Rank,
+    /// The call in which it waits, as a message names it.
+    pub call: &'c dyn fmt::Display,
+    /// Whose action ends the wait.
+    pub awaited: Awaited,
+}
+
+impl Wait<'_> {
+    /// Returns what `look` finds: looks again and again, spins, then yields the processor between looks, then calls
+    /// `sleep`, which sleeps a while, or until the memory may have changed, and may look itself. `crowded` says that
+    /// ranks share cores: then it does not spin. Every tenth of a second `check` is asked whether the wait can
+    /// still end.
+    ///
+    /// # Errors
+    /// Those of `look` and `sleep`; that of `check`, if `look` finds nothing even so.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::Awaited;
+    /// use transom_windows::{FabricError, Wait};
+    /// let (mut looks, wait) = (0, Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone });
+    /// let look = || {
+    ///     looks += 1;
+    ///     Ok((looks == 100).then_some("found"))
+    /// };
+    /// assert_eq!(wait.until(false, look, || Ok(()), |look| look())?, "found");
+    /// # Ok::<(), FabricError>(())
+    /// ```
+    #[cold]
+    #[inline(never)]
+    pub fn until<R>(
+        self,
+        crowded: bool,
+        mut look: impl FnMut() -> Result<Option<R>, FabricError>,
+        mut check: impl FnMut() -> Result<(), FabricError>,
+        mut sleep: impl FnMut(Look<'_, R>) -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        let Waiting { spin, report } = Waiting::of_this_process();
+        let (began, spin) = (Instant::now(), if crowded { Duration::ZERO } else { spin });
+        let awake = spin + YIELD[usize::from(crowded)];
+        let (mut next_check, mut report) = (CHECK, report.unwrap_or(Duration::MAX));
+        loop {
+            let waited = began.elapsed();
+            if waited < spin {
+                for _ in 0..LOOKS {
+                    if let Some(found) = look()? {
+                        return Ok(found);
+                    }
+                    std::hint::spin_loop();
+                }
+                continue;
+            }
+            let found = if waited < awake {
+                std::thread::yield_now();
+                look()?
+            } else {
+                sleep(&mut look)?
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            if waited >= next_check {
+                next_check = waited + CHECK;
+                if let Err(error) = check() {
+                    // Whoever died or left may have ended the wait just before.
+                    return look()?.ok_or(error);
+                }
+            }
+            if waited >= report {
+                self.report(waited);
+                report = Duration::MAX;
+            }
+        }
+    }
+
+    /// Says once for each call and rank waited for that this takes long: to find out who waits for whom, it takes a line
+    /// of each rank.
+    fn report(&self, waited: Duration) {
+        static REPORTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+        let mut reported = REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if reported.get_or_insert_default().insert(self.to_string()) {
+            let Wait { rank, call, .. } = self;
+            let line = format!("transom: rank {rank} has waited {} s in {call}{}\n", waited.as_secs(), self.whom());
+            // One write, so that lines of ranks do not mix.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        }
+    }
+
+    fn whom(&self) -> String {
+        match self.awaited {
+            Awaited::Rank(rank) => format!(" for rank {rank}"),
+            Awaited::Anyone => String::new(),
+        }
+    }
+}
+
+/// What a sleeper looks for: handed to the `sleep` of [`Wait::until`].
+pub type Look<'l, R> = &'l mut dyn FnMut() -> Result<Option<R>, FabricError>;
+
+impl fmt::Display for Wait<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wait { rank, call, .. } = self;
+        write!(f, "rank {rank} waits in {call}{}", self.whom())
+    }
+}

@@ -1,0 +1,119 @@
+//! Where the words of the protocols lie in a region, and so what a rank does that waits for one of them.
+
+use std::fmt;
+use transom_locks::{At, Barrier, Field, LockLayout, Pscw, Rank};
+
+/// The words of a window's protocols at each rank, in this order: of the locks, of the fence's barrier, of
+/// post/start/complete/wait, and the number of ranks that have freed their windows. Other segments have those of the
+/// locks alone. All indices are in words.
+#[derive(Clone, Copy)]
+pub(crate) struct Words {
+    ranks: usize,
+}
+
+impl Words {
+    pub const fn new(ranks: usize) -> Self {
+        Words { ranks }
+    }
+
+    /// How many the locks have.
+    pub const fn locks(self) -> usize {
+        LockLayout::words(self.ranks)
+    }
+
+    pub const fn barrier(self) -> usize {
+        self.locks()
+    }
+
+    pub const fn pscw(self) -> usize {
+        self.barrier() + Barrier::words(self.ranks)
+    }
+
+    /// How many ranks have freed their windows, and touch no elements of this one any more.
+    pub const fn freed(self) -> usize {
+        self.pscw() + Pscw::words(self.ranks)
+    }
+
+    /// How many there are in all.
+    pub const fn all(self) -> usize {
+        self.freed() + 1
+    }
+}
+
+/// What a segment is for, as messages name it.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    Window,
+    /// A value behind a lock.
+    Value,
+    /// The locks of long accumulates.
+    BulkAccumulates,
+}
+
+/// The call in which a rank waits for a word of its own region.
+pub(crate) struct Waiting {
+    pub purpose: Purpose,
+    /// The number of the window or value.
+    pub id: u32,
+    pub ranks: usize,
+    /// The word's index.
+    pub word: usize,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waiting { purpose, id, ranks, word } = *self;
+        let words = Words::new(ranks);
+        let of = match purpose {
+            Purpose::Window | Purpose::BulkAccumulates => "window",
+            Purpose::Value => "value",
+        };
+        if word >= words.pscw() {
+            // The even ones are written by posts of others, the odd ones by completes.
+            let call = if (word - words.pscw()).is_multiple_of(2) { "start" } else { "wait" };
+            return write!(f, "{call} of window {id}");
+        }
+        if word >= words.barrier() {
+            return write!(f, "fence of window {id}");
+        }
+        // Whose region it is makes no difference to what a word is.
+        let field = LockLayout::new(0, ranks).field(At { rank: 0, word });
+        let (target, field): (Rank, Field) = field.unwrap_or((0, Field::Word));
+        let call = match (purpose, field) {
+            (Purpose::BulkAccumulates, _) => "accumulate",
+            (Purpose::Window, Field::Go | Field::Drained) => "lock_exclusive",
+            (Purpose::Window, Field::Grant) => "lock_shared or lock_all",
+            (Purpose::Value, Field::Go | Field::Drained) => "lock or write",
+            (Purpose::Value, Field::Grant) => "read",
+            (_, Field::Next | Field::Waiters | Field::Link | Field::Word) => "unlock",
+        };
+        write!(f, "{call} of {of} {id} at rank {target}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_names_its_call() {
+        // Three ranks: locks 0..32, a barrier of two rounds 32..48, post/start/complete/wait 48..54, freed 54.
+        let words = Words::new(3);
+        assert_eq!([words.barrier(), words.pscw(), words.freed(), words.all()], [32, 48, 54, 55]);
+        let call = |purpose, word| Waiting { purpose, id: 7, ranks: 3, word }.to_string();
+        for (word, expected) in [
+            (8 * 3 + 1, "lock_exclusive of window 7 at rank 2"),
+            (8 + 2, "lock_exclusive of window 7 at rank 0"),
+            (8 * 2 + 4, "lock_shared or lock_all of window 7 at rank 1"),
+            (8, "unlock of window 7 at rank 0"),
+            (32, "fence of window 7"),
+            (40, "fence of window 7"),
+            (50, "start of window 7"),
+            (51, "wait of window 7"),
+        ] {
+            assert_eq!(call(Purpose::Window, word), expected, "word {word}");
+        }
+        assert_eq!(call(Purpose::Value, 8 + 4), "read of value 7 at rank 0");
+        assert_eq!(call(Purpose::BulkAccumulates, 8 + 1), "accumulate of window 7 at rank 0");
+    }
+}
