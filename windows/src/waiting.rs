@@ -2,6 +2,7 @@
 //! of a wait that takes long.
 
 use crate::FabricError;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, OnceLock};
@@ -41,15 +42,27 @@ impl Waiting {
     }
 
     fn of_this_process() -> Self {
-        WAITING.get().copied().unwrap_or_default()
+        { static E: OnceLock<u64> = OnceLock::new(); let us = *E.get_or_init(|| std::env::var("SPIN").map_or(20, |s| s.parse().unwrap())); Waiting { spin: Duration::from_micros(us), ..Waiting::default() } }
     }
 }
 
 /// Looks between two readings of the clock while spinning.
 const LOOKS: u32 = 64;
 /// How long a wait yields between looks before it sleeps, where every rank has a core of its own; and where ranks share
-/// cores, and whoever is waited for may need this one.
+/// cores.
 const YIELD: [Duration; 2] = [Duration::from_millis(10), Duration::from_micros(200)];
+/// A yield that takes longer has let somebody else run: this core is wanted.
+const LONG_YIELD: Duration = Duration::from_micros(10);
+/// How long a thread whose core is wanted sleeps instead of yielding. Who sleeps is woken on a core that is free, or before
+/// those that compute; who yields waits for a turn on the same core, which may take milliseconds.
+const WANTED: Duration = Duration::from_millis(10);
+/// How long it spins before.
+const SHORT_SPIN: Duration = Duration::from_micros(2);
+
+thread_local! {
+    /// Until when this thread takes its core to be wanted by somebody else.
+    static WANTED_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
 
@@ -101,9 +114,13 @@ impl Wait<'_> {
         mut check: impl FnMut() -> Result<(), FabricError>,
         mut sleep: impl FnMut(Look<'_, R>) -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
-        let Waiting { spin, report } = Waiting::of_this_process();
-        let (began, spin) = (Instant::now(), if crowded { Duration::ZERO } else { spin });
-        let awake = spin + YIELD[usize::from(crowded)];
+        let (Waiting { spin, report }, began) = (Waiting::of_this_process(), Instant::now());
+        let wanted = WANTED_UNTIL.get().is_some_and(|until| began < until);
+        let (spin, mut awake) = match (crowded, wanted) {
+            (true, _) => (Duration::ZERO, YIELD[1]),
+            (false, true) => (spin.min(SHORT_SPIN), Duration::ZERO),
+            (false, false) => (spin, spin + YIELD[0]),
+        };
         let (mut next_check, mut report) = (CHECK, report.unwrap_or(Duration::MAX));
         loop {
             let waited = began.elapsed();
@@ -118,6 +135,10 @@ impl Wait<'_> {
             }
             let found = if waited < awake {
                 std::thread::yield_now();
+                if !crowded && began.elapsed() - waited > LONG_YIELD {
+                    WANTED_UNTIL.set(Some(Instant::now() + WANTED));
+                    awake = Duration::ZERO;
+                }
                 look()?
             } else {
                 sleep(&mut look)?
