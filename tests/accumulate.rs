@@ -1,8 +1,10 @@
 //! Accumulates on slices of every type, operation, place and length, alone and racing, and what they refuse.
 
+mod arithmetic;
 mod overlap;
 mod ranks;
 
+use arithmetic::Model;
 use overlap::Overlapping;
 use std::fmt::Debug;
 use transom::shm_loopback::Loopback;
@@ -10,7 +12,7 @@ use transom::windows::Exchange;
 use transom::{Assert, Atomic, Error, Mode, Op, Window, World};
 
 /// Elements that tests can compare: two NaNs are as good as each other, for which one comes out is not said.
-trait Element: Atomic + PartialEq + Debug {
+trait Element: Atomic + Model + PartialEq + Debug {
     fn random(random: &mut fastrand::Rng) -> Self {
         let mut value = Self::zeroed();
         if random.u8(0..4) > 0 {
@@ -25,7 +27,7 @@ trait Element: Atomic + PartialEq + Debug {
     }
 }
 
-impl<T: Atomic + PartialEq + Debug> Element for T {}
+impl<T: Atomic + Model + PartialEq + Debug> Element for T {}
 
 #[track_caller]
 fn assert_same<T: Element>(found: &[T], expected: &[T], what: &dyn Debug) {
@@ -53,7 +55,7 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
         let places = (0..LEN).step_by(LEN / ranks::rounds(LEN).max(3));
         // Where things are slow every third, and those that one operation leaves out the next has.
         let every = 30 / ranks::rounds(30);
-        for (first, op) in Op::ALL.into_iter().filter(|&op| T::supports(op)).enumerate() {
+        for (first, op) in T::OPERATIONS.iter().copied().enumerate() {
             let all = places.clone().flat_map(|at| [0, 1, 2, 3, 5, 8, 9, LEN - at].map(|len| (at, len)));
             for (at, len) in all.skip(first % every).step_by(every) {
                 if at + len > LEN {
@@ -65,7 +67,7 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
                 epoch.put(0, &oracle).unwrap();
                 let before = oracle[at..at + len].to_vec();
                 for (element, &operand) in oracle[at..].iter_mut().zip(&operands) {
-                    *element = T::apply(op, *element, operand);
+                    *element = T::model(op, *element, operand);
                 }
                 let (what, mut after) = ((op, at, len), vec![T::zeroed(); LEN]);
                 if len % 2 == 0 {
@@ -98,8 +100,8 @@ fn long_accumulates_are_the_same_in_every_epoch() {
         let mut window: Window<T> = world.allocate(len + 3).unwrap();
         let next = (world.rank() + 1) % world.size();
         window.fence().unwrap();
-        for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
-            let expected: Vec<T> = start.iter().zip(&operands).map(|(&a, &b)| T::apply(op, a, b)).collect();
+        for op in T::OPERATIONS.iter().copied() {
+            let expected: Vec<T> = start.iter().zip(&operands).map(|(&a, &b)| T::model(op, a, b)).collect();
             // Word by word, where things are slow, is done to fewer.
             for (mode, len) in [(Mode::Shared, ranks::rounds(len)), (Mode::Exclusive, len)] {
                 let (start, operands, expected) = (&start[..len], &operands[..len], &expected[..len]);
@@ -126,10 +128,10 @@ fn long_accumulates_are_the_same_in_every_epoch() {
 
 /// Operations whose result does not depend on the order of the operands; of floats, as long as they are small whole
 /// numbers.
-fn order_matters_not<T: Atomic>() -> Vec<Op> {
+fn order_matters_not<T: Model>() -> Vec<Op> {
     use Op::*;
     let whole = [Sum, Min, Max, Prod, And, Or, Xor, LogicalAnd, LogicalOr, LogicalXor];
-    whole.into_iter().filter(|&op| T::supports(op) && (T::INTEGER || op != Prod)).collect()
+    whole.into_iter().filter(|&op| T::OPERATIONS.contains(&op) && (T::IS_INTEGER || op != Prod)).collect()
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
         let target = epoch.target(world.size() - 1).unwrap();
         let operands = |rank: usize| {
             let mut random = fastrand::Rng::with_seed(rank as u64);
-            move || if T::INTEGER { T::random(&mut random) } else { small(random.u8(1..20)) }
+            move || if T::IS_INTEGER { T::random(&mut random) } else { small(random.u8(1..20)) }
         };
         let mut operand = operands(world.rank());
         for _ in 0..rounds {
@@ -153,7 +155,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
                 target.fetch_and_op(at, op, operand()).unwrap();
                 let mut seen = target.fetch_and_op(counters + at, Op::NoOp, T::zeroed()).unwrap();
                 loop {
-                    let next = T::apply(Op::Sum, seen, small(1));
+                    let next = T::model(Op::Sum, seen, small(1));
                     let found = target.compare_and_swap(counters + at, seen, next).unwrap();
                     if found == seen {
                         break;
@@ -169,10 +171,10 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
             let mut operand = operands(rank);
             for _ in 0..rounds {
                 for (at, &op) in ops.iter().enumerate() {
-                    oracle[at] = T::apply(op, oracle[at], operand());
+                    oracle[at] = T::model(op, oracle[at], operand());
                 }
                 for element in &mut oracle[counters..] {
-                    *element = T::apply(Op::Sum, *element, small(1));
+                    *element = T::model(Op::Sum, *element, small(1));
                 }
             }
         }
@@ -291,7 +293,7 @@ fn misuse_is_refused_and_changes_nothing() {
             let lengths = target.get_accumulate(0, Op::Replace, &[one; 2], &mut vec![one; len]);
             assert!(matches!(lengths, Err(Error::BufferLength { needed: 2, .. })), "{lengths:?}");
         }
-        for op in Op::ALL.into_iter().filter(|&op| !T::supports(op)) {
+        for op in Op::ALL.into_iter().filter(|&op| !T::OPERATIONS.contains(&op)) {
             let refused = [
                 target.accumulate(0, op, &[one; 2]),
                 target.get_accumulate(0, op, &[one; 2], &mut [one; 2]),
@@ -418,7 +420,7 @@ proptest::proptest! {
                 };
                 let swap = kind >= 3;
                 match expected {
-                    Some(elements) if swap || T::supports(op) => {
+                    Some(elements) if swap || T::OPERATIONS.contains(&op) => {
                         outcome.unwrap();
                         if kind > 0 {
                             assert_same(&results, elements, &(kind, op, at, len));
@@ -427,7 +429,7 @@ proptest::proptest! {
                             *element = match swap {
                                 true if bytemuck::bytes_of(element) == bytemuck::bytes_of(&guess) => operand,
                                 true => *element,
-                                false => T::apply(op, *element, operand),
+                                false => T::model(op, *element, operand),
                             };
                         }
                     }

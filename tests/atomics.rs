@@ -1,11 +1,13 @@
 //! fetch_and_op and compare_and_swap, alone and racing, against what a sequence of them must give.
 
+mod arithmetic;
 mod ranks;
+use arithmetic::Model;
 use transom::{Atomic, Op, Window, World};
 
 #[test]
 fn every_operation_returns_what_was_and_leaves_what_it_should() {
-    fn check<T: Atomic + PartialEq + std::fmt::Debug>(world: &World, first: T, operands: &[T]) {
+    fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, first: T, operands: &[T]) {
         let mut window: Window<T> = world.allocate(3).unwrap();
         window.fence().unwrap();
         // Rank r works on element 1 of the next rank: nobody else does.
@@ -13,10 +15,10 @@ fn every_operation_returns_what_was_and_leaves_what_it_should() {
         let epoch = window.lock_exclusive(next).unwrap();
         epoch.put(1, &[first]).unwrap();
         let mut expected = first;
-        for op in Op::ALL.into_iter().filter(|&op| T::supports(op)) {
+        for op in T::OPERATIONS.iter().copied() {
             for &operand in operands {
                 assert_eq!(epoch.fetch_and_op(1, op, operand).unwrap(), expected, "{op:?} {operand:?}");
-                expected = T::apply(op, expected, operand);
+                expected = T::model(op, expected, operand);
             }
         }
         assert_eq!(epoch.get_one(1).unwrap(), expected);
@@ -87,7 +89,7 @@ fn of_racing_swaps_one_wins_each_round() {
 
 #[test]
 fn a_swap_compares_bits_and_is_made_only_where_they_are_equal() {
-    fn check<T: Atomic + PartialEq + std::fmt::Debug>(world: &World, [first, second, third]: [T; 3]) {
+    fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, [first, second, third]: [T; 3]) {
         let mut window: Window<T> = world.allocate(11).unwrap();
         window.fence().unwrap();
         let next = (world.rank() + 1) % world.size();

@@ -1,7 +1,9 @@
 //! Accumulates under a lock of their own, in windows that are told to have long ones.
 
+mod arithmetic;
 mod ranks;
 
+use arithmetic::Model;
 use transom::provider::Provider;
 use transom::windows::Target;
 use transom::{Atomic, Error, Op, Window, World};
@@ -18,7 +20,7 @@ fn windows<T: Atomic>(world: &World, len: usize) -> [Window<T>; 2] {
 
 #[test]
 fn nothing_is_lost_in_epochs_of_any_kind() {
-    fn check<T: Atomic + PartialEq + std::fmt::Debug>(world: &World, small: fn(u8) -> T) {
+    fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, small: fn(u8) -> T) {
         // Longer than what is moved at a time, after a part whose elements each have an operation of their own.
         let long = 4096 / size_of::<T>() + 3;
         let (rounds, n, last) = (ranks::rounds(16), world.size(), world.size() - 1);
@@ -31,7 +33,7 @@ fn nothing_is_lost_in_epochs_of_any_kind() {
                     }
                     let mut seen = target.fetch_and_op(3, Op::NoOp, small(0)).unwrap();
                     loop {
-                        let found = target.compare_and_swap(3, seen, T::apply(Op::Sum, seen, small(1))).unwrap();
+                        let found = target.compare_and_swap(3, seen, T::model(Op::Sum, seen, small(1))).unwrap();
                         if found == seen {
                             break;
                         }

@@ -16,9 +16,10 @@
 //!
 //! Rule 1 is per element: nothing is said of the order in which two elements change.
 
+use crate::arithmetic::Model;
 use crate::make::{Call, Flavour, How, On, Phase, Program, Sync, What};
 use std::collections::HashSet;
-use transom::{Atomic, Op, Rank};
+use transom::{Op, Rank};
 
 /// What a call did to one element, and what it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl Act {
             Act::Write(new) => Some(new),
             Act::Read(seen) => (seen == value).then_some(value),
             Act::Update(_, _, Some(was)) if was != value => None,
-            Act::Update(op, operand, _) => Some(u64::apply(op, value, operand)),
+            Act::Update(op, operand, _) => Some(u64::model(op, value, operand)),
             Act::Swap { was, .. } if was != value => None,
             Act::Swap { expected, new, .. } => Some(if value == expected { new } else { value }),
         }

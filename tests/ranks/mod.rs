@@ -26,8 +26,8 @@ pub fn over_network() -> bool {
 /// Whether every rank reaches the memory of all others by loads and stores.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn share_memory(world: &World) -> bool {
-    let apart = hosts().is_some() || is_set("TRANSOM_FABRIC", "verbs") && !is_set("TRANSOM_HYBRID", "on");
-    world.size() == 1 || !apart
+    let network = over_network() && !is_set("TRANSOM_HYBRID", "on");
+    world.size() == 1 || !(hosts().is_some() || network || is_set("TRANSOM_FABRIC", "delayed"))
 }
 
 fn is_set(name: &str, to: &str) -> bool {

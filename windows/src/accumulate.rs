@@ -259,7 +259,15 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         let fabric = &self.core.data.fabric;
         fabric.get(self.remote, at, bytemuck::cast_slice_mut(were))?;
         T::apply_all(op, were, operands, new);
-        fabric.put(self.remote, at, bytemuck::cast_slice(new))
+        self.write_back(at, new)
+    }
+
+    /// Puts elements that nobody else changes meanwhile. An accumulate is over when it returns: what this rank does later,
+    /// a put to the same elements or letting others have them, comes after it.
+    fn write_back(&self, at: usize, elements: &[T]) -> Result<(), FabricError> {
+        let fabric = &self.core.data.fabric;
+        fabric.put(self.remote, at, bytemuck::cast_slice(elements))?;
+        fabric.order(self.remote)
     }
 
     #[cold]
@@ -276,7 +284,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             let mut found = expected;
             fabric.get(self.remote, at, bytemuck::bytes_of_mut(&mut found))?;
             if bytemuck::bytes_of(&found) == bytemuck::bytes_of(&expected) {
-                fabric.put(self.remote, at, bytemuck::bytes_of(&new))?;
+                self.write_back(at, &[new])?;
             }
             Ok(found)
         })

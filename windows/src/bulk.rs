@@ -60,7 +60,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// Does something to elements from `offset` on while nobody else accumulates at the target.
+    /// Does something to elements from `offset` on while nobody else accumulates at the target: `body` orders what it
+    /// puts before whatever comes later, so that whoever has the lock next sees it.
     pub(crate) fn in_bulk<R>(
         &self,
         bulk: &Bulk<F>,
@@ -71,9 +72,8 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let (core, rank) = (self.core, self.rank());
         bulk.lock.acquire(rank, Mode::Exclusive).map_err(|source| core.lock_error_at(rank, source))?;
         let done = body().map_err(|error| self.error(error, offset, len));
-        // Whoever has the lock next sees what this one wrote. One that failed does not keep the lock.
-        let ordered = core.order(rank);
+        // One that failed does not keep the lock.
         let released = bulk.lock.release(rank).map_err(|source| core.lock_error_at(rank, source));
-        done.and_then(|done| ordered.and(released).map(|()| done))
+        done.and_then(|done| released.map(|()| done))
     }
 }

@@ -99,6 +99,23 @@ impl<F: Fabric> Delayed<F> {
         Ok(Ticket { rank: at.rank, result })
     }
 
+    fn start_on_word(
+        &self,
+        at: &Remote<F>,
+        offset: usize,
+        what: impl FnOnce(Slot<u64>) -> What,
+    ) -> Result<Ticket<u64>, FabricError> {
+        if !at.user {
+            at.check_word(offset)?;
+        }
+        let ticket = self.start(at, offset, what)?;
+        if at.user {
+            // What the provider refuses, it refuses at once.
+            self.deliver(at.rank)?;
+        }
+        Ok(ticket)
+    }
+
     fn finish_ticket<R>(&self, ticket: Ticket<R>) -> Result<R, FabricError> {
         self.deliver(ticket.rank)?;
         let result = ticket.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
@@ -117,6 +134,8 @@ impl<F: Fabric> Clone for Delayed<F> {
 pub struct Remote<F: Fabric> {
     rank: Rank,
     bytes: usize,
+    /// Whether it is the user's own, where words may be beyond the provider.
+    user: bool,
     remote: Arc<F::Remote>,
 }
 
@@ -315,8 +334,8 @@ impl<F: Fabric> Exchange for Delayed<F> {
 }
 
 impl<F: Fabric> Remote<F> {
-    fn new(rank: Rank, bytes: usize, remote: F::Remote) -> Self {
-        Remote { rank, bytes, remote: Arc::new(remote) }
+    fn new(rank: Rank, bytes: usize, user: bool, remote: F::Remote) -> Self {
+        Remote { rank, bytes, user, remote: Arc::new(remote) }
     }
 
     /// An operation that is held back must be known to be possible.
@@ -350,11 +369,11 @@ impl<F: Fabric> Fabric for Delayed<F> {
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote<F>, FabricError> {
         // SAFETY: by the caller's word; what is held back takes effect before the fence of `free` lets anybody go on.
         let remote = unsafe { self.line.fabric.attach_user_memory(rank, key, bytes) }?;
-        Ok(Remote::new(rank, bytes, remote))
+        Ok(Remote::new(rank, bytes, true, remote))
     }
 
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote<F>, FabricError> {
-        Ok(Remote::new(rank, bytes, self.line.fabric.attach(rank, key, bytes)?))
+        Ok(Remote::new(rank, bytes, false, self.line.fabric.attach(rank, key, bytes)?))
     }
 
     fn close(&self, region: &mut F::Region) {
@@ -407,13 +426,11 @@ impl<F: Fabric> Fabric for Delayed<F> {
         new: u64,
         wake: Wake,
     ) -> Result<Ticket<u64>, FabricError> {
-        at.check_word(offset)?;
-        self.start(at, offset, |result| What::Cas { expected, new, wake, result })
+        self.start_on_word(at, offset, |result| What::Cas { expected, new, wake, result })
     }
 
     fn start_add(&self, at: &Remote<F>, offset: usize, delta: u64, wake: Wake) -> Result<Ticket<u64>, FabricError> {
-        at.check_word(offset)?;
-        self.start(at, offset, |result| What::Add { delta, wake, result })
+        self.start_on_word(at, offset, |result| What::Add { delta, wake, result })
     }
 
     fn finish(&self, pending: Ticket<u64>) -> Result<u64, FabricError> {

@@ -42,7 +42,11 @@ impl Waiting {
     }
 
     fn of_this_process() -> Self {
-        { static E: OnceLock<u64> = OnceLock::new(); let us = *E.get_or_init(|| std::env::var("SPIN").map_or(20, |s| s.parse().unwrap())); Waiting { spin: Duration::from_micros(us), ..Waiting::default() } }
+        {
+            static E: OnceLock<u64> = OnceLock::new();
+            let us = *E.get_or_init(|| std::env::var("SPIN").map_or(20, |s| s.parse().unwrap()));
+            Waiting { spin: Duration::from_micros(us), ..Waiting::default() }
+        }
     }
 }
 

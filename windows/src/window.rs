@@ -320,7 +320,16 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             true => self.pscw.post_unseen(origins),
             false => self.pscw.post(&core.data, origins),
         };
-        posted.map_err(|source| core.sync_error("post", source))
+        posted.map_err(|source| core.sync_error("post", source))?;
+        if asserted.contains(Assert::NOCHECK) && !unchecked {
+            // The origins' starts look whether it has come, and do not wait.
+            let flushed = |&rank: &Rank| match core.data.fabric.flush(&core.data.remotes[rank]) {
+                Ok(()) => Ok(()),
+                Err(source) => Err(Error::Fabric { window: core.id, rank, source }),
+            };
+            origins.iter().try_for_each(flushed)?;
+        }
+        Ok(())
     }
 
     /// Opens an access epoch to `targets`, once each of them has posted to this rank. No remote operation.
