@@ -77,7 +77,7 @@ fn run(command: &mut Command) -> Output {
 
 /// Runs it to its end, or ends it and all in its group.
 fn run_once(command: &mut Command) -> Output {
-    for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP"] {
+    for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP", "TRANSOM_TAG"] {
         if !command.get_envs().any(|(set, _)| set == name) {
             command.env_remove(name);
         }
@@ -188,7 +188,7 @@ fn the_variable_overrides() {
     for (value, wrong) in [
         ("pmi", "PMI_FD: environment variable not found"),
         ("transom", "no launcher of transom started this process"),
-        ("mpi", "nothing that starts jobs has this name; expected `transom`, `pmix`, `pmi` or `none`"),
+        ("mpi", "no launcher has this name; expected `transom`, `pmix`, `pmi`, or `none`"),
     ] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
@@ -207,9 +207,14 @@ fn leftovers_of_other_launchers_are_told() {
         (&[("PMI_FD", "987"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")][..], "leftover"),
         (&[("PMI_FD", "-1"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD=\"-1\""),
         (&[("PMI_FD", "1"), ("PMI_RANK", "2"), ("PMI_SIZE", "2")], "PMI_RANK=2 is not below PMI_SIZE=2"),
-        (&[("PMI_FD", "0"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI: init"),
+        (&[("PMI_FD", "0"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI cannot be used: init"),
         (&[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "gone")], "PMIx"),
         (&[("TRANSOM_HUB", "127.0.0.1:1")], "TRANSOM_SECRET"),
+        (&[("TRANSOM_RANK", "0")], "TRANSOM_SIZE is not set"),
+        (&[("TRANSOM_RANK", "1"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "1,2,3")], "remove TRANSOM_RANK"),
+        // A process that is not, and one that is no launcher.
+        (&[("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "4194305,5,1f")], "the launcher has ended"),
+        (&[("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "1,0,1f")], "the launcher has ended"),
         (&[("TRANSOM_HUB", "here"), ("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1")], "TRANSOM_HUB=\"here\""),
     ] {
         let mut command = Command::new(std::env::current_exe().unwrap());

@@ -281,7 +281,8 @@ fn hosts_that_cannot_be_reached_are_named() {
     let ended = run(&["a", "-n", "1", "no-such-program"]);
     assert_eq!(ended.code, Some(127), "{ended:?}");
     assert!(ended.stderr.contains("no-such-program"), "{ended:?}");
-    for (hosts, said) in [("a:1,b:2", "4 ranks on hosts with 3 places"), ("a,", "a host has a name"), ("-x", "--hosts")]
+    for (hosts, said) in
+        [("a:1,b:2", "4 ranks on hosts with 3 places"), ("a,", "the name of a host is missing"), ("-x", "--hosts")]
     {
         let ended = run(&[hosts, "-n", "4", "true"]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -303,7 +304,7 @@ fn a_signal_ends_it_while_hosts_are_reached() {
         call.signal(signal);
         let ended = call.end();
         assert_eq!(ended.code, Some(128 + signal.as_raw()), "{host}: {ended:?}");
-        assert!(ended.stderr.contains("while the hosts were reached"), "{host}: {ended:?}");
+        assert!(ended.stderr.contains("before all hosts were reached"), "{host}: {ended:?}");
     }
 }
 

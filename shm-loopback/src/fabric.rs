@@ -6,7 +6,6 @@ use crate::control::Control;
 use crate::copy;
 use crate::cores;
 use crate::memory::{Memory, View};
-use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -285,6 +284,7 @@ impl Drop for Region {
 }
 
 /// What leads to a region: `{tag, pid, descriptor}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub tag: u64,
     pub pid: u32,
@@ -364,7 +364,7 @@ impl Fabric for Loopback {
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         let tag = fresh_tag();
         let (memory, fd) = if self.0.across_processes {
-            let (memory, fd) = Memory::create(bytes, tag, MemfdFlags::CLOEXEC)?;
+            let (memory, fd) = Memory::create(bytes, tag)?;
             (memory, Some(fd))
         } else {
             (Memory::heap(bytes, tag)?, None)
