@@ -224,6 +224,34 @@ fn leftovers_of_other_launchers_are_told() {
     }
 }
 
+/// It inherits the variables of the rank, and must not speak to the launcher in its name.
+#[test]
+fn what_a_rank_of_mpich_starts_is_told_what_to_remove() {
+    let name = "what_a_rank_of_mpich_starts_is_told_what_to_remove";
+    match role().as_deref() {
+        Some("child") => {
+            let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
+            return std::io::stdout().write_all(line.as_bytes()).unwrap();
+        }
+        Some(_) => {
+            let world = transom::init().unwrap();
+            if world.rank() == 0 {
+                let mut child = Command::new(std::env::current_exe().unwrap());
+                child.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ROLE, "child");
+                assert!(child.status().unwrap().success());
+            }
+            return work(&world);
+        }
+        None => {}
+    }
+    let Some(mut command) = Mpi::Mpich.command(2) else { return };
+    copy(&mut command, name, "rank");
+    let output = run(&mut command);
+    all_joined(&output, 2);
+    let told = said(&output, "told:");
+    assert!(told.len() == 1 && told[0].contains("remove PMI_FD, PMI_RANK and PMI_SIZE"), "{}", shown(&output));
+}
+
 #[test]
 fn our_launcher_counts_inside_of_others() {
     let name = "our_launcher_counts_inside_of_others";

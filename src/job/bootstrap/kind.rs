@@ -10,7 +10,8 @@ use transom_shm_loopback::Invitation;
 /// TRANSOM_BOOTSTRAP names one.
 ///
 /// A program that a rank of transom's launcher starts inherits the variables, and is still no rank: it is a world of one,
-/// or a launcher of its own if it calls [`start`](crate::start).
+/// or a launcher of its own if it calls [`start`](crate::start). For a program that a rank of another launcher starts,
+/// remove the variables below from its environment; else it tries to join as that rank.
 ///
 /// Other launchers do not tell that a rank ended before it joined: the others wait until the launcher ends them, which it
 /// does at once if the rank failed. After joining, transom notices deaths by itself.

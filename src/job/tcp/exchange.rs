@@ -83,7 +83,7 @@ impl Tcp {
                 return Err(FabricError::System { what, source }.into());
             };
             match wire::greet(address, Hello { rank, size, process }, &contact.secret) {
-                Ok(Answer::Welcome(stream, seals)) => break (stream, seals),
+                Ok(Answer::Welcome(stream, seals)) => break (stream, *seals),
                 Ok(Answer::Refused(process)) if process == ProcessId::default() => return Err(JoinError::Ended),
                 Ok(Answer::Refused(process)) => return Err(JoinError::Taken(process)),
                 Err(error) => {

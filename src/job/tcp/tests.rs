@@ -397,10 +397,10 @@ fn a_member_that_says_nonsense_has_died() {
     for (number, wrong) in wrongs.into_iter().enumerate() {
         let job = Job::start(2);
         let zero = job.join(0);
-        let Answer::Welcome(mut stream, [mut seal, _]) = greet(&job.address(), hello(1, 2), &job.secret).unwrap()
-        else {
+        let Answer::Welcome(mut stream, seals) = greet(&job.address(), hello(1, 2), &job.secret).unwrap() else {
             panic!("refused")
         };
+        let [mut seal, _] = *seals;
         stream.write_all(&wrong(&mut seal)).unwrap();
         until(|| zero.first_death() == Some(1));
         let told = within(move || zero.barrier());

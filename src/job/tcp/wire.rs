@@ -66,7 +66,7 @@ pub(super) struct Hello {
 /// What the hub answers to a rank that knows the secret.
 pub(super) enum Answer {
     /// The connection, and the authentication of frames to the hub and from it.
-    Welcome(TcpStream, [Seal; 2]),
+    Welcome(TcpStream, Box<[Seal; 2]>),
     /// This process is the rank; zeros if the rank has ended before it joined.
     Refused(ProcessId),
 }
@@ -95,7 +95,7 @@ pub(super) fn greet(address: &SocketAddr, hello: Hello, secret: &Secret) -> io::
     match answer {
         Some((WELCOME, _)) => {
             stream.set_read_timeout(None)?;
-            Ok(Answer::Welcome(stream, [to_hub, from_hub]))
+            Ok(Answer::Welcome(stream, Box::new([to_hub, from_hub])))
         }
         Some((REFUSED, body)) => Ok(Answer::Refused(process(body)?)),
         _ => Err(bad("the hub answers with a frame of an unexpected kind")),
