@@ -132,6 +132,21 @@ fn the_first_failure_is_named_and_the_others_end() {
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
 }
 
+/// One that exits may have noticed the death of one that was killed; the other way round it cannot be.
+#[test]
+fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
+    let both = "echo ready; sleep 0.7; [ $TRANSOM_RANK = 1 ] && kill -KILL $$; exit 3";
+    let mut call = Call::start(&mut command(&["run", "-n", "2", "sh", "-c", both]));
+    call.ready(2);
+    // While the launcher is stopped both end, so that it sees both at once.
+    call.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(1500));
+    call.signal(Signal::CONT);
+    let ended = call.end();
+    assert_eq!(ended.stderr, "transom: rank 1 was killed by signal 9 (SIGKILL)\n");
+    assert_eq!(ended.code, Some(137));
+}
+
 #[test]
 fn what_a_rank_said_last_comes_before_the_launchers_word() {
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && printf 'out of luck' >&2 && exit 1; exec sleep 1000");

@@ -332,12 +332,21 @@ fn what_is_asked_of_a_launch_holds_on_hosts() {
             let launch = launch("a").args(["-c", "echo said: $PATH"]).env("PATH", "/nowhere");
             std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
         }
+        Ok("names") => {
+            // Names of the commands that start a rank must not be among those that a program may use.
+            let names = ["t", "nl", "c", "k", "p", "w", "e", "s", "line"];
+            let print = format!("echo said: {}", names.map(|name| format!("${name}")).join("-"));
+            let launch = launch("a").args(["-c", &print]);
+            let launch = names.iter().fold(launch, |launch, name| launch.env(name, format!("my {name}")));
+            std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
+        }
         Ok("deadline") => {
             let error = launch("silent").deadline(Duration::from_millis(100)).run().unwrap_err();
             println!("said: {error}");
         }
         _ => {
             assert_eq!(said(name, "path", |_| {}), "/nowhere");
+            assert_eq!(said(name, "names", |_| {}), "my t-my nl-my c-my k-my p-my w-my e-my s-my line");
             assert_eq!(said(name, "deadline", |_| {}), "the deadline passed before all hosts were reached");
         }
     }

@@ -32,11 +32,13 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How many bytes a login may print before [`READY`].
 const MOST_CHATTER: usize = 1 << 20;
+/// Gives a name to a newline, which `$(..)` would cut off at the end of what is printed.
+const NEWLINE: &[u8] = b"_transom_newline=$(printf '\\nx'); _transom_newline=${_transom_newline%x}; ";
 /// Variables of this process's environment whose names begin so are set for ranks on other hosts, and those that
 /// transom reads,
 const CARRIED: [&str; 3] = ["RUST_", "OMP_", "LD_LIBRARY_PATH"];
-/// except these, which are for the launcher.
-const NOT_CARRIED: [&str; 2] = ["TRANSOM_SSH", "TRANSOM_BOOTSTRAP"];
+/// except this, which is for the launcher.
+const NOT_CARRIED: &str = "TRANSOM_SSH";
 
 /// The command that executes a line on a host.
 fn ssh(host: &str) -> Command {
@@ -260,20 +262,23 @@ fn sleep(waiting: &[Waiting], signals: &mut Option<&mut Signals>, deadline: Opti
 
 /// The commands that start a rank on its host, in one line.
 fn line(settings: &Settings, folder: &OsStr, variables: Vec<(&'static str, String)>) -> io::Result<Vec<u8>> {
-    // `setsid` is found by the host's own PATH; the rank's need not have it.
-    let mut line = Vec::from(b"t=$(command -v setsid || echo setsid); nl=$(printf '\\nx'); nl=${nl%x}; cd ".as_slice());
+    // The commands' own names begin with `_transom_`, so that the program's variables can have all others. `setsid` is
+    // found by the host's own PATH; the rank's need not have it.
+    let mut line = Vec::from(b"_transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
+    line.extend_from_slice(NEWLINE);
+    line.extend_from_slice(b"cd ");
     quote(&mut line, folder);
     line.extend_from_slice(b" || exit 126; unset");
     removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
     line.extend_from_slice(b"; export");
     let ours = |name: &str| {
         let read = TABLE.iter().any(|row| row.set_by == SetBy::User && row.name == name);
-        !NOT_CARRIED.contains(&name) && (read || CARRIED.iter().any(|carried| name.starts_with(carried)))
+        name != NOT_CARRIED && (read || CARRIED.iter().any(|carried| name.starts_with(carried)))
     };
     let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
-    let given = settings.env.iter().filter(|(name, _)| removed_for_ranks().all(|removed| name != removed));
+    let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
     let set = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    for (name, value) in carried.chain(given.cloned()).chain(set) {
+    for (name, value) in carried.chain(settings.env.iter().cloned()).filter(kept).chain(set) {
         let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         if name.is_empty() || !name.as_bytes().iter().all(word) || name.as_bytes()[0].is_ascii_digit() {
             let why = format!("a variable of the name {name:?} cannot be given to a rank on another host");
@@ -292,8 +297,9 @@ fn line(settings: &Settings, folder: &OsStr, variables: Vec<(&'static str, Strin
     }
     // The address from which `ssh` reached the host is one at which the host can reach the hub.
     line.extend_from_slice(
-        b"; c=${SSH_CONNECTION%% *}; case $c in *%*) c=;; *:*) c=[$c];; esac; \
-          if [ -n \"$c\" ]; then TRANSOM_HUB=\"$c:${TRANSOM_HUB##*:},$TRANSOM_HUB\"; fi; set --",
+        b"; _transom_here=${SSH_CONNECTION%% *}; \
+          case $_transom_here in *%*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
+          if [ -n \"$_transom_here\" ]; then TRANSOM_HUB=\"$_transom_here:${TRANSOM_HUB##*:},$TRANSOM_HUB\"; fi; set --",
     );
     for word in std::iter::once(settings.program.as_os_str()).chain(settings.args.iter().map(OsString::as_os_str)) {
         line.push(b' ');
@@ -301,10 +307,12 @@ fn line(settings: &Settings, folder: &OsStr, variables: Vec<(&'static str, Strin
     }
     // The rank runs in a session of its own. Beside it, a loop reads signals and the end of stdin.
     line.extend_from_slice(
-        b"; exec 3<&0 </dev/null; \"$t\" \"$@\" 3<&- & p=$!; \
-          k() { kill -\"$1\" -\"$p\" || kill -\"$1\" \"$p\"; }; \
-          (while IFS= read -r s; do k \"$s\"; done; k KILL) <&3 >/dev/null 2>&1 & w=$!; exec 3<&- 2>/dev/null; \
-          wait \"$p\"; e=$?; kill -KILL \"$w\"; kill -KILL -\"$p\"; exit \"$e\"\n",
+        b"; exec 3<&0 </dev/null; \"$_transom_setsid\" \"$@\" 3<&- & _transom_rank=$!; \
+          _transom_kill() { kill -\"$1\" -\"$_transom_rank\" || kill -\"$1\" \"$_transom_rank\"; }; \
+          (while IFS= read -r _transom_signal; do _transom_kill \"$_transom_signal\"; done; _transom_kill KILL) \
+          <&3 >/dev/null 2>&1 & _transom_reader=$!; exec 3<&- 2>/dev/null; \
+          wait \"$_transom_rank\"; _transom_status=$?; \
+          kill -KILL \"$_transom_reader\"; kill -KILL -\"$_transom_rank\"; exit \"$_transom_status\"\n",
     );
     if line.contains(&0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero byte in an argument or a variable"));
@@ -318,7 +326,7 @@ fn quote(line: &mut Vec<u8>, word: &OsStr) {
     for byte in OsString::from(word).into_vec() {
         match byte {
             b'\'' => line.extend_from_slice(b"'\\''"),
-            b'\n' => line.extend_from_slice(b"'\"$nl\"'"),
+            b'\n' => line.extend_from_slice(b"'\"$_transom_newline\"'"),
             byte => line.push(byte),
         }
     }
@@ -332,7 +340,7 @@ mod tests {
     #[test]
     fn any_word_comes_through_a_shell() {
         for word in ["", "a b", "it's", "$HOME `id` \"x\" \\ ! * ;", "two\nlines\n", "ä\u{1f980}", "'\n'", "-n"] {
-            let mut line = Vec::from(b"nl=$(printf '\\nx'); nl=${nl%x}; printf '%s' ".as_slice());
+            let mut line = [NEWLINE, b"printf '%s' "].concat();
             quote(&mut line, word.as_ref());
             assert!(!line.contains(&b'\n'));
             let said = Command::new("sh").args(["-c", std::str::from_utf8(&line).unwrap()]).output().unwrap();
