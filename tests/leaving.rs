@@ -41,8 +41,8 @@ fn a_rank_that_exits_without_leaving_is_named() {
     }
     let ended = job(name, "2", HERE);
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    let expected = "transom: rank 1 exited with status 0 without leaving the job (e.g. by std::process::exit, which drops \
-                        no World); then rank 0 exited with status 5";
+    let expected = "transom: rank 1 exited with status 0 without leaving the job (std::process::exit does not drop its \
+                        World, or a panic did); then rank 0 exited with status 5";
     assert_eq!(said(&ended), [expected], "{ended:?}");
     assert!(ended.stderr.contains("[0] told: barrier: rank 1 died"), "{ended:?}");
 }
@@ -99,4 +99,30 @@ fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
     }
     let ended = job(name, "2", HERE);
     assert_eq!((ended.code, said(&ended)), (Some(4), vec!["transom: rank 1 exited with status 4"]), "{ended:?}");
+}
+
+/// The launcher waits for how the rank that died ends, and does not forget meanwhile that another has failed.
+#[test]
+fn a_signal_after_a_failure_is_not_the_cause() {
+    let name = "a_signal_after_a_failure_is_not_the_cause";
+    if role().is_some() {
+        let world = transom::init().unwrap();
+        world.barrier().unwrap();
+        if world.rank() == 1 {
+            let panicked = std::thread::spawn(move || {
+                let _world = world; // dropped in the panic
+                panic!("as it should");
+            });
+            panicked.join().unwrap_err();
+            std::thread::sleep(Duration::from_millis(700));
+            let launcher = rustix::process::getppid().unwrap();
+            rustix::process::kill_process(launcher, rustix::process::Signal::TERM).unwrap();
+            std::thread::sleep(Duration::from_secs(30));
+            std::process::exit(4);
+        }
+        world.barrier().unwrap_err();
+        std::process::exit(3);
+    }
+    let ended = job(name, "2", HERE);
+    assert_eq!((ended.code, said(&ended)), (Some(3), vec!["transom: rank 0 exited with status 3"]), "{ended:?}");
 }

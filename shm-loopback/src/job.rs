@@ -1,6 +1,7 @@
-//! Starting a job of processes: whoever starts it makes the control block, and each rank opens that through
-//! `/proc/<process>/fd/<descriptor>`. A launcher tells its ranks by their environment ([`Invitation`]) where it is; ranks
-//! that something else started are told by the first of them ([`Job::key`]).
+//! Starting a job of processes. One process makes the control block, and each rank opens it there, through
+//! `/proc/<process>/fd/<descriptor>`. That process is the launcher, which tells its ranks by their environment
+//! ([`Invitation`]), or, if another launcher started the ranks, the first of them, which tells the others its
+//! [key](Job::key).
 
 use crate::Loopback;
 use crate::control::Control;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// A job as whoever started it sees it: a launcher, or its first rank. Ranks can join while it lives.
+/// A job, at the process that made it: a launcher, or its first rank. Ranks can join while it lives.
 ///
 /// # Examples
 /// ```

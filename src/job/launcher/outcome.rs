@@ -54,8 +54,9 @@ pub enum Failure {
         /// How it ended.
         status: Status,
     },
-    /// A rank exited with status 0 before it left the job, e.g. by `std::process::exit` while its [`World`](crate::World)
-    /// was alive, and another failed after that. To the others it died. If no rank fails, the job has succeeded.
+    /// A rank exited with status 0 without leaving the job, so that it died to the others, and another failed after that.
+    /// A rank leaves when its [`World`](crate::World) is dropped, which `std::process::exit` does not do; in a panic, it
+    /// dies. If all ranks exit with status 0, the job has succeeded.
     ExitedWithoutLeaving {
         /// The rank that exited.
         rank: Rank,
@@ -247,8 +248,8 @@ impl fmt::Display for Failure {
             Failure::Rank { rank, status } => write!(f, "rank {rank} {status}"),
             Failure::ExitedWithoutLeaving { rank, failed, status } => write!(
                 f,
-                "rank {rank} exited with status 0 without leaving the job (e.g. by std::process::exit, which drops no \
-                 World); then rank {failed} {status}"
+                "rank {rank} exited with status 0 without leaving the job (std::process::exit does not drop its World, or \
+                 a panic did); then rank {failed} {status}"
             ),
             Failure::Deadline { running } => match running.as_slice() {
                 [] => f.write_str("the deadline passed before all output was written"),

@@ -153,6 +153,7 @@ impl Watch {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
             self.give_up_output = Some(now + LAST_OUTPUT);
+            self.settle_failure(true);
             let running = self.ranks.running().map(|(rank, _)| rank).collect();
             self.fail(Failure::Deadline { running });
             self.kill();
@@ -175,6 +176,7 @@ impl Watch {
         let heard: Vec<i32> = self.signals.iter_mut().flat_map(Signals::pending).collect();
         for signal in heard {
             tracing::debug!(signal, "the launcher got a signal");
+            self.settle_failure(true);
             // A terminal sends the signal to the ranks as well, and a rank that it killed may be noticed first.
             if matches!(self.failure, Some(Failure::Rank { status: Status::Killed(by), .. }) if by == signal) {
                 self.failure = Some(Failure::Interrupted { signal });
