@@ -111,9 +111,9 @@ fn launchers_inside_of_launchers_without_end_are_an_error() {
         let ended = run(again(name, place).env_remove("TRANSOM_SSH"), place);
         assert_eq!(ended.code, Some(1), "{ended:?}");
         // Those at the third level find that there are three launchers above them, and say what to do.
-        let told: Vec<_> = ended.stderr.lines().filter(|line| line.contains("TRANSOM_DEPTH=3")).collect();
+        let told: Vec<_> = ended.stderr.lines().filter(|line| line.contains("TRANSOM_NESTING=3")).collect();
         assert_eq!(told.len(), 8, "{ended:?}");
-        assert!(told.iter().all(|line| line.contains("remove TRANSOM_DEPTH")), "{ended:?}");
+        assert!(told.iter().all(|line| line.contains("remove TRANSOM_NESTING")), "{ended:?}");
     }
 }
 

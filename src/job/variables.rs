@@ -210,7 +210,7 @@ pub const TABLE: &[Variable] = &[
         default: "the machine's own identity",
     },
     Variable {
-        name: "TRANSOM_DEPTH",
+        name: "TRANSOM_NESTING",
         set_by: SetBy::Launcher,
         meaning: "how many launchers are above this process, each a rank of the one before; more than 3 are refused",
         expected: "a number",

@@ -184,7 +184,7 @@ fn mistake(name: &'static str) -> Option<VariableError> {
         "TRANSOM_SPIN" => get::<Micros>(name).err(),
         "TRANSOM_WAIT_REPORT" => get::<SecondsOrOff>(name).err(),
         "TRANSOM_BOOTSTRAP" => get::<Bootstrap>(name).err(),
-        "TRANSOM_RANK" | "TRANSOM_SIZE" | "TRANSOM_DEPTH" => get::<usize>(name).err(),
+        "TRANSOM_RANK" | "TRANSOM_SIZE" | "TRANSOM_NESTING" => get::<usize>(name).err(),
         #[cfg(feature = "verbs")]
         _ => transom::verbs::mistake(name),
         #[cfg(not(feature = "verbs"))]

@@ -12,7 +12,7 @@ use transom_shm_loopback::Job;
 
 /// How many launchers may be above each other, each a rank of the one before. It bounds what a program can start that is
 /// a launcher in each of its ranks.
-const MOST_DEPTH: usize = 3;
+const MOST_NESTING: usize = 3;
 
 pub(super) struct ControlPlane {
     medium: Medium,
@@ -37,9 +37,9 @@ struct HubOfHosts {
 impl ControlPlane {
     pub fn create(settings: &Settings) -> Result<Self, LaunchError> {
         let ranks = settings.ranks;
-        let depth = variables::get::<usize>("TRANSOM_DEPTH")?.unwrap_or(0);
-        if depth >= MOST_DEPTH {
-            return Err(LaunchError::Depth { depth });
+        let depth = variables::get::<usize>("TRANSOM_NESTING")?.unwrap_or(0);
+        if depth >= MOST_NESTING {
+            return Err(LaunchError::Nesting { depth });
         }
         let medium = match &settings.hosts {
             None => Medium::ControlBlock(Job::create(ranks)?),
@@ -74,7 +74,7 @@ impl ControlPlane {
                 vec![rank, size, addresses, secret, host]
             }
         };
-        environment.push(("TRANSOM_DEPTH", self.depth.to_string()));
+        environment.push(("TRANSOM_NESTING", self.depth.to_string()));
         environment
     }
 

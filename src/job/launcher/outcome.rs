@@ -108,11 +108,11 @@ pub enum LaunchError {
     },
     /// Too many launchers are above this process, each a rank of the one before.
     #[error(
-        "{depth} launchers are above this process, each a rank of the one before (TRANSOM_DEPTH={depth}), and it would be \
+        "{depth} launchers are above this process, each a rank of the one before (TRANSOM_NESTING={depth}), and it would be \
          another; does the program start itself in each of its ranks? A rank calls `init` or `start` in the environment \
-         that its launcher gave it; if so many launchers are meant, remove TRANSOM_DEPTH from the environment"
+         that its launcher gave it; if so many launchers are meant, remove TRANSOM_NESTING from the environment"
     )]
-    Depth {
+    Nesting {
         /// How many they are.
         depth: usize,
     },

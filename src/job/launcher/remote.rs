@@ -369,7 +369,8 @@ mod tests {
         let given = [("TRANSOM_BOOTSTRAP", "none"), ("TRANSOM_RANK", "7"), ("TRANSOM_SHM", "1,2,3"), ("MINE", "yes")];
         let line = String::from_utf8(line_of(&given, &[]).unwrap()).unwrap();
         let (unset, set) = line.split_once("; export").unwrap();
-        for name in ["TRANSOM_BOOTSTRAP", "TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM", "TRANSOM_HUB", "TRANSOM_DEPTH"]
+        for name in
+            ["TRANSOM_BOOTSTRAP", "TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM", "TRANSOM_HUB", "TRANSOM_NESTING"]
         {
             assert!(unset.split(' ').any(|word| word == name), "{unset}");
         }
