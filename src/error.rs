@@ -16,30 +16,30 @@ use transom_windows::{Error, FabricError};
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The job that this process was started for cannot be joined.
+    /// The memory that the ranks of a job share from the start cannot be made or reached.
     #[error("cannot join the job: {0}")]
     Join(#[source] FabricError),
-    /// The other ranks of the job that this process was started for cannot be found.
+    /// The job that this process was started for cannot be joined.
     #[error("cannot join the job: {0}")]
     Bootstrap(#[from] BootstrapError),
     /// The ranks have no provider between them.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// The system gives no thread for a rank.
+    /// The system cannot start a thread for a rank.
     #[error("cannot start a thread for each rank: {0}")]
     Thread(#[source] std::io::Error),
     /// The ranks cannot be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The program cannot find itself to start copies.
+    /// The program's own file cannot be found to start copies.
     #[error("cannot find the program to start copies of: {0}")]
     Program(#[source] std::io::Error),
-    /// A TRANSOM_ variable says what cannot be.
+    /// A TRANSOM_ variable whose value is not what is expected.
     #[error(transparent)]
     Variable(#[from] VariableError),
 }
 
-/// What a `main` that returns an error prints is its `Debug`: it reads as the message, not as the fields.
+/// A `main` that returns an error prints its `Debug`, so that is the message and not the fields.
 macro_rules! reads_as_its_message {
     ($($error:ty),* $(,)?) => {$(
         impl std::fmt::Debug for $error {

@@ -16,7 +16,7 @@ pub use aliases::{
 pub use bytemuck;
 pub use error::StartError;
 pub use job::bootstrap::{Bootstrap, BootstrapError};
-pub use job::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, Status};
+pub use job::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, Status, Tag};
 pub use job::variables;
 pub use start::{init, log_from_env, start, threads};
 pub use transom_locks as locks;

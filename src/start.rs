@@ -1,20 +1,20 @@
 //! Being a rank: how a program gets its world, however it was started.
 
 use crate::error::StartError;
-use crate::job::bootstrap::{self, Bootstrap, Joined};
+use crate::job::bootstrap::{self, Joined};
 use crate::job::launcher::Launch;
-use crate::job::variables;
+use crate::job::variables::{self, LogFilter};
 use crate::provider;
 use crate::world::World;
 use transom_shm_loopback::Loopback;
 use transom_windows::Exchange;
 
-/// The world of a program that something else starts: the job that a launcher made this process a rank of
-/// ([`Bootstrap`] says which launchers), or a world of one if it was started alone. Collective; once a process.
+/// The world of a program that something else starts: all ranks of the job, if a launcher started this process as a rank
+/// ([`Bootstrap`](crate::Bootstrap) says which launchers there are); else a world of one. Collective. A process can call
+/// it once.
 ///
 /// # Errors
-/// [`StartError::Bootstrap`] if the launcher's invitation cannot be followed; [`StartError::Apart`];
-/// [`StartError::Variable`].
+/// [`StartError::Bootstrap`] if the job cannot be joined; [`StartError::Provider`]; [`StartError::Variable`].
 ///
 /// # Examples
 /// ```
@@ -25,6 +25,13 @@ use transom_windows::Exchange;
 pub fn init() -> Result<World, StartError> {
     log_from_env()?;
     match bootstrap::join()? {
+        Some(joined) => world(joined),
+        None => world(Joined::Here(Loopback::alone().map_err(StartError::Join)?)),
+    }
+}
+
+fn world(joined: Joined) -> Result<World, StartError> {
+    match joined {
         Joined::Here(fabric) => {
             tracing::info!(rank = fabric.rank(), size = fabric.size(), "joined the job");
             Ok(World::new(provider::of_one_machine(fabric)?))
@@ -33,12 +40,12 @@ pub fn init() -> Result<World, StartError> {
     }
 }
 
-/// The world of a program that starts itself. In a process that a launcher made a rank this is [`init`], whatever
-/// `ranks` says; otherwise this process becomes the launcher of `ranks` copies of itself, with the same arguments,
-/// and ends with the job's exit status: the call returns in the copies only.
+/// The world of a program that starts itself. In a process that a launcher started as a rank this is [`init`], whatever
+/// `ranks` says. Otherwise this process becomes the launcher of `ranks` copies of itself, with the same arguments, and
+/// exits with the status of the job: the call returns in the copies only.
 ///
 /// # Errors
-/// As [`init`]; [`StartError::Launch`] if the copies cannot be started.
+/// As [`init`]; [`StartError::Launch`] if the copies cannot be started, or too many launchers are above this process.
 ///
 /// # Examples
 /// ```no_run
@@ -47,10 +54,10 @@ pub fn init() -> Result<World, StartError> {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn start(ranks: usize) -> Result<World, StartError> {
-    if Bootstrap::detect()? != Bootstrap::None {
-        return init();
-    }
     log_from_env()?;
+    if let Some(joined) = bootstrap::join()? {
+        return world(joined);
+    }
     let program = std::env::current_exe().map_err(StartError::Program)?;
     let copies = Launch::new(program, ranks).args(std::env::args_os().skip(1));
     let outcome = copies.reap_orphans(true).handle_signals(true).run()?;
@@ -81,17 +88,18 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Resul
         for (fabric, provider) in fabrics.into_iter().zip(providers) {
             let name = format!("rank {}", fabric.rank());
             let run = move || {
-                // Whatever of its world the body leaked or returned: the rank is gone when the body is.
+                // The rank leaves when the body returns, even if that leaked or returned a part of its world.
                 let leaving = Leaving(fabric);
                 let returned = body(World::new(provider));
                 drop(leaving);
                 returned
             };
-            // Ranks that are not started are dropped, and so have left: those that run are not waited for in vain.
+            // If a thread cannot be started, the remaining ranks are dropped, and so have left; the others do not wait for
+            // them.
             running.push(std::thread::Builder::new().name(name).spawn_scoped(scope, run).map_err(StartError::Thread)?);
         }
         let mut ended: Vec<_> = running.into_iter().map(|rank| rank.join()).collect();
-        // The first that died is the cause; other panics followed from it.
+        // The first rank that died is the cause of the other panics.
         if let Some(cause) = observer.and_then(|fabric| fabric.first_death()).filter(|&rank| ended[rank].is_err()) {
             ended.swap(0, cause);
         }
@@ -108,11 +116,11 @@ impl Drop for Leaving {
     }
 }
 
-/// Prints to stderr the events that TRANSOM_LOG asks for, unless the program has a subscriber of its own. [`init`],
-/// [`start`] and [`threads`] do this; call it to see what comes before.
+/// Prints to stderr the events that TRANSOM_LOG names, unless the program has a subscriber of its own. [`init`],
+/// [`start`] and [`threads`] call it; a program calls it earlier to see events before these.
 ///
 /// # Errors
-/// [`StartError::Variable`] if TRANSOM_LOG is no filter.
+/// [`StartError::Variable`] if TRANSOM_LOG is neither a level nor a list of crate=level.
 ///
 /// # Examples
 /// ```
@@ -120,8 +128,8 @@ impl Drop for Leaving {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn log_from_env() -> Result<(), StartError> {
-    use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
-    if let Some(filter) = variables::get::<Targets>("TRANSOM_LOG")? {
+    use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
+    if let Some(LogFilter(filter)) = variables::get("TRANSOM_LOG")? {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     }

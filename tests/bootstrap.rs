@@ -77,7 +77,7 @@ fn run(command: &mut Command) -> Output {
 
 /// Runs it to its end, or ends it and all in its group.
 fn run_once(command: &mut Command) -> Output {
-    for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP"] {
+    for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP", "TRANSOM_TAG"] {
         if !command.get_envs().any(|(set, _)| set == name) {
             command.env_remove(name);
         }
@@ -188,7 +188,7 @@ fn the_variable_overrides() {
     for (value, wrong) in [
         ("pmi", "PMI_FD: environment variable not found"),
         ("transom", "no launcher of transom started this process"),
-        ("mpi", "nothing that starts jobs has this name; expected `transom`, `pmix`, `pmi` or `none`"),
+        ("mpi", "no launcher has this name; expected `transom`, `pmix`, `pmi`, or `none`"),
     ] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
@@ -207,9 +207,14 @@ fn leftovers_of_other_launchers_are_told() {
         (&[("PMI_FD", "987"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")][..], "leftover"),
         (&[("PMI_FD", "-1"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD=\"-1\""),
         (&[("PMI_FD", "1"), ("PMI_RANK", "2"), ("PMI_SIZE", "2")], "PMI_RANK=2 is not below PMI_SIZE=2"),
-        (&[("PMI_FD", "0"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI: init"),
+        (&[("PMI_FD", "0"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI cannot be used: init"),
         (&[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "gone")], "PMIx"),
         (&[("TRANSOM_HUB", "127.0.0.1:1")], "TRANSOM_SECRET"),
+        (&[("TRANSOM_RANK", "0")], "TRANSOM_SIZE is not set"),
+        (&[("TRANSOM_RANK", "1"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "1,2,3")], "remove TRANSOM_RANK"),
+        // A process that is not, and one that is no launcher.
+        (&[("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "4194305,5,1f")], "the launcher has ended"),
+        (&[("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "1,0,1f")], "the launcher has ended"),
         (&[("TRANSOM_HUB", "here"), ("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1")], "TRANSOM_HUB=\"here\""),
     ] {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -217,6 +222,34 @@ fn leftovers_of_other_launchers_are_told() {
         let output = run(command.env(ROLE, "rank").envs(variables.iter().copied()));
         assert!(!output.status.success() && shown(&output).contains(wrong), "{variables:?}: {}", shown(&output));
     }
+}
+
+/// It inherits the variables of the rank, and must not speak to the launcher in its name.
+#[test]
+fn what_a_rank_of_mpich_starts_is_told_what_to_remove() {
+    let name = "what_a_rank_of_mpich_starts_is_told_what_to_remove";
+    match role().as_deref() {
+        Some("child") => {
+            let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
+            return std::io::stdout().write_all(line.as_bytes()).unwrap();
+        }
+        Some(_) => {
+            let world = transom::init().unwrap();
+            if world.rank() == 0 {
+                let mut child = Command::new(std::env::current_exe().unwrap());
+                child.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ROLE, "child");
+                assert!(child.status().unwrap().success());
+            }
+            return work(&world);
+        }
+        None => {}
+    }
+    let Some(mut command) = Mpi::Mpich.command(2) else { return };
+    copy(&mut command, name, "rank");
+    let output = run(&mut command);
+    all_joined(&output, 2);
+    let told = said(&output, "told:");
+    assert!(told.len() == 1 && told[0].contains("remove PMI_FD, PMI_RANK and PMI_SIZE"), "{}", shown(&output));
 }
 
 #[test]

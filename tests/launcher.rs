@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use transom::variables::{SetBy, TABLE};
-use transom::{Failure, Launch, LaunchError, Status};
+use transom::{Failure, Launch, LaunchError, Status, Tag};
 
 /// No call here takes longer, or the test fails.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -96,7 +96,7 @@ fn left(mark: &str) -> Vec<String> {
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE");
+    command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE").env_remove("TRANSOM_TAG");
     command
 }
 
@@ -132,10 +132,25 @@ fn the_first_failure_is_named_and_the_others_end() {
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
 }
 
+/// One that exits may have noticed the death of one that was killed; the other way round it cannot be.
+#[test]
+fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
+    let both = "echo ready; sleep 0.7; [ $TRANSOM_RANK = 1 ] && kill -KILL $$; exit 3";
+    let mut call = Call::start(&mut command(&["run", "-n", "2", "sh", "-c", both]));
+    call.ready(2);
+    // While the launcher is stopped both end, so that it sees both at once.
+    call.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(1500));
+    call.signal(Signal::CONT);
+    let ended = call.end();
+    assert_eq!(ended.stderr, "transom: rank 1 was killed by signal 9 (SIGKILL)\n");
+    assert_eq!(ended.code, Some(137));
+}
+
 #[test]
 fn what_a_rank_said_last_comes_before_the_launchers_word() {
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && printf 'out of luck' >&2 && exit 1; exec sleep 1000");
-    assert_eq!(ended.stderr, "out of luck\ntransom: rank 1 exited with status 1\n");
+    assert_eq!(ended.stderr, "[1] out of luck\ntransom: rank 1 exited with status 1\n");
 }
 
 #[test]
@@ -249,6 +264,9 @@ fn lines_stay_whole() {
     assert_eq!(lines.len(), 4 * 2000);
     for line in lines {
         let text = line.strip_suffix(b"\n").expect("a whole line");
+        // Those of stderr have the tag of the rank whose letter they are of.
+        let rank = text.last().unwrap() - 0o140;
+        let text = text.strip_prefix(format!("[{rank}] ").as_bytes()).unwrap_or(text);
         assert!(text.iter().all(|byte| *byte == text[0]), "mixed: {:?}", String::from_utf8_lossy(&text[..80]));
         assert!(text.len() == 80 || text.len() == 80 << 11, "a line of {}", text.len());
         long += usize::from(text.len() > 80);
@@ -262,6 +280,45 @@ fn tags_partial_lines_and_any_bytes() {
     let expected: [&[u8]; 6] = [b"[0] \n", b"[0] a\n", b"[0] \xff\0b\n", b"[1] \n", b"[1] a\n", b"[1] \xff\0b\n"];
     assert_eq!(lines(&ended.stdout), expected);
     assert_eq!(lines(ended.stderr.as_bytes()), [b"[0] err\n", b"[1] err\n"]);
+}
+
+#[test]
+fn lines_of_stderr_are_tagged_unless_it_is_said_otherwise() {
+    let speak = "echo out; echo err >&2; echo more >&2";
+    let tagged: [&[u8]; 4] = [b"[0] err\n", b"[0] more\n", b"[1] err\n", b"[1] more\n"];
+    let plain: [&[u8]; 4] = [b"err\n", b"err\n", b"more\n", b"more\n"];
+    let out: [&[u8]; 2] = [b"out\n", b"out\n"];
+    let all: [&[u8]; 2] = [b"[0] out\n", b"[1] out\n"];
+    for (args, variable, stdout, stderr) in [
+        (&[][..], None, out, tagged),
+        (&["--tag=stderr"], None, out, tagged),
+        (&["--tag=none"], None, out, plain),
+        (&["--tag=all"], None, all, tagged),
+        (&["--tag"], None, all, tagged),
+        (&[], Some("none"), out, plain),
+        (&[], Some("all"), all, tagged),
+        (&["--tag=stderr"], Some("all"), out, tagged),
+    ] {
+        let args = [&["run", "-n", "2"], args, &["sh", "-c", speak]].concat();
+        let mut command = command(&args);
+        variable.map(|value| command.env("TRANSOM_TAG", value));
+        let ended = Call::start(&mut command).end();
+        assert_eq!(lines(&ended.stdout), stdout, "{args:?} {variable:?}");
+        assert_eq!(lines(ended.stderr.as_bytes()), stderr, "{args:?} {variable:?}");
+    }
+    // The only rank needs no tag, and gets one if that is said.
+    let alone = |args: &[&str]| run(&[&["-n", "1"], args, &["sh", "-c", speak]].concat());
+    assert_eq!(alone(&[]).stderr, "err\nmore\n");
+    assert_eq!(alone(&["--tag=stderr"]).stderr, "[0] err\n[0] more\n");
+    // What is captured is by rank as it is.
+    let launch = Launch::new("sh", 2).args(["-c", speak]).capture(true);
+    assert_eq!(launch.run().unwrap().output(1), b"out\nerr\nmore\n");
+    assert_eq!(launch.tag(Tag::Stderr).run().unwrap().output(1), b"out\n[1] err\n[1] more\n");
+    // What is said wrongly.
+    let ended = run(&["-n", "2", "--tag=both", "true"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("possible values: all, stderr, none"), "{}", ended.stderr);
+    let ended = Call::start(command(&["run", "-n", "2", "true"]).env("TRANSOM_TAG", "both")).end();
+    assert!(ended.code == Some(2) && ended.stderr.contains("expected `none`, `stderr` or `all`"), "{}", ended.stderr);
 }
 
 #[test]
@@ -383,14 +440,25 @@ fn the_table_has_every_variable() {
 
 #[test]
 fn info_tells_all() {
-    let ended = Call::start(command(&["info"]).env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1")).end();
+    let mut wrong = command(&["info"]);
+    wrong.env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1").env("TRANSOM_LOG", "debg").env("TRANSOM_SPIN", "20us");
+    let ended = Call::start(&mut wrong).end();
     let text = String::from_utf8(ended.stdout).unwrap();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-    for said in ["shm-loopback    available", "verbs ", "32767", "open files", "cores", "memory", "TRANSOM_GARCE"] {
+    for said in ["  shm-loopback  available", "  verbs ", "32767", "open files", "cores", "memory", "  TRANSOM_GARCE\n"]
+    {
         assert!(text.contains(said), "no {said} in\n{text}");
     }
     assert!(TABLE.iter().all(|row| text.contains(row.name) && text.contains(row.meaning)));
-    assert!(text.contains("TRANSOM_GRACE   = soon (not a number of seconds)"), "{text}");
+    for (name, said) in [
+        ("TRANSOM_GRACE", "= soon (not a number of seconds)"),
+        ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
+        ("TRANSOM_SPIN", "= 20us (not a number of microseconds)"),
+        ("TRANSOM_VERBS_TIMEOUT", "not set; 0.25"),
+    ] {
+        // All values of a section begin in one column, behind the longest name.
+        assert!(text.contains(&format!("\n  {name:<21}  {said}\n")), "{name} in\n{text}");
+    }
     let memory: Vec<_> = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().collect();
     assert!(!memory.iter().any(|entry| entry.file_name().to_string_lossy().contains("transom")), "{memory:?}");
 }

@@ -281,7 +281,8 @@ fn hosts_that_cannot_be_reached_are_named() {
     let ended = run(&["a", "-n", "1", "no-such-program"]);
     assert_eq!(ended.code, Some(127), "{ended:?}");
     assert!(ended.stderr.contains("no-such-program"), "{ended:?}");
-    for (hosts, said) in [("a:1,b:2", "4 ranks on hosts with 3 places"), ("a,", "a host has a name"), ("-x", "--hosts")]
+    for (hosts, said) in
+        [("a:1,b:2", "4 ranks on hosts with 3 places"), ("a,", "the name of a host is missing"), ("-x", "--hosts")]
     {
         let ended = run(&[hosts, "-n", "4", "true"]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -303,7 +304,7 @@ fn a_signal_ends_it_while_hosts_are_reached() {
         call.signal(signal);
         let ended = call.end();
         assert_eq!(ended.code, Some(128 + signal.as_raw()), "{host}: {ended:?}");
-        assert!(ended.stderr.contains("while the hosts were reached"), "{host}: {ended:?}");
+        assert!(ended.stderr.contains("before all hosts were reached"), "{host}: {ended:?}");
     }
 }
 
@@ -331,12 +332,21 @@ fn what_is_asked_of_a_launch_holds_on_hosts() {
             let launch = launch("a").args(["-c", "echo said: $PATH"]).env("PATH", "/nowhere");
             std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
         }
+        Ok("names") => {
+            // Names of the commands that start a rank must not be among those that a program may use.
+            let names = ["t", "nl", "c", "k", "p", "w", "e", "s", "line"];
+            let print = format!("echo said: {}", names.map(|name| format!("${name}")).join("-"));
+            let launch = launch("a").args(["-c", &print]);
+            let launch = names.iter().fold(launch, |launch, name| launch.env(name, format!("my {name}")));
+            std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
+        }
         Ok("deadline") => {
             let error = launch("silent").deadline(Duration::from_millis(100)).run().unwrap_err();
             println!("said: {error}");
         }
         _ => {
             assert_eq!(said(name, "path", |_| {}), "/nowhere");
+            assert_eq!(said(name, "names", |_| {}), "my t-my nl-my c-my k-my p-my w-my e-my s-my line");
             assert_eq!(said(name, "deadline", |_| {}), "the deadline passed before all hosts were reached");
         }
     }

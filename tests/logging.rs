@@ -31,6 +31,9 @@ fn events_are_logged_by_level_and_crate() {
 
 #[test]
 fn a_filter_that_is_none_is_an_error() {
-    let (ran, log) = hello(Some("transom=loud"));
-    assert!(!ran && log.contains("TRANSOM_LOG"), "{log}");
+    for wrong in ["transom=loud", "debg", "transom", "info,debg"] {
+        let (ran, log) = hello(Some(wrong));
+        assert!(!ran && log.contains(&format!("TRANSOM_LOG={wrong:?}")), "{wrong}: {log}");
+        assert!(log.contains("off, error, warn, info, debug, trace"), "{wrong}: {log}");
+    }
 }

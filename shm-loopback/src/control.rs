@@ -112,15 +112,18 @@ impl Control {
     /// Says that `rank` is there.
     pub fn enter(&self, rank: Rank) -> Result<(), FabricError> {
         let (pid, status) = (self.line(rank, 0), self.line(rank, 8));
-        match status.compare_exchange(JOINING, RUNNING, SeqCst, SeqCst) {
-            // Others read it after a barrier only.
-            Ok(_) => pid.store(u64::from(std::process::id()), SeqCst),
-            Err(_) => return Err(misuse(format!("rank {rank} has joined this job before; each rank joins once"))),
+        // The first to write its process number is the rank. It is there before the status says so.
+        if let Err(process) = pid.compare_exchange(0, u64::from(std::process::id()), SeqCst, SeqCst) {
+            let why = format!("rank {rank} has joined this job before, as process {process}; each rank joins once");
+            return Err(misuse(why));
+        }
+        if status.compare_exchange(JOINING, RUNNING, SeqCst, SeqCst).is_err() {
+            return Err(misuse(format!("rank {rank} has ended, as its launcher sees it, and cannot join any more")));
         }
         Ok(())
     }
 
-    /// The number of a rank's process, as it wrote when it joined.
+    /// The number of a rank's process, as it wrote when it joined; 0 before.
     pub fn process(&self, rank: Rank) -> u64 {
         self.line(rank, 0).load(SeqCst)
     }

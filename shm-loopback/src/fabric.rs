@@ -5,7 +5,6 @@ use crate::key::{CmaKey, Key, fresh_tag};
 use crate::loopback::{Loopback, Membership};
 use crate::memory::{Memory, View};
 use crate::{copy, limit, system, words};
-use rustix::fs::MemfdFlags;
 use std::convert::Infallible;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -76,7 +75,7 @@ impl Fabric for Loopback {
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         let tag = fresh_tag();
         let (memory, fd) = if self.0.across_processes {
-            let (memory, fd) = Memory::create(bytes, tag, MemfdFlags::CLOEXEC)?;
+            let (memory, fd) = Memory::create(bytes, tag)?;
             (memory, Some(fd))
         } else {
             (Memory::heap(bytes, tag)?, None)

@@ -1,20 +1,19 @@
-//! Starting a job of processes: the launcher makes the control block, each rank inherits its descriptor; or, where
-//! something else starts the ranks, one of them makes it and the others open it.
+//! Starting a job of processes. One process makes the control block, and each rank opens it there, through
+//! `/proc/<process>/fd/<descriptor>`. That process is the launcher, which tells its ranks by their environment
+//! ([`Invitation`]), or, if another launcher started the ranks, the first of them, which tells the others its
+//! [key](Job::key).
 
 use crate::Loopback;
 use crate::control::Control;
 use crate::key::{Key, fresh_tag};
 use crate::memory::Memory;
-use crate::system;
-use rustix::fs::MemfdFlags;
-use rustix::io::FdFlags;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// A job as its launcher sees it. Processes that the launcher starts while it lives inherit its descriptor.
+/// A job, at the process that made it: a launcher, or its first rank. Ranks can join while it lives.
 ///
 /// # Examples
 /// ```
@@ -28,7 +27,7 @@ pub struct Job {
     tag: u64,
 }
 
-/// What tells a process which rank of which job it is.
+/// What tells a process which rank of which job it is. Its rank is below its size.
 ///
 /// # Examples
 /// ```
@@ -36,68 +35,59 @@ pub struct Job {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// The rank that the process is to be.
-    pub rank: Rank,
-    /// How many ranks the job has.
-    pub size: usize,
-    fd: i32,
-    tag: u64,
+    rank: Rank,
+    size: usize,
+    key: Key,
 }
 
 impl Job {
-    /// A job of so many ranks, none of them started.
+    /// A job of so many ranks, none of which has joined.
     ///
     /// # Errors
-    /// [`FabricError::System`] if the system gives no memory or descriptor.
-    pub fn create(ranks: usize) -> Result<Self, FabricError> {
-        // Not close-on-exec: the ranks inherit it.
-        Self::make(ranks, MemfdFlags::empty())
-    }
-
-    /// A job of so many ranks that are started already, by something else, and know a way to tell each other small
-    /// things: its first rank calls this, and then all of them [`Loopback::join`] its [`key`](Self::key). Nobody
-    /// inherits it.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create).
+    /// [`FabricError::System`] if the system gives no memory or descriptor; [`FabricError::Misuse`] if there cannot be
+    /// so many ranks.
     ///
     /// # Examples
     /// ```
     /// use transom_shm_loopback::{Job, Loopback};
     /// use transom_windows::Exchange;
     ///
-    /// let job = Job::found(1)?;
+    /// let job = Job::create(1)?;
     /// let fabric = Loopback::join(&job.key(), 0, &[std::process::id()])?; // rank 0 of a job of one
     /// assert_eq!(fabric.size(), 1);
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
-    pub fn found(ranks: usize) -> Result<Self, FabricError> {
-        Self::make(ranks, MemfdFlags::CLOEXEC)
-    }
-
-    fn make(ranks: usize, flags: MemfdFlags) -> Result<Self, FabricError> {
+    pub fn create(ranks: usize) -> Result<Self, FabricError> {
         let tag = fresh_tag();
-        let (memory, fd) = Memory::create(Control::bytes(ranks)?, tag, flags)?;
+        let (memory, fd) = Memory::create(Control::bytes(ranks)?, tag)?;
         Ok(Job { control: Control::create(Arc::new(memory), ranks), fd, tag })
     }
 
-    /// The way into the job for processes of this machine, open while this `Job` lives.
+    /// What leads processes of this machine to the job while this `Job` lives, for [`Loopback::join`].
     pub fn key(&self) -> Vec<u8> {
-        Key { tag: self.tag, pid: std::process::id(), fd: self.fd.as_raw_fd() as u32 }.to_bytes()
+        self.own_key().to_bytes()
     }
 
-    /// The environment of a rank's process: [`Invitation::VARIABLES`].
+    fn own_key(&self) -> Key {
+        Key { tag: self.tag, pid: std::process::id(), fd: self.fd.as_raw_fd() as u32 }
+    }
+
+    /// The environment of a rank's process: [`Invitation::VARIABLES`]. The process may run behind others, e.g. a shell,
+    /// as long as it is of the same user and in the same container.
     pub fn environment(&self, rank: Rank) -> [(&'static str, String); 3] {
-        let key = format!("{},{:x}", self.fd.as_raw_fd(), self.tag);
-        let values = [rank.to_string(), self.control.ranks().to_string(), key];
-        let mut values = values.into_iter();
-        Invitation::VARIABLES.map(|name| (name, values.next().expect("as many as names")))
+        let Key { tag, pid, fd } = self.own_key();
+        let [name_of_rank, name_of_size, name_of_key] = Invitation::VARIABLES;
+        [
+            (name_of_rank, rank.to_string()),
+            (name_of_size, self.control.ranks().to_string()),
+            (name_of_key, format!("{pid},{fd},{tag:x}")),
+        ]
     }
 
     /// To be called when a rank's process has ended: ranks that wait for it are told within 0.1 s. It has died unless
     /// it said that it left, or ended well without ever joining.
     pub fn ended(&self, rank: Rank, well: bool) {
-        if self.control.has_left(rank) {
+        if rank >= self.control.ranks() || self.control.has_left(rank) {
             return;
         }
         match well && !self.control.has_joined(rank) {
@@ -105,65 +95,105 @@ impl Job {
             false => self.control.fail(rank),
         }
     }
+
+    /// The first rank that died, as far as the launcher or any rank has noticed.
+    pub fn first_death(&self) -> Option<Rank> {
+        self.control.failed()
+    }
 }
 
 impl Invitation {
-    /// The variables that carry it: rank, size, and the way to the control block.
+    /// The variables that carry it: rank, size, and what leads to the control block.
     pub const VARIABLES: [&'static str; 3] = ["TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM"];
 
     /// The invitation in this process's environment, if there is one.
     ///
     /// # Errors
-    /// [`FabricError::Misuse`] if there is a part of one, or one that cannot be.
+    /// [`FabricError::Misuse`] if there is a part of one, or one that no launcher makes.
     ///
     /// # Examples
     /// ```
     /// assert_eq!(transom_shm_loopback::Invitation::from_env().unwrap(), None); // started by hand
     /// ```
     pub fn from_env() -> Result<Option<Self>, FabricError> {
-        let values = Self::VARIABLES.map(std::env::var_os);
+        Self::parse(&Self::VARIABLES.map(std::env::var_os))
+    }
+
+    fn parse(values: &[Option<OsString>; 3]) -> Result<Option<Self>, FabricError> {
         if values.iter().all(Option::is_none) {
             return Ok(None);
         }
         let parsed = || {
-            let [rank, size, key] = &values;
             let text = |value: &Option<OsString>| value.as_ref()?.to_str().map(str::to_owned);
-            let (rank, size) = (text(rank)?.parse().ok()?, text(size)?.parse().ok()?);
-            let key = text(key)?;
-            let (fd, tag) = key.split_once(',')?;
-            let (fd, tag) = (fd.parse().ok()?, u64::from_str_radix(tag, 16).ok()?);
-            (rank < size && fd >= 0).then_some(Invitation { rank, size, fd, tag })
+            let [rank, size, key] = values.each_ref().map(text);
+            let (rank, size) = (rank?.parse().ok()?, size?.parse().ok()?);
+            let key = key?;
+            let mut parts = key.split(',');
+            let (pid, fd) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let tag = u64::from_str_radix(parts.next()?, 16).ok()?;
+            let complete = parts.next().is_none() && rank < size;
+            complete.then_some(Invitation { rank, size, key: Key { tag, pid, fd } })
         };
         let why = || {
-            let shown = Self::VARIABLES.iter().zip(&values).map(|(name, value)| match value {
+            let shown = Self::VARIABLES.iter().zip(values).map(|(name, value)| match value {
                 Some(value) => format!("{name}={}", value.display()),
-                None => format!("{name} not set"),
+                None => format!("{name} is not set"),
             });
             let shown = shown.collect::<Vec<_>>().join(", ");
-            format!("{shown}: only a launcher sets these, and sets them all; unset them to start a job of one's own")
+            format!("{shown}: a launcher sets all three, so that they fit; {}", Self::advice())
         };
         parsed().map(Some).ok_or_else(|| FabricError::Misuse { why: why() })
+    }
+
+    /// What to do about an invitation that is of no use.
+    fn advice() -> String {
+        let [rank, size, key] = Self::VARIABLES;
+        format!("to start a job of its own, remove {rank}, {size} and {key} from the program's environment")
+    }
+
+    /// The rank that the process is to be.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// How many ranks the job has.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The process that has joined the job as this rank, if one has. Processes that it starts inherit its environment,
+    /// and so the invitation.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join), if the control block cannot be opened.
+    pub fn joined_by(&self) -> Result<Option<u32>, FabricError> {
+        Ok(u32::try_from(self.open()?.process(self.rank)).ok().filter(|&process| process != 0))
     }
 
     /// Joins the job; collective.
     ///
     /// # Errors
-    /// [`FabricError::Corrupt`] if the descriptor is not the control block of such a job, [`FabricError::Misuse`] if
-    /// the rank has joined before; [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
+    /// [`FabricError::Misuse`] if the invitation does not lead to the control block of such a job, e.g. because its
+    /// launcher has ended, or if the rank has joined before; [`FabricError::Corrupt`]; [`FabricError::PeerDied`],
+    /// [`FabricError::PeerLeft`].
     pub fn join(self) -> Result<Loopback, FabricError> {
-        // A copy: the number comes from outside and may belong to somebody.
-        let unusable = |errno: rustix::io::Errno| {
-            system(format!("descriptor {} of the job cannot be used", self.fd), errno.into())
-        };
-        // SAFETY: the launcher left it open for this process and nobody here knows of it to close it; of a number that
-        // is not open, the first call says so. It is not -1, as `from_env` checked.
-        let theirs = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        let fd = rustix::io::fcntl_dupfd_cloexec(theirs, 0).map_err(unusable)?;
-        let opened = Memory::open(fd.as_fd(), Control::bytes(self.size)?, self.tag);
-        let memory = opened.map_err(|why| FabricError::Corrupt { why: format!("descriptor {}: {why}", self.fd) })?;
-        // It is ours: programs that this one starts need not inherit it.
-        let _ = rustix::io::fcntl_setfd(theirs, FdFlags::CLOEXEC);
-        Loopback::process(self.rank, Control::open(Arc::new(memory), self.size)?, None)
+        Loopback::process(self.rank, self.open()?, None)
+    }
+
+    fn open(&self) -> Result<Control, FabricError> {
+        let Key { tag, pid, fd } = self.key;
+        let opened = Memory::open_of(pid, fd, Control::bytes(self.size)?, tag);
+        let memory = opened.map_err(|(why, source)| {
+            let source = source.map_or(String::new(), |source| format!(" ({source})"));
+            let why = format!(
+                "rank {} cannot open the memory of its job at its launcher, process {pid}: {why}{source}; the launcher has \
+                 ended, or this program runs as another user or in another container than it; {}",
+                self.rank,
+                Self::advice()
+            );
+            FabricError::Misuse { why }
+        })?;
+        Control::open(Arc::new(memory), self.size)
     }
 }
 
@@ -193,8 +223,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_door_is_checked() {
-        let job = Job::found(2).unwrap();
+    fn a_key_is_checked() {
+        let job = Job::create(2).unwrap();
         let (key, me) = (job.key(), std::process::id());
         let why = |key: &[u8], rank, processes: &[u32]| match Loopback::join(key, rank, processes) {
             Err(FabricError::BadKey { rank: 0, why, .. }) => why,
@@ -221,8 +251,63 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        let job = Job::found(2).unwrap();
+        let job = Job::create(2).unwrap();
         let joined = Loopback::join(&job.key(), 0, &[std::process::id(), pid]);
         assert!(matches!(joined, Err(FabricError::PeerDied { rank: 1 })), "{:?}", joined.err());
+    }
+
+    #[test]
+    fn an_invitation_is_checked() {
+        let parse = |values: [&str; 3]| Invitation::parse(&values.map(|value| Some(value.into())));
+        let whole = parse(["1", "2", "17,5,1f"]).unwrap().unwrap();
+        assert_eq!(whole, Invitation { rank: 1, size: 2, key: Key { tag: 0x1f, pid: 17, fd: 5 } });
+        assert_eq!(Invitation::parse(&[None, None, None]).unwrap(), None);
+        for wrong in [
+            ["2", "2", "17,5,1f"], // a rank beyond the size
+            ["0", "0", "17,5,1f"],
+            ["-1", "2", "17,5,1f"],
+            ["0", "2", "5,1f"],
+            ["0", "2", "17,5,1f,3"],
+            ["0", "2", "17,-5,1f"],
+            ["0", "2", "17,5,x"],
+        ] {
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("TRANSOM_SHM={}", wrong[2])) && error.contains("remove TRANSOM_RANK"),
+                "{error}"
+            );
+        }
+        let part = Invitation::parse(&[Some("0".into()), Some("1".into()), None]).unwrap_err().to_string();
+        assert!(part.contains("TRANSOM_SHM is not set"), "{part}");
+    }
+
+    #[test]
+    fn an_invitation_leads_to_its_job_or_is_an_error() {
+        let job = Job::create(1).unwrap();
+        let values = job.environment(0).map(|(_, value)| Some(value.into()));
+        let invitation = Invitation::parse(&values).unwrap().unwrap();
+        assert_eq!(invitation.joined_by().unwrap(), None);
+        let joined = invitation.join().unwrap();
+        assert_eq!(invitation.joined_by().unwrap(), Some(std::process::id()));
+        let twice = invitation.join().map(drop).unwrap_err().to_string();
+        assert!(twice.contains("has joined this job before"), "{twice}");
+        drop(joined);
+        assert_eq!(invitation.joined_by().unwrap(), Some(std::process::id()), "it has left, and was there");
+        let other = Invitation { key: Key { tag: invitation.key.tag ^ 1, ..invitation.key }, ..invitation };
+        drop(job);
+        for gone in [invitation, other] {
+            let error = gone.join().map(drop).unwrap_err().to_string();
+            assert!(error.contains("the launcher has ended") && error.contains("remove TRANSOM_RANK"), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_never_came_and_ended_well_cannot_come_later() {
+        let job = Job::create(1).unwrap();
+        job.ended(7, true); // no such rank
+        job.ended(0, true);
+        let late = Loopback::join(&job.key(), 0, &[std::process::id()]).map(drop).unwrap_err().to_string();
+        assert!(late.contains("rank 0 has ended"), "{late}");
+        assert_eq!(job.first_death(), None);
     }
 }

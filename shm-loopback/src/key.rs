@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 /// What leads to a region: `{tag, pid, descriptor}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub tag: u64,
     pub pid: u32,
@@ -10,7 +11,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(self) -> Vec<u8> {
         [&self.tag.to_le_bytes()[..], &self.pid.to_le_bytes(), &self.fd.to_le_bytes()].concat()
     }
 

@@ -64,12 +64,12 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// A zeroed memfd of `bytes` after the header, sealed in size, and its mapping.
-    pub fn create(bytes: usize, tag: u64, flags: MemfdFlags) -> Result<(Self, OwnedFd), FabricError> {
+    pub fn create(bytes: usize, tag: u64) -> Result<(Self, OwnedFd), FabricError> {
         let all = with_header(bytes)?;
         let failed = |call: &str, source: rustix::io::Errno| {
             system(format!("{call} failed for {bytes} bytes of shared memory"), source.into())
         };
-        let fd = rustix::fs::memfd_create("transom", flags | MemfdFlags::ALLOW_SEALING)
+        let fd = rustix::fs::memfd_create("transom", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| failed("memfd_create", errno))?;
         rustix::fs::ftruncate(&fd, all as u64).map_err(|errno| failed("ftruncate", errno))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)

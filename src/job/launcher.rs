@@ -1,23 +1,27 @@
-//! The launcher: starts the ranks of a job, on this machine or on several, and sees them through to their end.
+//! The launcher: starts the ranks of a job, on this machine or on several, and watches them until all have ended.
 
+mod control_plane;
 mod hosts;
-mod meeting;
 mod orphans;
 mod outcome;
 mod output;
 mod ranks;
 mod remote;
+mod settings;
 mod signals;
+mod tag;
 mod watch;
 
 pub use hosts::{HostList, HostListError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
+pub use tag::Tag;
 
 use crate::job::variables::{self, Seconds};
-use meeting::Meeting;
+use control_plane::ControlPlane;
 use orphans::Orphans;
 use output::Output;
 use ranks::Ranks;
+use settings::Settings;
 use signals::Signals;
 use std::ffi::OsString;
 use std::io;
@@ -27,10 +31,11 @@ use watch::Watch;
 
 /// A job to be started: so many ranks of one program, on this machine or on [several](Launch::hosts).
 ///
-/// Each rank's stdout and stderr are forwarded by whole lines, so that lines of different ranks never mix; what a rank
-/// wrote without a newline at its end gets one. Rank 0 has this process's stdin, the others an empty one. When a rank
-/// fails, the others have a [grace](Launch::grace) and are then ended. A rank cannot outlive this process, however it
-/// ends, nor the thread that called [`run`](Launch::run); what a rank itself started can, if this process is killed.
+/// Each rank's stdout and stderr are forwarded by whole lines, so that lines of different ranks never mix; if the last line
+/// of a rank has no newline, it gets one. Lines of stderr begin with the [tag](Launch::tag) of their rank if there are
+/// several. Rank 0 has this process's stdin, the others an empty one. When a rank fails, the others have a
+/// [grace](Launch::grace) and are then ended. A rank ends when this process ends, for whatever reason, and when the thread
+/// ends that called [`run`](Launch::run); processes that a rank started may go on if this process is killed.
 ///
 /// # Examples
 /// ```
@@ -43,57 +48,32 @@ use watch::Watch;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is started before `run`"]
-pub struct Launch {
-    program: PathBuf,
-    ranks: usize,
-    hosts: Option<HostList>,
-    args: Vec<OsString>,
-    env: Vec<(OsString, OsString)>,
-    grace: Option<Duration>,
-    deadline: Option<Duration>,
-    tag: bool,
-    capture: bool,
-    reap_orphans: bool,
-    handle_signals: bool,
-}
+pub struct Launch(Settings);
 
 impl Launch {
     /// So many ranks of a program, which is found as a shell finds it: by `PATH`, unless there is a `/` in it.
     pub fn new(program: impl Into<PathBuf>, ranks: usize) -> Self {
-        Launch {
-            program: program.into(),
-            ranks,
-            hosts: None,
-            args: Vec::new(),
-            env: Vec::new(),
-            grace: None,
-            deadline: None,
-            tag: false,
-            capture: false,
-            reap_orphans: false,
-            handle_signals: false,
-        }
+        Launch(Settings::new(program.into(), ranks))
     }
 
     /// More arguments for the program.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        self.args.extend(args.into_iter().map(Into::into));
+        self.0.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Where the ranks run, if not on this machine: each is started through `ssh` (or what the variable `TRANSOM_SSH`
-    /// names), in this folder, and needs the program and `sh` there. `localhost` and this machine's own name need no
-    /// `ssh`. Of this process's environment go along: what [`variables`] has for users to set, `RUST_` and `OMP_`
-    /// variables, `LD_LIBRARY_PATH`, and `PATH` after the host's own, unless
-    /// [`env`](Launch::env) has one. All stdins are empty. That a rank was ended by a
-    /// signal is told by a status above 128, as a shell has it.
+    /// Where the ranks run, if not on this machine. Each is started through `ssh`, or what the variable `TRANSOM_SSH`
+    /// names, in this folder; the host needs the program there, and `sh`. `localhost` and this machine's own name need no
+    /// `ssh`. Ranks get, of this process's environment: variables that [`variables`] has for users to set, `RUST_` and
+    /// `OMP_` variables, `LD_LIBRARY_PATH`, and `PATH` behind the host's own, unless [`env`](Launch::env) sets it. All
+    /// stdins are empty. A status above 128 is taken for the end by a signal, as shells report it.
     ///
-    /// Ranks end with their connection, so with this process too, whatever ends it. A host that is cut off keeps its
-    /// ranks until its `sshd` notices; their calls, and the others', fail within ten seconds.
+    /// Ranks end with their connection, so also with this process, for whatever reason it ends. Ranks of a host that is
+    /// cut off go on until its `sshd` notices; their calls, and those of the others, fail within ten seconds.
     ///
-    /// What a rank leaves behind on another host ends with it, unless it made a session or a process group of its own:
-    /// that goes on, and as long as it holds the rank's stdout or stderr, the rank has not ended. Redirect both, e.g.
-    /// `setsid daemon >/dev/null 2>&1 &`.
+    /// A process that a rank leaves behind on another host ends with the rank, unless it made a session or a process group
+    /// of its own. Then it goes on, and while it has the rank's stdout or stderr open, the rank has not ended. Redirect
+    /// both, e.g. `setsid daemon >/dev/null 2>&1 &`.
     ///
     /// # Examples
     /// ```no_run
@@ -101,65 +81,77 @@ impl Launch {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hosts(mut self, hosts: HostList) -> Self {
-        self.hosts = Some(hosts);
+        self.0.hosts = Some(hosts);
         self
     }
 
-    /// A variable for the ranks' environment, which is else this process's.
+    /// Sets a variable for the ranks; all others are those of this process. Variables by which the launcher tells a rank
+    /// its job, and `TRANSOM_BOOTSTRAP`, cannot be set.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.env.push((name.into(), value.into()));
+        self.0.env.push((name.into(), value.into()));
         self
     }
 
-    /// Whether each line begins with the rank that wrote it: `[2] `.
-    pub fn tag(mut self, tag: bool) -> Self {
-        self.tag = tag;
+    /// Which lines of the output begin with the rank that wrote them, `[2] `. If nothing is said here, the variable
+    /// `TRANSOM_TAG` decides, else [`Tag::Stderr`] for a job of several ranks and [`Tag::None`] for one; captured output is
+    /// not tagged then.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::{Launch, Tag};
+    ///
+    /// let outcome = Launch::new("sh", 2).args(["-c", "echo a; echo b"]).tag(Tag::All).capture(true).run()?;
+    /// assert_eq!(outcome.output(1), b"[1] a\n[1] b\n");
+    /// # Ok::<(), transom::LaunchError>(())
+    /// ```
+    pub fn tag(mut self, tag: Tag) -> Self {
+        self.0.tag = Some(tag);
         self
     }
 
     /// How long the others may go on after the first failure, to report their own errors. Then they get SIGTERM, and a
-    /// second later SIGKILL. Two seconds if nothing is said here or by the variable `TRANSOM_GRACE`.
+    /// second later SIGKILL. If nothing is said here, the variable `TRANSOM_GRACE` decides, else it is two seconds.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = Some(grace);
+        self.0.grace = Some(grace);
         self
     }
 
-    /// When all ranks are killed that have not ended by themselves, counted from [`run`](Launch::run). None if nothing
-    /// is said. If it passes while hosts are still reached, that is [`LaunchError::Deadline`].
+    /// How long after [`run`](Launch::run) all ranks are killed that have not ended; never if nothing is said. If it passes
+    /// before all hosts are reached, that is [`LaunchError::Deadline`].
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
-        self.deadline = deadline.into();
+        self.0.deadline = deadline.into();
         self
     }
 
-    /// Whether the ranks' output is kept for [`Outcome::output`] instead of being forwarded. Rank 0 then has no stdin,
-    /// and nothing is said on stderr about a failure.
+    /// Whether the ranks' output is kept for [`Outcome::output`] instead of being forwarded. Rank 0 then has an empty
+    /// stdin, and failures are not reported on stderr.
     pub fn capture(mut self, capture: bool) -> Self {
-        self.capture = capture;
+        self.0.capture = capture;
         self
     }
 
     /// Whether processes that ranks started and left behind are killed at the end.
     ///
-    /// Only for a process that is a launcher and nothing else, so off at first: while the job runs, orphans among all
-    /// descendants of this process become its children, and at the end it kills and reaps all children that it did not
-    /// have before; those of another launch, or of another thread, as well.
+    /// Off by default, because it is only for a process that is a launcher and nothing else: while the job runs, orphans
+    /// among all descendants of this process become its children, and at the end it kills and reaps all children that it
+    /// did not have before, also those of another launch or another thread.
     pub fn reap_orphans(mut self, reap: bool) -> Self {
-        self.reap_orphans = reap;
+        self.0.reap_orphans = reap;
         self
     }
 
-    /// Whether SIGINT, SIGTERM and SIGHUP to this process end the job (a second SIGINT at once); SIGINT and SIGHUP
-    /// not if they were ignored before, as `nohup` has it.
+    /// Whether SIGINT, SIGTERM and SIGHUP to this process end the job (a second SIGINT at once). SIGINT and SIGHUP do not
+    /// if they were ignored before, as `nohup` does.
     ///
-    /// Only for a process that is a launcher and nothing else, so off at first: how a signal is handled is a property
-    /// of the whole process, and afterwards these signals are ignored.
+    /// Off by default, because it is only for a process that is a launcher and nothing else: how a signal is handled is a
+    /// property of the whole process, and afterwards these signals are ignored.
     pub fn handle_signals(mut self, handle: bool) -> Self {
-        self.handle_signals = handle;
+        self.0.handle_signals = handle;
         self
     }
 
-    /// Starts the ranks and waits until all have ended and their output is written. That a rank failed is an outcome
-    /// and no error.
+    /// Starts the ranks and waits until all have ended and their output is written. That a rank failed is an outcome, not
+    /// an error.
     ///
     /// # Errors
     /// [`LaunchError`] if not all ranks could be started, or watched; none is then left running.
@@ -172,21 +164,31 @@ impl Launch {
     /// # Ok::<(), transom::LaunchError>(())
     /// ```
     pub fn run(&self) -> Result<Outcome, LaunchError> {
+        let settings = &self.0;
         let most = transom_locks::LockWord::<16>::MAX_RANKS;
-        if self.ranks == 0 || self.ranks > most {
-            return Err(LaunchError::Ranks { ranks: self.ranks, most });
+        if settings.ranks == 0 || settings.ranks > most {
+            return Err(LaunchError::Ranks { ranks: settings.ranks, most });
         }
-        let grace = match self.grace {
+        let grace = match settings.grace {
             Some(grace) => grace,
             None => variables::get::<Seconds>("TRANSOM_GRACE")?.map_or(Duration::from_secs(2), |seconds| seconds.0),
         };
+        let tag = match settings.tag {
+            Some(tag) => tag,
+            None if settings.capture => Tag::None,
+            None => {
+                let default = if settings.ranks == 1 { Tag::None } else { Tag::Stderr };
+                variables::get("TRANSOM_TAG")?.unwrap_or(default)
+            }
+        };
         let system = |what: &'static str| move |source: io::Error| LaunchError::System { what, source };
-        let deadline = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
-        let orphans = self.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
-        let mut signals = self.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
-        let meeting = Meeting::of(self)?;
-        let (ranks, pipes) = Ranks::start(self, &meeting, signals.as_mut(), deadline)?;
-        let output = Output::new(self.ranks, pipes, self.tag, self.capture).map_err(system("preparing the output"))?;
-        Watch::new(meeting, ranks, output, signals, orphans, grace, deadline).until_the_end()
+        let deadline = settings.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
+        let control_plane = ControlPlane::create(settings)?;
+        let orphans = settings.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
+        let mut signals =
+            settings.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
+        let (ranks, pipes) = Ranks::start(settings, &control_plane, signals.as_mut(), deadline)?;
+        let output = Output::new(pipes, tag, settings.capture).map_err(system("preparing the output"))?;
+        Watch::new(control_plane, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

@@ -1,8 +1,12 @@
-//! Every environment variable that transom reads, in one table: `transom info` prints it, and whoever reads a variable
-//! takes what to say about a bad value from it.
+//! Every environment variable that transom reads, in one table. `transom info` prints it, and errors about a bad value
+//! say what it has as `expected`.
 
+mod values;
+
+pub use values::{LogFilter, Micros, Seconds, SecondsOrOff};
+
+use std::fmt::Display;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// One row of [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +14,7 @@ use std::time::Duration;
 pub struct Variable {
     /// Its name, `TRANSOM_…`.
     pub name: &'static str,
-    /// Whose it is to set.
+    /// Who sets it.
     pub set_by: SetBy,
     /// What it does.
     pub meaning: &'static str,
@@ -24,9 +28,9 @@ pub struct Variable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SetBy {
-    /// Whoever starts the program, as they wish.
+    /// The user.
     User,
-    /// The launcher, for each rank; not to be set by hand.
+    /// The launcher, for each rank. Users do not set it.
     Launcher,
 }
 
@@ -41,7 +45,7 @@ pub const TABLE: &[Variable] = &[
         name: "TRANSOM_LOG",
         set_by: SetBy::User,
         meaning: "what is logged to stderr, by level and by crate",
-        expected: "a level or a list of crate=level, e.g. `info` or `warn,transom_shm_loopback=debug`",
+        expected: "a level (off, error, warn, info, debug, trace), crate=level, or a list, e.g. `warn,transom_windows=debug`",
         default: "nothing is logged",
     },
     Variable {
@@ -50,6 +54,27 @@ pub const TABLE: &[Variable] = &[
         meaning: "how long the other ranks may go on after the first failure, to report their own errors",
         expected: "seconds, e.g. `2` or `0.5`",
         default: "2",
+    },
+    Variable {
+        name: "TRANSOM_TAG",
+        set_by: SetBy::User,
+        meaning: "which lines of the ranks' output the launcher tags with the rank that wrote them, e.g. `[2] `",
+        expected: "`none`, `stderr` or `all`",
+        default: "stderr; none for the only rank of a job",
+    },
+    Variable {
+        name: "TRANSOM_SPIN",
+        set_by: SetBy::User,
+        meaning: "how long a rank that waits looks at memory before it yields its core to others",
+        expected: "microseconds, e.g. `20`",
+        default: "20",
+    },
+    Variable {
+        name: "TRANSOM_WAIT_REPORT",
+        set_by: SetBy::User,
+        meaning: "after how long a wait says on stderr which rank waits for which",
+        expected: "seconds, e.g. `5`, or `off`",
+        default: "5",
     },
     Variable {
         name: "TRANSOM_FABRIC",
@@ -131,8 +156,8 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_BOOTSTRAP",
         set_by: SetBy::User,
-        meaning: "what started the job, where that is not found out as it should be",
-        expected: "`transom`, `pmix`, `pmi` or `none`",
+        meaning: "which launcher started the program, if that is not found out right; transom's own launcher removes it",
+        expected: "`transom`, `pmix`, `pmi`, or `none` (each process is alone, or starts a job of its own)",
         default: "found out, in this order",
     },
     Variable {
@@ -159,21 +184,21 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_SHM",
         set_by: SetBy::Launcher,
-        meaning: "the way to the memory that the ranks of a job share from the start",
-        expected: "a descriptor that the launcher passes on, and its tag",
-        default: "no such memory",
+        meaning: "what leads to the control block, the memory that the ranks of a job on one machine share from the start",
+        expected: "the launcher's process, its descriptor and a tag, with commas between",
+        default: "no control block",
     },
     Variable {
         name: "TRANSOM_HUB",
         set_by: SetBy::Launcher,
-        meaning: "where the ranks of a job on several hosts reach the launcher",
+        meaning: "where the hub of a job on several hosts listens, at the launcher",
         expected: "addresses with ports, with commas between",
         default: "a job on this machine",
     },
     Variable {
         name: "TRANSOM_SECRET",
         set_by: SetBy::Launcher,
-        meaning: "what only the ranks of that job know",
+        meaning: "what a rank of a job on several hosts proves to the hub to know",
         expected: "64 hexadecimal digits",
         default: "a job on this machine",
     },
@@ -182,14 +207,21 @@ pub const TABLE: &[Variable] = &[
         set_by: SetBy::Launcher,
         meaning: "which of the hosts of a job this is; ranks with different ones share no memory",
         expected: "a name",
-        default: "the machine's own identity tells",
+        default: "the machine's own identity",
+    },
+    Variable {
+        name: "TRANSOM_NESTING",
+        set_by: SetBy::Launcher,
+        meaning: "how many launchers are above this process, each a rank of the one before; more than 3 are refused",
+        expected: "a number",
+        default: "0",
     },
 ];
 
 /// The value of a variable, or `None` if it is not set.
 ///
 /// # Errors
-/// [`VariableError`] if it is set to something that `T` does not parse: a value that is there is never ignored.
+/// [`VariableError`] if it is set to something that `T` does not parse; such a value is never ignored.
 ///
 /// # Examples
 /// ```
@@ -197,17 +229,45 @@ pub const TABLE: &[Variable] = &[
 /// assert!(get::<Seconds>("TRANSOM_GRACE")?.is_none());
 /// # Ok::<(), transom::variables::VariableError>(())
 /// ```
-pub fn get<T: FromStr<Err: std::fmt::Display>>(name: &'static str) -> Result<Option<T>, VariableError> {
+pub fn get<T: FromStr<Err: Display>>(name: &'static str) -> Result<Option<T>, VariableError> {
     let Some(value) = std::env::var_os(name) else { return Ok(None) };
-    let error = |why: String| {
-        let expected = TABLE.iter().find(|row| row.name == name).map_or("another value", |row| row.expected);
-        VariableError { name, value: value.to_string_lossy().into_owned(), expected, why }
-    };
-    let text = value.to_str().ok_or_else(|| error("it is not UTF-8".to_owned()))?;
-    text.parse().map(Some).map_err(|why: T::Err| error(why.to_string()))
+    match value.to_str() {
+        Some(text) => parse(name, text).map(Some),
+        None => Err(VariableError::new(name, &value.to_string_lossy(), "it is not UTF-8")),
+    }
 }
 
-/// A variable with a value that cannot be.
+/// The value that a text would have for a variable.
+///
+/// # Errors
+/// [`VariableError`] if `T` does not parse it.
+///
+/// # Examples
+/// ```
+/// use transom::variables::{Seconds, parse};
+/// assert_eq!(parse::<Seconds>("TRANSOM_GRACE", "2")?.0.as_secs(), 2);
+/// # Ok::<(), transom::variables::VariableError>(())
+/// ```
+pub fn parse<T: FromStr<Err: Display>>(name: &'static str, text: &str) -> Result<T, VariableError> {
+    text.parse().map_err(|why: T::Err| VariableError::new(name, text, why))
+}
+
+/// The variables that a launcher removes from the environment of its ranks before it sets its own: those of another
+/// launcher, in one of whose ranks this one may run, and the one by which a user may override what started a process.
+pub(crate) fn removed_for_ranks() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().filter(|row| row.set_by == SetBy::Launcher || row.name == "TRANSOM_BOOTSTRAP").map(|row| row.name)
+}
+
+/// A variable whose value is not what is expected.
+///
+/// # Examples
+/// ```
+/// use transom::variables::{Seconds, parse};
+/// assert_eq!(
+///     parse::<Seconds>("TRANSOM_GRACE", "soon").unwrap_err().to_string(),
+///     "TRANSOM_GRACE=\"soon\": not a number of seconds; expected seconds, e.g. `2` or `0.5`"
+/// );
+/// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value:?}: {why}; expected {expected}")]
 #[non_exhaustive]
@@ -222,27 +282,9 @@ pub struct VariableError {
     pub why: String,
 }
 
-/// A time in seconds, as users write it.
-///
-/// # Examples
-/// ```
-/// use transom::variables::Seconds;
-/// assert_eq!("0.5".parse::<Seconds>().unwrap().0.as_millis(), 500);
-/// assert!("-1".parse::<Seconds>().is_err());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seconds(pub Duration);
-
-impl FromStr for Seconds {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Beyond a year is a mistake, and would overflow when added to a clock.
-        let most = 365.0 * 24.0 * 3600.0;
-        match text.trim().parse::<f64>() {
-            Ok(seconds) if (0.0..=most).contains(&seconds) => Ok(Seconds(Duration::from_secs_f64(seconds))),
-            Ok(_) => Err("not between 0 and a year in seconds"),
-            Err(_) => Err("not a number of seconds"),
-        }
+impl VariableError {
+    fn new(name: &'static str, value: &str, why: impl Display) -> Self {
+        let expected = TABLE.iter().find(|row| row.name == name).map_or("another value", |row| row.expected);
+        VariableError { name, value: value.to_owned(), expected, why: why.to_string() }
     }
 }

@@ -4,11 +4,11 @@ use clap::Args;
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 use std::env;
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use transom::Bootstrap;
-use transom::variables::{Seconds, SetBy, TABLE, get};
+use transom::variables::{LogFilter, Micros, Seconds, SecondsOrOff, SetBy, TABLE, VariableError, get};
+use transom::{Bootstrap, Tag};
 
 /// Tells what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
 #[derive(Args)]
@@ -17,12 +17,9 @@ pub struct Info {}
 
 impl Info {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        let mut text = String::new();
-        version(&mut text)?;
-        providers(&mut text)?;
-        starting(&mut text)?;
-        limits(&mut text)?;
-        variables(&mut text)?;
+        let mut sections = vec![version(), providers(), starting(), limits()];
+        sections.extend(variables());
+        let text = sections.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         match io::stdout().write_all(text.as_bytes()) {
             // The reader has seen enough, e.g. `| head`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
@@ -31,28 +28,52 @@ impl Info {
     }
 }
 
-fn row(text: &mut String, name: &str, value: impl std::fmt::Display) -> std::fmt::Result {
-    writeln!(text, "  {name:<16}{value}")
+/// A title, and rows of a name and a value. Values begin in one column, behind the longest name.
+struct Section {
+    title: String,
+    rows: Vec<(String, String)>,
 }
 
-fn version(text: &mut String) -> std::fmt::Result {
+impl Section {
+    fn new(title: impl Into<String>) -> Self {
+        Section { title: title.into(), rows: Vec::new() }
+    }
+
+    fn row(&mut self, name: &str, value: impl fmt::Display) {
+        self.rows.push((name.to_owned(), value.to_string()));
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        writeln!(f, "{}", self.title)?;
+        self.rows
+            .iter()
+            .try_for_each(|(name, value)| writeln!(f, "{}", format!("  {name:<width$}  {value}").trim_end()))
+    }
+}
+
+fn version() -> Section {
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
-    writeln!(text, "transom {}", env!("CARGO_PKG_VERSION"))?;
-    row(text, "target", format_args!("{}-{}", env::consts::ARCH, env::consts::OS))?;
-    row(text, "build", build)?;
-    row(text, "rustc", format_args!("{} or newer", env!("CARGO_PKG_RUST_VERSION")))
+    let mut section = Section::new(format!("transom {}", env!("CARGO_PKG_VERSION")));
+    section.row("target", format_args!("{}-{}", env::consts::ARCH, env::consts::OS));
+    section.row("build", build);
+    section.row("rustc", format_args!("{} or newer", env!("CARGO_PKG_RUST_VERSION")));
+    section
 }
 
-fn providers(text: &mut String) -> std::fmt::Result {
-    writeln!(text, "\nproviders")?;
+fn providers() -> Section {
+    let mut section = Section::new("providers");
     match shm_loopback() {
-        Ok(()) => row(text, "shm-loopback", "available: ranks on this machine share memory")?,
-        Err(why) => row(text, "shm-loopback", format_args!("not available: {why}"))?,
+        Ok(()) => section.row("shm-loopback", "available: ranks on this machine share memory"),
+        Err(why) => section.row("shm-loopback", format_args!("not available: {why}")),
     }
     match verbs() {
-        Ok(found) => row(text, "verbs", format_args!("available: {found}")),
-        Err(why) => row(text, "verbs", format_args!("not available: {why}")),
+        Ok(found) => section.row("verbs", format_args!("available: {found}")),
+        Err(why) => section.row("verbs", format_args!("not available: {why}")),
     }
+    section
 }
 
 #[cfg(feature = "verbs")]
@@ -66,8 +87,8 @@ fn verbs() -> Result<String, &'static str> {
 }
 
 /// How a program that is started as this one was would find its job.
-fn starting(text: &mut String) -> std::fmt::Result {
-    writeln!(text, "\nstarting")?;
+fn starting() -> Section {
+    let mut section = Section::new("starting");
     let meaning = |bootstrap| match bootstrap {
         Bootstrap::Transom => "a launcher of transom",
         Bootstrap::Pmix => "srun --mpi=pmix, prterun or mpirun of Open MPI",
@@ -77,12 +98,13 @@ fn starting(text: &mut String) -> std::fmt::Result {
     match Bootstrap::detect() {
         Ok(found) => {
             let unable = found.check().err().map_or(String::new(), |error| format!("; {error}"));
-            row(text, "started by", format_args!("{found} ({}){unable}", meaning(found)))?;
+            section.row("started by", format_args!("{found} ({}){unable}", meaning(found)));
         }
-        Err(error) => row(text, "started by", format_args!("not known: {error}"))?,
+        Err(error) => section.row("started by", format_args!("not known: {error}")),
     }
     let library = Bootstrap::Pmix.check().map_or_else(|error| error.to_string(), |()| "its library is there".into());
-    row(text, "pmix", library)
+    section.row("pmix", library);
+    section
 }
 
 /// Tries what the provider needs of the system: shared memory that has no name, and descriptors of processes.
@@ -96,69 +118,76 @@ fn shm_loopback() -> Result<(), String> {
     Ok(())
 }
 
-fn limits(text: &mut String) -> std::fmt::Result {
-    writeln!(text, "\nlimits")?;
-    row(text, "ranks", format_args!("{} (what one lock can tell apart)", transom_locks::LockWord::<16>::MAX_RANKS))?;
+fn limits() -> Section {
+    let mut section = Section::new("limits");
+    section
+        .row("ranks", format_args!("{} (the most that one lock can have)", transom_locks::LockWord::<16>::MAX_RANKS));
     let files = getrlimit(Resource::Nofile).current;
     let (shown, ranks) = match files {
         Some(files) => (files.to_string(), format!("enough for a launcher of {} ranks", files.saturating_sub(32) / 3)),
         None => ("unlimited".to_owned(), "`ulimit -n`".to_owned()),
     };
-    row(text, "open files", format_args!("{shown} ({ranks})"))?;
+    section.row("open files", format_args!("{shown} ({ranks})"));
     match std::thread::available_parallelism() {
-        Ok(cores) => row(text, "cores", format_args!("{cores} (more ranks than cores work, and take turns)"))?,
-        Err(error) => row(text, "cores", format_args!("not known: {error}"))?,
+        Ok(cores) => section.row("cores", format_args!("{cores} (more ranks than cores work, and take turns)")),
+        Err(error) => section.row("cores", format_args!("not known: {error}")),
     }
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let gib = |name: &str| {
         let kib = memory.lines().find_map(|line| line.strip_prefix(name)?.trim_end_matches("kB").trim().parse().ok());
         kib.map_or("?".to_owned(), |kib: f64| format!("{:.1} GiB", kib / f64::from(1 << 20)))
     };
-    row(text, "memory", format_args!("{}, {} available", gib("MemTotal:"), gib("MemAvailable:")))
+    section.row("memory", format_args!("{}, {} available", gib("MemTotal:"), gib("MemAvailable:")));
+    section
 }
 
-fn variables(text: &mut String) -> std::fmt::Result {
-    for (set_by, title) in
-        [(SetBy::User, "variables for you to set"), (SetBy::Launcher, "variables that the launcher sets for each rank")]
-    {
-        writeln!(text, "\n{title}")?;
+fn variables() -> Vec<Section> {
+    let titles = [
+        (SetBy::User, "variables for you to set"),
+        (SetBy::Launcher, "variables that the launcher sets for each rank"),
+    ];
+    let mut sections = Vec::new();
+    for (set_by, title) in titles {
+        let mut section = Section::new(title);
         for variable in TABLE.iter().filter(|variable| variable.set_by == set_by) {
             match env::var_os(variable.name) {
-                Some(_) if variable.name == "TRANSOM_SECRET" => row(text, variable.name, "= (not shown)")?,
+                Some(_) if variable.name == "TRANSOM_SECRET" => section.row(variable.name, "= (not shown)"),
                 Some(value) => {
-                    let mistake = mistake(variable.name).map_or(String::new(), |why| format!(" ({why})"));
-                    row(text, variable.name, format_args!("= {}{mistake}", value.to_string_lossy()))?;
+                    let mistake = mistake(variable.name).map_or(String::new(), |error| format!(" ({})", error.why));
+                    section.row(variable.name, format_args!("= {}{mistake}", value.to_string_lossy()));
                 }
-                None => row(text, variable.name, format_args!("not set; {}", variable.default))?,
+                None => section.row(variable.name, format_args!("not set; {}", variable.default)),
             }
-            row(text, "", variable.meaning)?;
-            row(text, "", format_args!("({})", variable.expected))?;
+            section.row("", variable.meaning);
+            section.row("", format_args!("({})", variable.expected));
         }
+        sections.push(section);
     }
     let known = |name: &str| TABLE.iter().any(|variable| variable.name == name);
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut unknown: Vec<_> = names.filter(|name| name.starts_with("TRANSOM_") && !known(name)).collect();
     unknown.sort();
     if !unknown.is_empty() {
-        writeln!(text, "\nnot known, and without effect (a typo?)")?;
+        let mut section = Section::new("not known, and without effect (a typo?)");
+        unknown.iter().for_each(|name| section.row(name, ""));
+        sections.push(section);
     }
-    for name in unknown {
-        writeln!(text, "  {name}")?;
-    }
-    Ok(())
+    sections
 }
 
-/// What is wrong with the value of a variable; the program's start has looked at `TRANSOM_LOG`.
-fn mistake(name: &str) -> Option<String> {
-    let error = match name {
-        "TRANSOM_GRACE" => get::<Seconds>("TRANSOM_GRACE").err(),
-        "TRANSOM_BOOTSTRAP" => get::<Bootstrap>("TRANSOM_BOOTSTRAP").err(),
-        "TRANSOM_RANK" => get::<usize>("TRANSOM_RANK").err(),
-        "TRANSOM_SIZE" => get::<usize>("TRANSOM_SIZE").err(),
+/// What is wrong with the value of a variable, if it is one whose values are checked and has a bad one.
+fn mistake(name: &'static str) -> Option<VariableError> {
+    match name {
+        "TRANSOM_LOG" => get::<LogFilter>(name).err(),
+        "TRANSOM_GRACE" => get::<Seconds>(name).err(),
+        "TRANSOM_TAG" => get::<Tag>(name).err(),
+        "TRANSOM_SPIN" => get::<Micros>(name).err(),
+        "TRANSOM_WAIT_REPORT" => get::<SecondsOrOff>(name).err(),
+        "TRANSOM_BOOTSTRAP" => get::<Bootstrap>(name).err(),
+        "TRANSOM_RANK" | "TRANSOM_SIZE" | "TRANSOM_NESTING" => get::<usize>(name).err(),
         #[cfg(feature = "verbs")]
         _ => transom::verbs::mistake(name),
         #[cfg(not(feature = "verbs"))]
         _ => None,
-    };
-    error.map(|error| error.why)
+    }
 }

@@ -1,4 +1,4 @@
-//! The `transom` program: starts jobs on this machine, tells what transom finds here, and measures.
+//! The `transom` program: starts jobs, tells what transom finds on this machine, and measures.
 
 mod bench;
 mod info;
@@ -27,21 +27,24 @@ enum Command {
 const EXAMPLES: &str = "\
 Examples:
   transom run -n 4 ./program        four ranks of a program on this machine
-  transom run -n 4 --tag ./program  the same, each line with the rank that wrote it
+  transom run -n 4 --tag ./program  the same, each line with the rank that wrote it, not only those of stderr
   transom info                      what works here, limits, and all TRANSOM_ variables
   transom bench --quick             latency, bandwidth, locks and more, beside the machine's limits
   transom bench compare             the same against every Open MPI and MPICH found here";
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
-    let result = transom::log_from_env().map_err(Into::into).and_then(|()| match command {
-        Command::Run(run) => run.execute(),
-        Command::Info(info) => info.execute(),
-        Command::Bench(bench) => bench.execute(),
-        Command::BenchWorker(worker) => worker.execute(),
-    });
+    let logging = transom::log_from_env();
+    let result = match (command, logging) {
+        // It shows what is wrong with a variable.
+        (Command::Info(info), _) => info.execute(),
+        (_, Err(error)) => Err(error.into()),
+        (Command::Run(run), Ok(())) => run.execute(),
+        (Command::Bench(bench), Ok(())) => bench.execute(),
+        (Command::BenchWorker(worker), Ok(())) => worker.execute(),
+    };
     result.unwrap_or_else(|error| {
-        // A line for what failed and for each cause that it does not name itself.
+        // The error, and each cause that its message does not contain.
         let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
         let all = causes.fold(error.to_string(), |all, cause| match all.contains(&cause) {
             true => all,

@@ -2,21 +2,22 @@
 
 use crate::bench::Usage;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use transom::variables::Seconds;
-use transom::{HostList, Launch, LaunchError, StartError};
+use transom::{HostList, Launch, LaunchError, StartError, Tag};
 
-/// Starts so many ranks of a program, on this machine or on hosts, and waits until all have ended.
+/// Starts a number of ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
-/// Each rank gets its number and the way to the others in its environment; a program that uses transom finds them by
-/// itself. Output is passed on by whole lines, so that lines of different ranks never mix. Rank 0 has the stdin of
-/// this command, the others an empty one.
+/// Each rank gets its number, and what leads it to the others, in its environment; a program that uses transom reads it
+/// there. Output is passed on by whole lines, so that lines of different ranks never mix, and lines of stderr begin with
+/// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
-/// On hosts, each rank is started through ssh, in the folder of the same name, and has an empty stdin. It needs `sh`
-/// and the program there, and a way by TCP to this machine.
+/// On hosts, each rank is started through ssh, in the folder of the same name, and has an empty stdin. The host needs `sh`
+/// and the program, and must reach this machine by TCP.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
@@ -24,16 +25,18 @@ pub struct Run {
     #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
     ranks: usize,
 
-    /// Hosts for the ranks: `a,b` shares them out evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
+    /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
     #[arg(long, value_name = "HOSTS")]
     hosts: Option<HostList>,
 
-    /// Begin each line of output with the rank that wrote it, e.g. `[2] `
-    #[arg(long)]
-    tag: bool,
+    /// Which lines of output begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--tag` alone), or none
+    /// [default: TRANSOM_TAG, else stderr; none for the only rank]
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<Tag>()))]
+    tag: Option<Tag>,
 
-    /// How long the other ranks may go on after the first failure, in seconds, to report their own errors; then they
-    /// are ended [default: TRANSOM_GRACE, else 2]
+    /// How long the other ranks may go on after the first failure, in seconds, to report their own errors, before they are
+    /// ended [default: TRANSOM_GRACE, else 2]
     #[arg(long, value_name = "SECONDS")]
     grace: Option<Seconds>,
 
@@ -44,19 +47,23 @@ pub struct Run {
 
 const AFTER: &str = "\
 Exit status:
-  0        all ranks ended well
-  N        the first rank that failed exited with N
+  0        all ranks exited with status 0
+  N        the first rank that failed exited with status N
   128+S    it was killed by signal S, or this command got signal S (Ctrl-C: 130)
-  141      nobody read the output (e.g. `| head`)
+  141      the reader of the output closed it (e.g. `| head`)
   2        this command line is wrong;  126, 127  the program cannot be run, or is not there;  1  anything else
 
 When a rank fails, the others get a grace to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
-ends all ranks likewise, twice at once. Processes that ranks leave behind are killed; on hosts not those that have left
-the rank's session, and the job lasts until they have closed the rank's stdout and stderr.
+ends all ranks in the same way, twice at once. Processes that ranks leave behind are killed. On hosts, those that have
+left the rank's session are not, and the job lasts until they have closed the rank's stdout and stderr.
+
+A program that a rank starts is no rank. If it uses transom, it is a world of one, or starts a job of its own; launchers
+may be nested three deep.
 
 Examples:
   transom run -n 4 ./program --size 1000     arguments after the program are the program's
   transom run -n 2 --tag sh -c 'echo rank $TRANSOM_RANK of $TRANSOM_SIZE'
+  transom run -n 2 --tag=none ./program      lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
   transom run -n 4 --grace 30 ./program      time for the others to tell more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
@@ -65,7 +72,10 @@ impl Run {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
         let mut program = self.program.into_iter();
         let path = PathBuf::from(program.next().unwrap_or_default());
-        let mut launch = Launch::new(path, self.ranks).args(program).tag(self.tag);
+        let mut launch = Launch::new(path, self.ranks).args(program);
+        if let Some(tag) = self.tag {
+            launch = launch.tag(tag);
+        }
         if let Some(hosts) = self.hosts {
             launch = launch.hosts(hosts);
         }
@@ -78,10 +88,10 @@ impl Run {
     }
 }
 
-/// The status for an error, as a shell has it.
+/// The exit status for an error, by the conventions of shells.
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
-        Some(LaunchError::Ranks { .. } | LaunchError::LockLayout { .. } | LaunchError::Variable(_)) => 2,
+        Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. }) => 126,
         Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),

@@ -1,40 +1,41 @@
-//! Which ranks are on one host: those whose machine has booted at the same time and that see the same processes, so
-//! that one can open what another has open.
+//! Which ranks are on one host: those whose machines have the same boot identity, and that are in one process namespace,
+//! so that one can open a descriptor of another.
 
-use super::BootstrapError;
+use super::error::BootstrapError;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use transom_locks::Rank;
 
-/// What a rank tells of where it is.
-pub(crate) struct Host {
+/// What a rank tells of its host and process.
+pub(super) struct Host {
     process: u32,
+    /// For messages.
     name: String,
-    identity: String,
+    /// The same for all ranks of a host, and for no others.
+    pub identity: String,
 }
 
-/// Where all ranks are.
+/// The hosts of a job, and which ranks are on which.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
-    /// Of each host, its name, in the order of their first ranks.
+    /// The name of each host, in the order of their first ranks.
     pub names: Vec<String>,
-    /// Of each rank, the number of its host.
+    /// The number of each rank's host.
     pub of: Vec<usize>,
-    /// Of each rank, its process on that host.
+    /// The number of each rank's process on its host.
     pub processes: Vec<u32>,
 }
 
 impl Host {
-    /// Where this process is.
+    /// That of this process.
     pub fn here() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        // Hosts of one name exist, and containers of one machine; without /proc there is no other way than the name.
+        // Hosts can have the same name; the name has to do only where there is no /proc.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| name.clone());
         let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        // The launcher's word: it may call one machine two hosts.
+        // What the launcher calls this host. It may call one machine two hosts.
         let label = std::env::var("TRANSOM_HOST").unwrap_or_default();
         let identity = format!("{} {} {label}", boot.trim(), processes.display());
-        // Short enough for all launchers.
+        // Other launchers pass on short values only.
         let line = |text: &str, most| text.replace(|c: char| c.is_control(), "?").chars().take(most).collect();
         let name = if label.is_empty() { &name } else { &label };
         Host { process: std::process::id(), name: line(name, 64), identity: line(&identity, 320) }
@@ -53,7 +54,7 @@ impl Host {
 }
 
 impl Hosts {
-    /// From what each rank says.
+    /// From the record of each rank.
     pub fn from_records(records: &[Vec<u8>]) -> Result<Self, BootstrapError> {
         let mut hosts = Hosts { names: Vec::new(), of: Vec::new(), processes: Vec::new() };
         let mut numbers = HashMap::new();
@@ -61,7 +62,7 @@ impl Hosts {
             let host = Host::from_bytes(record).ok_or_else(|| {
                 let shown: String = String::from_utf8_lossy(record).chars().take(100).collect();
                 let why =
-                    format!("rank {rank} tells {shown:?} of where it is; do all ranks have one version of transom?");
+                    format!("rank {rank} tells {shown:?} of its host; do all ranks have the same version of transom?");
                 BootstrapError::Record { why }
             })?;
             hosts.of.push(*numbers.entry(host.identity).or_insert_with(|| {
@@ -91,26 +92,6 @@ impl std::fmt::Display for Hosts {
     }
 }
 
-/// Where this machine can be reached at a port, what others can reach first. That an address means another machine
-/// elsewhere does no harm: who is reached must prove itself.
-pub(crate) fn addresses(port: u16) -> Vec<SocketAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let found = interfaces.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
-    });
-    // An address of a link alone needs the name of the link at the other side.
-    let usable = |ip: &IpAddr| match ip {
-        IpAddr::V4(ip) => !ip.is_link_local(),
-        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-    };
-    let mut found: Vec<IpAddr> = found.filter(usable).collect();
-    found.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
-    found.dedup();
-    found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +114,5 @@ mod tests {
     fn a_host_is_itself() {
         let records = [Host::here().to_bytes(), Host::here().to_bytes()];
         assert_eq!(Hosts::from_records(&records).unwrap().of, [0, 0]);
-        assert!(addresses(7).iter().all(|address| address.port() == 7));
     }
 }

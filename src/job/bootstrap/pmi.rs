@@ -1,19 +1,22 @@
-//! PMI-1, the wire of `mpiexec` of MPICH and its kin, and of `srun --mpi=pmi2` for those that begin with it: lines of
-//! `name=value` over a socket that the launcher left open, each answered by a line.
+//! PMI-1, the protocol of `mpiexec` of MPICH and its derivatives; `srun --mpi=pmi2` speaks it with clients that begin with
+//! it. A client writes lines of `name=value` to a socket that the launcher left open, and each is answered by a line.
 
-use super::{BootstrapError, KeyValue};
+use super::error::BootstrapError;
+use super::key_value::KeyValue;
+use crate::job::hex::{from_hex, to_hex};
 use rustix::fd::BorrowedFd;
+use rustix::io::FdFlags;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use transom_locks::Rank;
 
-/// What tells a process that it is a rank of such a launcher.
+/// The variables of a process that such a launcher started.
 pub(super) const VARIABLES: [&str; 3] = ["PMI_FD", "PMI_RANK", "PMI_SIZE"];
-/// A longer line is not of this protocol.
+/// In bytes. A longer line is not of this protocol.
 const LONGEST_LINE: u64 = 64 << 10;
 
-/// The conversation with the launcher, ended by [`KeyValue::finish`].
+/// The conversation with the launcher; [`KeyValue::finish`] ends it.
 pub(super) struct Pmi<S = File> {
     socket: BufReader<S>,
     rank: Rank,
@@ -24,7 +27,7 @@ pub(super) struct Pmi<S = File> {
 }
 
 impl Pmi {
-    /// Begins it on the socket that the environment names.
+    /// Begins the conversation on the socket that the environment names.
     pub fn from_env() -> Result<Self, BootstrapError> {
         let number = |name: &'static str| -> Result<usize, BootstrapError> {
             let value = std::env::var(name).map_err(|why| failed(format!("{name}: {why}")))?;
@@ -33,13 +36,19 @@ impl Pmi {
         let [fd, rank, size] = VARIABLES.map(number);
         let (fd, rank, size) = (fd?, rank?, size?);
         let number = i32::try_from(fd).map_err(|_| failed(format!("PMI_FD={fd} is no descriptor")))?;
-        // SAFETY: the launcher left it open for this process and nobody here knows of it to close it; of a number that
-        // is not open, the first call says so. It is not -1, as just checked.
+        // SAFETY: the launcher left it open for this process, and nothing here knows of it to close it. If the number is
+        // not open, the first call says so. It is not -1, as just checked.
         let theirs = unsafe { BorrowedFd::borrow_raw(number) };
         let fd = rustix::io::fcntl_dupfd_cloexec(theirs, 0).map_err(|errno| {
-            failed(format!("descriptor PMI_FD={fd} cannot be used ({errno}); is PMI_FD a leftover of another job?"))
+            failed(format!(
+                "descriptor PMI_FD={fd} cannot be used ({errno}); if a rank of a job started this program, or PMI_FD is a \
+                 leftover of another job, remove PMI_FD, PMI_RANK and PMI_SIZE from its environment"
+            ))
         })?;
-        Self::begin(File::from(fd), rank, size)
+        let pmi = Self::begin(File::from(fd), rank, size)?;
+        // What this rank starts must not speak to the launcher in its name.
+        let _ = rustix::io::fcntl_setfd(theirs, FdFlags::CLOEXEC);
+        Ok(pmi)
     }
 }
 
@@ -54,15 +63,15 @@ impl<S: Read + Write> Pmi<S> {
         let most = pmi.ask("get_maxes", "maxes")?;
         let most = |name: &str| {
             let value = most.get(name).map_or("", String::as_str);
-            value.parse().map_err(|_| failed(format!("it says {name}={value}")))
+            value.parse().map_err(|_| failed(format!("the launcher says {name}={value}, which is no number")))
         };
         (pmi.longest_key, pmi.longest_value) = (most("keylen_max")?, most("vallen_max")?);
         let named = pmi.ask("get_my_kvsname", "my_kvsname")?.remove("kvsname");
-        pmi.space = named.ok_or_else(|| failed("it names no space for keys".into()))?;
+        pmi.space = named.ok_or_else(|| failed("the launcher names no space for keys".into()))?;
         Ok(pmi)
     }
 
-    /// Sends a command and reads its answer.
+    /// Sends a command, and reads the answer that is expected to it.
     fn ask(&mut self, command: &str, answer: &str) -> Result<HashMap<String, String>, BootstrapError> {
         let name = command.split(' ').next().unwrap_or_default();
         let io = |source: std::io::Error| failed(format!("{name}: the launcher cannot be reached: {source}"));
@@ -81,10 +90,11 @@ impl<S: Read + Write> Pmi<S> {
         Err(failed(format!("{name}: the launcher answers {shown:?}; srun speaks PMI with --mpi=pmi2 or --mpi=pmix")))
     }
 
-    /// Keys are of the whole job here, so each has its rank in it.
+    /// Keys are of the whole job, so the rank is a part of each.
     fn key(&self, rank: Rank, key: &str) -> Result<String, BootstrapError> {
         let key = format!("transom-{key}-{rank}");
-        let why = || failed(format!("key {key} is too long; {} can be", self.longest_key));
+        let why =
+            || failed(format!("key {key} is too long; the launcher takes less than {} characters", self.longest_key));
         if key.len() < self.longest_key { Ok(key) } else { Err(why()) }
     }
 }
@@ -99,10 +109,12 @@ impl<S: Read + Write> KeyValue for Pmi<S> {
     }
 
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), BootstrapError> {
-        let value = super::to_hex(value);
+        let value = to_hex(value);
         if value.len() >= self.longest_value {
             let (len, most) = (value.len(), self.longest_value);
-            return Err(failed(format!("a value of {len} characters is too long; {most} can be")));
+            return Err(failed(format!(
+                "a value of {len} characters is too long; the launcher takes less than {most}"
+            )));
         }
         let key = self.key(self.rank, key)?;
         let command = format!("put kvsname={} key={key} value={value}", self.space);
@@ -117,7 +129,7 @@ impl<S: Read + Write> KeyValue for Pmi<S> {
         let key = self.key(rank, key)?;
         let mut found = self.ask(&format!("get kvsname={} key={key}", self.space), "get_result")?;
         let value = found.remove("value").unwrap_or_default();
-        super::from_hex(&value).ok_or_else(|| failed(format!("{key} is {value:?}, which transom did not write")))
+        from_hex(&value).ok_or_else(|| failed(format!("{key} is {value:?}, which transom did not write")))
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), BootstrapError> {
@@ -156,7 +168,7 @@ mod tests {
             (b"\xff\xff\n", "ended"),
             (b"cmd=response_to_init rc=0\ncmd=maxes\n", "keylen_max="),
             (b"cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=-3\n", "vallen_max=-3"),
-            (b"cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=9\ncmd=my_kvsname\n", "no space"),
+            (b"cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=9\ncmd=my_kvsname\n", "no space for keys"),
         ] {
             let error = Pmi::begin(launcher(answers), 0, 2).err().expect("it makes no sense").to_string();
             assert!(error.contains(said), "{error}");

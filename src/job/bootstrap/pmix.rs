@@ -1,13 +1,14 @@
-//! PMIx, the way of `srun --mpi=pmix`, of `prterun` and of `mpirun` of Open MPI, through their own library, which is
-//! loaded when it is needed.
+//! PMIx, the protocol of `srun --mpi=pmix`, of `prterun` and of `mpirun` of Open MPI, through its library, which is loaded
+//! when it is needed.
 
-use super::{BootstrapError, KeyValue};
+use super::error::BootstrapError;
+use super::key_value::KeyValue;
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use transom_locks::Rank;
 
-/// What tells a process that it is a rank of such a launcher.
+/// The variables of a process that such a launcher started.
 pub(super) const VARIABLES: [&str; 2] = ["PMIX_RANK", "PMIX_NAMESPACE"];
 const LIBRARIES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
 
@@ -25,7 +26,7 @@ struct Process {
     rank: u32,
 }
 
-/// `pmix_value_t`, with room for whatever member of it a version knows.
+/// `pmix_value_t`. Its union has room for the largest member of any version.
 #[repr(C)]
 struct Value {
     kind: u16,
@@ -59,19 +60,19 @@ unsafe extern "C" {
     fn free(memory: *mut c_void);
 }
 
-/// The library, initialised; [`KeyValue::finish`] or dropping it ends that.
+/// The library, initialised; [`KeyValue::finish`] or dropping this finalizes it.
 pub(super) struct Pmix {
     library: &'static Library,
     me: Process,
     size: usize,
 }
 
-/// Whether the library can be loaded.
+/// Loads the library.
 pub(super) fn load() -> Result<Library, BootstrapError> {
     let mut last = None;
     for name in LIBRARIES {
-        // SAFETY: it is PMIx's own library, found as the system finds libraries; what it does when it is loaded is to
-        // set up itself.
+        // SAFETY: it is PMIx's own library, found as the system finds libraries. When it is loaded, it sets up itself
+        // only.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
             Err(error) => last = last.or(Some(error)),
@@ -81,24 +82,25 @@ pub(super) fn load() -> Result<Library, BootstrapError> {
 }
 
 impl Pmix {
-    /// Begins the conversation with the launcher.
+    /// Initialises the library, which connects to the launcher.
     pub fn begin() -> Result<Self, BootstrapError> {
-        // Never unloaded: it has threads and handlers of its own.
+        // It is never unloaded, because it has threads and handlers of its own.
         let library: &'static Library = Box::leak(Box::new(load()?));
         let me = Process { namespace: [0; 256], rank: 0 };
         let mut pmix = Pmix { library, me, size: 0 };
         let me = &raw mut pmix.me;
-        // SAFETY: as the library declares it; `me` is as large as it writes.
+        // SAFETY: as the library declares it; `me` is what it writes to.
         let status = unsafe { pmix.symbol::<Init>("PMIx_Init")?(me, null_mut(), 0) };
         if let Err(error) = pmix.check("PMIx_Init", status) {
-            std::mem::forget(pmix); // nothing to end
+            std::mem::forget(pmix); // it is not initialised, so must not be finalized
             return Err(error);
         }
         let job = Process { namespace: pmix.me.namespace, rank: RANK_WILDCARD };
         let value = pmix.value(&job, "pmix.job.size")?;
-        // SAFETY: the library made it, and says which member is there.
+        // SAFETY: the library made it, and its kind says which member is valid.
         let size = unsafe { ((*value.0).kind == UINT32).then(|| (*value.0).data.number) };
-        pmix.size = size.ok_or_else(|| failed("PMIx_Get", "the size of the job is no number".into()))? as usize;
+        pmix.size =
+            size.ok_or_else(|| failed("PMIx_Get", "the size of the job is not a 32-bit number".into()))? as usize;
         if pmix.rank() >= pmix.size {
             return Err(failed("PMIx_Init", format!("rank {} of {}", pmix.me.rank, pmix.size)));
         }
@@ -115,7 +117,7 @@ impl Pmix {
             return Ok(());
         }
         let named = self.symbol::<ErrorString>("PMIx_Error_string").map(|name| {
-            // SAFETY: it takes any number and returns a text that stays, or nothing.
+            // SAFETY: it takes any number, and returns null or a text that is never freed.
             unsafe { name(status).as_ref().map(|text| CStr::from_ptr(text).to_string_lossy().into_owned()) }
         });
         let named = named.ok().flatten().unwrap_or_default();
@@ -124,7 +126,7 @@ impl Pmix {
 
     fn value(&self, of: &Process, key: &str) -> Result<Owned, BootstrapError> {
         let (key, mut value) = (text(key), null_mut());
-        // SAFETY: as the library declares it; both texts end with 0, and it says whether it has set `value`.
+        // SAFETY: as the library declares it; both texts end with 0, and the status says whether `value` is set.
         let status = unsafe { self.symbol::<Get>("PMIx_Get")?(of, key.as_ptr(), null(), 0, &raw mut value) };
         self.check("PMIx_Get", status)?;
         if value.is_null() { Err(failed("PMIx_Get", "no value".into())) } else { Ok(Owned(value)) }
@@ -142,7 +144,7 @@ struct Owned(*mut Value);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: the library allocated both by malloc and left them to the caller (`PMIX_VALUE_RELEASE`).
+        // SAFETY: the library allocated both by malloc, for the caller to free (`PMIX_VALUE_RELEASE`).
         unsafe {
             if (*self.0).kind == BYTES {
                 free((*self.0).data.bytes.start.cast());
@@ -183,7 +185,7 @@ impl KeyValue for Pmix {
     fn get(&mut self, rank: Rank, key: &str) -> Result<Vec<u8>, BootstrapError> {
         let of = Process { namespace: self.me.namespace, rank: rank as u32 };
         let value = self.value(&of, key)?;
-        // SAFETY: the library made it, and says which member is there and how many bytes it has.
+        // SAFETY: the library made it; its kind says which member is valid, and that how many bytes it has.
         unsafe {
             let ByteObject { start, len } = match (*value.0).kind {
                 BYTES => (*value.0).data.bytes,

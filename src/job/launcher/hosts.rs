@@ -1,12 +1,11 @@
 //! The hosts of a job, and which ranks are on which.
 
-use super::LaunchError;
+use super::outcome::LaunchError;
 use std::str::FromStr;
-use transom_locks::Rank;
 
-/// Hosts for the ranks of a job, as a user lists them: `a,b` shares ranks out evenly, in blocks, the first hosts getting
-/// one more where it does not come out even; `a:4,b:2` fills four places of `a` first, then two of `b`. A name is
-/// whatever `ssh` takes, `user@host` too. Each entry is a host of its own, also if two lead to one machine.
+/// Hosts for the ranks of a job, as a user lists them. `a,b` distributes the ranks evenly, in blocks; if there is a
+/// remainder, the first hosts get one more. `a:4,b:2` fills four places of `a`, then two of `b`. A name is what `ssh`
+/// takes, also `user@host`. Each entry is a host of its own, even if two lead to the same machine.
 ///
 /// # Examples
 /// ```
@@ -42,7 +41,7 @@ impl HostList {
         self.0.iter().map(|host| host.name.as_str())
     }
 
-    /// What the ranks on the host call it: entries of one name are told apart by a number.
+    /// The host's name for its ranks; the second and later entries of the same name have a number behind it.
     pub(super) fn label(&self, host: usize) -> String {
         let Host { name, .. } = &self.0[host];
         match self.names().take(host).filter(|other| other == name).count() {
@@ -60,7 +59,7 @@ impl HostList {
             (0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host).min(ranks))).collect();
         match placed.get(..ranks) {
             Some(placed) => Ok(placed.to_vec()),
-            None => Err(LaunchError::LockLayout { ranks, places: placed.len() as Rank }),
+            None => Err(LaunchError::Places { ranks, places: placed.len() }),
         }
     }
 }
@@ -72,25 +71,28 @@ impl FromStr for HostList {
         let mut hosts: Vec<Host> = Vec::new();
         for entry in text.split(',').map(str::trim) {
             let wrong = |why| HostListError { entry: entry.to_owned(), why };
-            // An address of version 6 has colons of its own, so a number of places needs it in brackets.
+            // An IPv6 address has colons of its own, so before a number of places it is in brackets.
             let (name, places) = match entry.rsplit_once(':') {
                 Some((name, _)) if name.contains(':') && !name.ends_with(']') => (entry, None),
                 Some((name, places)) => (name, Some(places)),
                 None => (entry, None),
             };
-            let places = places.map(str::parse).transpose().map_err(|_| wrong("places are a number"))?;
+            let places = places
+                .map(str::parse)
+                .transpose()
+                .map_err(|_| wrong("what is behind the colon is not a number of places"))?;
             let name = name.trim_start_matches('[').trim_end_matches(']');
             if name.is_empty() {
-                return Err(wrong("a host has a name"));
+                return Err(wrong("the name of a host is missing"));
             }
             if name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-                return Err(wrong("no host has such a name"));
+                return Err(wrong("this cannot be the name of a host"));
             }
             if places == Some(0) {
-                return Err(wrong("a host without places is none"));
+                return Err(wrong("a host needs at least one place"));
             }
             if hosts.last().is_some_and(|host| host.places.is_some() != places.is_some()) {
-                return Err(wrong("name the places of all hosts, or of none"));
+                return Err(wrong("give the places of all hosts, or of none"));
             }
             hosts.push(Host { name: name.to_owned(), places });
         }

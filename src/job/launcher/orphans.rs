@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// While it lives, orphans among this process's descendants become its children; when it is dropped, they end.
 pub(super) struct Orphans {
-    /// Children that were there before: not ours to end.
+    /// Children that were there before, which are not to be ended.
     before: HashSet<Pid>,
     was_subreaper: Option<Pid>,
 }
@@ -22,9 +22,9 @@ impl Orphans {
         Ok(orphans)
     }
 
-    /// Kills and reaps all children that were not there before; to be called when no rank is left. The children of
-    /// those that end become children in turn, so this goes on until there are none, or, if some cannot be killed,
-    /// for two seconds.
+    /// Kills and reaps all children that were not there before; to be called when no rank is left. When one ends, its
+    /// children become this process's, so this goes on until there are none, but for two seconds at most, in case some
+    /// cannot be killed.
     pub fn end(&self) {
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
@@ -34,7 +34,7 @@ impl Orphans {
             }
             for pid in left {
                 tracing::debug!(pid = pid.as_raw_pid(), "killing what a rank left behind");
-                // It is not reaped before the end of this, so the number is still its own.
+                // Only this reaps it, so the number still means this process.
                 let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
                 let _ = pidfd_send_signal(&process, Signal::KILL);
                 let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -64,7 +64,7 @@ fn pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// A list of children may miss some while others end; this does not, but cannot tell which they are.
+/// The lists of `children` may miss some while others end. This is exact, but does not say which there are.
 fn no_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))

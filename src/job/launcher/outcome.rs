@@ -27,13 +27,13 @@ pub struct Outcome {
 /// How a rank's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// By itself, with a status; 0 if all went well.
+    /// By itself, with a status; 0 says that it succeeded.
     Exited(i32),
     /// By a signal, with its number.
     Killed(i32),
 }
 
-/// What made a job fail: the first thing that went wrong, not what followed from it.
+/// What made a job fail: the first failure, not those that followed from it.
 ///
 /// # Examples
 /// ```
@@ -54,6 +54,17 @@ pub enum Failure {
         /// How it ended.
         status: Status,
     },
+    /// A rank exited with status 0 without leaving the job, so that it died to the others, and another failed after that.
+    /// A rank leaves when its [`World`](crate::World) is dropped, which `std::process::exit` does not do; in a panic, it
+    /// dies. If all ranks exit with status 0, the job has succeeded.
+    ExitedWithoutLeaving {
+        /// The rank that exited.
+        rank: Rank,
+        /// The first rank that failed.
+        failed: Rank,
+        /// How that ended.
+        status: Status,
+    },
     /// The deadline passed.
     Deadline {
         /// The ranks that had not ended and were killed.
@@ -64,11 +75,11 @@ pub enum Failure {
         /// The signal's number.
         signal: i32,
     },
-    /// Nobody reads the launcher's stdout any more.
+    /// The reader of the launcher's stdout has closed it.
     OutputClosed,
 }
 
-/// Why a job could not be started, or not be seen to its end. None of its ranks is running.
+/// Why a job could not be started, or not be watched to its end. None of its ranks is running.
 ///
 /// # Examples
 /// ```
@@ -79,7 +90,7 @@ pub enum Failure {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No ranks, or more than a lock can tell apart.
+    /// No ranks, or more than one lock can have.
     #[error("a job has 1 to {most} ranks, not {ranks}")]
     Ranks {
         /// The ranks asked for.
@@ -89,11 +100,21 @@ pub enum LaunchError {
     },
     /// More ranks than the hosts have places.
     #[error("{ranks} ranks on hosts with {places} places")]
-    LockLayout {
+    Places {
         /// The ranks asked for.
         ranks: usize,
-        /// The places that there are.
+        /// The places of all hosts.
         places: usize,
+    },
+    /// Too many launchers are above this process, each a rank of the one before.
+    #[error(
+        "{depth} launchers are above this process, each a rank of the one before (TRANSOM_NESTING={depth}), and it would be \
+         another; does the program start itself in each of its ranks? A rank calls `init` or `start` in the environment \
+         that its launcher gave it; if so many launchers are meant, remove TRANSOM_NESTING from the environment"
+    )]
+    Nesting {
+        /// How many they are.
+        depth: usize,
     },
     /// A host could not be reached.
     #[error("rank {rank}: host {host}: {why}; does `ssh {host} true` work without a password?")]
@@ -105,13 +126,13 @@ pub enum LaunchError {
         /// What is wrong.
         why: String,
     },
-    /// The launcher got a signal while it reached the hosts.
-    #[error("ended by {} while the hosts were reached", Named(*signal))]
+    /// The launcher got a signal before all hosts were reached.
+    #[error("ended by {} before all hosts were reached", Named(*signal))]
     Interrupted {
         /// The signal's number.
         signal: i32,
     },
-    /// The deadline passed while the hosts were reached.
+    /// The deadline passed before all hosts were reached.
     #[error("the deadline passed before all hosts were reached")]
     Deadline,
     /// The program could not be started.
@@ -126,11 +147,11 @@ pub enum LaunchError {
         /// What the system said.
         source: io::Error,
     },
-    /// A variable of the environment with a value that cannot be.
+    /// A variable whose value is not what is expected.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// What the ranks share could not be made.
-    #[error("what the ranks share cannot be made")]
+    /// The memory that the ranks share from the start could not be made.
+    #[error("cannot make the memory that the ranks of the job share: {0}")]
     Job(#[from] FabricError),
     /// The output of the ranks could not be written.
     #[error("the output of the ranks cannot be written: {0}")]
@@ -167,15 +188,17 @@ impl Outcome {
         self.output.get(rank).map_or(&[], Vec::as_slice)
     }
 
-    /// The status for a launcher to exit with, as a shell has it: of the first rank that failed; 128 and the signal if
-    /// one ended it, or the launcher; 124 if the deadline passed; 141 (SIGPIPE) if nobody read the output.
+    /// The status for a launcher to exit with, by the conventions of shells: that of the first rank that failed; 128 plus
+    /// the signal if a signal ended the rank or the launcher; 124 if the deadline passed; 141 (SIGPIPE) if the reader of
+    /// the output closed it.
     pub fn exit_code(&self) -> u8 {
         let code = match self.failure {
             None => 0,
-            Some(Failure::Rank { status: Status::Exited(code), .. }) => code,
-            Some(Failure::Rank { status: Status::Killed(signal), .. } | Failure::Interrupted { signal }) => {
-                128 + signal
-            }
+            Some(Failure::Rank { status, .. } | Failure::ExitedWithoutLeaving { status, .. }) => match status {
+                Status::Exited(code) => code,
+                Status::Killed(signal) => 128 + signal,
+            },
+            Some(Failure::Interrupted { signal }) => 128 + signal,
             Some(Failure::Deadline { .. }) => 124,
             Some(Failure::OutputClosed) => 141,
         };
@@ -184,14 +207,12 @@ impl Outcome {
 }
 
 impl Status {
-    /// Whether all went well.
+    /// Whether it exited with status 0.
     pub fn success(self) -> bool {
         self == Status::Exited(0)
     }
-}
 
-impl Status {
-    /// What a shell's status says of the program that it ran.
+    /// How the program ended that a shell ran, out of how the shell ended.
     pub(super) fn of_shell(self) -> Self {
         match self {
             Status::Exited(code @ 129..=192) => Status::Killed(code - 128),
@@ -205,7 +226,7 @@ impl From<ExitStatus> for Status {
         match (status.code(), status.signal()) {
             (Some(code), _) => Status::Exited(code),
             (None, Some(signal)) => Status::Killed(signal),
-            // A process that was waited for has ended in one of the two ways.
+            // Not possible: a process that was waited for has exited or was killed.
             (None, None) => Status::Exited(1),
         }
     }
@@ -225,6 +246,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Rank { rank, status } => write!(f, "rank {rank} {status}"),
+            Failure::ExitedWithoutLeaving { rank, failed, status } => write!(
+                f,
+                "rank {rank} exited with status 0 without leaving the job (std::process::exit does not drop its World, or \
+                 a panic did); then rank {failed} {status}"
+            ),
             Failure::Deadline { running } => match running.as_slice() {
                 [] => f.write_str("the deadline passed before all output was written"),
                 [rank] => write!(f, "the deadline passed; rank {rank} had not ended"),
@@ -234,7 +260,7 @@ impl fmt::Display for Failure {
                 }
             },
             Failure::Interrupted { signal } => write!(f, "ended by {}", Named(*signal)),
-            Failure::OutputClosed => f.write_str("nobody reads the output any more"),
+            Failure::OutputClosed => f.write_str("the reader of the output closed it"),
         }
     }
 }

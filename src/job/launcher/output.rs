@@ -1,6 +1,6 @@
-//! What the ranks write: taken from their pipes, cut into lines, and written again without ever blocking the launcher.
+//! What the ranks write: read from their pipes, split into lines, and written without blocking the launcher.
 
-use super::ranks::Pipes;
+use super::tag::Tag;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -8,22 +8,23 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use transom_locks::Rank;
 
-/// A longer line is passed on in parts, which other lines may come between: a rank that writes no newlines at all must
-/// not fill the memory.
+/// In bytes. A longer line is passed on in parts, with lines of others between them, so that a rank that writes no
+/// newlines does not fill the memory.
 const LONGEST_LINE: usize = 64 << 20;
-/// No more is read while this much waits to be written; the ranks then wait in their writes.
+/// While this many bytes wait to be written, no more is read, and ranks that write wait.
 const ENOUGH: usize = 1 << 20;
-/// What one write may carry to a pipe that `poll` says is ready and not block, nor be mixed with what others write to
-/// it (`PIPE_BUF`).
+/// `PIPE_BUF`: so many bytes can be written to a pipe that `poll` says is ready without blocking, and in one piece.
 const PORTION: usize = 4096;
 const READ: usize = 64 << 10;
 
-/// The ranks' pipes and what came out of them.
+/// The reading ends of a rank's stdout and stderr.
+pub(super) type Pipes = [OwnedFd; 2];
+
+/// The ranks' pipes, and what was read from them.
 pub(super) struct Output {
     /// Two for each rank, in order.
     sources: Vec<Source>,
     sink: Sink,
-    tag: bool,
     buffer: Vec<u8>,
 }
 
@@ -36,45 +37,51 @@ enum Stream {
 struct Source {
     rank: Rank,
     stream: Stream,
+    /// Written before each line.
+    tag: String,
     pipe: Option<OwnedFd>,
-    /// The line that has not ended.
+    /// What has come of a line that has not ended.
     line: Vec<u8>,
-    /// A part of that line was passed on already.
+    /// A part of that line was passed on before.
     begun: bool,
 }
 
 enum Sink {
-    Deferred(Vec<Vec<u8>>),
+    /// What each rank wrote is kept.
+    Kept(Vec<Vec<u8>>),
     Forwarded(Queue),
 }
 
-/// Both streams in one queue, so that they reach a terminal in the order in which they came, and never mixed in a line.
+/// Lines of both streams in one queue, so that a terminal gets them whole and in the order in which they came.
 struct Queue {
     /// This process's stdout and stderr, while they can be written to.
     outlets: [Option<OwnedFd>; 2],
     lines: VecDeque<(Stream, Vec<u8>)>,
     bytes: usize,
-    /// How much of the first is written.
+    /// How many bytes of the first entry are written.
     written: usize,
 }
 
 impl Output {
-    pub fn new(ranks: usize, pipes: Vec<Pipes>, tag: bool, keep: bool) -> io::Result<Self> {
+    pub fn new(pipes: Vec<Pipes>, tag: Tag, keep: bool) -> io::Result<Self> {
+        let ranks = pipes.len();
         let mut sources = Vec::with_capacity(2 * ranks);
         for (rank, pipes) in pipes.into_iter().enumerate() {
             for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
                 rustix::io::ioctl_fionbio(&pipe, true)?;
-                sources.push(Source { rank, stream, pipe: Some(pipe), line: Vec::new(), begun: false });
+                let tagged = tag == Tag::All || (tag, stream) == (Tag::Stderr, Stream::Stderr);
+                let tag = if tagged { format!("[{rank}] ") } else { String::new() };
+                sources.push(Source { rank, stream, tag, pipe: Some(pipe), line: Vec::new(), begun: false });
             }
         }
-        let sink = if keep { Sink::Deferred(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
-        Ok(Output { sources, sink, tag, buffer: vec![0; READ] })
+        let sink = if keep { Sink::Kept(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
+        Ok(Output { sources, sink, buffer: vec![0; READ] })
     }
 
     /// The pipes to be read now, by number.
     pub fn pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         let room = match &self.sink {
-            Sink::Deferred(_) => true,
+            Sink::Kept(_) => true,
             Sink::Forwarded(queue) => queue.bytes < ENOUGH,
         };
         let open = self.sources.iter().enumerate().filter(move |_| room);
@@ -88,25 +95,25 @@ impl Output {
         match rustix::io::read(pipe, &mut self.buffer[..]) {
             Ok(0) => {
                 source.pipe = None;
-                source.complete(self.tag, &mut self.sink);
+                source.complete(&mut self.sink);
                 0
             }
             Ok(read) => {
-                source.take(&self.buffer[..read], self.tag, &mut self.sink);
+                source.take(&self.buffer[..read], &mut self.sink);
                 read
             }
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(error) => {
                 tracing::warn!(rank = source.rank, %error, "a rank's output cannot be read any more");
                 source.pipe = None;
-                source.complete(self.tag, &mut self.sink);
+                source.complete(&mut self.sink);
                 0
             }
         }
     }
 
-    /// Reads what a rank that ended has written, and completes its last line. What processes that it left behind write
-    /// to its pipes is passed on as well, but not waited for.
+    /// Reads what a rank that ended has written, and completes its last line. Processes that it left behind may write to
+    /// its pipes later; that is passed on, but not waited for.
     pub fn finish(&mut self, rank: Rank) {
         for number in [2 * rank, 2 * rank + 1] {
             let there = self.sources[number].pipe.as_ref().map(rustix::io::ioctl_fionread);
@@ -117,11 +124,11 @@ impl Output {
                     read => left = left.saturating_sub(read),
                 }
             }
-            self.sources[number].complete(self.tag, &mut self.sink);
+            self.sources[number].complete(&mut self.sink);
         }
     }
 
-    /// Ends the reading, when no rank is left: others that have the pipes may hold them open for ever.
+    /// Ends the reading. To be called when no rank is left; processes that they left behind may keep the pipes open.
     pub fn close(&mut self) {
         for rank in 0..self.sources.len() / 2 {
             self.finish(rank);
@@ -136,18 +143,18 @@ impl Output {
         }
     }
 
-    /// What must be ready before more can be written; none if all is.
+    /// What must be ready before more can be written; `None` if all is written.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         match &self.sink {
-            Sink::Deferred(_) => None,
+            Sink::Kept(_) => None,
             Sink::Forwarded(queue) => queue.lines.front().and_then(|(stream, _)| queue.outlet(*stream)),
         }
     }
 
-    /// Writes what can be written now. An error is of stdout, which is then closed for good.
+    /// Writes what goes without blocking. An error is one of stdout, to which no more is written then.
     pub fn write(&mut self) -> io::Result<()> {
         match &mut self.sink {
-            Sink::Deferred(_) => Ok(()),
+            Sink::Kept(_) => Ok(()),
             Sink::Forwarded(queue) => queue.write(),
         }
     }
@@ -155,44 +162,43 @@ impl Output {
     /// What was kept of each rank.
     pub fn kept(self) -> Vec<Vec<u8>> {
         match self.sink {
-            Sink::Deferred(kept) => kept,
+            Sink::Kept(kept) => kept,
             Sink::Forwarded(_) => Vec::new(),
         }
     }
 }
 
 impl Source {
-    fn take(&mut self, bytes: &[u8], tag: bool, sink: &mut Sink) {
+    fn take(&mut self, bytes: &[u8], sink: &mut Sink) {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let (ended, rest) = bytes.split_at(whole);
         if !ended.is_empty() {
             self.line.extend_from_slice(ended);
-            self.pass_on(tag, sink);
+            self.pass_on(sink);
         }
         self.line.extend_from_slice(rest);
         if self.line.len() > LONGEST_LINE {
-            self.pass_on(tag, sink);
+            self.pass_on(sink);
         }
     }
 
-    fn complete(&mut self, tag: bool, sink: &mut Sink) {
+    fn complete(&mut self, sink: &mut Sink) {
         if self.begun || !self.line.is_empty() {
             self.line.push(b'\n');
-            self.pass_on(tag, sink);
+            self.pass_on(sink);
         }
     }
 
-    fn pass_on(&mut self, tag: bool, sink: &mut Sink) {
-        let tag = if tag { format!("[{}] ", self.rank) } else { String::new() };
-        let lines: Vec<&[u8]> = match tag.is_empty() {
+    fn pass_on(&mut self, sink: &mut Sink) {
+        let lines: Vec<&[u8]> = match self.tag.is_empty() {
             true => vec![&self.line],
             false => {
                 let lines = self.line.split_inclusive(|byte| *byte == b'\n');
-                lines.flat_map(|line| [tag.as_bytes(), line]).skip(self.begun.into()).collect()
+                lines.flat_map(|line| [self.tag.as_bytes(), line]).skip(self.begun.into()).collect()
             }
         };
         match sink {
-            Sink::Deferred(kept) => kept[self.rank].extend(lines.into_iter().flatten()),
+            Sink::Kept(kept) => kept[self.rank].extend(lines.into_iter().flatten()),
             Sink::Forwarded(queue) => queue.push(self.stream, &lines),
         }
         self.begun = self.line.last() != Some(&b'\n');
@@ -203,7 +209,7 @@ impl Source {
 impl Queue {
     fn new() -> io::Result<Self> {
         let mut stdout = io::stdout();
-        // What this process has printed itself comes before what its ranks print.
+        // What this process has printed before is written before what its ranks print.
         let _ = stdout.flush();
         let outlets = [stdout.as_fd().try_clone_to_owned()?, io::stderr().as_fd().try_clone_to_owned()?];
         Ok(Queue { outlets: outlets.map(Some), lines: VecDeque::new(), bytes: 0, written: 0 })
@@ -250,7 +256,7 @@ impl Queue {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => {
                     self.outlets[stream as usize] = None;
-                    // Nobody can be told that stderr is gone, and the job can go on without it.
+                    // Without stderr there is nowhere to report this, and the job can go on.
                     if stream == Stream::Stdout {
                         return Err(error.into());
                     }
@@ -261,7 +267,7 @@ impl Queue {
     }
 }
 
-/// Whether a write would not block, or would fail at once.
+/// Whether a write would not block; it may fail.
 fn ready(fd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&now)) != Ok(0)

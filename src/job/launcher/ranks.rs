@@ -1,8 +1,12 @@
-//! The processes of the ranks: starting them, sending signals to them, and that none is left.
+//! The processes of the ranks: starting them, sending signals to them, and ending them all.
 
-use super::meeting::{HubOfHosts, Meeting};
+use super::control_plane::ControlPlane;
+use super::outcome::{LaunchError, Status};
+use super::output::Pipes;
+use super::remote;
+use super::settings::Settings;
 use super::signals::Signals;
-use super::{Launch, LaunchError, Status, remote};
+use crate::job::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -13,82 +17,67 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
-use transom_shm_loopback::Job;
 
 /// The processes of all ranks. Those that have not ended are killed when it is dropped.
 pub(super) struct Ranks(Vec<Process>);
-
-/// The reading ends of a rank's stdout and stderr.
-pub(super) type Pipes = [OwnedFd; 2];
 
 struct Process {
     child: Child,
     /// Readable when the process has ended.
     pidfd: OwnedFd,
     status: Option<Status>,
-    /// It is a rank's connection to its host.
+    /// It is the `ssh` of a rank on another host.
     remote: bool,
 }
 
-/// How long ranks on other hosts have to end when they are killed, before their connections are cut.
+/// How long ranks on other hosts have to end when they are killed, before their `ssh` is.
 const KILL_TO_CUT: Duration = Duration::from_secs(2);
 
 impl Ranks {
     /// Starts all of them. If one cannot be started, those before it are killed.
     pub fn start(
-        launch: &Launch,
-        meeting: &Meeting,
+        settings: &Settings,
+        control_plane: &ControlPlane,
         signals: Option<&mut Signals>,
         deadline: Option<Instant>,
     ) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        match meeting {
-            Meeting::Memory(job) => Self::start_here(launch, job),
-            Meeting::Hub(hub) => Self::start_on_hosts(launch, hub, signals, deadline),
+        let mut ranks = Ranks(Vec::with_capacity(settings.ranks));
+        let mut pipes = Vec::with_capacity(settings.ranks);
+        let environment = |rank| control_plane.environment(rank);
+        if let Some(hosts) = control_plane.hosts() {
+            let failed = |source| LaunchError::System { what: "watching the connections to the hosts", source };
+            // If this fails for one, those after it end as the pipes of their connections are closed.
+            for child in remote::start(settings, &hosts, environment, signals, deadline)? {
+                pipes.push(ranks.add(child, true).map_err(failed)?);
+            }
+            return Ok((ranks, pipes));
         }
-    }
-
-    fn start_on_hosts(
-        launch: &Launch,
-        hub: &HubOfHosts,
-        signals: Option<&mut Signals>,
-        deadline: Option<Instant>,
-    ) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        let children = remote::start(launch, &hub.hosts(), |rank| hub.environment(rank), signals, deadline)?;
-        let (mut ranks, mut pipes) = (Ranks(Vec::with_capacity(launch.ranks)), Vec::with_capacity(launch.ranks));
-        let failed = |source| LaunchError::System { what: "watching the connections to the hosts", source };
-        // Should one fail, those after it end as the pipes of their connections are closed.
-        for child in children {
-            pipes.push(ranks.add(child, true).map_err(failed)?);
-        }
-        Ok((ranks, pipes))
-    }
-
-    fn start_here(launch: &Launch, job: &Job) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        let mut ranks = Ranks(Vec::with_capacity(launch.ranks));
-        let mut pipes = Vec::with_capacity(launch.ranks);
-        for rank in 0..launch.ranks {
-            let started = ranks.start_one(rank, launch, job);
+        for rank in 0..settings.ranks {
+            let started = ranks.start_here(rank, settings, environment(rank));
             pipes.push(started.map_err(|source| {
-                let advice = advice(&source, &launch.program, launch.ranks);
-                LaunchError::Start { program: launch.program.clone(), rank, advice, source }
+                let advice = advice(&source, &settings.program, settings.ranks);
+                LaunchError::Start { program: settings.program.clone(), rank, advice, source }
             })?);
         }
         Ok((ranks, pipes))
     }
 
-    fn start_one(&mut self, rank: Rank, launch: &Launch, job: &Job) -> io::Result<Pipes> {
-        let mut command = Command::new(&launch.program);
-        command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
-        for name in Meeting::of_hosts() {
-            command.env_remove(name);
-        }
-        command.envs(job.environment(rank));
-        let stdin = if rank == 0 && !launch.capture { Stdio::inherit() } else { Stdio::null() };
+    fn start_here(
+        &mut self,
+        rank: Rank,
+        settings: &Settings,
+        environment: Vec<(&'static str, String)>,
+    ) -> io::Result<Pipes> {
+        let mut command = Command::new(&settings.program);
+        command.args(&settings.args).envs(settings.env.iter().map(|(name, value)| (name, value)));
+        variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
+        command.envs(environment);
+        let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let launcher = getpid();
         let die_with_launcher = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // A launcher that died before the call above sends nothing.
+            // If the launcher died before the call above, no signal comes.
             if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
         };
         // SAFETY: between fork and exec it makes two system calls and nothing else: it does not allocate, lock, or
@@ -110,7 +99,7 @@ impl Ranks {
         Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
     }
 
-    /// The ranks that have not ended, each with what becomes readable when it does.
+    /// The ranks that have not ended, each with a descriptor that becomes readable when it does.
     pub fn running(&self) -> impl Iterator<Item = (Rank, BorrowedFd<'_>)> {
         let running = self.0.iter().enumerate().filter(|(_, process)| process.status.is_none());
         running.map(|(rank, process)| (rank, process.pidfd.as_fd()))
@@ -126,16 +115,21 @@ impl Ranks {
         Ok(process.status)
     }
 
+    /// How a rank ended, if it has been reaped.
+    pub fn status(&self, rank: Rank) -> Option<Status> {
+        self.0[rank].status
+    }
+
     /// How all ranks ended, once they have.
     pub fn statuses(&self) -> Option<Vec<Status>> {
         self.0.iter().map(|process| process.status).collect()
     }
 
-    /// To all that have not ended.
+    /// Sends a signal to all that have not ended.
     pub fn signal(&mut self, signal: Signal) {
         for (rank, process) in self.0.iter_mut().enumerate().filter(|(_, process)| process.status.is_none()) {
             tracing::debug!(rank, signal = signal.as_raw(), "signal sent");
-            // It may have ended meanwhile.
+            // An error means that it has ended meanwhile.
             match process.remote {
                 true => remote::signal(&mut process.child, signal),
                 false => drop(pidfd_send_signal(&process.pidfd, signal)),
@@ -143,10 +137,10 @@ impl Ranks {
         }
     }
 
-    /// Ends what is left of connections to hosts that do not answer.
+    /// Kills the `ssh` of ranks that have not ended: their hosts do not answer.
     pub fn cut(&mut self) {
         for (rank, process) in self.0.iter_mut().enumerate().filter(|(_, process)| process.status.is_none()) {
-            tracing::debug!(rank, "ending its process here");
+            tracing::debug!(rank, "killing its ssh");
             let _ = process.child.kill();
         }
     }
@@ -167,7 +161,7 @@ impl Drop for Ranks {
     }
 }
 
-/// What is wrong with a program that cannot be started, and what to do.
+/// Why a program cannot be started, and what to do.
 fn advice(error: &io::Error, program: &Path, ranks: usize) -> String {
     use rustix::io::Errno;
     let shown = program.display();

@@ -1,13 +1,14 @@
-//! Ranks on other hosts: one `ssh` for each. What runs there needs `sh`, `setsid` and the program, no transom.
+//! Ranks on other hosts: one `ssh` for each. The host needs `sh`, `setsid` and the program, but no transom.
 //!
-//! The command that `ssh` carries only says that it is there and reads one line from its stdin; that line has all else,
-//! the secret too, so nothing of it is seen in a list of processes. The connection then is the way by which signals
-//! come; when it ends, whatever ended it, the rank ends, and what it started in its session. What left that session is
-//! not found any more, and `ssh` stays while it holds the rank's stdout or stderr.
+//! The command that `ssh` gets as an argument only prints [`READY`], reads one line from its stdin and executes it. That
+//! line has all else, the secret too, so nothing of it is seen in a list of processes. Afterwards stdin carries signals.
+//! When it ends, for whatever reason, the rank and what it started in its session are killed. Processes that left the
+//! session are not found, and `ssh` stays while they hold the rank's stdout or stderr.
 
+use super::outcome::LaunchError;
+use super::settings::Settings;
 use super::signals::Signals;
-use super::{Launch, LaunchError};
-use crate::job::variables::{SetBy, TABLE};
+use crate::job::variables::{SetBy, TABLE, removed_for_ranks};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{OsStr, OsString};
@@ -19,22 +20,27 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// What is said when the other side is there.
+/// What the host prints when it can read the line.
 const READY: &[u8] = b"transom: ready";
 const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r line && eval \"$line\"'";
 const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5";
-/// More that are about to log in at once are turned away by many hosts.
+/// How many may log in to a host at once; many hosts refuse more.
 const AT_ONCE: usize = 8;
-/// How long an `ssh` that says no more may take to end.
+/// How long an `ssh` that has closed its stdout may take to end.
 const END_WITHIN: Duration = Duration::from_secs(1);
 /// How long logging in may take.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// What a login may print before that.
+/// How many bytes a login may print before [`READY`].
 const MOST_CHATTER: usize = 1 << 20;
-/// What goes to the other hosts of this process's environment, by the beginning of the name; and what transom reads.
+/// Gives a name to a newline, which `$(..)` would cut off at the end of what is printed.
+const NEWLINE: &[u8] = b"_transom_newline=$(printf '\\nx'); _transom_newline=${_transom_newline%x}; ";
+/// Variables of this process's environment whose names begin so are set for ranks on other hosts, and those that
+/// transom reads,
 const CARRIED: [&str; 3] = ["RUST_", "OMP_", "LD_LIBRARY_PATH"];
+/// except this, which is for the launcher.
+const NOT_CARRIED: &str = "TRANSOM_SSH";
 
-/// Runs a line on a host, without a terminal.
+/// The command that executes a line on a host.
 fn ssh(host: &str) -> Command {
     let own = rustix::system::uname();
     let here = host == "localhost" || own.nodename().to_bytes() == host.as_bytes();
@@ -53,10 +59,10 @@ fn ssh(host: &str) -> Command {
     command
 }
 
-/// Starts a rank on each of the hosts named, with the variables that it is given, all before the deadline. None is left
+/// Starts a rank on each of the hosts named, with the variables of that rank, all before the deadline. None is left
 /// running after an error.
 pub(super) fn start(
-    launch: &Launch,
+    settings: &Settings,
     hosts: &[&str],
     variables: impl Fn(Rank) -> Vec<(&'static str, String)>,
     mut signals: Option<&mut Signals>,
@@ -83,7 +89,7 @@ pub(super) fn start(
         }
         for mut other in std::mem::take(&mut waiting) {
             let rank = other.rank;
-            let line = || line(launch, folder.as_os_str(), variables(rank));
+            let line = || line(settings, folder.as_os_str(), variables(rank));
             match other.step(line) {
                 Ok(false) => waiting.push(other),
                 Ok(true) => {
@@ -100,7 +106,7 @@ pub(super) fn start(
 /// Passes a signal on to the rank at the other end, and to what it has started.
 pub(super) fn signal(child: &mut Child, signal: Signal) {
     let name = if signal == Signal::KILL { "KILL" } else { "TERM" };
-    // A few bytes of a pipe that nobody fills; if nobody reads it, the rank is gone.
+    // The pipe has room for these few bytes. An error means that `ssh` has ended.
     let _ = child.stdin.as_mut().map(|control| control.write_all(format!("{name}\n").as_bytes()));
 }
 
@@ -108,13 +114,13 @@ fn unreachable(rank: Rank, host: &str, why: String) -> LaunchError {
     LaunchError::Host { rank, host: host.to_owned(), why }
 }
 
-/// A rank that has not been told all on its host. Killed when it is dropped.
+/// An `ssh` that has not got the whole line. It is killed when this is dropped.
 struct Waiting {
     rank: Rank,
     host: String,
     child: Option<Child>,
     received: Vec<u8>,
-    /// What it is still to be told, once its host has said that it is there.
+    /// What is left of the line, once the host is ready to read it.
     unsent: Option<Vec<u8>>,
     until: Instant,
 }
@@ -123,12 +129,12 @@ impl Waiting {
     fn begin(rank: Rank, host: &str) -> io::Result<Self> {
         let mut command = ssh(host);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A terminal's Ctrl-C is for the launcher, which passes it on.
+        // The terminal sends SIGINT to the launcher only, which passes it on.
         command.process_group(0);
         let launcher = getpid();
         let die_with_launcher = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // A launcher that died before the call above sends nothing.
+            // If the launcher died before the call above, no signal comes.
             if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
         };
         // SAFETY: between fork and exec it makes two system calls and nothing else: it does not allocate, lock, or
@@ -146,12 +152,12 @@ impl Waiting {
         self.child.as_ref().expect("it is there until it is taken")
     }
 
-    /// Reads what is there, and tells the line once the other side is; whether all of it has been told.
+    /// Reads what is there, and sends the line once the host is ready; whether all of it is sent.
     fn step(&mut self, line: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<bool, String> {
-        if self.unsent.is_none() && self.is_there()? {
+        if self.unsent.is_none() && self.is_ready()? {
             self.unsent = Some(line().map_err(|error| error.to_string())?);
         }
-        if self.unsent.is_some() && self.tell().map_err(|error| error.to_string())? {
+        if self.unsent.is_some() && self.send().map_err(|error| error.to_string())? {
             return Ok(true);
         }
         if Instant::now() >= self.until {
@@ -160,7 +166,7 @@ impl Waiting {
         Ok(false)
     }
 
-    fn is_there(&mut self) -> Result<bool, String> {
+    fn is_ready(&mut self) -> Result<bool, String> {
         let stdout = self.child.as_mut().and_then(|child| child.stdout.as_mut()).ok_or("no pipe")?;
         if readable(stdout) {
             let mut chunk = [0; 4096];
@@ -171,18 +177,18 @@ impl Waiting {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        // Nothing comes after it before we answer.
+        // The host prints no more before it has read the line.
         if self.received.split(|byte| *byte == b'\n').any(|line| line == READY) && self.received.ends_with(b"\n") {
             return Ok(true);
         }
         if self.received.len() > MOST_CHATTER {
-            return Err("it prints without end when one logs in".into());
+            return Err("its login prints without end".into());
         }
         Ok(false)
     }
 
-    /// Tells as much as goes without waiting; whether that was all.
-    fn tell(&mut self) -> io::Result<bool> {
+    /// Sends as much as goes without waiting; whether that was all.
+    fn send(&mut self) -> io::Result<bool> {
         let (control, unsent) = (self.child.as_mut().and_then(|child| child.stdin.as_mut()), self.unsent.as_mut());
         let (control, unsent) = control.zip(unsent).ok_or_else(|| io::Error::other("no pipe"))?;
         rustix::io::ioctl_fionbio(&*control, true)?;
@@ -197,7 +203,7 @@ impl Waiting {
         Ok(true)
     }
 
-    /// Why it ended; or that it has not, although it says no more.
+    /// Why it ended, or that it has not, although it has closed its stdout.
     fn last_words(&mut self) -> String {
         let until = Instant::now() + END_WITHIN;
         let status = loop {
@@ -205,7 +211,7 @@ impl Waiting {
             match status {
                 Some(Ok(None)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
                 Some(Ok(Some(status))) => break status.to_string(),
-                // Killed when this is dropped.
+                // It is killed when this is dropped.
                 _ => break "it closed its stdout and does not end".to_owned(),
             }
         };
@@ -240,7 +246,7 @@ fn readable(pipe: &impl AsFd) -> bool {
     poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Until something is to be read or can be told, or a while has passed; a signal that asks for the end, if one came.
+/// Waits until something can be read or sent, a second at most. Returns a signal that ends the job, if one has come.
 fn sleep(waiting: &[Waiting], signals: &mut Option<&mut Signals>, deadline: Option<Instant>) -> Option<i32> {
     let mut fds: Vec<PollFd<'_>> = Vec::new();
     fds.extend(waiting.iter().filter_map(|other| match &other.unsent {
@@ -254,19 +260,25 @@ fn sleep(waiting: &[Waiting], signals: &mut Option<&mut Signals>, deadline: Opti
     signals.as_mut().and_then(|signals| signals.pending().next())
 }
 
-/// What the other side is to do, in one line.
-fn line(launch: &Launch, folder: &OsStr, variables: Vec<(&'static str, String)>) -> io::Result<Vec<u8>> {
-    // By the host's own PATH, which the rank's need not hold.
-    let mut line = Vec::from(b"t=$(command -v setsid || echo setsid); nl=$(printf '\\nx'); nl=${nl%x}; cd ".as_slice());
+/// The commands that start a rank on its host, in one line.
+fn line(settings: &Settings, folder: &OsStr, variables: Vec<(&'static str, String)>) -> io::Result<Vec<u8>> {
+    // The commands' own names begin with `_transom_`, so that the program's variables can have all others. `setsid` is
+    // found by the host's own PATH; the rank's need not have it.
+    let mut line = Vec::from(b"_transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
+    line.extend_from_slice(NEWLINE);
+    line.extend_from_slice(b"cd ");
     quote(&mut line, folder);
-    line.extend_from_slice(b" || exit 126; unset TRANSOM_SHM; export");
+    line.extend_from_slice(b" || exit 126; unset");
+    removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
+    line.extend_from_slice(b"; export");
     let ours = |name: &str| {
-        let read = TABLE.iter().any(|row| row.set_by == SetBy::User && row.name == name && name != "TRANSOM_SSH");
-        read || CARRIED.iter().any(|carried| name.starts_with(carried))
+        let read = TABLE.iter().any(|row| row.set_by == SetBy::User && row.name == name);
+        name != NOT_CARRIED && (read || CARRIED.iter().any(|carried| name.starts_with(carried)))
     };
     let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
-    let told = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    for (name, value) in carried.chain(launch.env.iter().cloned()).chain(told) {
+    let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
+    let set = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    for (name, value) in carried.chain(settings.env.iter().cloned()).filter(kept).chain(set) {
         let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         if name.is_empty() || !name.as_bytes().iter().all(word) || name.as_bytes()[0].is_ascii_digit() {
             let why = format!("a variable of the name {name:?} cannot be given to a rank on another host");
@@ -277,27 +289,30 @@ fn line(launch: &Launch, folder: &OsStr, variables: Vec<(&'static str, String)>)
         line.push(b'=');
         quote(&mut line, &value);
     }
-    // What is here by PATH is there too, if the hosts are alike.
-    let given = launch.env.iter().any(|(name, _)| name == "PATH");
+    // Programs in this PATH are found there too, if the hosts have the same folders.
+    let given = settings.env.iter().any(|(name, _)| name == "PATH");
     if let Some(path) = std::env::var_os("PATH").filter(|_| !given) {
         line.extend_from_slice(b" PATH=\"$PATH\":");
         quote(&mut line, &path);
     }
-    // Whence this host was reached, this host can reach back.
+    // The address from which `ssh` reached the host is one at which the host can reach the hub.
     line.extend_from_slice(
-        b"; c=${SSH_CONNECTION%% *}; case $c in *%*) c=;; *:*) c=[$c];; esac; \
-          if [ -n \"$c\" ]; then TRANSOM_HUB=\"$c:${TRANSOM_HUB##*:},$TRANSOM_HUB\"; fi; set --",
+        b"; _transom_here=${SSH_CONNECTION%% *}; \
+          case $_transom_here in *%*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
+          if [ -n \"$_transom_here\" ]; then TRANSOM_HUB=\"$_transom_here:${TRANSOM_HUB##*:},$TRANSOM_HUB\"; fi; set --",
     );
-    for word in std::iter::once(launch.program.as_os_str()).chain(launch.args.iter().map(OsString::as_os_str)) {
+    for word in std::iter::once(settings.program.as_os_str()).chain(settings.args.iter().map(OsString::as_os_str)) {
         line.push(b' ');
         quote(&mut line, word);
     }
-    // The rank in a session of its own; beside it who listens for signals, and for the end.
+    // The rank runs in a session of its own. Beside it, a loop reads signals and the end of stdin.
     line.extend_from_slice(
-        b"; exec 3<&0 </dev/null; \"$t\" \"$@\" 3<&- & p=$!; \
-          k() { kill -\"$1\" -\"$p\" || kill -\"$1\" \"$p\"; }; \
-          (while IFS= read -r s; do k \"$s\"; done; k KILL) <&3 >/dev/null 2>&1 & w=$!; exec 3<&- 2>/dev/null; \
-          wait \"$p\"; e=$?; kill -KILL \"$w\"; kill -KILL -\"$p\"; exit \"$e\"\n",
+        b"; exec 3<&0 </dev/null; \"$_transom_setsid\" \"$@\" 3<&- & _transom_rank=$!; \
+          _transom_kill() { kill -\"$1\" -\"$_transom_rank\" || kill -\"$1\" \"$_transom_rank\"; }; \
+          (while IFS= read -r _transom_signal; do _transom_kill \"$_transom_signal\"; done; _transom_kill KILL) \
+          <&3 >/dev/null 2>&1 & _transom_reader=$!; exec 3<&- 2>/dev/null; \
+          wait \"$_transom_rank\"; _transom_status=$?; \
+          kill -KILL \"$_transom_reader\"; kill -KILL -\"$_transom_rank\"; exit \"$_transom_status\"\n",
     );
     if line.contains(&0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero byte in an argument or a variable"));
@@ -305,13 +320,13 @@ fn line(launch: &Launch, folder: &OsStr, variables: Vec<(&'static str, String)>)
     Ok(line)
 }
 
-/// A word as `sh` reads it back, without a newline.
+/// Appends a word so that `sh` reads it unchanged; there is no newline in what is appended.
 fn quote(line: &mut Vec<u8>, word: &OsStr) {
     line.push(b'\'');
     for byte in OsString::from(word).into_vec() {
         match byte {
             b'\'' => line.extend_from_slice(b"'\\''"),
-            b'\n' => line.extend_from_slice(b"'\"$nl\"'"),
+            b'\n' => line.extend_from_slice(b"'\"$_transom_newline\"'"),
             byte => line.push(byte),
         }
     }
@@ -325,7 +340,7 @@ mod tests {
     #[test]
     fn any_word_comes_through_a_shell() {
         for word in ["", "a b", "it's", "$HOME `id` \"x\" \\ ! * ;", "two\nlines\n", "ä\u{1f980}", "'\n'", "-n"] {
-            let mut line = Vec::from(b"nl=$(printf '\\nx'); nl=${nl%x}; printf '%s' ".as_slice());
+            let mut line = [NEWLINE, b"printf '%s' "].concat();
             quote(&mut line, word.as_ref());
             assert!(!line.contains(&b'\n'));
             let said = Command::new("sh").args(["-c", std::str::from_utf8(&line).unwrap()]).output().unwrap();
@@ -333,13 +348,33 @@ mod tests {
         }
     }
 
+    fn line_of(env: &[(&str, &str)], args: &[&str]) -> io::Result<Vec<u8>> {
+        let mut settings = Settings::new("true".into(), 1);
+        settings.env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        settings.args = args.iter().map(Into::into).collect();
+        line(&settings, "/".as_ref(), vec![("TRANSOM_RANK", "0".into())])
+    }
+
     #[test]
     fn what_no_shell_can_be_told_is_refused() {
-        let line = |launch: Launch| line(&launch, "/".as_ref(), Vec::new());
-        assert!(line(Launch::new("true", 1)).is_ok());
+        assert!(line_of(&[], &[]).is_ok());
         for name in ["", "A B", "A;id", "1A", "ä"] {
-            assert!(line(Launch::new("true", 1).env(name, "x")).is_err(), "{name}");
+            assert!(line_of(&[(name, "x")], &[]).is_err(), "{name}");
         }
-        assert!(line(Launch::new("true", 1).args(["a\0b"])).is_err());
+        assert!(line_of(&[], &["a\0b"]).is_err());
+    }
+
+    #[test]
+    fn variables_of_the_launcher_are_its_own() {
+        let given = [("TRANSOM_BOOTSTRAP", "none"), ("TRANSOM_RANK", "7"), ("TRANSOM_SHM", "1,2,3"), ("MINE", "yes")];
+        let line = String::from_utf8(line_of(&given, &[]).unwrap()).unwrap();
+        let (unset, set) = line.split_once("; export").unwrap();
+        for name in
+            ["TRANSOM_BOOTSTRAP", "TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM", "TRANSOM_HUB", "TRANSOM_NESTING"]
+        {
+            assert!(unset.split(' ').any(|word| word == name), "{unset}");
+        }
+        assert!(set.contains(" MINE='yes'") && set.contains(" TRANSOM_RANK='0'"), "{set}");
+        assert!(!set.contains("TRANSOM_BOOTSTRAP") && !set.contains("TRANSOM_SHM") && !set.contains("'7'"), "{set}");
     }
 }

@@ -1,4 +1,4 @@
-//! Signals to the launcher, as something that `poll` can wait for.
+//! Signals to the launcher, as a descriptor that `poll` can wait for.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -7,7 +7,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// While it lives, the signals that end a job are not this process's end.
+/// While it lives, the signals that end a job do not end this process.
 pub(super) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
 }
@@ -17,7 +17,7 @@ impl Signals {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
         let obeyed = [SIGINT, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        // SIGCHLD too: where it is ignored, the system would reap the ranks before their status is read.
+        // SIGCHLD too: if it were ignored, the system would reap the ranks before their status is read.
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, obeyed.chain([SIGTERM, SIGCHLD]))?;
         Ok(Signals { delivery })
     }
@@ -27,13 +27,13 @@ impl Signals {
         self.delivery.get_read().as_fd()
     }
 
-    /// The signals that came and that ask for the job's end.
+    /// The signals that have come and that end the job.
     pub fn pending(&mut self) -> impl Iterator<Item = i32> {
         self.delivery.pending().filter(|signal| *signal != SIGCHLD)
     }
 }
 
-/// The set of signals that this process ignores, by bits; none if the system does not tell.
+/// The signals that this process ignores, as a bit mask; 0 if the system does not tell.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,11 +1,11 @@
 //! The launcher's one loop: it sleeps until a rank ends or writes, a signal comes, or a time is up.
 
-use super::meeting::Meeting;
+use super::control_plane::ControlPlane;
 use super::orphans::Orphans;
+use super::outcome::{Failure, LaunchError, Outcome, Status};
 use super::output::Output;
 use super::ranks::Ranks;
 use super::signals::Signals;
-use super::{Failure, LaunchError, Outcome, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
@@ -15,14 +15,14 @@ use transom_locks::Rank;
 
 /// How long a rank has to end after SIGTERM.
 const TERM_TO_KILL: Duration = Duration::from_secs(1);
-/// How long a rank on another host has to end after SIGKILL.
+/// How long a rank on another host has to end after SIGKILL before its `ssh` is killed.
 const KILL_TO_CUT: Duration = Duration::from_secs(2);
 /// How long the rest of the output may take after the user has asked for the end.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
-/// A job that runs. When it is dropped, ranks go before orphans, which some of them may become.
+/// A job that runs. Fields are dropped in this order: ranks before orphans, because what they started may become orphans.
 pub(super) struct Watch {
-    meeting: Meeting,
+    control_plane: ControlPlane,
     ranks: Ranks,
     output: Output,
     signals: Option<Signals>,
@@ -30,22 +30,24 @@ pub(super) struct Watch {
     grace: Duration,
     deadline: Option<Instant>,
     phase: Phase,
+    /// The first rank that failed, until it is known which rank is the cause.
+    failed: Option<(Rank, Status)>,
     failure: Option<Failure>,
-    /// A signal asked for the end.
+    /// A signal has come that ends the job.
     interrupted: bool,
-    /// When to leave unwritten what nobody reads.
+    /// When to stop waiting for the reader of the output.
     give_up_output: Option<Instant>,
 }
 
-/// How far the ranks have been brought to their end.
+/// What has been done to end the ranks.
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
-    /// One failed, the others may report it until then.
+    /// One has failed. The others may report their errors until then.
     Grace(Instant),
-    /// They have got SIGTERM, and get SIGKILL then.
+    /// They have got SIGTERM. They get SIGKILL then.
     Terminating(Instant),
-    /// They have got SIGKILL; connections to hosts that do not answer are cut then.
+    /// They have got SIGKILL. The `ssh` of hosts that do not answer is killed then.
     Killed(Instant),
     Cut,
 }
@@ -60,7 +62,7 @@ enum Event {
 
 impl Watch {
     pub fn new(
-        meeting: Meeting,
+        control_plane: ControlPlane,
         ranks: Ranks,
         output: Output,
         signals: Option<Signals>,
@@ -69,7 +71,7 @@ impl Watch {
         deadline: Option<Instant>,
     ) -> Self {
         Watch {
-            meeting,
+            control_plane,
             ranks,
             output,
             signals,
@@ -77,6 +79,7 @@ impl Watch {
             grace,
             deadline,
             phase: Phase::Running,
+            failed: None,
             failure: None,
             interrupted: false,
             give_up_output: None,
@@ -90,6 +93,7 @@ impl Watch {
             }
             self.turn()?;
         };
+        self.settle_failure(true);
         self.orphans.iter().for_each(Orphans::end);
         self.output.close();
         self.write()?;
@@ -99,7 +103,7 @@ impl Watch {
         Ok(Outcome { statuses, failure: self.failure, output: self.output.kept() })
     }
 
-    /// Sleeps until something happens, and does what is to be done about it.
+    /// Sleeps until something happens, and handles it.
     fn turn(&mut self) -> Result<(), LaunchError> {
         let events = self.sleep().map_err(|source| LaunchError::System { what: "waiting for the ranks", source })?;
         self.hear_signals();
@@ -122,7 +126,7 @@ impl Watch {
         watched.extend(self.output.pipes().map(|(pipe, fd)| event(Event::Readable(pipe), fd, PollFlags::IN)));
         let (events, mut fds): (Vec<Event>, Vec<PollFd<'_>>) = watched.into_iter().unzip();
         let left = self.next_time().map(|time| time.saturating_duration_since(Instant::now()));
-        // What is too long for the system is as good as no limit.
+        // A time too long for the system is no limit.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) => {}
@@ -133,7 +137,7 @@ impl Watch {
         Ok(happened.map(|(event, _)| event).collect())
     }
 
-    /// When something is to be done even if nothing happens.
+    /// When the loop has to wake even if nothing happens.
     fn next_time(&self) -> Option<Instant> {
         let running = self.ranks.running().next().is_some();
         let next = match self.phase {
@@ -149,12 +153,16 @@ impl Watch {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
             self.give_up_output = Some(now + LAST_OUTPUT);
+            self.settle_failure(true);
             let running = self.ranks.running().map(|(rank, _)| rank).collect();
             self.fail(Failure::Deadline { running });
             self.kill();
         }
         match self.phase {
-            Phase::Grace(until) if until <= now => self.terminate(),
+            Phase::Grace(until) if until <= now => {
+                self.settle_failure(true);
+                self.terminate();
+            }
             Phase::Terminating(until) if until <= now => self.kill(),
             Phase::Killed(until) if until <= now => {
                 self.ranks.cut();
@@ -168,7 +176,8 @@ impl Watch {
         let heard: Vec<i32> = self.signals.iter_mut().flat_map(Signals::pending).collect();
         for signal in heard {
             tracing::debug!(signal, "the launcher got a signal");
-            // A terminal sends it to the ranks as well, whose end by it may be seen first.
+            self.settle_failure(true);
+            // A terminal sends the signal to the ranks as well, and a rank that it killed may be noticed first.
             if matches!(self.failure, Some(Failure::Rank { status: Status::Killed(by), .. }) if by == signal) {
                 self.failure = Some(Failure::Interrupted { signal });
             }
@@ -185,28 +194,43 @@ impl Watch {
     }
 
     fn reap(&mut self, ended: impl Iterator<Item = Rank>) -> Result<(), LaunchError> {
-        let mut failed: Option<(Rank, Status)> = None;
+        let mut statuses: Vec<(Rank, Status)> = Vec::new();
         for rank in ended {
             let status = self.ranks.reap(rank);
             let status = status.map_err(|source| LaunchError::System { what: "asking how a rank ended", source })?;
-            let Some(status) = status else { continue };
-            self.meeting.ended(rank, status.success());
+            statuses.extend(status.map(|status| (rank, status)));
+        }
+        // Of several that ended at once, one that was killed is more likely the cause than one that exited.
+        statuses.sort_by_key(|(_, status)| !matches!(status, Status::Killed(_)));
+        for &(rank, status) in &statuses {
+            self.control_plane.ended(rank, status.success());
             tracing::debug!(rank, %status, "rank ended");
             self.output.finish(rank);
-            // Of several that ended at once, one that was killed is rather the cause than one that saw it and gave up.
-            let cause = |status| matches!(status, Status::Killed(_));
-            if !status.success() && failed.is_none_or(|(_, first)| cause(status) && !cause(first)) {
-                failed = Some((rank, status));
-            }
         }
-        if let Some((rank, status)) = failed {
+        if let Some(&failed) = statuses.iter().find(|(_, status)| !status.success()) {
             self.hear_signals();
-            self.fail(Failure::Rank { rank, status });
+            self.failed.get_or_insert(failed);
             if let Phase::Running = self.phase {
                 self.phase = Phase::Grace(Instant::now() + self.grace);
             }
         }
+        self.settle_failure(false);
         Ok(())
+    }
+
+    /// Decides which rank made the job fail: the first that died, as the others have noticed, which may not be the first
+    /// whose process is seen to have ended. Unless it is `urgent`, how that rank ends is waited for.
+    fn settle_failure(&mut self, urgent: bool) {
+        let Some((failed, status)) = self.failed else { return };
+        let died = self.control_plane.first_death().unwrap_or(failed);
+        let failure = match self.ranks.status(died) {
+            None if !urgent => return,
+            Some(Status::Exited(0)) => Failure::ExitedWithoutLeaving { rank: died, failed, status },
+            Some(status) => Failure::Rank { rank: died, status },
+            None => Failure::Rank { rank: failed, status },
+        };
+        self.failed = None;
+        self.fail(failure);
     }
 
     fn write(&mut self) -> Result<(), LaunchError> {
@@ -214,14 +238,14 @@ impl Watch {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 return Err(LaunchError::Output(error));
             }
-            // Stdout is closed now and its lines are dropped; what is for stderr is still to be written.
+            // Lines for stdout are dropped now; those for stderr are still to be written.
             self.fail(Failure::OutputClosed);
             self.terminate();
         }
         Ok(())
     }
 
-    /// Says what made the job fail, if it is the first thing.
+    /// Records a failure and reports it on stderr, unless there was one before.
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
             if failure != Failure::OutputClosed {

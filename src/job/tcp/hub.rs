@@ -1,26 +1,35 @@
-//! The middle of the star: one thread that lets the ranks in, hands what each says to all, and tells who is gone.
-//! Whoever does not prove to know the secret gets a challenge and no more, takes one place of many for a few seconds,
-//! and keeps nobody waiting.
+//! The hub of a job: one thread that admits the ranks, sends each round of messages to all once it is complete, and says
+//! which ranks have left or died. A connection that has not proved to know the secret gets the challenge only. There is a
+//! limit to their number and their time, so they keep no rank out.
 
-use super::wire::{self, CHALLENGE, HELLO, Handshake, PROOF, Seal, Secret};
-use super::{
-    ALL, BYE, DIED, FAIL, FORM, GATHERED, LEAVE, LEFT, LONGEST, PART, REFUSED, TOO_LONG, WELCOME, parse_members,
+mod group;
+mod unproven;
+
+use super::frames::{
+    BYE, DIED, FAIL, FORM, GATHERED, JOB, LEAVE, LEFT, LONGEST, PART, Part, REFUSED, TOO_LONG, WELCOME, body_of_member,
+    body_of_parts, parse_members,
 };
+use super::wire::{self, Seal, Secret};
+use crate::job::process::ProcessId;
+use group::{Group, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
+use unproven::{Proven, Unproven};
 
 /// How long a connection may take to prove itself.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// How many may be about to; of more, the oldest goes.
+/// How many connections may be unproven. When another comes, the oldest is closed.
 const MOST_UNPROVEN: usize = 256;
-/// How long no connection is accepted when the system has no descriptor for it.
+/// How long no connection is accepted after the system had no descriptor for one.
 const REST: Duration = Duration::from_millis(100);
 
 /// The hub of a job of so many ranks, run by a thread. It ends when this is dropped.
@@ -29,20 +38,37 @@ pub(crate) struct Hub {
     orders: Sender<Order>,
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
+    first_death: FirstDeath,
 }
 
 enum Order {
     /// The rank's process has ended; well or not.
     Ended(Rank, bool),
-    /// Who has not joined by then does not come any more.
+    /// A rank that has not joined by then has died.
     AllBy(Instant),
-    /// All who have not left may be left alone.
+    /// The hub ends when no rank needs it any more.
+    StopAfterAll,
+    /// The hub ends now.
     Stop,
+}
+
+/// The first rank of the job that died, for other threads than the hub's: one more than its number; 0 for none.
+#[derive(Clone, Default)]
+struct FirstDeath(Arc<AtomicUsize>);
+
+impl FirstDeath {
+    fn set(&self, rank: Rank) {
+        let _ = self.0.compare_exchange(0, rank + 1, SeqCst, SeqCst);
+    }
+
+    fn get(&self) -> Option<Rank> {
+        self.0.load(SeqCst).checked_sub(1)
+    }
 }
 
 impl Hub {
     pub fn start(size: usize, secret: Secret) -> io::Result<Self> {
-        // Both families where the system has both.
+        // An IPv6 socket takes IPv4 connections too, unless the system has no IPv6.
         let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
@@ -51,7 +77,8 @@ impl Hub {
         wake.set_nonblocking(true)?;
         let (orders, received) = channel();
         let ranks = (0..size).map(|_| Place::default()).collect();
-        let groups = HashMap::from([(ALL, Group::new((0..size).collect()))]);
+        let groups = HashMap::from([(JOB, Group::new((0..size).collect()))]);
+        let first_death = FirstDeath::default();
         let mut server = Server {
             secret,
             listener,
@@ -62,6 +89,8 @@ impl Hub {
             groups,
             rest: None,
             all_by: None,
+            stop_after_all: false,
+            first_death: first_death.clone(),
         };
         let run = move || {
             if let Err(error) = server.run() {
@@ -69,26 +98,32 @@ impl Hub {
             }
         };
         let thread = Some(std::thread::Builder::new().name("transom hub".into()).spawn(run)?);
-        Ok(Hub { port, orders, wake, thread })
+        Ok(Hub { port, orders, wake, thread, first_death })
     }
 
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// To be called when a rank's process has ended: it has died unless it said that it left, or ended well without
-    /// ever joining.
+    /// To be called when a rank's process has ended. The rank has died, unless it said that it left, or its process
+    /// ended well before it joined.
     pub fn ended(&self, rank: Rank, well: bool) {
         self.order(Order::Ended(rank, well));
     }
 
-    /// Ranks that have not joined by then have died; for a hub that nobody tells of a process's end.
+    /// Ranks that have not joined by then have died: for a hub that is not told when processes end.
     pub fn all_by(&self, until: Instant) {
         self.order(Order::AllBy(until));
     }
 
-    /// Waits until all ranks are gone.
+    /// The first rank that died, as far as the hub has noticed.
+    pub fn first_death(&self) -> Option<Rank> {
+        self.first_death.get()
+    }
+
+    /// Waits until all ranks have left or died.
     pub fn linger(mut self) {
+        self.order(Order::StopAfterAll);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -96,7 +131,7 @@ impl Hub {
 
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
-        // A full pipe wakes as well.
+        // If the pipe is full, the thread has not read it and will.
         let _ = (&self.wake).write(&[0]);
     }
 }
@@ -119,95 +154,61 @@ struct Server {
     ranks: Vec<Place>,
     /// The job and its teams, by number.
     groups: HashMap<u64, Group>,
-    /// No more is accepted until then.
+    /// No connection is accepted until then.
     rest: Option<Instant>,
-    /// Who has not joined by then has died.
+    /// A rank that has not joined by then has died.
     all_by: Option<Instant>,
+    stop_after_all: bool,
+    first_death: FirstDeath,
 }
 
-/// A connection that has not proved itself.
-struct Unproven {
-    stream: TcpStream,
-    until: Instant,
-    received: Vec<u8>,
-    /// What it said of itself, and what would prove it.
-    claim: Option<(Rank, Handshake)>,
-}
-
+/// What the hub knows of a rank's process.
 #[derive(Default)]
 struct Place {
     member: Option<Member>,
-    /// It has joined, or its process has ended before.
-    taken: bool,
+    /// The process that joined as this rank; zeros for one whose process ended before it joined.
+    taken: Option<ProcessId>,
 }
 
 impl Place {
-    /// Whether the hub is of use to this rank, or it may yet come.
+    /// Whether the rank is connected, or may yet join.
     fn is_awaited(&self) -> bool {
-        !self.taken || self.member.is_some()
+        self.taken.is_none() || self.member.is_some()
     }
 }
 
-/// Ranks that say something together.
-struct Group {
-    members: Vec<Rank>,
-    numbers: HashMap<Rank, usize>,
-    statuses: Vec<Status>,
-    /// What each gave to the round under way.
-    parts: Vec<Option<Part>>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Status {
-    There,
-    Left,
-    Died,
-}
-
-impl Group {
-    fn new(members: Vec<Rank>) -> Self {
-        let numbers = members.iter().enumerate().map(|(number, &rank)| (rank, number)).collect();
-        let (statuses, parts) = (vec![Status::There; members.len()], members.iter().map(|_| None).collect());
-        Group { members, numbers, statuses, parts }
-    }
-}
-
-struct Part {
-    len: u64,
-    bytes: Vec<u8>,
-}
-
+/// A rank that has joined and not left.
 struct Member {
     stream: TcpStream,
     from: Seal,
     to: Seal,
     received: Vec<u8>,
     unsent: Vec<u8>,
-    /// To be closed when all is sent.
+    /// Its connection is closed when all is sent.
     leaving: bool,
 }
 
 enum Event {
-    Woken,
-    Caller,
+    Order,
+    Connection,
     Unproven(usize),
     Rank(Rank),
 }
 
 impl Server {
     fn run(&mut self) -> io::Result<()> {
-        while self.ranks.iter().any(Place::is_awaited) {
+        while !self.stop_after_all || self.ranks.iter().any(Place::is_awaited) {
             let events = self.sleep()?;
-            // From the last, as some go; and before others come.
+            // Their numbers change as some are removed and others accepted: so from the last, and before accepting.
             let ready = events.iter().rev().filter_map(|event| match event {
                 Event::Unproven(number) => Some(*number),
                 _ => None,
             });
-            ready.for_each(|number| self.hear(number));
+            ready.for_each(|number| self.step_unproven(number));
             for event in events {
                 match event {
-                    Event::Woken => while let Ok(1..) = self.woken.read(&mut [0; 64]) {},
-                    Event::Caller => self.accept(),
+                    Event::Order => while let Ok(1..) = self.woken.read(&mut [0; 64]) {},
+                    Event::Connection => self.accept(),
                     Event::Unproven(_) => {}
                     Event::Rank(rank) => self.serve(rank),
                 }
@@ -215,6 +216,7 @@ impl Server {
             while let Ok(order) = self.orders.try_recv() {
                 match order {
                     Order::Stop => return Ok(()),
+                    Order::StopAfterAll => self.stop_after_all = true,
                     Order::AllBy(until) => self.all_by = Some(until),
                     Order::Ended(rank, well) => self.ended(rank, well),
                 }
@@ -232,9 +234,9 @@ impl Server {
     fn sleep(&mut self) -> io::Result<Vec<Event>> {
         let now = Instant::now();
         self.rest = self.rest.filter(|rest| *rest > now);
-        let mut watched = vec![(Event::Woken, PollFd::new(&self.woken, PollFlags::IN))];
+        let mut watched = vec![(Event::Order, PollFd::new(&self.woken, PollFlags::IN))];
         if self.rest.is_none() {
-            watched.push((Event::Caller, PollFd::new(&self.listener, PollFlags::IN)));
+            watched.push((Event::Connection, PollFd::new(&self.listener, PollFlags::IN)));
         }
         for (number, connection) in self.unproven.iter().enumerate() {
             watched.push((Event::Unproven(number), PollFd::new(&connection.stream, PollFlags::IN)));
@@ -265,7 +267,7 @@ impl Server {
                     self.unproven.remove(0);
                 }
                 let until = Instant::now() + PROVE_WITHIN;
-                self.unproven.push(Unproven { stream, until, received: Vec::new(), claim: None });
+                self.unproven.push(Unproven::new(stream, until));
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
@@ -275,41 +277,40 @@ impl Server {
         }
     }
 
-    /// Reads what a connection says; it stays, becomes a rank, or goes.
-    fn hear(&mut self, number: usize) {
+    /// Reads what an unproven connection says. It stays unproven, becomes a rank's, or is closed.
+    fn step_unproven(&mut self, number: usize) {
         let connection = &mut self.unproven[number];
         match connection.step(&self.secret, self.ranks.len()) {
-            Ok(None) => {}
-            Ok(Some(rank)) => {
+            Ok(false) => {}
+            Ok(true) => {
                 let connection = self.unproven.swap_remove(number);
-                self.admit(rank, connection);
+                self.admit(connection);
             }
             Err(why) => {
                 let from = connection.stream.peer_addr().map_or("?".into(), |from| from.to_string());
-                tracing::warn!(from, why, "a connection was sent away");
+                tracing::warn!(from, why, "a connection to the hub was closed");
                 self.unproven.swap_remove(number);
             }
         }
     }
 
-    fn admit(&mut self, rank: Rank, connection: Unproven) {
-        let Unproven { stream, received, claim: Some((_, handshake)), .. } = connection else { return };
-        let [from, mut to] = handshake.seals();
+    fn admit(&mut self, connection: Unproven) {
+        let Some(Proven { stream, hello, handshake }) = connection.into_proven() else { return };
+        let ([from, mut to], rank) = (handshake.seals(), hello.rank);
         let place = &mut self.ranks[rank];
-        if place.taken {
-            tracing::warn!(rank, "a rank joins a second time, or after it ended; refused");
-            let _ = (&stream).write(&to.seal(REFUSED, &[]));
+        if let Some(process) = place.taken {
+            tracing::warn!(rank, "a rank joins a second time, or after its process ended; refused");
+            let _ = (&stream).write(&to.seal(REFUSED, &process.0));
             return;
         }
         tracing::debug!(rank, "a rank has joined the hub");
-        place.member = Some(Member { stream, from, to, received, unsent: Vec::new(), leaving: false });
-        place.taken = true;
-        self.tell(rank, WELCOME, &[]);
-        self.tell_who_is_gone(rank, ALL);
-        self.take_frames(rank);
+        place.member = Some(Member { stream, from, to, received: Vec::new(), unsent: Vec::new(), leaving: false });
+        place.taken = Some(hello.process);
+        self.tell(rank, WELCOME, &hello.process.0);
+        self.tell_who_is_gone(rank, JOB);
     }
 
-    /// Reads and writes what can be.
+    /// Reads and writes what goes without waiting.
     fn serve(&mut self, rank: Rank) {
         let Some(member) = &mut self.ranks[rank].member else { return };
         let mut ended = member.send().is_err();
@@ -336,30 +337,30 @@ impl Server {
                 Err(why) => Err(why),
             };
             if let Err(why) = said {
-                tracing::error!(rank, why, "a rank's connection is of no use any more");
+                tracing::error!(rank, why, "a rank's connection to the hub failed");
                 self.ranks[rank].member = None;
                 self.gone_from_all(rank, Status::Died);
             }
         }
     }
 
-    /// What a rank says, to one of its groups.
+    /// Executes a frame of a rank.
     fn take(&mut self, rank: Rank, kind: u8, body: &[u8]) -> Result<(), &'static str> {
-        let nonsense = "it says what makes no sense now";
-        let (id, body) = body.split_first_chunk().ok_or(nonsense)?;
+        let unexpected = "it sent a frame that is not expected now";
+        let (id, body) = body.split_first_chunk().ok_or(unexpected)?;
         let id = u64::from_le_bytes(*id);
         if kind == FORM {
             return self.form(rank, id, body);
         }
         if kind == BYE {
             self.gone_from_all(rank, Status::Left);
-            let member = self.ranks[rank].member.as_mut().ok_or(nonsense)?;
+            let member = self.ranks[rank].member.as_mut().ok_or(unexpected)?;
             member.leaving = true;
             let _ = member.send();
             return Ok(());
         }
-        let group = self.groups.get_mut(&id).ok_or(nonsense)?;
-        let number = *group.numbers.get(&rank).ok_or(nonsense)?;
+        let group = self.groups.get_mut(&id).ok_or(unexpected)?;
+        let number = group.number(rank).ok_or(unexpected)?;
         let part = match kind {
             PART => Part { len: body.len() as u64, bytes: body.to_vec() },
             TOO_LONG => {
@@ -370,24 +371,27 @@ impl Server {
                 self.gone(rank, id, if kind == LEAVE { Status::Left } else { Status::Died });
                 return Ok(());
             }
-            _ => return Err(nonsense),
+            _ => return Err(unexpected),
         };
-        if group.parts[number].replace(part).is_some() {
-            return Err(nonsense);
+        if !group.add(number, part) {
+            return Err(unexpected);
         }
-        self.hand_round(id);
+        let complete = group.take_round().map(|parts| body_of_parts(id, parts));
+        if let Some(body) = complete {
+            group.members.clone().into_iter().for_each(|rank| self.tell(rank, GATHERED, &body));
+        }
         Ok(())
     }
 
-    /// A team: each of its members says who they are, and all the same.
+    /// Makes a team. Each of its members says who they are; all must say the same.
     fn form(&mut self, rank: Rank, id: u64, body: &[u8]) -> Result<(), &'static str> {
         let members = parse_members(body, self.ranks.len()).filter(|members| members.contains(&rank));
-        let members = members.ok_or("it forms a team that cannot be")?;
+        let members = members.ok_or("it forms a team that is not some of the ranks, and it one of them")?;
         match self.groups.get(&id) {
-            Some(group) if group.members != members => return Err("it forms a team otherwise than others"),
+            Some(group) if group.members != members => return Err("it forms a team of other members than others do"),
             Some(_) => {}
             None => {
-                let ended = |rank: &Rank| self.ranks[*rank].taken && self.ranks[*rank].member.is_none();
+                let ended = |rank: &Rank| self.ranks[*rank].taken.is_some() && self.ranks[*rank].member.is_none();
                 let gone: Vec<Rank> = members.iter().copied().filter(ended).collect();
                 self.groups.insert(id, Group::new(members));
                 gone.into_iter().for_each(|rank| self.gone(rank, id, Status::Died));
@@ -397,23 +401,10 @@ impl Server {
         Ok(())
     }
 
-    /// If all have said something, tells all of it.
-    fn hand_round(&mut self, id: u64) {
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.parts.iter().all(Option::is_some)) else {
-            return;
-        };
-        let mut all = Vec::from(id.to_le_bytes());
-        for part in group.parts.iter_mut().filter_map(Option::take) {
-            all.extend_from_slice(&part.len.to_le_bytes());
-            all.extend_from_slice(&part.bytes);
-        }
-        group.members.clone().into_iter().for_each(|rank| self.tell(rank, GATHERED, &all));
-    }
-
     fn ended(&mut self, rank: Rank, well: bool) {
-        // Of one that has joined its connection tells, and what it said last is read first.
-        if let Some(place) = self.ranks.get_mut(rank).filter(|place| !place.taken) {
-            place.taken = true;
+        // The end of a rank that has joined is the end of its connection, which comes after its last frames.
+        if let Some(place) = self.ranks.get_mut(rank).filter(|place| place.taken.is_none()) {
+            place.taken = Some(ProcessId::default());
             self.gone_from_all(rank, if well { Status::Left } else { Status::Died });
         }
     }
@@ -425,26 +416,29 @@ impl Server {
 
     fn gone(&mut self, rank: Rank, id: u64, how: Status) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(&number) = group.numbers.get(&rank) else { return };
+        let Some(number) = group.number(rank) else { return };
         if group.statuses[number] != Status::There {
             return;
         }
         group.statuses[number] = how;
+        if id == JOB && how == Status::Died {
+            self.first_death.set(rank);
+        }
         tracing::debug!(rank, team = id, died = how == Status::Died, "a rank is gone");
         let members = group.members.clone();
-        if id != ALL && !group.statuses.contains(&Status::There) {
+        if id != JOB && !group.statuses.contains(&Status::There) {
             self.groups.remove(&id);
         }
-        let body = [id.to_le_bytes(), (number as u64).to_le_bytes()].concat();
+        let body = body_of_member(id, number);
         let kind = if how == Status::Died { DIED } else { LEFT };
         members.into_iter().filter(|other| *other != rank).for_each(|other| self.tell(other, kind, &body));
     }
 
-    /// Tells one that comes later.
+    /// Tells a rank that joins a group which of its members have left or died before.
     fn tell_who_is_gone(&mut self, rank: Rank, id: u64) {
         let Some(group) = self.groups.get(&id) else { return };
         for (number, status) in group.statuses.clone().into_iter().enumerate() {
-            let body = [id.to_le_bytes(), (number as u64).to_le_bytes()].concat();
+            let body = body_of_member(id, number);
             match status {
                 Status::There => {}
                 Status::Left => self.tell(rank, LEFT, &body),
@@ -458,46 +452,9 @@ impl Server {
         if let Some(member) = self.ranks[rank].member.as_mut().filter(|member| !member.leaving) {
             let frame = member.to.seal(kind, body);
             member.unsent.extend_from_slice(&frame);
-            // If it cannot be reached any more, its end is seen when it is read.
+            // An error is noticed when the connection is read.
             let _ = member.send();
         }
-    }
-}
-
-impl Unproven {
-    /// Which rank it is, once it has proved it.
-    fn step(&mut self, secret: &Secret, size: usize) -> Result<Option<Rank>, &'static str> {
-        let wanted = if self.claim.is_none() { HELLO } else { PROOF };
-        let mut chunk = [0; HELLO];
-        match self.stream.read(&mut chunk[..wanted - self.received.len()]) {
-            Ok(0) => return Err("it went without proving that it knows the secret"),
-            Ok(read) => self.received.extend_from_slice(&chunk[..read]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(_) => return Err("its connection broke"),
-        }
-        if self.received.len() < wanted {
-            return Ok(None);
-        }
-        let said = std::mem::take(&mut self.received);
-        if let Some((rank, handshake)) = &self.claim {
-            return if handshake.is_rank(&said) { Ok(Some(*rank)) } else { Err("it does not know the secret") };
-        }
-        let (rank, of) = wire::parse_hello(&said).ok_or("it does not speak this version's language")?;
-        let rank = rank as Rank;
-        if of as usize != size || rank >= size {
-            return Err("it is of a job of another size");
-        }
-        let nonce = wire::random().map_err(|_| "the system has no random numbers")?;
-        let handshake = Handshake::new(secret, &said, &nonce);
-        let challenge: [u8; CHALLENGE] =
-            [nonce, handshake.hub_proof()].concat().try_into().expect("a nonce and a proof");
-        // Few bytes, on a connection that has carried none.
-        match self.stream.write(&challenge) {
-            Ok(CHALLENGE) => {}
-            _ => return Err("its connection takes nothing"),
-        }
-        self.claim = Some((rank, handshake));
-        Ok(None)
     }
 }
 

@@ -1,9 +1,16 @@
-//! Ranks as threads around a hub of their own, and unproven who try to be some.
+//! Ranks as threads around a hub of their own, and connections that do not know the secret.
 
-use super::wire::{CHALLENGE, Handshake, greet};
+use super::frames::{FORM, LONGEST, PART, WELCOME};
+use super::wire::{Answer, CHALLENGE, Handshake, Hello, Seal, greet};
 use super::*;
+use crate::job::process::ProcessId;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, Rank};
+use transom_windows::{Exchange, FabricError};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -24,7 +31,7 @@ impl Job {
     }
 
     fn join(&self, rank: Rank) -> Tcp {
-        Tcp::join(rank, self.size, &[self.address()], &self.secret, HubOf::Launcher).unwrap()
+        join(rank, self.size, self.address(), &self.secret, HubAt::Launcher)
     }
 
     fn all(&self) -> Vec<Tcp> {
@@ -36,6 +43,22 @@ impl Job {
         connection.set_read_timeout(Some(LIMIT)).unwrap();
         connection
     }
+}
+
+fn process(rank: Rank) -> ProcessId {
+    ProcessId::new("host", rank as u32)
+}
+
+fn hello(rank: Rank, size: usize) -> Hello {
+    Hello { rank, size, process: process(rank) }
+}
+
+fn contact(address: SocketAddr, secret: &Secret) -> Contact {
+    Contact { addresses: vec![address], secret: secret.clone() }
+}
+
+fn join(rank: Rank, size: usize, address: SocketAddr, secret: &Secret, hub: HubAt) -> Tcp {
+    Tcp::join(rank, size, process(rank), &contact(address, secret), hub).unwrap()
 }
 
 /// Runs it on a thread, and fails if it takes too long.
@@ -104,7 +127,7 @@ fn a_connection_that_ends_is_a_death_told_to_all() {
     let dead = ranks.remove(2);
     let others: Vec<_> = ranks.to_vec();
     let waiting = std::thread::spawn(move || on_all(others, |rank| rank.barrier()));
-    dead.0.line.connection.to_hub.lock().unwrap().0.shutdown(Shutdown::Both).unwrap(); // as a process that ends
+    dead.cut();
     for told in within(|| waiting.join().unwrap()) {
         assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
     }
@@ -114,6 +137,7 @@ fn a_connection_that_ends_is_a_death_told_to_all() {
         assert!(matches!(rank.all_gather(&[]), Err(FabricError::PeerDied { rank: 2 })));
         assert_eq!(rank.first_death(), Some(2));
     }
+    assert_eq!(job.hub.first_death(), Some(2));
 }
 
 #[test]
@@ -165,10 +189,8 @@ fn rank_0_with_the_hub_stays_until_all_have_left() {
     let Job { hub, secret, size } = Job::start(3);
     let address = ([127, 0, 0, 1], hub.port()).into();
     let (send, receive) = mpsc::channel();
-    let (first, of_first) = (secret.clone(), Tcp::join);
-    let zero = of_first(0, size, &[address], &first, HubOf::Rank0(Some(hub))).unwrap();
-    let mut others: Vec<_> =
-        [1, 2].map(|rank| Tcp::join(rank, size, &[address], &secret, HubOf::Rank0(None)).unwrap()).into();
+    let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
+    let mut others: Vec<_> = [1, 2].map(|rank| join(rank, size, address, &secret, HubAt::Rank0(None))).into();
     let leaving = std::thread::spawn(move || {
         drop(zero);
         send.send(()).unwrap();
@@ -187,21 +209,20 @@ fn rank_0_with_the_hub_gives_up_who_never_comes() {
     let job = || {
         let Job { hub, secret, size } = Job::start(3);
         let address = ([127, 0, 0, 1], hub.port()).into();
-        let zero = Tcp::join(0, size, &[address], &secret, HubOf::Rank0(Some(hub))).unwrap();
-        (zero, Tcp::join(1, size, &[address], &secret, HubOf::Rank0(None)).unwrap())
+        let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
+        (zero, join(1, size, address, &secret, HubAt::Rank0(None)))
     };
-    let all_by = |zero: &Tcp, until| zero.0.line.hub.lock().unwrap().as_ref().unwrap().all_by(until);
     // While they wait,
     let (zero, one) = job();
     let hub = zero.clone();
     let waiting = std::thread::spawn(move || on_all(vec![zero, one], |rank| rank.barrier()));
-    all_by(&hub, Instant::now());
+    hub.all_by(Instant::now());
     for told in within(|| waiting.join().unwrap()) {
         assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
     }
     // and when they leave before.
     let (zero, one) = job();
-    all_by(&zero, Instant::now() + Duration::from_millis(200));
+    zero.all_by(Instant::now() + Duration::from_millis(200));
     within(move || drop((one, zero)));
 }
 
@@ -215,7 +236,7 @@ fn the_end_of_the_hub_is_an_error() {
     }
     let Job { hub, secret, size } = Job::start(2);
     let address = ([127, 0, 0, 1], hub.port()).into();
-    let one = Tcp::join(1, size, &[address], &secret, HubOf::Rank0(None)).unwrap();
+    let one = join(1, size, address, &secret, HubAt::Rank0(None));
     drop(hub);
     let told = within(move || one.barrier());
     assert!(matches!(told, Err(FabricError::PeerDied { rank: 0 })), "{told:?}");
@@ -239,7 +260,7 @@ fn a_rank_that_never_comes_is_waited_for_until_its_process_ends() {
 }
 
 #[test]
-fn strangers_learn_and_change_nothing() {
+fn who_does_not_know_the_secret_learns_and_changes_nothing() {
     let job = Job::start(2);
     let zero = job.join(0);
 
@@ -253,29 +274,29 @@ fn strangers_learn_and_change_nothing() {
         assert_eq!(answer, b"", "{} bytes of garbage", garbage.len());
     }
     // A rank or a job that is not.
-    for (rank, size) in [(2, 2), (u32::MAX, 2), (0, 3)] {
+    for (rank, size) in [(2, 2), (u32::MAX as usize, 2), (0, 3)] {
         let mut connection = job.connection();
-        connection.write_all(&wire::hello(rank, size, &[0; 32])).unwrap();
+        connection.write_all(&hello(rank, size).to_bytes(&[0; 32])).unwrap();
         let mut answer = Vec::new();
         let _ = connection.read_to_end(&mut answer);
         assert_eq!(answer, b"");
     }
     // The right words and the wrong secret.
     let wrong = Secret::fresh().unwrap();
-    let refused = greet(&job.address(), 1, 2, &wrong).map(drop).unwrap_err();
+    let refused = greet(&job.address(), hello(1, 2), &wrong).map(drop).unwrap_err();
     assert!(refused.to_string().contains("does not know the secret"), "{refused}");
     let mut connection = job.connection();
-    let hello = wire::hello(1, 2, &[3; 32]);
-    connection.write_all(&hello).unwrap();
+    let said = hello(1, 2).to_bytes(&[3; 32]);
+    connection.write_all(&said).unwrap();
     let mut challenge = [0; CHALLENGE];
     connection.read_exact(&mut challenge).unwrap();
-    connection.write_all(&Handshake::new(&wrong, &hello, &challenge[..32]).rank_proof()).unwrap();
+    connection.write_all(&Handshake::new(&wrong, &said, &challenge[..32]).rank_proof()).unwrap();
     // And what the hub itself said, said back.
     let mut answer = Vec::new();
     let _ = connection.read_to_end(&mut answer);
     assert_eq!(answer, b"");
     let mut connection = job.connection();
-    connection.write_all(&hello).unwrap();
+    connection.write_all(&said).unwrap();
     connection.read_exact(&mut challenge).unwrap();
     connection.write_all(&challenge[32..]).unwrap();
     let _ = connection.read_to_end(&mut answer);
@@ -283,8 +304,9 @@ fn strangers_learn_and_change_nothing() {
 
     // The place of rank 1 is free as before, and taken once.
     let one = job.join(1);
-    let taken = Tcp::join(1, 2, &[job.address()], &job.secret, HubOf::Launcher).map(drop);
-    assert!(matches!(taken, Err(FabricError::Misuse { .. })), "{taken:?}");
+    let twice = Hello { process: process(17), ..hello(1, 2) };
+    let refused = greet(&job.address(), twice, &job.secret).unwrap();
+    assert!(matches!(refused, Answer::Refused(by) if by == process(1)), "it is told which process has joined");
     assert!(zero.lost().is_none() && one.lost().is_none());
     on_all(vec![zero, one], |rank| rank.barrier().unwrap());
 }
@@ -310,7 +332,7 @@ fn what_was_said_once_is_of_no_use_again() {
         let _ = passing.join();
         heard
     });
-    let zero = Tcp::join(0, 2, &[address], &job.secret, HubOf::Launcher).unwrap();
+    let zero = join(0, 2, address, &job.secret, HubAt::Launcher);
     let one = job.join(1);
     on_all(vec![zero, one], |rank| rank.all_gather(b"said").unwrap());
     let heard = within(|| listening.join().unwrap());
@@ -328,7 +350,7 @@ fn what_was_said_once_is_of_no_use_again() {
 }
 
 #[test]
-fn silent_strangers_keep_nobody_out() {
+fn silent_connections_keep_no_rank_out() {
     let job = Job::start(2);
     let silent: Vec<_> = (0..400).map(|_| job.connection()).collect();
     let halves = silent.iter().take(100).map(|mut connection| connection.write_all(b"transom"));
@@ -375,7 +397,10 @@ fn a_member_that_says_nonsense_has_died() {
     for (number, wrong) in wrongs.into_iter().enumerate() {
         let job = Job::start(2);
         let zero = job.join(0);
-        let (mut stream, [mut seal, _]) = greet(&job.address(), 1, 2, &job.secret).unwrap();
+        let Answer::Welcome(mut stream, seals) = greet(&job.address(), hello(1, 2), &job.secret).unwrap() else {
+            panic!("refused")
+        };
+        let [mut seal, _] = *seals;
         stream.write_all(&wrong(&mut seal)).unwrap();
         until(|| zero.first_death() == Some(1));
         let told = within(move || zero.barrier());
@@ -424,8 +449,7 @@ fn teams_end_with_their_members() {
         all.barrier().unwrap();
         rank.barrier().unwrap();
         if me == 2 {
-            // As a process that ends.
-            rank.0.line.connection.to_hub.lock().unwrap().0.shutdown(Shutdown::Both).unwrap();
+            rank.cut();
         } else if me == 3 {
             assert!(matches!(pair.barrier(), Err(FabricError::PeerDied { rank: 0 })));
             let told = all.barrier().unwrap_err(); // rank 0 may have left before
@@ -452,17 +476,21 @@ fn a_job_is_left_while_a_team_of_it_goes_on() {
     within(|| job.hub.linger());
 }
 
+/// A rank's own children may ask after all ranks have left.
 #[test]
-fn what_the_hub_says_is_checked() {
-    let part = |len: u64, bytes: &[u8]| [&len.to_le_bytes()[..], bytes].concat();
-    assert_eq!(parts(&[part(0, b""), part(2, b"ab")].concat(), 2).unwrap(), [&b""[..], b"ab"]);
-    for wrong in [vec![], part(0, b""), part(3, b"ab"), [part(0, b""), part(0, b"x")].concat(), part(u64::MAX, b"")] {
-        assert!(matches!(parts(&wrong, 2), Err(FabricError::Corrupt { .. })), "{wrong:?}");
-    }
+fn the_hub_of_a_launcher_answers_until_the_launcher_ends() {
+    let job = Job::start(1);
+    drop(job.join(0));
+    let answer = greet(&job.address(), Hello { process: process(17), ..hello(0, 1) }, &job.secret).unwrap();
+    assert!(matches!(answer, Answer::Refused(by) if by == process(0)));
+    let job = Job::start(1);
+    job.hub.ended(0, true);
+    let answer = greet(&job.address(), hello(0, 1), &job.secret).unwrap();
+    assert!(matches!(answer, Answer::Refused(by) if by == ProcessId::default()), "nobody has joined");
 }
 
 #[test]
-fn one_who_answers_little_by_little_is_given_up() {
+fn a_hub_that_answers_little_by_little_is_given_up() {
     let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = slow.local_addr().unwrap();
     let answering = std::thread::spawn(move || {
@@ -471,7 +499,7 @@ fn one_who_answers_little_by_little_is_given_up() {
             std::thread::sleep(Duration::from_secs(1));
         }
     });
-    within(move || assert!(greet(&address, 0, 1, &Secret::fresh().unwrap()).is_err()));
+    within(move || assert!(greet(&address, hello(0, 1), &Secret::fresh().unwrap()).is_err()));
     within(|| answering.join().unwrap());
 }
 
@@ -479,12 +507,16 @@ fn one_who_answers_little_by_little_is_given_up() {
 fn a_hub_that_is_not_there_or_another_is_said() {
     // Nobody there: `join` goes on for a minute; one attempt says why.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert!(greet(&nobody, 0, 1, &Secret::fresh().unwrap()).is_err());
-    let none = Tcp::join(0, 1, &[], &Secret::fresh().unwrap(), HubOf::Launcher).map(drop).unwrap_err();
-    assert!(none.to_string().contains("cannot reach"), "{none}");
+    assert!(greet(&nobody, hello(0, 1), &Secret::fresh().unwrap()).is_err());
+    let nowhere = Contact { addresses: vec![], secret: Secret::fresh().unwrap() };
+    match Tcp::join(0, 1, process(0), &nowhere, HubAt::Launcher) {
+        Err(JoinError::Fabric(error)) => assert!(error.to_string().contains("cannot reach the hub"), "{error}"),
+        other => panic!("{:?}", other.map(drop)),
+    }
     // The first address leads to another job, the second to ours.
     let (other, job) = (Job::start(1), Job::start(1));
-    let joined = Tcp::join(0, 1, &[other.address(), job.address()], &job.secret, HubOf::Launcher).unwrap();
+    let both = Contact { addresses: vec![other.address(), job.address()], secret: job.secret.clone() };
+    let joined = Tcp::join(0, 1, process(0), &both, HubAt::Launcher).unwrap();
     assert_eq!(joined.all_gather(b"here").unwrap(), [b"here"]);
 }
 
@@ -548,7 +580,7 @@ fn a_host_that_vanishes_has_died() {
             Some(rustix::thread::LinkNameSpaceType::Network),
         )
         .unwrap();
-        Tcp::join(1, 2, &[address], &secret, HubOf::Launcher).unwrap()
+        join(1, 2, address, &secret, HubAt::Launcher)
     });
     let (zero, one) = (job.join(0), there.join().unwrap());
     let ranks = on_all(vec![zero, one], |rank| rank.barrier().map(|()| rank).unwrap());

@@ -1,15 +1,17 @@
-//! What goes over a connection to the hub: each side proves that it knows the job's secret, then sealed frames.
+//! The bytes of a connection to the hub. First each side proves that it knows the job's secret, then both send frames
+//! with message authentication codes. Numbers are lengths in bytes:
 //!
 //! ```text
-//!     rank -> hub   hello: version 8, rank 4, size 4, nonce 32
+//!     rank -> hub   hello: version 8, rank 4, size 4, process 16, nonce 32
 //!     hub -> rank   nonce 32, HMAC(secret, "hub", hello, nonce)
 //!     rank -> hub   HMAC(secret, "rank", hello, nonce)
 //!     both          frames: length of the body 8, kind 1, body, HMAC(key of this direction, count, all before)
 //! ```
-//! Both nonces are in every proof and key, so that nothing which was said once is of use again. What is said is
-//! not hidden, except the secret.
+//! Every proof and key depends on both nonces, so bytes of one connection are not valid on another. Messages are
+//! authenticated, not encrypted; the secret itself is never sent.
 
-use super::{REFUSED, WELCOME};
+use super::frames::{REFUSED, WELCOME};
+use crate::job::process::ProcessId;
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::net::sockopt;
 use sha2::Sha256;
@@ -20,24 +22,26 @@ use transom_locks::Rank;
 
 /// Bytes of a nonce, a secret, and an HMAC.
 pub(super) const LONG: usize = 32;
-pub(super) const HELLO: usize = 16 + LONG;
+pub(super) const HELLO: usize = 16 + ProcessId::BYTES + LONG;
 pub(super) const CHALLENGE: usize = 2 * LONG;
 pub(super) const PROOF: usize = LONG;
-const VERSION: [u8; 8] = *b"transom\x01";
+const VERSION: [u8; 8] = *b"transom\x02";
+/// Bytes of a frame before its body.
 const HEADER: usize = 9;
 
-/// How long the hub may take to be reached at one address, and to say all that comes before the first frame.
+/// How long connecting to one address may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How long after that the first frame may come.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// When a host without a sign of life is given up.
+/// How long after the last sign of life of a host its connections end.
 const VANISHED: Duration = Duration::from_secs(10);
 
-/// What only the ranks of a job know, and their launcher.
+/// Known to the ranks of a job and its launcher only.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; LONG]);
 
 impl Secret {
-    /// One that nobody can guess.
+    /// A random one.
     pub fn fresh() -> io::Result<Self> {
         Ok(Secret(random()?))
     }
@@ -51,41 +55,54 @@ impl Secret {
     }
 }
 
-/// Connects, and proves and demands knowledge of the secret.
-pub(super) fn greet(
-    address: &SocketAddr,
-    rank: Rank,
-    size: usize,
-    secret: &Secret,
-) -> io::Result<(TcpStream, [Seal; 2])> {
+/// Who connects to the hub: a rank of a job, and the process that it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub rank: Rank,
+    pub size: usize,
+    pub process: ProcessId,
+}
+
+/// What the hub answers to a rank that knows the secret.
+pub(super) enum Answer {
+    /// The connection, and the authentication of frames to the hub and from it.
+    Welcome(TcpStream, Box<[Seal; 2]>),
+    /// This process is the rank; zeros if the rank has ended before it joined.
+    Refused(ProcessId),
+}
+
+/// Connects to a hub, proves that it knows the secret, and demands the same of the hub.
+pub(super) fn greet(address: &SocketAddr, hello: Hello, secret: &Secret) -> io::Result<Answer> {
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut stream = TcpStream::connect_timeout(address, CONNECT_WITHIN)?;
     prepare(&stream)?;
     let until = Instant::now() + ANSWER_WITHIN;
-    let hello = hello(rank as u32, size as u32, &random()?);
+    let hello = hello.to_bytes(&random()?);
     stream.write_all(&hello)?;
     let mut challenge = [0; CHALLENGE];
     read_by(&mut stream, &mut challenge, until)?;
     let (nonce, proof) = challenge.split_at(LONG);
     let handshake = Handshake::new(secret, &hello, nonce);
     if !handshake.is_hub(proof) {
-        return Err(bad("who answers there does not know the secret of this job"));
+        return Err(bad("what answers there does not know the secret of this job"));
     }
     stream.write_all(&handshake.rank_proof())?;
     let [to_hub, mut from_hub] = handshake.seals();
-    let mut received = vec![0; from_hub.len_of_empty()];
+    let mut received = vec![0; HEADER + ProcessId::BYTES + LONG];
     read_by(&mut stream, &mut received, until)?;
-    match from_hub.open(&mut received, 0) {
-        Ok(Some((WELCOME, _))) => {}
-        Ok(Some((REFUSED, _))) => return Err(io::ErrorKind::AlreadyExists.into()),
-        Ok(_) => return Err(bad("the hub does not welcome this rank")),
-        Err(why) => return Err(bad(why)),
+    let answer = from_hub.open(&mut received, ProcessId::BYTES as u64).map_err(bad)?;
+    let process = |body: Vec<u8>| body.try_into().map(ProcessId).map_err(|_| bad("the hub names no process"));
+    match answer {
+        Some((WELCOME, _)) => {
+            stream.set_read_timeout(None)?;
+            Ok(Answer::Welcome(stream, Box::new([to_hub, from_hub])))
+        }
+        Some((REFUSED, body)) => Ok(Answer::Refused(process(body)?)),
+        _ => Err(bad("the hub answers with a frame of an unexpected kind")),
     }
-    stream.set_read_timeout(None)?;
-    Ok((stream, [to_hub, from_hub]))
 }
 
-/// Fills it, also from one who sends little by little, or fails when the time is up.
+/// Fills `into`, in as many reads as it takes, or fails when the time is up.
 fn read_by(stream: &mut TcpStream, mut into: &mut [u8], until: Instant) -> io::Result<()> {
     while !into.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
@@ -103,7 +120,7 @@ fn read_by(stream: &mut TcpStream, mut into: &mut [u8], until: Instant) -> io::R
     Ok(())
 }
 
-/// Small messages at once, and an end to connections to hosts that vanished.
+/// Has small messages sent at once, and connections to hosts that vanished ended.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -123,19 +140,24 @@ pub(super) fn random() -> io::Result<[u8; LONG]> {
     Ok(bytes)
 }
 
-pub(super) fn hello(rank: u32, size: u32, nonce: &[u8; LONG]) -> Vec<u8> {
-    [&VERSION[..], &rank.to_le_bytes(), &size.to_le_bytes(), nonce].concat()
+impl Hello {
+    pub fn to_bytes(self, nonce: &[u8; LONG]) -> Vec<u8> {
+        let (rank, size) = (self.rank as u32, self.size as u32);
+        [&VERSION[..], &rank.to_le_bytes(), &size.to_le_bytes(), &self.process.0, nonce].concat()
+    }
+
+    /// `None` if it is not of this version.
+    pub fn from_bytes(hello: &[u8]) -> Option<Self> {
+        let rest = hello.strip_prefix(&VERSION)?;
+        let (rank, rest) = rest.split_first_chunk()?;
+        let (size, rest) = rest.split_first_chunk()?;
+        let (process, _) = rest.split_first_chunk()?;
+        let (rank, size) = (u32::from_le_bytes(*rank) as Rank, u32::from_le_bytes(*size) as usize);
+        Some(Hello { rank, size, process: ProcessId(*process) })
+    }
 }
 
-/// Rank and size that a hello says; none if it is not one of this version.
-pub(super) fn parse_hello(hello: &[u8]) -> Option<(u32, u32)> {
-    let rest = hello.strip_prefix(&VERSION)?;
-    let (rank, rest) = rest.split_first_chunk()?;
-    let (size, _) = rest.split_first_chunk()?;
-    Some((u32::from_le_bytes(*rank), u32::from_le_bytes(*size)))
-}
-
-/// What both sides have said before either is believed.
+/// The code over the hello and both nonces, under the secret: what proofs and keys are made of.
 pub(super) struct Handshake(Hmac<Sha256>);
 
 impl Handshake {
@@ -158,16 +180,17 @@ impl Handshake {
         self.with(b"rank").finalize().into_bytes().into()
     }
 
-    /// Whether it is the hub that said so, in constant time.
+    /// Whether the proof is that of a hub, in constant time.
     pub fn is_hub(&self, proof: &[u8]) -> bool {
         self.with(b"hub").verify_slice(proof).is_ok()
     }
 
+    /// Whether the proof is that of a rank, in constant time.
     pub fn is_rank(&self, proof: &[u8]) -> bool {
         self.with(b"rank").verify_slice(proof).is_ok()
     }
 
-    /// Frames to the hub and from the hub.
+    /// The authentication of frames to the hub and of those from it.
     pub fn seals(&self) -> [Seal; 2] {
         [&b"to hub"[..], b"from hub"]
             .map(|word| Seal { mac: keyed(&self.with(word).finalize().into_bytes()), count: 0 })
@@ -178,7 +201,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("a key may have any length")
 }
 
-/// One direction of a connection: which key, and how many frames there were.
+/// The authentication of one direction of a connection: its key, and how many frames there were.
 pub(super) struct Seal {
     mac: Hmac<Sha256>,
     count: u64,
@@ -190,12 +213,7 @@ impl Seal {
         self.mac.clone().chain_update(self.count.to_le_bytes()).chain_update(bytes)
     }
 
-    /// Bytes of a frame without a body.
-    pub fn len_of_empty(&self) -> usize {
-        HEADER + LONG
-    }
-
-    /// A frame, to be sent next.
+    /// The next frame to send.
     pub fn seal(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
         let mut frame = Vec::with_capacity(HEADER + body.len() + LONG);
         frame.extend_from_slice(&(body.len() as u64).to_le_bytes());
@@ -206,12 +224,13 @@ impl Seal {
         frame
     }
 
-    /// Takes the next frame out of what was received, once it is whole: its kind and body.
+    /// Takes the next frame out of what was received, once it is whole: its kind and body. An error if it is not the
+    /// other side's next frame, or its body is longer than `longest`.
     pub fn open(&mut self, received: &mut Vec<u8>, longest: u64) -> Result<Option<(u8, Vec<u8>)>, &'static str> {
         let Some((len, _)) = received.split_first_chunk() else { return Ok(None) };
         let len = u64::from_le_bytes(*len);
         if len > longest {
-            return Err("it announces more than can be");
+            return Err("it announces a frame that is too long");
         }
         let whole = HEADER + len as usize + LONG;
         if received.len() < whole {
@@ -219,7 +238,7 @@ impl Seal {
         }
         let (frame, mac) = received[..whole].split_at(whole - LONG);
         if self.next(frame).verify_slice(mac).is_err() {
-            return Err("its seal is broken");
+            return Err("a frame fails authentication");
         }
         let opened = (frame[HEADER - 1], frame[HEADER..].to_vec());
         received.drain(..whole);
@@ -255,12 +274,12 @@ mod tests {
                 Ok(Some((8, body))) => assert_eq!(body, b""),
                 Ok(Some(other)) => panic!("{other:?}"),
                 Err(why) => {
-                    assert_eq!((why, received.len()), ("its seal is broken", first.len()), "the first again");
+                    assert_eq!((why, received.len()), ("a frame fails authentication", first.len()), "the first again");
                     return;
                 }
             }
         }
-        panic!("a frame could be said twice");
+        panic!("a frame was taken twice");
     }
 
     #[test]

@@ -1,0 +1,68 @@
+//! Processes: which are above this one, and a number for a process that ranks on other hosts can compare.
+
+use sha2::{Digest, Sha256};
+
+/// Tells a process from all others of a job, on whatever host: the hash of its host's identity and its number there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessId(pub [u8; ProcessId::BYTES]);
+
+impl ProcessId {
+    pub const BYTES: usize = 16;
+
+    pub fn new(host: &str, process: u32) -> Self {
+        let hash = Sha256::new().chain_update(process.to_le_bytes()).chain_update(host).finalize();
+        ProcessId(std::array::from_fn(|at| hash[at]))
+    }
+}
+
+/// The processes above this one, from its parent up, as far as `/proc` tells. One whose parent has ended is below the
+/// process that adopted it.
+pub(crate) fn ancestors() -> impl Iterator<Item = u32> {
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid() as u32);
+    // While they are read, processes end, and a number may be given anew: the chain is cut at a length that none has.
+    std::iter::successors(parent, |&process| parent_of(process)).take(10_000)
+}
+
+fn parent_of(process: u32) -> Option<u32> {
+    parse_parent(&std::fs::read(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// From `number (name) state parent ...`, where the name may have any bytes in it.
+fn parse_parent(stat: &[u8]) -> Option<u32> {
+    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let fields = std::str::from_utf8(&stat[behind_name..]).ok()?;
+    fields.split_ascii_whitespace().nth(1)?.parse().ok().filter(|&parent| parent != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn parents_are_read() {
+        assert_eq!(parse_parent(b"17 (sh) S 5 17 17 0"), Some(5));
+        assert_eq!(parse_parent(b"17 (a) R 9 (b) \xff) S 5 17"), Some(5));
+        for none in [&b"1 (init) S 0 1"[..], b"", b"17 (sh", b"17 (sh)", b"17 (sh) S x", b"17 (sh) S"] {
+            assert_eq!(parse_parent(none), None);
+        }
+    }
+
+    #[test]
+    fn a_childs_ancestors_are_ours_and_we() {
+        let mut child =
+            Command::new("sh").args(["-c", "read end"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert_eq!(parent_of(child.id()), Some(std::process::id()));
+        assert!(ancestors().all(|ancestor| ancestor != child.id() && ancestor != std::process::id()));
+        assert_eq!(ancestors().next(), Some(std::os::unix::process::parent_id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn processes_of_different_hosts_differ() {
+        assert_eq!(ProcessId::new("a", 1), ProcessId::new("a", 1));
+        assert_ne!(ProcessId::new("a", 1), ProcessId::new("b", 1));
+        assert_ne!(ProcessId::new("a", 1), ProcessId::new("a", 2));
+    }
+}

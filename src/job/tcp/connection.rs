@@ -1,0 +1,243 @@
+//! A rank's connection to the hub, which all its groups share, and what the thread that reads it has heard.
+
+use super::frames::{DIED, GATHERED, JOB, LEFT, LONGEST};
+use super::wire::Seal;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use transom_locks::Rank;
+use transom_windows::FabricError;
+
+pub(super) struct Connection {
+    pub rank: Rank,
+    /// Rank 0 runs the hub, so that the end of the connection is the death of rank 0.
+    hub_at_rank_0: bool,
+    to_hub: Mutex<(TcpStream, Seal)>,
+    groups: Mutex<HashMap<u64, Arc<Group>>>,
+    closed: AtomicBool,
+    /// This rank has said that it leaves, so that the connection may end.
+    leaving: AtomicBool,
+}
+
+/// The job, or a team.
+pub(super) struct Group {
+    pub id: u64,
+    /// This rank's number in it.
+    pub me: Rank,
+    /// Their ranks in the job.
+    pub members: Vec<Rank>,
+    /// One more than the number of the first member that died; 0 for none.
+    died: AtomicU64,
+    left: Box<[AtomicBool]>,
+    /// The connection has ended.
+    closed: AtomicBool,
+    /// The round that is complete, until its messages are taken.
+    gathered: Mutex<Option<Vec<u8>>>,
+    changed: Condvar,
+}
+
+impl Connection {
+    /// The connection of a rank that has joined; a thread reads it.
+    pub fn start(
+        rank: Rank,
+        size: usize,
+        hub_at_rank_0: bool,
+        stream: TcpStream,
+        [to_hub, from_hub]: [Seal; 2],
+    ) -> io::Result<Arc<Self>> {
+        let reading = stream.try_clone()?;
+        let job = Arc::new(Group::new(JOB, rank, (0..size).collect()));
+        let connection = Arc::new(Connection {
+            rank,
+            hub_at_rank_0,
+            to_hub: Mutex::new((stream, to_hub)),
+            groups: Mutex::new(HashMap::from([(JOB, job)])),
+            closed: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+        });
+        let listener = connection.clone();
+        let listen = move || listener.listen(size, reading, from_hub);
+        std::thread::Builder::new().name("transom exchange".into()).spawn(listen)?;
+        Ok(connection)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, HashMap<u64, Arc<Group>>> {
+        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The group of all ranks.
+    pub fn job(&self) -> Arc<Group> {
+        self.groups().get(&JOB).cloned().expect("the job stays as long as its connection")
+    }
+
+    pub fn add(&self, group: Arc<Group>) {
+        self.groups().insert(group.id, group.clone());
+        if self.closed.load(SeqCst) {
+            group.close();
+        }
+    }
+
+    pub fn remove(&self, group: &Group) {
+        if group.id != JOB {
+            self.groups().remove(&group.id);
+        }
+    }
+
+    pub fn send(&self, kind: u8, group: u64, body: &[u8]) {
+        let mut to_hub = self.to_hub.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (stream, seal) = &mut *to_hub;
+        let frame = seal.seal(kind, &[&group.to_le_bytes()[..], body].concat());
+        // The thread that reads notices an error.
+        if stream.write_all(&frame).is_err() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Sends the last frame, waits for the hub to close the connection, which shows that it has read the frame, and
+    /// closes it; after `patience` in any case.
+    pub fn end(&self, kind: u8, patience: Duration) {
+        self.leaving.store(true, SeqCst);
+        self.send(kind, JOB, &[]);
+        let (job, until) = (self.job(), Instant::now() + patience);
+        let mut guard = job.gathered();
+        while !job.closed.load(SeqCst) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            guard = job.changed.wait_timeout(guard, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        drop(guard);
+        self.shut_down();
+    }
+
+    pub fn shut_down(&self) {
+        let to_hub = self.to_hub.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _ = to_hub.0.shutdown(Shutdown::Both);
+    }
+
+    fn listen(&self, size: usize, mut stream: TcpStream, mut from_hub: Seal) {
+        // The longest frame is a round: each rank's message and its length.
+        let longest = (size as u64).saturating_mul(LONGEST + 8).saturating_add(8);
+        let (mut received, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+        let why = loop {
+            match from_hub.open(&mut received, longest) {
+                Ok(Some((kind, body))) => match self.hear(kind, body) {
+                    Ok(()) => continue,
+                    Err(why) => break why.to_owned(),
+                },
+                Ok(None) => {}
+                Err(why) => break why.to_owned(),
+            }
+            match stream.read(&mut chunk) {
+                Ok(0) => break "it has ended".to_owned(),
+                Ok(read) => received.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break error.to_string(),
+            }
+        };
+        let _ = stream.shutdown(Shutdown::Both);
+        let lost = !self.leaving.load(SeqCst);
+        if lost {
+            tracing::warn!(rank = self.rank, why, "the connection to the hub of the job is lost");
+        }
+        self.closed.store(true, SeqCst);
+        for group in self.groups().values() {
+            if let Some(number) = group.members.iter().position(|&rank| rank == 0 && lost && self.hub_at_rank_0) {
+                group.has_died(number);
+            }
+            group.close();
+        }
+    }
+
+    fn hear(&self, kind: u8, mut body: Vec<u8>) -> Result<(), &'static str> {
+        let (id, rest) = body.split_first_chunk().ok_or("a frame is too short")?;
+        // A group that is not there is one that this rank has left.
+        let Some(group) = self.groups().get(&u64::from_le_bytes(*id)).cloned() else { return Ok(()) };
+        let number = || {
+            let number = rest.try_into().map_or(usize::MAX, |number| u64::from_le_bytes(number) as usize);
+            if number < group.members.len() { Ok(number) } else { Err("a frame names a rank that is not in its group") }
+        };
+        match kind {
+            GATHERED => {
+                body.drain(..8);
+                *group.gathered() = Some(body);
+            }
+            DIED => group.has_died(number()?),
+            LEFT => group.left[number()?].store(true, SeqCst),
+            _ => return Err("a frame is of an unknown kind"),
+        }
+        group.change(|| ());
+        Ok(())
+    }
+}
+
+impl Group {
+    pub fn new(id: u64, me: Rank, members: Vec<Rank>) -> Self {
+        let left = members.iter().map(|_| AtomicBool::new(false)).collect();
+        let (died, closed) = (AtomicU64::new(0), AtomicBool::new(false));
+        Group { id, me, members, died, left, closed, gathered: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn gathered(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.gathered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits for the round under way to be complete, and takes it.
+    pub fn wait_for_round(&self) -> Result<Vec<u8>, FabricError> {
+        let mut guard = self.gathered();
+        loop {
+            if let Some(round) = guard.take() {
+                return Ok(round);
+            }
+            if let Some(error) = self.lost() {
+                return Err(error);
+            }
+            guard = self.changed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Makes a change and wakes the threads that wait. It is made under the lock, so that none misses it.
+    pub fn change(&self, what: impl FnOnce()) {
+        let guard = self.gathered();
+        what();
+        drop(guard);
+        self.changed.notify_all();
+    }
+
+    fn close(&self) {
+        self.change(|| self.closed.store(true, SeqCst));
+    }
+
+    pub fn has_died(&self, member: Rank) {
+        let _ = self.died.compare_exchange(0, member as u64 + 1, SeqCst, SeqCst);
+    }
+
+    pub fn first_death(&self) -> Option<Rank> {
+        (self.died.load(SeqCst) as Rank).checked_sub(1)
+    }
+
+    pub fn has_left(&self, member: Rank) -> bool {
+        self.left.get(member).is_some_and(|left| left.load(SeqCst))
+    }
+
+    /// Why no call that waits can end well any more.
+    pub fn dead(&self) -> Option<FabricError> {
+        if let Some(rank) = self.first_death() {
+            return Some(FabricError::PeerDied { rank });
+        }
+        self.closed.load(SeqCst).then(|| FabricError::System {
+            what: "the launcher of the job cannot be reached any more".into(),
+            source: io::ErrorKind::ConnectionAborted.into(),
+        })
+    }
+
+    /// Why no collective call can end well any more.
+    pub fn lost(&self) -> Option<FabricError> {
+        let left = || (0..self.members.len()).find(|&rank| self.has_left(rank));
+        self.dead().or_else(|| left().map(|rank| FabricError::PeerLeft { rank }))
+    }
+}
