@@ -3,11 +3,11 @@
 use crate::error::StartError;
 use crate::job::bootstrap::{self, Joined};
 use crate::job::launcher::Launch;
-use crate::job::variables::{self, LogFilter};
+use crate::job::variables::{self, LogFilter, Micros, SecondsOrOff};
 use crate::provider;
 use crate::world::World;
 use transom_shm_loopback::Loopback;
-use transom_windows::Exchange;
+use transom_windows::{Exchange, Waiting};
 
 /// The world of a program that something else starts: all ranks of the job, if a launcher started this process as a rank
 /// ([`Bootstrap`](crate::Bootstrap) says which launchers there are); else a world of one. Collective. A process can call
@@ -23,7 +23,7 @@ use transom_windows::Exchange;
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn init() -> Result<World, StartError> {
-    log_from_env()?;
+    settings_from_env()?;
     match bootstrap::join()? {
         Some(joined) => world(joined),
         None => world(Joined::Here(Loopback::alone().map_err(StartError::Join)?)),
@@ -79,7 +79,7 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Result<Vec<R>, StartError> {
-    log_from_env()?;
+    settings_from_env()?;
     let fabrics = Loopback::threads(ranks).map_err(StartError::Join)?;
     let providers = fabrics.iter().cloned().map(provider::of_threads).collect::<Result<Vec<_>, _>>()?;
     let (body, observer) = (&body, fabrics.first().cloned());
@@ -114,6 +114,21 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.leave();
     }
+}
+
+/// What the environment says of how a rank behaves, whatever started it.
+fn settings_from_env() -> Result<(), StartError> {
+    log_from_env()?;
+    let mut waiting = Waiting::default();
+    if let Some(Micros(spin)) = variables::get("TRANSOM_SPIN")? {
+        waiting.spin = spin;
+    }
+    if let Some(SecondsOrOff(report)) = variables::get("TRANSOM_WAIT_REPORT")? {
+        waiting.report = report;
+    }
+    // A process that has several worlds, as tests have, says so once.
+    waiting.set();
+    Ok(())
 }
 
 /// Prints to stderr the events that TRANSOM_LOG names, unless the program has a subscriber of its own. [`init`],

@@ -80,7 +80,8 @@ pub const TABLE: &[Variable] = &[
         name: "TRANSOM_FABRIC",
         set_by: SetBy::User,
         meaning: "which provider the ranks of a job use",
-        expected: "`auto`, `shm` (one machine) or `verbs` (InfiniBand, RoCE; the cargo feature `verbs`)",
+        expected: "`auto`, `shm` (one machine), `verbs` (InfiniBand, RoCE; the cargo feature `verbs`) or `delayed` (late \
+                   and unordered, to test synchronisation; the cargo feature `delayed`)",
         default: "auto: shm on one machine, verbs on several",
     },
     Variable {

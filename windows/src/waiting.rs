@@ -42,11 +42,7 @@ impl Waiting {
     }
 
     fn of_this_process() -> Self {
-        {
-            static E: OnceLock<u64> = OnceLock::new();
-            let us = *E.get_or_init(|| std::env::var("SPIN").map_or(20, |s| s.parse().unwrap()));
-            Waiting { spin: Duration::from_micros(us), ..Waiting::default() }
-        }
+        WAITING.get().copied().unwrap_or_default()
     }
 }
 
@@ -171,7 +167,7 @@ impl Wait<'_> {
         let mut reported = REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if reported.get_or_insert_default().insert(self.to_string()) {
             let Wait { rank, call, .. } = self;
-            let line = format!("transom: rank {rank} has waited {} s in {call}{}\n", waited.as_secs(), self.whom());
+            let line = format!("transom: rank {rank} has waited {waited:.0?} in {call}{}\n", self.whom());
             // One write, so that lines of ranks do not mix.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
         }

@@ -1,0 +1,122 @@
+//! What is said of waits that take long, and what sets how ranks wait.
+
+mod ranks;
+use std::time::Duration;
+use transom::{Launch, Outcome, Window};
+
+/// Runs the test `name` of this file as so many ranks; nothing in a rank itself.
+fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) -> Option<Outcome> {
+    if std::env::var_os("WAITING_TEST").is_some() {
+        body(transom::init().unwrap());
+        return None;
+    }
+    let launch = Launch::new(std::env::current_exe().unwrap(), ranks)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env("WAITING_TEST", "1")
+        .env("TRANSOM_WAIT_REPORT", report)
+        .grace(Duration::from_secs(10))
+        .deadline(Duration::from_secs(3))
+        .capture(true);
+    Some(launch.run().unwrap())
+}
+
+/// The lines of a rank that are about waiting.
+fn said(outcome: &Outcome, rank: usize) -> Vec<String> {
+    let output = String::from_utf8_lossy(outcome.output(rank)).into_owned();
+    output.lines().filter(|line| line.starts_with("transom: rank")).map(str::to_owned).collect()
+}
+
+/// Of a time that varies.
+fn without_time(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    words.iter().enumerate().filter(|(nth, _)| *nth != 5).map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_long_wait_says_once_who_waits_for_whom() {
+    if ranks::over_network() {
+        return; // the times are of shared memory
+    }
+    let ran = run("a_long_wait_says_once_who_waits_for_whom", 2, "0.2", |world| {
+        let mut window: Window<u64> = world.allocate_with_signals(1, 3).unwrap();
+        for _ in 0..2 {
+            if world.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            window.fence().unwrap();
+        }
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(500));
+            window.lock_all().unwrap().target(0).unwrap().put_signal(0, &[1], 2, 1).unwrap();
+        } else {
+            window.signals().wait_until(2, |value| value == 1).unwrap();
+        }
+        window.fence().unwrap();
+    });
+    let Some(outcome) = ran else { return };
+    assert!(outcome.success(), "{outcome}");
+    assert_eq!(said(&outcome, 1), Vec::<String>::new());
+    let said = said(&outcome, 0);
+    let lines: Vec<_> = said.iter().map(|line| without_time(line)).collect();
+    let fence = "transom: rank 0 has waited in fence of window 0 for rank 1";
+    let signal = "transom: rank 0 has waited in wait_until of signal 2 of window 0";
+    assert_eq!(lines, [fence, signal], "{said:?}");
+}
+
+/// Two ranks that take two locks in different order: what each says leads to the other.
+#[test]
+fn a_deadlock_reads_like_a_diagnosis() {
+    if ranks::over_network() {
+        return;
+    }
+    let ran = run("a_deadlock_reads_like_a_diagnosis", 2, "0.2", |world| {
+        let mut windows: Vec<Window<u64>> = (0..2).map(|_| world.allocate(1).unwrap()).collect();
+        let (first, second) = windows.split_at_mut(1);
+        let (mine, other) = if world.rank() == 0 { (first, second) } else { (second, first) };
+        let _mine = mine[0].lock_exclusive(0).unwrap();
+        world.barrier().unwrap();
+        let _other = other[0].lock_exclusive(0).unwrap();
+        unreachable!("each has the lock that the other wants");
+    });
+    let Some(outcome) = ran else { return };
+    assert!(!outcome.success(), "they wait for each other until the deadline");
+    for (rank, window) in [(0, 1), (1, 0)] {
+        let said = said(&outcome, rank);
+        let expected = format!(
+            "transom: rank {rank} has waited in lock_exclusive of window {window} at rank 0 behind rank {}",
+            1 - rank
+        );
+        assert_eq!(said.iter().map(|line| without_time(line)).collect::<Vec<_>>(), [expected], "{said:?}");
+    }
+}
+
+#[test]
+fn nothing_is_said_if_it_is_off() {
+    let ran = run("nothing_is_said_if_it_is_off", 2, "off", |world| {
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        world.barrier().unwrap();
+    });
+    let Some(outcome) = ran else { return };
+    assert!(outcome.success() && said(&outcome, 0).is_empty(), "{outcome}");
+}
+
+#[test]
+fn values_that_cannot_be_are_refused() {
+    if let Ok(name) = std::env::var("WAITING_TEST") {
+        let error = transom::init().map(drop).unwrap_err().to_string();
+        assert!(error.contains(&name), "{error}");
+        return;
+    }
+    for (name, value) in [("TRANSOM_SPIN", "-1"), ("TRANSOM_SPIN", "soon"), ("TRANSOM_WAIT_REPORT", "0")] {
+        let outcome = Launch::new(std::env::current_exe().unwrap(), 1)
+            .args(["--exact", "values_that_cannot_be_are_refused", "--nocapture"])
+            .env("WAITING_TEST", name)
+            .env(name, value)
+            .capture(true)
+            .run()
+            .unwrap();
+        assert!(outcome.success(), "{name}={value}: {}", String::from_utf8_lossy(outcome.output(0)));
+    }
+}
