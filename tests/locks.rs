@@ -1,7 +1,8 @@
 //! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls out of turn.
 
 mod ranks;
-use transom::{Error, Op, Window, World, locks};
+use std::time::Duration;
+use transom::{Assert, Error, Op, Window, World, locks};
 
 #[test]
 fn an_exclusive_epoch_is_alone() {
@@ -118,6 +119,69 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
             }
         }
         window.fence().unwrap();
+    });
+}
+
+/// A writer that asked behind readers is let in by the last of them, who tells it and not the lock's home: what the
+/// readers put must be there first.
+#[test]
+fn a_writer_finds_what_the_readers_before_it_put() {
+    ranks::on(&[3, 4], "a_writer_finds_what_the_readers_before_it_put", |world| {
+        const ENOUGH: u64 = 6;
+        let (writer, mut round) = (world.size() - 1, 0);
+        // What the first reader put, and how often the writer came behind one.
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let mut turns: Window<u64> = world.allocate_with_signals(0, 1).unwrap();
+        let turns = turns.fence_with(Assert::NOPRECEDE).unwrap();
+        loop {
+            round += 1;
+            let told = || turns.signals().wait_until(0, |value| value >= round).unwrap();
+            let tell = |rank| turns.target(rank).unwrap().put_signal(0, &[], 0, 1).unwrap();
+            let pause = || std::thread::sleep(ranks::within(Duration::from_millis(1)));
+            if world.rank() == 0 {
+                // The first holder, until the others stand behind it.
+                let epoch = window.lock_exclusive(0).unwrap();
+                world.barrier().unwrap();
+                told();
+                pause();
+                epoch.unlock().unwrap();
+            } else if world.rank() < writer {
+                world.barrier().unwrap();
+                if world.rank() == 1 {
+                    tell(writer);
+                }
+                if round.is_multiple_of(2) {
+                    let epoch = window.lock_all().unwrap();
+                    if world.rank() == 1 {
+                        epoch.target(0).unwrap().put(0, &[round]).unwrap();
+                    }
+                    epoch.unlock().unwrap();
+                } else {
+                    let epoch = window.lock_shared(0).unwrap();
+                    if world.rank() == 1 {
+                        epoch.put(0, &[round]).unwrap();
+                    }
+                    epoch.unlock().unwrap();
+                }
+            } else {
+                world.barrier().unwrap();
+                told();
+                pause();
+                tell(0);
+                let epoch = window.lock_exclusive(0).unwrap();
+                if epoch.ahead().readers == writer as u64 - 1 {
+                    assert_eq!(epoch.get_one(0).unwrap(), round, "behind readers that put it");
+                    epoch.fetch_and_op(1, Op::Sum, 1).unwrap();
+                }
+                epoch.unlock().unwrap();
+            }
+            world.barrier().unwrap();
+            let seen = window.lock_shared(0).unwrap().get_one(1).unwrap();
+            world.barrier().unwrap();
+            if seen >= ENOUGH {
+                break;
+            }
+        }
     });
 }
 
