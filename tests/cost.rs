@@ -168,3 +168,33 @@ fn verbs_are_as_many_as_the_docs_say() {
     let lent = new(Flavor::Create(vec![0; 10]));
     assert_eq!(fabric.all_verbs(|| _ = lent.free().unwrap()), [0, 0, 0, 1, 0, 0]);
 }
+
+/// Of what is read or changed in one piece, the number of elements does not matter.
+#[test]
+fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
+    let fabric = Overlapping::counting(Loopback::alone().unwrap());
+    let mut window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 2000).unwrap();
+    let epoch = window.lock_exclusive(0).unwrap();
+    let verbs = |operands: usize, op, fetched: bool| {
+        let (operands, mut results) = (vec![1; operands], vec![0; operands]);
+        fabric.all_verbs(|| match fetched {
+            true => epoch.get_accumulate(0, op, &operands, &mut results).unwrap(),
+            false => epoch.accumulate(0, op, &operands).unwrap(),
+        })
+    };
+    // Puts, gets, compare-and-swaps, fetch-and-adds, posts, flushes.
+    assert_eq!(verbs(2, Op::Sum, false), [1, 1, 0, 0, 0, 0]);
+    assert_eq!(verbs(2, Op::Max, true), [1, 1, 0, 0, 0, 0]);
+    assert_eq!(verbs(512, Op::Xor, false), [1, 1, 0, 0, 0, 0], "one piece of 4 KiB");
+    assert_eq!(verbs(513, Op::Xor, true), [2, 2, 0, 0, 0, 0], "and a second");
+    assert_eq!(verbs(2, Op::NoOp, true), [0, 1, 0, 0, 0, 0]);
+    assert_eq!(verbs(2000, Op::NoOp, true), [0, 1, 0, 0, 0, 0], "a get");
+    assert_eq!(verbs(2000, Op::NoOp, false), [0; 6]);
+    assert_eq!(fabric.all_verbs(|| _ = epoch.fetch_and_op(0, Op::NoOp, 0).unwrap()), [0, 1, 0, 0, 0, 0]);
+    epoch.unlock().unwrap();
+    let epoch = window.lock_shared(0).unwrap();
+    assert_eq!(fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 9]).unwrap()), [0, 0, 0, 9, 0, 0]);
+    let read = || epoch.get_accumulate(0, Op::NoOp, &[0; 9], &mut [0; 9]).unwrap();
+    assert_eq!(fabric.all_verbs(read), [0, 9, 0, 0, 0, 0]);
+    epoch.unlock().unwrap();
+}

@@ -218,6 +218,27 @@ fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
     });
 }
 
+/// Of more than a word, which the epoch's own target reads, changes and writes back, since nobody else is there.
+#[test]
+fn threads_of_one_rank_accumulate_in_an_exclusive_epoch() {
+    ranks::on_all_sizes("threads_of_one_rank_accumulate_in_an_exclusive_epoch", |world| {
+        let each = ranks::rounds(2000) as u64;
+        let mut window: Window<u64> = world.allocate(4).unwrap();
+        let mut epoch = window.lock_exclusive(0).unwrap();
+        let threads = epoch.for_threads();
+        std::thread::scope(|scope| {
+            let add = || (0..each).for_each(|_| threads.target().accumulate(0, Op::Sum, &[1, 2, 3, 4]).unwrap());
+            for thread in [(); 3].map(|()| scope.spawn(add)) {
+                thread.join().unwrap();
+            }
+        });
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        let expected = if world.rank() == 0 { 3 * each * world.size() as u64 } else { 0 };
+        assert_eq!(window.local().read(0, 4).unwrap(), [1, 2, 3, 4].map(|nth| nth * expected));
+    });
+}
+
 #[test]
 fn threads_of_one_rank_share_an_epoch() {
     ranks::on_all_sizes("threads_of_one_rank_share_an_epoch", |world| {

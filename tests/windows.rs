@@ -1,7 +1,10 @@
 //! Every call on every kind of memory, in every kind of epoch; and what each kind of memory does beyond.
 
+mod overlap;
 mod ranks;
+use overlap::Overlapping;
 use transom::provider::Provider;
+use transom::shm_loopback::Loopback;
 use transom::windows::{Attached, Target};
 use transom::{Address, Assert, Error, FabricError, Flavor, Mode, Op, Rank, Request, Section, Window, World};
 
@@ -394,6 +397,24 @@ fn slices_are_the_windows_own_memory() {
             }
         }
     });
+}
+
+/// `Fabric` is a safe trait: what it says is checked before it becomes a slice.
+#[test]
+fn a_provider_that_is_wrong_about_memory_gives_no_slice() {
+    for (fabric, right) in [(Overlapping::counting as fn(_) -> _, true), (Overlapping::halving, false)] {
+        let fabric = fabric(Loopback::alone().unwrap());
+        let window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 8).unwrap();
+        for local in [window.local(), window.local().of(0).unwrap()] {
+            // SAFETY: nobody else is there, and one slice lives at a time.
+            let found = unsafe { [local.as_slice(0, 8).map(<[u64]>::len), local.as_mut_slice(2, 6).map(|s| s.len())] };
+            match found {
+                [Ok(8), Ok(6)] => assert!(right, "more than there is"),
+                [Err(Error::NotShared { .. }), Err(Error::NotShared { .. })] => assert!(!right),
+                found => panic!("{found:?}"),
+            }
+        }
+    }
 }
 
 /// By words of one's own and `sync`, as where memory is only shared.

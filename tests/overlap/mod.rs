@@ -3,7 +3,7 @@
 //! window's fences.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Region, View};
@@ -21,18 +21,26 @@ pub struct Overlapping {
     lent: Arc<Mutex<Option<Lent>>>,
     /// Every allocation is one of its own.
     apart: bool,
+    /// Of memory that is asked for in place it gives half.
+    halves: bool,
     verbs: Arc<[AtomicUsize; 6]>,
 }
 
 impl Overlapping {
     pub fn new(fabric: Loopback) -> Self {
-        Overlapping { fabric, lent: Arc::default(), apart: false, verbs: Arc::default() }
+        Overlapping { fabric, lent: Arc::default(), apart: false, halves: false, verbs: Arc::default() }
     }
 
     /// One that only counts: its windows share nothing.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn counting(fabric: Loopback) -> Self {
         Overlapping { apart: true, ..Self::new(fabric) }
+    }
+
+    /// One that is wrong, as safe code may be: of memory that is asked for in place it gives half.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn halving(fabric: Loopback) -> Self {
+        Overlapping { halves: true, ..Self::counting(fabric) }
     }
 
     /// A window on the memory that all windows of this fabric share.
@@ -149,6 +157,18 @@ impl Fabric for Overlapping {
 
     fn start_add(&self, at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u64, FabricError> {
         self.count(3).start_add(at, offset, delta, wake)
+    }
+
+    fn read_word(&self, at: &View, offset: usize) -> Result<u64, FabricError> {
+        self.count(1).read_word(at, offset)
+    }
+
+    fn own_bytes<'r>(&self, on: &'r Arc<Region>, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.fabric.own_bytes(on, offset, if self.halves { len / 2 } else { len })
+    }
+
+    fn bytes<'r>(&self, at: &'r View, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.fabric.bytes(at, offset, if self.halves { len / 2 } else { len })
     }
 
     fn finish(&self, pending: u64) -> Result<u64, FabricError> {

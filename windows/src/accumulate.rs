@@ -33,8 +33,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     ///
     /// (Costs here and below are without [`bulk_accumulates`](crate::Window::bulk_accumulates), which has its own.)
     ///
-    /// Sums of 8-byte integers, and [`Op::NoOp`]: 1 fetch-and-add. Others: 1 read, and compare-and-swaps until one
-    /// takes, which is 1 where nobody else is changing the word. Over a network, of elements of less than 8 bytes, it may
+    /// Sums of 8-byte integers: 1 fetch-and-add. [`Op::NoOp`]: 1 read of the word, which over a network is a
+    /// fetch-and-add of 0. Others: 1 read, and compare-and-swaps until one takes, which is 1 where nobody else is
+    /// changing the word. Over a network, of elements of less than 8 bytes, it may
     /// undo a put or a store to a neighbour in the same aligned 8 bytes that comes at that moment; accumulates to
     /// neighbours are safe.
     ///
@@ -142,9 +143,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// As [`accumulate`](Self::accumulate), and writes to `results` what each element was. With [`Op::NoOp`], whose
     /// operands do not matter, it reads the elements of each word atomically.
     ///
-    /// Sums of 8-byte integers: 1 fetch-and-add each; [`Op::NoOp`]: 1 for each word of 8 bytes. Others, for each
+    /// Sums of 8-byte integers: 1 fetch-and-add each; [`Op::NoOp`]: 1 read of each word of 8 bytes. Others, for each
     /// word: 1 read, and compare-and-swaps until one takes. In an epoch that locks the target exclusively as
-    /// `accumulate`.
+    /// `accumulate`, and of [`Op::NoOp`] 1 get.
     ///
     /// # Errors
     /// As `accumulate`; [`Error::BufferLength`] if there are not as many results as operands.
