@@ -81,6 +81,23 @@ fn true_ones_pass_and_save_what_the_docs_say() {
             }
         }
         world.barrier().unwrap();
+        // What was put is there when the epoch has ended, as if the lock had been taken.
+        let next = (me + 1) % n;
+        let epoch = window.lock_with(next, Mode::Shared, Assert::NOCHECK).unwrap();
+        epoch.put(0, &[100 + me as u64]).unwrap();
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        window.sync();
+        let before = (me + n - 1) % n;
+        assert_eq!(window.local().get(0).unwrap(), 100 + before as u64);
+        world.barrier().unwrap();
+        let epoch = window.lock_all_with(Assert::NOCHECK).unwrap();
+        epoch.target(next).unwrap().put(0, &[200 + me as u64]).unwrap();
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        window.sync();
+        assert_eq!(window.local().get(0).unwrap(), 200 + before as u64);
+        world.barrier().unwrap();
         // Together: shared locks are in nobody's way. One after the other, for exact counts.
         let shared = cost(&mut window, |w| {
             let epoch = w.lock_with(0, Mode::Shared, Assert::NOCHECK).unwrap();
