@@ -235,8 +235,8 @@ impl Error {
     /// assert_eq!(error.to_string(), "no network");
     /// assert!(error.downcast_ref::<std::io::Error>().is_some());
     /// ```
-    pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Error::Other(Box::new(error))
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Error::Other(error.into())
     }
 
     /// What [`other`](Self::other) made this of, if it is of that type.
