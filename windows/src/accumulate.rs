@@ -309,7 +309,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     fn change_word(&self, at: usize, change: impl Fn(&mut [T])) -> Result<u64, FabricError> {
         let fabric = &self.core.data.fabric;
         let mut seen = 0;
-        // A guess. Memory that a program lent may end within the word; what is wrong, the compare-and-swap says.
+        // A guess. User memory may end within the word; then this fails, and the compare-and-swap says why.
         let _ = fabric.get(self.remote, word_at::<T>(at), bytemuck::bytes_of_mut(&mut seen));
         loop {
             let mut new = seen;

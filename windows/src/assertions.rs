@@ -57,7 +57,7 @@ impl Assert {
 /// What this rank did when it last synchronised, kept in debug builds only.
 #[derive(Default)]
 pub(crate) struct Checks {
-    /// Writes to its own part, so far and then.
+    /// Writes to its own part: so far, and when it last synchronised.
     stores: Count,
     stores_then: AtomicU64,
     operations_then: AtomicU64,

@@ -1,9 +1,9 @@
 //! Memory that a rank attaches to a window after it was made, and detaches again.
 //!
-//! Each window has slots for that, which hold the address of what is attached there. Its number is never used again, and
-//! whoever wants to access the memory reads the slot first: an address leads to memory only if its owner has written just
-//! this one there, so what is stale is an error, and what is forged. An access that is under way while its owner detaches
-//! reaches memory that nobody reads any more.
+//! Each rank has slots in its part of the window. A slot holds the address of the memory attached there, and 0 if there is none.
+//! Addresses carry a number that their rank never uses again. A rank that is given an address reads the slot that it names,
+//! and accesses the memory only if the slot holds exactly this address; otherwise the address is stale or forged, and an
+//! error. An access that is under way while the memory is detached goes to memory that nobody reads any more.
 
 use crate::segment::SLOT_WORDS;
 use crate::window::Core;
@@ -14,8 +14,8 @@ use transom_locks::Rank;
 /// Bytes of a provider's key that an address has room for.
 const KEY: usize = 32;
 
-/// What leads to memory that a rank attached: plain data, to be put into windows and sent as the program likes. What it says
-/// is checked when it is used.
+/// The address of memory that a rank attached: plain data, to be put into windows and sent as the program likes. It is
+/// checked when it is used.
 ///
 /// # Examples
 /// See [`Window::attach`].

@@ -25,7 +25,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// from two words on): 64 KiB then take a twentieth of the time. One of a single element takes longer, and waits if
     /// another is under way. MPI has the info key `mpi_accumulate_granularity` for this.
     ///
-    /// Memory that the program lent ([`Flavor::Create`](crate::Flavor::Create)), which takes no atomics, takes accumulates,
+    /// User memory ([`Flavor::Create`](crate::Flavor::Create)), which takes no atomics, takes accumulates,
     /// `fetch_and_op` and `compare_and_swap` from here on.
     ///
     /// # Errors

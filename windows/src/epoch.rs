@@ -74,7 +74,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// Ends the epoch: what it put is visible to whoever locks the target next.
     ///
     /// # Errors
-    /// [`Error::Lock`] if a rank died that the unlock had to tell or hear from; [`Error::Fabric`].
+    /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for; [`Error::Fabric`].
     #[inline(always)]
     pub fn unlock(mut self) -> Result<(), Error> {
         let released = self.unlock.release();

@@ -95,7 +95,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::System`] if there is no memory.
     fn allocate(&self, bytes: usize) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// Registers memory that the program lends. Atomics may be beyond the provider there
+    /// Registers user memory. Atomics may be beyond the provider there
     /// ([`FabricError::Unsupported`]); signals and protocols never lie in such memory.
     ///
     /// # Errors
@@ -103,17 +103,17 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     ///
     /// # Safety
     /// The region is used, by [`load`](Self::load), [`store`](Self::store) and [`own_bytes`](Self::own_bytes) alone,
-    /// no longer than the memory is lent.
+    /// only until the program has the memory back.
     unsafe fn register(&self, memory: &UserMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// [`attach`](Self::attach), for memory that its owner lends.
+    /// [`attach`](Self::attach), for user memory.
     ///
     /// # Errors
     /// As `attach`.
     ///
     /// # Safety
-    /// The key is what `rank` was given by [`register`](Self::register) for so many bytes, and what this returns is used no
-    /// longer than they are lent.
+    /// The key is what `rank` was given by [`register`](Self::register) for so many bytes, and what this returns is used
+    /// only until the program has the memory back.
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
     /// Makes the region of `bytes` bytes that `rank` registered under `key` reachable.

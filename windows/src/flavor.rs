@@ -117,12 +117,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(Window { core, lock, barrier, pscw, user, asked: None })
     }
 
-    /// Collective: ends the window once every rank has called, and gives back the elements that the program lent it
-    /// ([`Flavor::Create`]), as others left them; of other flavours nothing. ceil(log2 ranks) posts; to give elements
+    /// Collective: ends the window once every rank has called, and gives back the elements of
+    /// [`Flavor::Create`], as others left them; of other flavours nothing. ceil(log2 ranks) notifications; to give elements
     /// back, 1 fetch-and-add for each rank.
     ///
     /// # Errors
-    /// [`Error::Sync`] if a rank died or left, or called `fence` instead; what was lent is then leaked.
+    /// [`Error::Sync`] if a rank died or left, or called `fence` instead; the elements are then leaked.
     ///
     /// # Examples
     /// See [`Flavor::Create`].

@@ -127,7 +127,7 @@ impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     /// Unlocks.
     ///
     /// # Errors
-    /// [`Error::Lock`] if a rank died that the unlock had to tell or hear from.
+    /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for.
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.finish()

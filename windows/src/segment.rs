@@ -183,7 +183,7 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Whether the elements are in memory that the program lent.
+    /// Whether the elements are in user memory.
     #[inline(always)]
     pub fn is_user_memory(&self) -> bool {
         self.own.is_some()

@@ -1,4 +1,4 @@
-//! Memory that the program had before there was a window on it.
+//! User memory: memory that the program had before there was a window on it.
 
 use bytemuck::Pod;
 use std::mem::ManuallyDrop;

@@ -21,8 +21,8 @@ use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
 ///
 /// Element types are plain data ([`bytemuck::Pod`]: any bit pattern is a value): other ranks may write at any time,
-/// so no reference into the memory is lent but by the program's word ([`Local::as_slice`]); one's own part is read and
-/// written by copies, see [`local`](Self::local).
+/// so safe calls give no reference into the memory ([`Local::as_slice`] is unsafe); a rank reads and writes its own part by
+/// copies, see [`local`](Self::local).
 ///
 /// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks + 8` bytes of lock,
 /// barrier, post/start and free words.
