@@ -67,11 +67,13 @@ enum { ROWS = 8, LANES = 8, VECTORS = 2, COLUMNS = LANES * VECTORS };
 /* Several numbers that lie wherever numbers may lie. */
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 
-static inline lanes *at(const double *place) {
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE lanes *at(const double *place) {
     return (lanes *)place;
 }
 
-static void tile(long size, double *restrict c, const double *restrict a, const double *restrict b) {
+INLINE void tile(long size, double *restrict c, const double *restrict a, const double *restrict b) {
     lanes sums[ROWS][VECTORS] = {0};
     for (long k = 0; k < size; k++) {
 #pragma GCC unroll 8
@@ -91,7 +93,7 @@ static void tile(long size, double *restrict c, const double *restrict a, const 
     }
 }
 
-void block_subtract_product(long size, double *restrict c, const double *restrict a, const double *restrict b) {
+INLINE void tiles(long size, double *restrict c, const double *restrict a, const double *restrict b) {
     long whole_rows = size - size % ROWS, whole_columns = size - size % COLUMNS;
     for (long i = 0; i < whole_rows; i += ROWS) {
         for (long j = 0; j < whole_columns; j += COLUMNS) {
@@ -105,4 +107,39 @@ void block_subtract_product(long size, double *restrict c, const double *restric
             subtract_scaled(size - from, c + i * size + from, a[i * size + k], b + k * size + from);
         }
     }
+}
+
+/* tiles; for blocks of the usual sizes, copies of it that know theirs. */
+INLINE void tiled(long size, double *restrict c, const double *restrict a, const double *restrict b) {
+    switch (size) {
+    case 16:
+        return tiles(16, c, a, b);
+    case 32:
+        return tiles(32, c, a, b);
+    default:
+        return tiles(size, c, a, b);
+    }
+}
+
+#ifdef __x86_64__
+#define PRODUCT(name, features)                                                                                        \
+    __attribute__((target(features))) static void name(long size, double *restrict c, const double *restrict a,       \
+                                                       const double *restrict b) {                                     \
+        tiled(size, c, a, b);                                                                                          \
+    }
+
+PRODUCT(product_avx512, "avx512f")
+PRODUCT(product_avx2, "avx2,fma")
+#endif
+
+void block_subtract_product(long size, double *restrict c, const double *restrict a, const double *restrict b) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f")) {
+        return product_avx512(size, c, a, b);
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return product_avx2(size, c, a, b);
+    }
+#endif
+    tiles(size, c, a, b);
 }
