@@ -38,3 +38,19 @@ impl<T: Pod> DerefMut for Buffer<T> {
         &mut bytemuck::cast_slice_mut(&mut self.pages)[..self.len]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_begins_at_a_page_and_has_what_it_was_made_of() {
+        for len in [0, 1, 511, 512, 513, 5000] {
+            let mut buffer = Buffer::new(len, |at| at as u64);
+            assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+            assert!(buffer.iter().copied().eq(0..len as u64));
+            buffer.fill(7);
+            assert_eq!(buffer.to_vec(), vec![7; len]);
+        }
+    }
+}

@@ -37,7 +37,7 @@ pub use usage::Usage;
 /// Each figure comes from short jobs of ranks of this program, bound to a core each where there are enough, and stands
 /// beside the machine's own limit taken at the same time: an atomic instruction, memcpy of the same size, a cache line
 /// crossing between the two cores. The crossing, and how much the one core slows the other, are measured before and after each
-/// job: two hardware threads of a core (siblings), cores near each other (a line crosses in less than 70 ns) and far cores are
+/// job: two hardware threads of a core (siblings), cores near each other (a line crosses in less than 90 ns) and far cores are
 /// reported apart, and jobs in which that changed are repeated. So are those that took less than the limit by more than 10 %: if
 /// each does, the limit is wrong, and that is an error.
 ///

@@ -31,9 +31,9 @@ impl Side {
 impl Pair {
     /// None if the cores moved during one of the two, or between them.
     pub fn of(ours: &Done, theirs: &Done, ours_first: bool) -> Option<Self> {
+        let mode = Mode::of_both(&ours.run.report, &theirs.run.report)?;
         let side = |done: &Done| Side::of(done.figures.clone(), &done.run.report);
-        let pair = Pair { mode: ours.mode, ours: side(ours), theirs: side(theirs), ours_first };
-        Some(pair).filter(|pair| pair.mode != Mode::Mixed && pair.mode == theirs.mode)
+        Some(Pair { mode, ours: side(ours), theirs: side(theirs), ours_first })
     }
 }
 

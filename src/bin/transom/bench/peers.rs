@@ -148,7 +148,8 @@ fn identify((mpirun, mpicc): (PathBuf, PathBuf)) -> Option<Peer> {
 /// What an `mpirun --version` prints.
 fn recognise(text: &str) -> Option<(Family, String)> {
     let after = |mark: &str| text.lines().find_map(|line| line.trim().split_once(mark)?.1.split_whitespace().next());
-    if let Some(version) = after("(Open MPI)") {
+    // By its Debian name it calls itself so.
+    if let Some(version) = after("(Open MPI)").or_else(|| after("(OpenRTE)")) {
         return Some((Family::OpenMpi, version.to_owned()));
     }
     let hydra = text.contains("HYDRA");
@@ -223,6 +224,7 @@ mod tests {
     fn versions_are_recognised() {
         let open = recognise("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n");
         assert_eq!(open, Some((Family::OpenMpi, "4.1.4".into())));
+        assert_eq!(recognise("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some((Family::OpenMpi, "4.1.4".into())));
         let mpich = recognise(
             "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: x\n",
         );
