@@ -41,8 +41,8 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
             let blocks = by(grid, Flushed { world, epoch: window.lock_all()? }, clocked)?;
             blocks.epoch.unlock()?;
         }
-        Sync::Shared => drop(by(grid, Shared(&mut window), clocked)?),
-        _ => drop(by(grid, OneSided(&mut window), clocked)?),
+        Sync::Shared => _ = by(grid, Shared(&mut window), clocked)?,
+        _ => _ = by(grid, OneSided(&mut window), clocked)?,
     }
     window.fence()?;
     let seconds = begun.elapsed().as_secs_f64();
