@@ -26,6 +26,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("operations.c", include_str!("twins/operations.c")),
     ("overlap.c", include_str!("twins/overlap.c")),
     ("pipeline.c", include_str!("twins/pipeline.c")),
+    ("product.h", include_str!("twins/product.h")),
     ("report.c", include_str!("twins/report.c")),
     ("twin.h", include_str!("twins/twin.h")),
 ];
