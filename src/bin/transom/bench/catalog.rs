@@ -99,7 +99,14 @@ pub const CATALOG: &[Measurement] = &[
             "the target computes and calls nothing while the origin, which sleeps a ms in between, locks, gets, unlocks",
         )
     },
-    Measurement { patience: 2, ..figures("pipeline", &["one_sided"], "a wavefront by put_signal (PRK Synch_p2p)") },
+    Measurement {
+        patience: 2,
+        ..figures(
+            "pipeline",
+            &["one_sided"],
+            "a wavefront by put_signal (PRK Synch_p2p); its limit is that of its additions, if no rank waited",
+        )
+    },
     figures("startup", &["none"], "start and end of a job that does nothing; memory of a rank"),
 ];
 

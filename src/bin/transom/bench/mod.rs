@@ -63,8 +63,8 @@ Columns:
   mode     how the cores were to each other: siblings, near, far; - where nothing crosses, mixed if it changed in each job
   ns       the median, as min to max of the means of batches of operations, of 1 us or more: p99, p99.9 and max are
            percentiles of these means, not of single operations
-  limit    what the machine itself needs for it, by whatever protocol, and x limit how many times as long it took (1 is the
-           best there is); or why that cannot be said
+  limit    what the machine itself needs for it, by whatever protocol (a lock: an atomic to take, one to give back), and
+           x limit how many times as long it took (1 is the best there is); or why that cannot be said
 
 Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1; so 1 too if a limit is wrong.
 

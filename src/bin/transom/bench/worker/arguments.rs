@@ -1,7 +1,7 @@
 //! What a worker is told.
 
-use super::super::catalog;
-use super::super::cores;
+use crate::bench::catalog;
+use crate::bench::cores;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
 

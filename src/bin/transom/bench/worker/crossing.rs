@@ -1,9 +1,9 @@
 //! How the cores of ranks 0 and 1 are to each other: how long a cache line takes from one to the other, which every hand-over
 //! costs at least, and how much the one slows the other, as two hardware threads of a core do.
 
-use super::super::cores;
-use super::super::statistics::median;
 use super::facts::{Facts, Outcome};
+use crate::bench::cores;
+use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::{Target, Window, World};

@@ -1,9 +1,9 @@
 //! How fast a core is in LU's block operation alone, and how fast it could be at most.
 
-use super::super::buffer::Buffer;
-use super::super::statistics::median;
 use super::block::subtract_product;
 use super::facts::{Facts, Outcome};
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::World;

@@ -1,11 +1,11 @@
 //! Latency and bandwidth of operations under each synchronisation.
 
-use super::super::buffer::Buffer;
-use super::super::protocol::LONG;
 use super::arguments::{Measurement, Sync, Worker};
 use super::facts::{Facts, Outcome};
 use super::memory::window;
 use super::sampling;
+use crate::bench::buffer::Buffer;
+use crate::bench::protocol::LONG;
 use bytemuck::Pod;
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Rank 1 computes and calls nothing while rank 0 locks it, gets and unlocks.
 
-use super::super::buffer::Buffer;
-use super::super::statistics::median;
 use super::facts::{Facts, Outcome};
 use super::memory::window;
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::{Window, World};

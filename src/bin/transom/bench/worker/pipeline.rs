@@ -1,9 +1,9 @@
 //! A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p, by put-with-signal.
 
-use super::super::buffer::Buffer;
-use super::super::statistics::median;
 use super::facts::{Facts, Outcome};
 use super::memory::{window, window_of};
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::{Flavor, LockAllEpoch, World};

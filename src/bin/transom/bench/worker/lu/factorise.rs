@@ -1,16 +1,33 @@
 //! The factorisation, in the blocks' own memory.
 
-use super::super::super::buffer::Buffer;
-use super::super::block::{Inverses, factor, subtract_product};
 use super::blocks::Blocks;
 use super::grid::Grid;
+use crate::bench::buffer::Buffer;
+use crate::bench::worker::block::{Inverses, factor, subtract_product};
 use transom::Error;
 
-pub fn factorise(grid: Grid, blocks: &mut impl Blocks) -> Result<(), Error> {
+/// What a rank needs besides its blocks.
+pub struct Room {
+    /// A block of another's.
+    room: Buffer<f64>,
+    /// Those of a pivot row.
+    uppers: Buffer<f64>,
+    inverses: Inverses,
+}
+
+impl Room {
+    pub fn new(grid: Grid) -> Self {
+        Room {
+            room: Buffer::new(grid.area(), |_| 0.0),
+            uppers: Buffer::new(grid.columns(0).count() * grid.area(), |_| 0.0),
+            inverses: Inverses::new(grid.size),
+        }
+    }
+}
+
+pub fn factorise(grid: Grid, blocks: &mut impl Blocks, room: Room) -> Result<(), Error> {
     let (size, area) = (grid.size, grid.area());
-    let mut room = Buffer::new(area, |_| 0.0);
-    let mut uppers = Buffer::new(grid.columns(0).count() * area, |_| 0.0);
-    let mut inverses = Inverses::new(size);
+    let Room { mut room, mut uppers, mut inverses } = room;
     for step in 0..grid.blocks {
         if grid.owner(step, step) == grid.rank {
             factor(size, own_mut(blocks, grid.offset(step, step), area)?);

@@ -9,7 +9,7 @@ use super::arguments::{Measurement, Sync, Worker};
 use super::facts::{Facts, Outcome, gather};
 use super::kernel;
 use blocks::{Blocks, Clock, Clocked};
-use factorise::factorise;
+use factorise::{Room, factorise};
 use grid::Grid;
 use std::time::Instant;
 use transom::{Error, Flavor, Window, World};
@@ -31,18 +31,19 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     window.fence()?;
     let clock = (worker.measurement == Measurement::LuOutside).then(Clock::default);
     let clocked = clock.as_ref();
+    let room = Room::new(grid);
     let begun = Instant::now();
     match worker.sync {
         Sync::TwoSided => {
-            let blocks = by(grid, TwoSided::new(world, window.lock_all()?), clocked)?;
+            let blocks = by(grid, TwoSided::new(world, window.lock_all()?), clocked, room)?;
             blocks.epoch.unlock()?;
         }
         Sync::Flush => {
-            let blocks = by(grid, Flushed { world, epoch: window.lock_all()? }, clocked)?;
+            let blocks = by(grid, Flushed { world, epoch: window.lock_all()? }, clocked, room)?;
             blocks.epoch.unlock()?;
         }
-        Sync::Shared => _ = by(grid, Shared(&mut window), clocked)?,
-        _ => _ = by(grid, OneSided(&mut window), clocked)?,
+        Sync::Shared => _ = by(grid, Shared(&mut window), clocked, room)?,
+        _ => _ = by(grid, OneSided(&mut window), clocked, room)?,
     }
     window.fence()?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -64,9 +65,9 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
 }
 
 /// Factors by a way to the blocks, which is then free again.
-fn by<B: Blocks>(grid: Grid, blocks: B, clock: Option<&Clock>) -> Result<B, Error> {
+fn by<B: Blocks>(grid: Grid, blocks: B, clock: Option<&Clock>, room: Room) -> Result<B, Error> {
     let mut blocks = Clocked { blocks, clock };
-    factorise(grid, &mut blocks)?;
+    factorise(grid, &mut blocks, room)?;
     Ok(blocks.blocks)
 }
 
