@@ -12,7 +12,7 @@ use transom::{Target, Window, World};
 const GAMES: usize = 21;
 const ROUND_TRIPS: u64 = 200;
 /// Looks after which the other rank may need this core to go on.
-const PATIENCE: u32 = 20_000;
+const PATIENCE: u32 = 2000;
 
 /// Where the ball lies, and how far the rest has come, in the memory of rank 0.
 const BALL: usize = 0;
@@ -60,8 +60,8 @@ fn play(me: u64, window: &mut Window<u64>, facts: &mut Facts) -> Outcome {
 fn until(line: &Target<u64>, word: usize, expected: u64) -> Outcome {
     let mut looks = 0u32;
     while line.get_one(word)? != expected {
-        looks += 1;
-        if looks.is_multiple_of(PATIENCE) {
+        looks = looks.saturating_add(1);
+        if looks > PATIENCE {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
