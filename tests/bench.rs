@@ -163,7 +163,8 @@ fn more_ranks_than_cores_are_measured_too() {
     assert_eq!(measured(rows), expected.collect());
     let contended = rows.iter().find(|row| row["measurement"] == "contended").unwrap();
     let shares: f64 = (0..8).map(|rank| contended["figures"][format!("share.{rank}")].as_f64().unwrap()).sum();
-    assert!((shares - 1.0).abs() < 1e-6, "{contended}");
+    // Each is a median, where the cores moved of several jobs.
+    assert!((shares - 1.0).abs() < 0.1, "{contended}");
     // The table says so too.
     let none = out.lines().filter(|line| line.contains("none: ranks share cores")).count();
     assert_eq!(none >= 3, cores().len() < 8, "contended, barrier, put by fence:\n{out}");
