@@ -28,5 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let total = counter.lock_shared(0)?.get_one(0)?;
         println!("rank {} came first; {total} ranks were counted", world.rank());
     }
+    counter.fence()?; // rank 0, whose memory it is, stays until then
     Ok(())
 }

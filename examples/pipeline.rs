@@ -107,7 +107,8 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
                 let first = if me == 0 { 2 } else { 1 };
                 let mut left = row[first - 1];
                 for (x, above) in row[first..].iter_mut().zip(above[first - 1..].windows(2)) {
-                    left = left + above[1] - above[0];
+                    // One addition, not two, waits for the one before it.
+                    left += above[1] - above[0];
                     *x = left;
                 }
             }

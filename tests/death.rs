@@ -2,6 +2,7 @@
 //! and nothing is left behind.
 
 mod ranks;
+use ranks::Waiter;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 use transom::{Error, FabricError, Flavor, Op, Request, Requests, Status, Window, World};
@@ -88,23 +89,31 @@ fn one_that_waits_dies() {
     with_a_death("one_that_waits_dies", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
+        // How many know of the death, at rank 0.
+        let mut know: Window<u64> = world.allocate(1).unwrap();
         match world.rank() {
             0 => {
                 let epoch = window.lock_exclusive(0).unwrap();
                 sign.give();
-                // Until the victim has died: nobody else comes to this barrier.
+                while know.local().get(0).unwrap() < world.size() as u64 - 2 {
+                    std::thread::yield_now();
+                }
+                // And until this rank does: nobody else comes to this barrier.
                 while world.barrier().is_ok() {}
-                std::thread::sleep(IN_TIME); // and until all others know
                 let _ = epoch.unlock(); // hands over to the dead: the memory is there, so this may succeed
             }
             VICTIM => {
                 sign.await_it();
-                std::thread::spawn(|| {
-                    std::thread::sleep(Duration::from_millis(300)); // until it waits
-                    die();
-                });
-                let _ = window.lock_exclusive(0);
-                unreachable!("it died while it waited");
+                let waiter = Waiter::default();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        waiter.until_it_waits();
+                        die();
+                    });
+                    waiter.asks();
+                    let _ = window.lock_exclusive(0);
+                    unreachable!("it died while it waited");
+                })
             }
             _ => {
                 sign.await_it();
@@ -112,6 +121,7 @@ fn one_that_waits_dies() {
                 let error = window.lock_exclusive(0).err().expect("it waits when a rank dies");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
                 assert!(window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)), "again");
+                know.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             }
         }
     });

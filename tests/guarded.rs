@@ -2,10 +2,11 @@
 //! what they cost.
 
 mod ranks;
+use ranks::Waiter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use transom::windows::{ReadGuard, WriteGuard};
-use transom::{Counters, Error, GlobalMutex, GlobalRwLock, Status, World, locks};
+use transom::{Counters, Error, GlobalMutex, GlobalRwLock, Op, Status, Window, World, locks};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -238,6 +239,15 @@ fn a_thread_that_panics_as_a_rank_poisons() {
 fn a_holder_that_dies_is_named_in_time() {
     with_a_death("a_holder_that_dies_is_named_in_time", Status::Killed(9), |world| {
         let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
+        // How many ranks wait, at rank 0.
+        let mut waiting: Window<u64> = world.allocate(1).unwrap();
+        let others = world.size() as u64 - 1;
+        let mut until_all_wait = |one_more| {
+            waiting.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, one_more).unwrap();
+            while waiting.lock_shared(0).unwrap().get_one(0).unwrap() < others {
+                std::thread::yield_now();
+            }
+        };
         if world.rank() == VICTIM {
             let _guard = lock.write().unwrap();
             let give = || {
@@ -245,19 +255,30 @@ fn a_holder_that_dies_is_named_in_time() {
                 panic!("the sign");
             };
             assert!(catch_unwind(AssertUnwindSafe(give)).is_err());
-            std::thread::sleep(Duration::from_millis(100)); // until others wait
+            until_all_wait(0);
             die();
         }
         await_poison(&sign);
-        let begun = Instant::now();
         let lost = |error: Error| assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
         // Threads of the rank too: one waits, the other queues behind it.
-        std::thread::scope(|scope| {
-            let waiting = [(); 2].map(|()| scope.spawn(|| lost(lock.write().unwrap_err())));
-            waiting.into_iter().for_each(|thread| thread.join().unwrap());
+        let waiters = [Waiter::default(), Waiter::default()];
+        let told = lock.counters().notifications;
+        let begun = std::thread::scope(|scope| {
+            let threads = waiters.each_ref().map(|waiter| {
+                scope.spawn(|| {
+                    waiter.asks();
+                    lost(lock.write().unwrap_err());
+                })
+            });
+            waiters.iter().for_each(Waiter::until_it_waits);
+            assert!(lock.counters().notifications > told, "it has told whom it waits for");
+            until_all_wait(1);
+            let begun = Instant::now();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            begun
         });
         lost(lock.read().unwrap_err());
-        assert!(begun.elapsed() < Duration::from_millis(100) + ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
     });
 }
 

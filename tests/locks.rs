@@ -99,9 +99,27 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
     ranks::on_all_sizes("lock_all_shares_with_readers_and_excludes_writers", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(2).unwrap();
+        let mut meeting: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
-        for round in 0..ranks::rounds(300) {
-            if (round + me).is_multiple_of(3) {
+        // Some hold all locks, others that of one rank as readers, each until it has seen all others hold theirs.
+        let mut meet = || {
+            meeting.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+            while meeting.lock_shared(0).unwrap().get_one(0).unwrap() < n as u64 {
+                std::thread::yield_now();
+            }
+        };
+        if me.is_multiple_of(3) {
+            let epoch = window.lock_shared(n - 1).unwrap();
+            meet();
+            epoch.unlock().unwrap();
+        } else {
+            let epoch = window.lock_all().unwrap();
+            meet();
+            epoch.unlock().unwrap();
+        }
+        let (rounds, locks_all) = (ranks::rounds(300), |rank: usize, round: usize| (round + rank).is_multiple_of(3));
+        for round in 0..rounds {
+            if locks_all(me, round) {
                 let epoch = window.lock_all().unwrap();
                 assert_eq!(epoch.ranks(), n);
                 for rank in 0..n {
@@ -114,11 +132,16 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
                 let epoch = window.lock_exclusive((me + round) % n).unwrap();
                 let value = epoch.get_one(0).unwrap() + 1;
                 epoch.put(0, &[value]).unwrap();
+                std::thread::yield_now(); // so that who should not be here would see the halves apart
                 epoch.put(1, &[value]).unwrap();
                 epoch.unlock().unwrap();
             }
         }
         window.fence().unwrap();
+        // Nothing that was written here is lost.
+        let writes = (0..n).flat_map(|rank| (0..rounds).map(move |round| (rank, round)));
+        let here = writes.filter(|&(rank, round)| !locks_all(rank, round) && (rank + round) % n == me).count();
+        assert_eq!(window.local().read(0, 2).unwrap(), [here as u64; 2]);
     });
 }
 

@@ -83,37 +83,34 @@ pub fn subtract_product(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
             return unsafe { subtract_product_avx2(size, c, a, b) };
         }
     }
-    tiles::<false>(size, c, a, b);
+    tiled::<false, 4, 4>(size, c, a, b);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn subtract_product_avx512(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
-    tiled::<true>(size, c, a, b);
+    tiled::<true, 8, 16>(size, c, a, b);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn subtract_product_avx2(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
-    tiled::<true>(size, c, a, b);
+    tiled::<true, 4, 8>(size, c, a, b);
 }
-
-/// Rows and columns of a tile of `c` that stays in registers while a row of `a` meets a column of `b`.
-const ROWS: usize = 8;
-const COLUMNS: usize = 16;
 
 /// `tiles`; for blocks of the usual sizes, copies of it that know theirs and so check no index: twice as fast.
 #[inline(always)]
-fn tiled<const FUSED: bool>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
+fn tiled<const FUSED: bool, const ROWS: usize, const COLUMNS: usize>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
     match size {
-        16 => tiles::<FUSED>(16, &mut c[..16 * 16], &a[..16 * 16], &b[..16 * 16]),
-        32 => tiles::<FUSED>(32, &mut c[..32 * 32], &a[..32 * 32], &b[..32 * 32]),
-        _ => tiles::<FUSED>(size, c, a, b),
+        16 => tiles::<FUSED, ROWS, COLUMNS>(16, &mut c[..16 * 16], &a[..16 * 16], &b[..16 * 16]),
+        32 => tiles::<FUSED, ROWS, COLUMNS>(32, &mut c[..32 * 32], &a[..32 * 32], &b[..32 * 32]),
+        _ => tiles::<FUSED, ROWS, COLUMNS>(size, c, a, b),
     }
 }
 
+/// By tiles of so many rows and columns of `c`, which stay in registers while rows of `a` meet columns of `b`.
 #[inline(always)]
-fn tiles<const FUSED: bool>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
+fn tiles<const FUSED: bool, const ROWS: usize, const COLUMNS: usize>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
     let (whole_rows, whole_columns) = (size - size % ROWS, size - size % COLUMNS);
     for i in (0..whole_rows).step_by(ROWS) {
         for j in (0..whole_columns).step_by(COLUMNS) {

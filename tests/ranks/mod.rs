@@ -4,6 +4,7 @@
 //!
 //! The test starts copies of its own program, told by the environment to run the same test as a rank.
 
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 use transom::{Failure, HostList, Launch, Outcome, Status, World};
 
@@ -52,6 +53,35 @@ pub fn within(time: Duration) -> Duration {
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn rounds(many: usize) -> usize {
     (many / slow()).max(10.min(many))
+}
+
+/// A thread that is about to wait for something, for others of its process that are to act only when it does.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+#[derive(Default)]
+pub struct Waiter(AtomicI32);
+
+#[allow(dead_code, reason = "each test file uses what it needs")]
+impl Waiter {
+    /// Called by that thread, just before the call that will wait.
+    pub fn asks(&self) {
+        self.0.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
+    }
+
+    /// Returns once it has asked, and sleeps: three looks in a row, so that it is no page or lock of the system that it sleeps for.
+    pub fn until_it_waits(&self) {
+        let sleeps = || match self.0.load(SeqCst) {
+            0 => false,
+            thread => {
+                let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("a thread's state");
+                stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
+            }
+        };
+        let mut looks = 0;
+        while looks < 3 {
+            std::thread::sleep(Duration::from_millis(1));
+            looks = if sleeps() { looks + 1 } else { 0 };
+        }
+    }
 }
 
 /// Runs `body` on every number of ranks. `name` is the test's own, as the test program knows it.

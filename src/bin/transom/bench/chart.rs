@@ -1,9 +1,9 @@
 //! Pictures: latency and bandwidth against size, and ratios to others.
 
 use super::catalog;
-use super::compare::Pairs;
-use super::figures::Row;
-use super::statistics::Mode;
+use super::mode::Mode;
+use super::pairs::Pairs;
+use super::rows::Row;
 use super::text::size;
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -1,11 +1,54 @@
 //! Cores, and staying on one.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::path::Path;
 
 /// The cores that this process may run on.
 pub fn allowed() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
+}
+
+/// The same in the order in which ranks take them, ours and others' alike: those of one package before those of the next,
+/// and hardware threads of a core that another rank has only when each core has one.
+pub fn choice() -> Vec<usize> {
+    let of = |core: usize, what: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu{core}/topology/{what}");
+        std::fs::read_to_string(Path::new(&path)).unwrap_or_default()
+    };
+    let place = |core| Place {
+        core,
+        package: of(core, "physical_package_id").trim().parse().unwrap_or(0),
+        siblings: list(&of(core, "thread_siblings_list")),
+    };
+    ordered(allowed().into_iter().map(place).collect())
+}
+
+/// Where a core is.
+struct Place {
+    core: usize,
+    package: i64,
+    /// The hardware threads of the same physical core, itself included; none if the system does not say.
+    siblings: Vec<usize>,
+}
+
+fn ordered(mut places: Vec<Place>) -> Vec<usize> {
+    let allowed: Vec<_> = places.iter().map(|place| place.core).collect();
+    places.sort_by_key(|place| {
+        // How many ranks would be on this physical core already.
+        let before = |&&sibling: &&usize| sibling < place.core && allowed.contains(&sibling);
+        (place.siblings.iter().filter(before).count(), place.package, place.core)
+    });
+    places.into_iter().map(|place| place.core).collect()
+}
+
+/// Reads a list of the kernel's: `0-2,8`.
+fn list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
 }
 
 /// Keeps this thread on a core; where the system refuses, it runs where it runs.
@@ -15,16 +58,52 @@ pub fn bind(core: usize) {
     let _ = sched_setaffinity(None, &one);
 }
 
-/// Does something on the core of that number, if there is a choice, and is then free again.
-pub fn on<R>(number: usize, work: impl FnOnce() -> R) -> R {
-    let (cores, before) = (allowed(), sched_getaffinity(None));
-    let moved = cores.get(number).filter(|_| cores.len() > 1).zip(before.ok());
-    if let Some((&core, _)) = moved {
+/// The core that this thread is on.
+pub fn current() -> usize {
+    sched_getcpu()
+}
+
+/// Does something on a core, if there is one for it, and is then as free as before.
+pub fn on<R>(core: Option<usize>, work: impl FnOnce() -> R) -> R {
+    let before = sched_getaffinity(None).ok().filter(|_| core.is_some());
+    if let Some(core) = core {
         bind(core);
     }
     let result = work();
-    if let Some((_, before)) = moved {
+    if let Some(before) = before {
         let _ = sched_setaffinity(None, &before);
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_physical_core_has_a_rank_before_one_has_two() {
+        let machine = |cores: &[(usize, i64, &str)]| {
+            ordered(
+                cores
+                    .iter()
+                    .map(|&(core, package, siblings)| Place { core, package, siblings: list(siblings) })
+                    .collect(),
+            )
+        };
+        // Threads of a core adjoin, or come after all cores; packages alternate.
+        assert_eq!(machine(&[(0, 0, "0-1"), (1, 0, "0-1"), (2, 0, "2-3"), (3, 0, "2-3")]), [0, 2, 1, 3]);
+        assert_eq!(machine(&[(0, 0, "0,2"), (1, 0, "1,3"), (2, 0, "0,2"), (3, 0, "1,3")]), [0, 1, 2, 3]);
+        assert_eq!(machine(&[(0, 0, "0"), (1, 1, "1"), (2, 0, "2"), (3, 1, "3")]), [0, 2, 1, 3]);
+        // A sibling that may not be used is no reason to avoid the other.
+        assert_eq!(machine(&[(1, 0, "0-1"), (2, 0, "2-3"), (3, 0, "2-3")]), [1, 2, 3]);
+        // Where the system says nothing.
+        assert_eq!(machine(&[(4, 0, ""), (5, 0, "")]), [4, 5]);
+    }
+
+    #[test]
+    fn lists_of_the_kernel_are_read() {
+        assert_eq!(list("0-2,8\n"), [0, 1, 2, 8]);
+        assert_eq!(list("7"), [7]);
+        assert!(list("").is_empty() && list("x-y").is_empty());
+    }
 }

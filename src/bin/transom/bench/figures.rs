@@ -1,11 +1,10 @@
-//! What a report means: named figures of one job, and rows that sum up the jobs of one task in one mode.
+//! What a report means: named figures of one job.
 
-use super::catalog::{self, Kind, Measurement};
-use super::job::Run;
+use super::catalog::{self, Kind};
+use super::job::{JobError, Run};
+use super::mode::Mode;
 use super::protocol::Task;
-use super::statistics::{Mode, Percentiles, jain, median};
-use serde::Serialize;
-use std::collections::BTreeMap;
+use super::statistics::{Percentiles, jain};
 
 /// A figure of one job; the order is that of a table's columns.
 pub type Figures = Vec<(String, f64)>;
@@ -42,22 +41,26 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("million_reads/s", reads.iter().sum::<f64>() / value("seconds")? / 1e6);
             add("jain_of_readers", jain(&reads));
         }
+        "kernel" => {
+            let kernel = value("kernel")?;
+            add("kernel_GFLOP/s", kernel);
+            if let Ok(peak) = value("peak") {
+                add("peak_GFLOP/s", peak);
+                add("of_peak", kernel / peak);
+            }
+        }
         "lu" => {
             let (n, seconds) = (task.n as f64, value("seconds")?);
             add("factor_ms", seconds * 1e3);
             add("GFLOP/s", 2.0 / 3.0 * n * n * n / seconds / 1e9);
             add("process_ms", run.wall.as_secs_f64() * 1e3);
-            // The twin's kernel is the same.
-            if let (Ok(kernel), Ok(peak)) = (value("kernel"), value("peak")) {
-                add("kernel_GFLOP/s", kernel);
-                add("peak_GFLOP/s", peak);
-                add("of_peak", kernel / peak);
-            }
+            add("kernel_GFLOP/s", value("kernel")?);
         }
         "lu_outside" => {
             add("factor_ms", value("seconds")? * 1e3);
             add("outside_kernel_ms", value("outside_kernel")? * 1e3);
             add("waiting_ms", value("waiting")? * 1e3);
+            add("kernel_GFLOP/s", value("kernel")?);
         }
         "overlap" => {
             let (compute, communication, both) = (value("compute")?, value("communication")?, value("both")?);
@@ -104,82 +107,19 @@ pub fn named(figures: &[(String, f64)], name: &str) -> Option<f64> {
     figures.iter().find(|(figure, _)| figure == name).map(|(_, value)| *value)
 }
 
-/// The jobs of one task in one mode.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub task: Task,
-    pub mode: Mode,
-    /// How many jobs this is made of.
-    pub jobs: usize,
-    /// How many more there were, in which the mode changed.
-    pub dropped: usize,
-    /// The median of their crossings, in nanoseconds one way.
-    pub crossing_ns: Option<f64>,
-    pub atomic_ns: f64,
-    /// memcpy of the size.
-    pub copy_ns: f64,
-    /// What the machine needs at least, and how many times as long it took.
-    pub limit: Option<String>,
-    pub limit_ns: Option<f64>,
-    pub times_limit: Option<f64>,
-    /// Of all samples, in nanoseconds per operation; a sample is the mean of a batch.
-    pub latency_ns: Option<Percentiles>,
-    /// The medians of the jobs.
-    pub figures: BTreeMap<String, f64>,
-    /// The names of the figures in their order.
-    #[serde(skip)]
-    pub order: Vec<String>,
-}
-
-/// A job that ended well: its mode if it did not change, and what came out.
+/// A job that ended well, how the cores were, and what came out.
 pub struct Done {
     pub run: Run,
     pub figures: Figures,
-    pub mode: Option<Mode>,
+    pub mode: Mode,
 }
 
-/// A row for each mode that there was.
-pub fn rows(task: &Task, jobs: &[Done]) -> Vec<Row> {
-    let dropped = jobs.iter().filter(|job| job.mode.is_none()).count();
-    let row = |mode| {
-        let jobs: Vec<_> = jobs.iter().filter(|job| job.mode == Some(mode)).collect();
-        let first = *jobs.first()?;
-        let of = |value: &dyn Fn(&Done) -> Option<f64>| {
-            let values: Vec<f64> = jobs.iter().filter_map(|job| value(job)).collect();
-            (!values.is_empty()).then(|| median(&values))
-        };
-        let limit = catalog::limit(task);
-        let limit_of = |job: &Done| Some(limit?.nanoseconds(job.run.bare, median(&job.run.report.crossing)));
-        let figures =
-            first.figures.iter().filter_map(|(name, _)| Some((name.clone(), of(&|job| named(&job.figures, name))?)));
-        // Of the figures, the one that the limit is a limit of.
-        let measured = |job: &Done| {
-            named(&job.figures, "ns")
-                .or_else(|| named(&job.figures, "handover_ns"))
-                .or_else(|| Some(named(&job.figures, "get_us")? * 1e3))
-        };
-        Some(Row {
-            task: task.clone(),
-            mode,
-            jobs: jobs.len(),
-            dropped,
-            crossing_ns: of(&|job| (mode != Mode::Alone).then(|| median(&job.run.report.crossing))),
-            atomic_ns: of(&|job| Some(job.run.bare.atomic))?,
-            copy_ns: of(&|job| Some(job.run.bare.copy))?,
-            limit: limit.map(|limit| limit.describe()),
-            limit_ns: of(&limit_of),
-            times_limit: of(&|job| Some(measured(job)? / limit_of(job).filter(|&ns| ns > 0.0)?)),
-            latency_ns: Percentiles::of(jobs.iter().flat_map(|job| &job.run.report.samples)),
-            figures: figures.collect(),
-            order: first.figures.iter().map(|(name, _)| name.clone()).collect(),
-        })
-    };
-    [Mode::Near, Mode::Far, Mode::Alone].into_iter().filter_map(row).collect()
-}
-
-/// What is measured by a task, for messages: `put --sync flush, 8 B, 2 ranks`.
-pub fn describe(task: &Task, measurement: &Measurement) -> String {
-    let size = if measurement.sized { format!(", {}", super::text::size(task.bytes)) } else { String::new() };
-    format!("{} --sync {}{size}, {} ranks", task.measurement, task.sync, task.ranks)
+impl Done {
+    /// What came out of a job of ours, which is not to fail.
+    pub fn of(task: &Task, run: Result<Run, JobError>) -> Result<Done, String> {
+        let failed = |why: String| format!("{} --sync {}, {} ranks: {why}", task.measurement, task.sync, task.ranks);
+        let run = run.map_err(|error| failed(error.to_string()))?;
+        let figures = of(task, &run).map_err(failed)?;
+        Ok(Done { mode: Mode::of(&run.report), run, figures })
+    }
 }

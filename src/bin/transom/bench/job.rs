@@ -21,7 +21,7 @@ pub struct Run {
     pub report: Report,
     /// From its start to its end.
     pub wall: Duration,
-    /// The machine's limits just before.
+    /// The machine's limits: the less of those just before and just after.
     pub bare: Bare,
 }
 
@@ -53,7 +53,7 @@ fn own_program() -> io::Result<PathBuf> {
 
 /// Runs a worker to its end.
 pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
-    let bare = limits::bare(task.bytes);
+    let before = limits::bare(task.bytes);
     let most = Duration::from_millis(task.millis) + PATIENCE;
     let begun = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -71,7 +71,7 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
             _ => Err(JobError::Failed { status, stderr }),
         };
     }
-    Ok(Run { report: stdout.parse()?, wall, bare })
+    Ok(Run { report: stdout.parse()?, wall, bare: before.least(limits::bare(task.bytes)) })
 }
 
 /// Waits for the end; none if it did not come in time.

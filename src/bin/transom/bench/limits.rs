@@ -1,63 +1,107 @@
 //! The machine's own limits, beside which every figure is put.
 
+use super::buffer::Buffer;
 use super::cores;
+use super::statistics;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// What an operation takes at least, in things of which the machine's own time is known.
+/// A way to do something, in things of which the machine's own time is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Limit {
+pub struct Cost {
     pub atomics: f64,
     pub crossings: f64,
     pub copies: f64,
 }
+
+impl std::ops::Add for Cost {
+    type Output = Cost;
+
+    fn add(self, other: Cost) -> Cost {
+        Cost {
+            atomics: self.atomics + other.atomics,
+            crossings: self.crossings + other.crossings,
+            copies: self.copies + other.copies,
+        }
+    }
+}
+
+/// What an operation takes at least, whoever does it by whatever protocol: the quickest of the ways that there are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit(pub Vec<Cost>);
 
 /// What the machine needed at some moment, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bare {
     /// One fetch-and-add on a word that nobody else uses.
     pub atomic: f64,
-    /// memcpy of the size in question.
+    /// A copy of the size in question, between the beginnings of pages.
     pub copy: f64,
 }
 
+impl Bare {
+    /// The less of what it needed before and after something: what else ran then only adds.
+    pub fn least(self, other: Bare) -> Bare {
+        Bare { atomic: self.atomic.min(other.atomic), copy: self.copy.min(other.copy) }
+    }
+}
+
 impl Limit {
-    pub fn nanoseconds(self, bare: Bare, crossing: f64) -> f64 {
-        self.atomics * bare.atomic + self.crossings * crossing + self.copies * bare.copy
+    pub fn nanoseconds(&self, bare: Bare, crossing: f64) -> f64 {
+        let time = |cost: &Cost| cost.atomics * bare.atomic + cost.crossings * crossing + cost.copies * bare.copy;
+        self.0.iter().map(time).reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// In words, e.g. `2 atomics + memcpy`.
-    pub fn describe(self) -> String {
+    /// In words, e.g. `2 atomics + memcpy`, `min(64 atomics, 2 atomics + memcpy)`.
+    pub fn describe(&self) -> String {
         let times = |count: f64, what: &str| match count {
             0.0 => None,
             1.0 => Some(what.to_owned()),
             count => Some(format!("{count} {what}s")),
         };
-        let copy = (self.copies > 0.0).then(|| "memcpy".to_owned());
-        let parts = [times(self.atomics, "atomic"), times(self.crossings, "crossing"), copy];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(" + ")
+        let way = |cost: &Cost| {
+            let copy = (cost.copies > 0.0).then(|| "memcpy".to_owned());
+            let parts = [times(cost.atomics, "atomic"), times(cost.crossings, "crossing"), copy];
+            parts.into_iter().flatten().collect::<Vec<_>>().join(" + ")
+        };
+        let ways: Vec<_> = self.0.iter().map(way).collect();
+        if let [way] = &ways[..] { way.clone() } else { format!("min({})", ways.join(", ")) }
     }
 }
 
 /// Measures the machine, on the core that rank 0 has; takes about two milliseconds.
 pub fn bare(bytes: usize) -> Bare {
     let measure = move || {
-        if let Some(&core) = cores::allowed().first() {
+        if let Some(&core) = cores::choice().first() {
             cores::bind(core);
         }
         let word = AtomicU64::new(0);
         let atomic = median(Duration::from_micros(300), || {
             black_box(word.fetch_add(black_box(1), SeqCst));
         });
-        let (source, mut into) = (vec![1u8; bytes], vec![0u8; bytes]);
-        let copy = median(Duration::from_micros(1500), || {
-            black_box(&mut into[..]).copy_from_slice(black_box(&source));
-        });
-        Bare { atomic, copy }
+        let (source, mut into) = (Buffer::new(bytes, |_| 1u8), Buffer::new(bytes, |_| 0u8));
+        Bare { atomic, copy: copy(&source, &mut into) }
     };
     // A thread of its own, as the launcher's may not be bound.
     std::thread::scope(|scope| scope.spawn(measure).join()).unwrap_or_default()
+}
+
+/// Nanoseconds of the quickest copy: memcpy, or for a size that a compiler may know, the moves that this takes.
+fn copy(source: &[u8], into: &mut [u8]) -> f64 {
+    let time = Duration::from_micros(1500);
+    match source.len() {
+        8 => known::<8>(time, source, into),
+        16 => known::<16>(time, source, into),
+        32 => known::<32>(time, source, into),
+        64 => known::<64>(time, source, into),
+        _ => median(time, || black_box(&mut *into).copy_from_slice(black_box(source))),
+    }
+}
+
+fn known<const LEN: usize>(time: Duration, source: &[u8], into: &mut [u8]) -> f64 {
+    let (Some(source), Some(into)) = (source.first_chunk::<LEN>(), into.first_chunk_mut::<LEN>()) else { return 0.0 };
+    median(time, || *black_box(&mut *into) = *black_box(source))
 }
 
 /// The median time of a call, in nanoseconds, of batches that together take about so long.
@@ -67,8 +111,6 @@ fn median(time: Duration, mut call: impl FnMut()) -> f64 {
         (0..count).for_each(|_| call());
         begun.elapsed()
     };
-    // The first touches memory that was not there.
-    batch(1);
     let mut count = 1;
     while batch(count) < time / 50 && count < 1 << 30 {
         count *= 2;
@@ -77,5 +119,24 @@ fn median(time: Duration, mut call: impl FnMut()) -> f64 {
     while times.len() < 5 || begun.elapsed() < time {
         times.push(batch(count).as_secs_f64() * 1e9 / count as f64);
     }
-    super::statistics::median(&times)
+    statistics::median(&times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_the_quickest_way_at_that_moment() {
+        let limit = Limit(vec![
+            Cost { atomics: 512.0, ..Cost::default() },
+            Cost { atomics: 2.0, copies: 1.0, ..Cost::default() },
+        ]);
+        assert_eq!(limit.nanoseconds(Bare { atomic: 5.0, copy: 30.0 }, 0.0), 40.0);
+        assert_eq!(limit.nanoseconds(Bare { atomic: 0.125, copy: 1000.0 }, 0.0), 64.0);
+        assert_eq!(limit.describe(), "min(512 atomics, 2 atomics + memcpy)");
+        let crossing = Limit(vec![Cost { crossings: 1.0, copies: 1.0, ..Cost::default() }]);
+        assert_eq!(crossing.nanoseconds(Bare { atomic: 5.0, copy: 3.0 }, 24.0), 27.0);
+        assert_eq!(crossing.describe(), "crossing + memcpy");
+    }
 }

@@ -1,37 +1,45 @@
 //! `transom bench`: the field's standard measurements, beside the machine's own limits and beside others.
 
+mod alone;
+mod buffer;
 mod catalog;
 mod chart;
 mod compare;
 mod cores;
 mod figures;
+mod files;
 mod interrupt;
 mod job;
 mod limits;
+mod machine;
+mod mode;
+mod pairs;
 mod peers;
 mod plain;
 mod progress;
 mod protocol;
+mod rows;
 mod statistics;
 mod targets;
 mod text;
+mod usage;
 pub mod worker;
 
 use catalog::CATALOG;
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use std::error::Error;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::process::ExitCode;
+pub use usage::Usage;
 
 /// Measures latency, bandwidth, locks, barriers, LU, overlap, a pipeline and startup on this machine.
 ///
 /// Each figure comes from short jobs of ranks of this program, bound to a core each where there are enough, and stands
 /// beside the machine's own limit taken at the same time: an atomic instruction, memcpy of the same size, a cache line
-/// crossing between the two cores. The crossing is measured before and after each job: jobs in which the cores moved
-/// from near (below 70 ns one way) to far or back are dropped and repeated, and the two are reported apart.
+/// crossing between the two cores. The crossing, and how much the one core slows the other, are measured before and after each
+/// job: two hardware threads of a core (siblings), cores near each other (a line crosses in less than 90 ns) and far cores are
+/// reported apart, and jobs in which that changed are repeated. So are those that took less than the limit by more than 10 %: if
+/// each does, the limit is wrong, and that is an error.
 ///
 /// Names and conditions are those of the OSU micro-benchmarks: rank 0 accesses rank 1, one operation and its
 /// synchronisation at a time; by fence and pscw the two take turns.
@@ -52,13 +60,13 @@ enum Command {
 
 const AFTER: &str = "\
 Columns:
-  mode     how far apart the cores were: near, far, - where nothing crosses
+  mode     how the cores were to each other: siblings, near, far; - where nothing crosses, mixed if it changed in each job
   ns       the median, as min to max of the means of batches of operations, of 1 us or more: p99, p99.9 and max are
            percentiles of these means, not of single operations
-  limit    what the machine itself needs for it, and x limit how many times as long it took (1 is the best there is)
+  limit    what the machine itself needs for it, by whatever protocol (a lock: an atomic to take, one to give back), and
+           x limit how many times as long it took (1 is the best there is); or why that cannot be said
 
-Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1; so 1 too if
-something was dropped because the cores moved in each of its jobs.
+Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1; so 1 too if a limit is wrong.
 
 Examples:
   transom bench --quick                     a bit of everything, in seconds
@@ -73,22 +81,6 @@ Examples:
 /// Lists what can be measured, by which synchronisations.
 #[derive(Args)]
 struct List {}
-
-/// What is written besides what is printed.
-#[derive(Args, Clone, Debug, Default)]
-struct Files {
-    /// Write all figures here as JSON; percentiles (latency_ns) are of means of batches, as in the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Draw them here as SVG
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-}
-
-/// A command line that cannot be, beyond what its syntax says.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(String);
 
 impl Bench {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
@@ -118,68 +110,4 @@ fn list() -> io::Result<()> {
         table.row(cells.map(str::to_owned).to_vec());
     }
     text::print(&table.to_string())
-}
-
-impl Files {
-    /// Finds out whether they can be written before anything is measured.
-    fn open(&self) -> Result<(Option<File>, Option<File>), Usage> {
-        let open = |path: &Option<PathBuf>| match path {
-            Some(path) => match File::create(path) {
-                Ok(file) => Ok(Some(file)),
-                Err(error) => Err(Usage(format!("`{}` cannot be written: {error}", path.display()))),
-            },
-            None => Ok(None),
-        };
-        Ok((open(&self.json)?, open(&self.svg)?))
-    }
-}
-
-/// What the machine is, for whoever reads figures later.
-#[derive(Serialize)]
-struct Machine {
-    cores: usize,
-    processor: String,
-    kernel: String,
-    /// What else ran: the load average of the last minute, this program included.
-    load: Option<f64>,
-}
-
-impl Machine {
-    fn this() -> Self {
-        let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
-        let cpuinfo = read("/proc/cpuinfo");
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        Machine {
-            cores: cores::allowed().len(),
-            processor: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            load: read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse().ok()),
-        }
-    }
-}
-
-/// Says on stderr what no ratio makes up for: that others use the machine, or that this is no release build.
-fn warn_of_circumstances() {
-    if cfg!(debug_assertions) {
-        eprintln!("transom: this is a debug build, and so are its figures; cargo run --release has others");
-    }
-    let Machine { cores, load, .. } = Machine::this();
-    if let Some(load) = load.filter(|&load| load > 0.5 * cores as f64) {
-        eprintln!(
-            "transom: this machine is busy (load {load} on {cores} cores): what ranks do together will seem slow"
-        );
-    }
-}
-
-/// Writes all figures, and what they were taken on.
-fn write_json(mut file: File, millis: u64, rounds: usize, rows: &impl Serialize) -> io::Result<()> {
-    let all = serde_json::json!({
-        "transom": env!("CARGO_PKG_VERSION"),
-        "machine": Machine::this(),
-        "millis": millis,
-        "rounds": rounds,
-        "rows": rows,
-    });
-    serde_json::to_writer_pretty(&mut file, &all)?;
-    file.write_all(b"\n")
 }

@@ -1,5 +1,6 @@
 //! Other libraries on this machine: every Open MPI and MPICH that is found or named, and the twin built with each.
 
+use super::interrupt;
 use super::protocol::Task;
 use rustix::process::geteuid;
 use std::collections::HashSet;
@@ -15,6 +16,9 @@ const SOURCES: &[(&str, &str)] = &[
     ("block.h", include_str!("twins/block.h")),
     ("clock.c", include_str!("twins/clock.c")),
     ("contention.c", include_str!("twins/contention.c")),
+    ("cores.c", include_str!("twins/cores.c")),
+    ("crossing.c", include_str!("twins/crossing.c")),
+    ("kernel.c", include_str!("twins/kernel.c")),
     ("leave.c", include_str!("twins/leave.c")),
     ("lu.c", include_str!("twins/lu.c")),
     ("main.c", include_str!("twins/main.c")),
@@ -22,9 +26,17 @@ const SOURCES: &[(&str, &str)] = &[
     ("operations.c", include_str!("twins/operations.c")),
     ("overlap.c", include_str!("twins/overlap.c")),
     ("pipeline.c", include_str!("twins/pipeline.c")),
+    ("product.h", include_str!("twins/product.h")),
     ("report.c", include_str!("twins/report.c")),
     ("twin.h", include_str!("twins/twin.h")),
 ];
+
+/// How twins are compiled: as this program was, in a release build, for any processor of its kind or for this one. (LU's
+/// kernel is compiled for several, here as there.)
+const FLAGS: &[&str] = match cfg!(target_feature = "avx2") {
+    true => &["-O3", "-march=native", "-std=gnu11"],
+    false => &["-O3", "-std=gnu11"],
+};
 
 /// What people may have, and how they get it.
 const KNOWN: &[(Family, &str, &str)] = &[
@@ -76,7 +88,9 @@ pub enum PeerError {
 pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     let mut peers = Vec::new();
     for dir in named {
-        let places = [dir.join("bin"), dir.clone()];
+        // Compilers are started elsewhere.
+        let here = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+        let places = [here.join("bin"), here];
         let pair = places.iter().find_map(|bin| pair(bin, "")).ok_or_else(|| PeerError::NotThere(dir.clone()))?;
         peers.push(identify(pair).ok_or_else(|| PeerError::Unknown(dir.clone()))?);
     }
@@ -135,7 +149,8 @@ fn identify((mpirun, mpicc): (PathBuf, PathBuf)) -> Option<Peer> {
 /// What an `mpirun --version` prints.
 fn recognise(text: &str) -> Option<(Family, String)> {
     let after = |mark: &str| text.lines().find_map(|line| line.trim().split_once(mark)?.1.split_whitespace().next());
-    if let Some(version) = after("(Open MPI)") {
+    // By its Debian name it calls itself so.
+    if let Some(version) = after("(Open MPI)").or_else(|| after("(OpenRTE)")) {
         return Some((Family::OpenMpi, version.to_owned()));
     }
     let hydra = text.contains("HYDRA");
@@ -145,7 +160,7 @@ fn recognise(text: &str) -> Option<(Family, String)> {
 /// Builds the twin of each into a directory that goes when it is dropped; those that cannot be built are told and left out.
 pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(TempDir, Vec<Peer>)> {
     let dir = tempfile::Builder::new().prefix("transom-twins-").tempdir()?;
-    super::interrupt::directory(dir.path().to_owned());
+    interrupt::directory(dir.path().to_owned());
     for (name, text) in SOURCES {
         std::fs::write(dir.path().join(name), text)?;
     }
@@ -153,7 +168,7 @@ pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(Temp
     for (number, mut peer) in peers.into_iter().enumerate() {
         peer.twin = dir.path().join(format!("twin-{number}"));
         let mut mpicc = Command::new(&peer.mpicc);
-        mpicc.args(["-O3", "-march=native", "-std=gnu11", "-o"]).arg(&peer.twin).current_dir(dir.path());
+        mpicc.args(FLAGS).arg("-o").arg(&peer.twin).current_dir(dir.path());
         mpicc.args(SOURCES.iter().map(|(name, _)| name).filter(|name| name.ends_with(".c"))).arg("-lm");
         match mpicc.output() {
             Ok(output) if output.status.success() => built.push(peer),
@@ -176,17 +191,17 @@ impl Peer {
         format!("{}{options}", self.mpirun.display())
     }
 
-    /// Its worker for a task; ranks are bound to a core each where there are enough, as ours are.
+    /// Its worker for a task; ranks bind themselves, to the cores that ours take.
     pub fn command(&self, task: &Task) -> Command {
         let mut command = Command::new(&self.mpirun);
-        let fit = task.ranks <= super::cores::allowed().len();
         command.args(["-n", &task.ranks.to_string()]);
-        match (self.family, fit) {
-            (Family::OpenMpi, true) => command.args(["--bind-to", "core"]),
-            (Family::OpenMpi, false) => command.args(["--oversubscribe", "--bind-to", "none"]),
-            (Family::Mpich, true) => command.args(["-bind-to", "core"]),
-            (Family::Mpich, false) => &mut command,
+        match self.family {
+            Family::OpenMpi => command.args(["--bind-to", "none"]),
+            Family::Mpich => command.args(["-bind-to", "none"]),
         };
+        if self.family == Family::OpenMpi && task.ranks > task.cores.len() {
+            command.arg("--oversubscribe");
+        }
         if self.family == Family::OpenMpi && geteuid().is_root() {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             command.env("PRTE_ALLOW_RUN_AS_ROOT", "1").env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -210,6 +225,7 @@ mod tests {
     fn versions_are_recognised() {
         let open = recognise("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n");
         assert_eq!(open, Some((Family::OpenMpi, "4.1.4".into())));
+        assert_eq!(recognise("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some((Family::OpenMpi, "4.1.4".into())));
         let mpich = recognise(
             "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: x\n",
         );

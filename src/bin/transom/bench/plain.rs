@@ -1,13 +1,17 @@
 //! `transom bench`: our own measurements.
 
-use super::catalog::{CATALOG, Kind, Measurement};
-use super::figures::{Done, Row, describe, of, rows};
-use super::job::{self, JobError};
+use super::catalog::{CATALOG, Kind, Measurement, measurement, sync};
+use super::chart;
+use super::cores;
+use super::figures::Done;
+use super::files::{Files, write_json};
+use super::job;
+use super::machine::warn_of_circumstances;
 use super::progress::Progress;
 use super::protocol::Task;
-use super::statistics::Mode;
+use super::rows::{Row, describe, is_good, rows, wrong_limits};
 use super::text::{Table, number, parse_size, print, size};
-use super::{Files, Usage, chart, warn_of_circumstances, write_json};
+use super::usage::Usage;
 use clap::Args;
 use std::error::Error;
 use std::process::ExitCode;
@@ -23,7 +27,7 @@ pub struct Plain {
     /// Of which sizes, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// With how many ranks, e.g. 2,4 [default: 2; 2,3,4,8 for contended, 3 for readers_writer]
+    /// With how many ranks, e.g. 2,4 [default: 2; 2,3,4,8 for contended, 3 for readers_writer, 1 for kernel]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
     /// How long a job measures, in milliseconds; some take twice or four times as long [default: 50; quick: 10]
@@ -48,26 +52,10 @@ pub struct Plain {
     files: Files,
 }
 
-pub fn measurement(name: &str) -> Result<&'static Measurement, String> {
-    let name = name.replace('-', "_");
-    super::catalog::find(&name).ok_or_else(|| {
-        let names: Vec<_> = CATALOG.iter().map(|measurement| measurement.name).collect();
-        format!("there is no such measurement; there are {}", names.join(", "))
-    })
-}
-
-fn sync(name: &str) -> Result<&'static str, String> {
-    let name = name.replace('-', "_");
-    let mut all: Vec<&'static str> = CATALOG.iter().flat_map(|measurement| measurement.syncs).copied().collect();
-    all.sort_unstable();
-    all.dedup();
-    all.iter().find(|&&sync| sync == name).copied().ok_or_else(|| format!("there are {}", all.join(", ")))
-}
-
 /// What is below the tables.
 const BATCHES: &str = "ns to max: of the means of batches of operations, of 1 us or more; p99, p99.9 and max are not of single operations\n";
 
-/// How often more than asked for a job is tried, if the mode changes during it.
+/// How often more than asked for a job is tried, if the mode changes during it, or it takes less than its limit.
 const AGAIN: usize = 3;
 
 impl Plain {
@@ -75,22 +63,19 @@ impl Plain {
         let millis = self.millis.unwrap_or(if self.quick { 10 } else { 50 });
         let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 1 } else { 3 }));
         let groups = self.groups(millis)?;
-        let (json, svg) = self.files.open()?;
+        let files = self.files.open()?;
         warn_of_circumstances();
         let progress = Progress::new(rounds * groups.iter().map(|(_, tasks)| tasks.len()).sum::<usize>());
-        let (mut all, mut complete) = (Vec::new(), true);
+        let (mut all, mut wrong) = (Vec::new(), Vec::new());
         for (measurement, tasks) in groups {
             let mut found = Vec::new();
             for task in tasks {
-                progress.now(describe(&task, measurement));
-                let jobs = jobs(&task, rounds, &progress)?;
-                let rows = rows(&task, &jobs);
-                if rows.is_empty() {
-                    complete = false;
-                    let what = describe(&task, measurement);
-                    progress.warn(&format!("{what}: dropped, the cores moved in each of {} jobs", jobs.len()));
-                }
-                found.extend(rows);
+                progress.now(describe(&task));
+                found.extend(rows(&task, &jobs(&task, rounds, &progress)?));
+            }
+            for why in wrong_limits(&found) {
+                progress.warn(&why);
+                wrong.push(why);
             }
             progress.print(&show(measurement, &found))?;
             all.extend(found);
@@ -99,13 +84,13 @@ impl Plain {
         if all.iter().any(|row| row.latency_ns.is_some()) {
             print(BATCHES)?;
         }
-        if let Some(file) = json {
+        if let Some(file) = files.json {
             write_json(file, millis, rounds, &all)?;
         }
-        if let Some(file) = svg {
+        if let Some(file) = files.svg {
             chart::by_size(file, &all)?;
         }
-        Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// The tasks, by measurement.
@@ -124,6 +109,7 @@ impl Plain {
             (sizes, _) => sizes.to_vec(),
         };
         let mut groups = Vec::new();
+        let cores = cores::choice();
         for measurement in chosen {
             let syncs = measurement.syncs.iter().filter(|sync| self.sync.is_empty() || self.sync.contains(sync));
             let ranks: Vec<usize> = match &self.ranks[..] {
@@ -153,6 +139,7 @@ impl Plain {
                             element: "i64",
                             ranks,
                             millis: millis * measurement.patience,
+                            cores: cores.clone(),
                             n: self.lu_n as usize,
                             block: self.lu_block as usize,
                             grid: self.grid as usize,
@@ -181,13 +168,13 @@ impl Plain {
     }
 }
 
-/// As many jobs of a task as asked for, and more in place of those in which the cores moved.
+/// As many jobs of a task as asked for, and more in place of those in which the cores moved or that beat their limit.
 fn jobs(task: &Task, rounds: usize, progress: &Progress) -> Result<Vec<Done>, Box<dyn Error>> {
     let mut jobs: Vec<Done> = Vec::new();
     let mut good = 0;
     while good < rounds && jobs.len() < rounds + AGAIN {
-        let done = one(task, job::run(job::ours(task)?, task))?;
-        if done.mode.is_some() {
+        let done = Done::of(task, job::run(job::ours(task)?, task))?;
+        if is_good(task, &done) {
             good += 1;
             progress.step(1);
         }
@@ -195,14 +182,6 @@ fn jobs(task: &Task, rounds: usize, progress: &Progress) -> Result<Vec<Done>, Bo
     }
     progress.step(rounds - good);
     Ok(jobs)
-}
-
-/// What came out of a job of ours, which is not to fail.
-pub fn one(task: &Task, run: Result<job::Run, JobError>) -> Result<Done, String> {
-    let failed = |why: String| format!("{} --sync {}, {} ranks: {why}", task.measurement, task.sync, task.ranks);
-    let run = run.map_err(|error| failed(error.to_string()))?;
-    let figures = of(task, &run).map_err(failed)?;
-    Ok(Done { mode: Mode::of(&run.report), run, figures })
 }
 
 fn show(measurement: &Measurement, rows: &[Row]) -> String {
@@ -257,7 +236,7 @@ fn figures(measurement: &Measurement, rows: &[Row]) -> Table {
     let names: Vec<String> = rows.first().map_or(Vec::new(), |row| row.order.clone());
     let names: Vec<_> = names.into_iter().filter(|name| !name.starts_with("share.")).collect();
     let shares = measurement.name == "contended";
-    let limited = rows.iter().any(|row| row.times_limit.is_some());
+    let limited = rows.iter().any(|row| row.limit.is_some());
     let titles: Vec<_> = names.iter().map(|name| name.replace('_', " ")).collect();
     let mut head = vec!["sync", "ranks", "mode"];
     head.extend(titles.iter().map(String::as_str));

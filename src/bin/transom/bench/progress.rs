@@ -1,5 +1,6 @@
 //! How far it is, on stderr, if that is a terminal.
 
+use super::text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io;
 
@@ -25,7 +26,7 @@ impl Progress {
 
     /// Prints between two drawings.
     pub fn print(&self, text: &str) -> io::Result<()> {
-        self.0.suspend(|| super::text::print(text))
+        self.0.suspend(|| text::print(text))
     }
 
     pub fn warn(&self, text: &str) {

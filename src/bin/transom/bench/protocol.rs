@@ -3,7 +3,7 @@
 //! same lines, so that all statistics are made once, here.
 //!
 //! ```text
-//! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M [--n N] [--block N] [--grid N] [--type T]
+//! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M --cores LIST [--n N] [--block N] [--grid N] [--type T]
 //! ```
 //!
 //! Rank 0 prints on stdout, at the end, one fact a line; empty lines are allowed, anything else is an error:
@@ -11,6 +11,7 @@
 //! | line | |
 //! |---|---|
 //! | `crossing NS` | one way of a cache line between the cores of ranks 0 and 1; once before, once after the measurement; not at 1 rank, nor for startup, nor where the two share no memory |
+//! | `slowdown X` | how many times as long a loop of additions takes on the core of rank 0 while that of rank 1 runs it too: 1 on cores of their own, up to 2 on two hardware threads of one; with each `crossing` |
 //! | `sample NS` | nanoseconds per operation of one batch; a batch takes at least 1 us and M/10,000 ms, or is one operation |
 //! | `value NAME NUMBER` | a named figure |
 //! | `check ok`, `check bad WHY` | what was moved was verified; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
@@ -29,22 +30,33 @@
 //! | `put_bw` `get_bw` | `flush` | one of 64 calls that a flush follows |
 //! | `lock` | `lock` `lock_exclusive` | lock, put of 8 bytes, unlock of a free lock |
 //! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest from one unlock of a rank to its next). No samples |
-//! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause, rank 1 wants the lock exclusively once a ms, to put. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the wish to the lock). At least 3 ranks. No samples |
+//! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause, rank 1 wants the lock exclusively once a ms: lock, get, flush, put, unlock. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the wish until the flush has returned: MPI_Win_lock may return before the lock is had). At least 3 ranks. No samples |
 //! | `barrier` | `barrier` | a barrier of all ranks |
-//! | `lu` | `lock` | one factorisation; `seconds`; for information `kernel` and `peak` (GFLOP/s of a core, in the kernel alone and at most). Blocks of others by shared lock, get, unlock |
+//! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on blocks at the beginnings of pages: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (at most) |
+//! | `lu` | `lock` | one factorisation; `seconds`, `kernel`; for information `peak`. Blocks of others by shared lock, get, unlock |
+//! | | `flush` | the same by gets in one lock_all epoch, each complete before its block is used; barriers instead of fences |
 //! | | `shared` | the same where blocks of others are read in place, in memory that ranks share |
-//! | | `two_sided` | the same where an owner grants locks only between its block operations |
+//! | | `two_sided` | the same where an owner grants locks only between its block operations; ours only |
 //! | `lu_outside` | as `lu` | as `lu`, with a clock around all that is no block operation: `seconds`, `outside_kernel` and, of that, `waiting` at barriers (seconds, mean of the ranks) |
-//! | `overlap` | `lock` | rank 1 computes 20 ms at a time and calls nothing. sample: one lock (shared), get of N bytes, unlock by rank 0, begun 1 ms after rank 1 began to compute. `compute`, `communication` (seconds of each alone; operations are as many as take half of the compute time while rank 1 is in the library), `both` (both begun together) |
+//! | `overlap` | `lock` | see below |
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (as many if ranks waited for nobody). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | the same by MPI_Send and MPI_Recv; twins only |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is up) |
 //!
-//! What both must do alike: ranks are bound to one core each where there are enough cores (mpirun does it for twins),
-//! and left to the system otherwise, but for the crossing, for which ranks 0 and 1 are on the first two cores. Puts in
+//! `overlap`: rank 1 computes 20 ms at a time and calls nothing. An operation is lock (shared), get of N bytes, unlock, by
+//! rank 0. For 0.4 M ms: both begin together; rank 0 sleeps for 1 ms, clears its buffer, does one operation, which is a sample,
+//! and checks what it got, until 1 ms before the end. Then rank 0 counts the operations that take half of the compute time
+//! while rank 1 is in the library, and medians of the time until both are done are taken of 3 times or more: `compute`,
+//! `communication` (so many operations), `both` (at once, for 0.4 M ms), in seconds.
+//!
+//! What both must do alike: with no more ranks than there are cores in `--cores`, rank R is bound to the R-th of them, and says
+//! so by `value cpu.R` (not for startup); else the system places them, but for the crossing, for which ranks 0 and 1 are on the
+//! first two. Windows are zeroed by the ranks whose memory they are, before anything else touches them. Buffers begin at
+//! a page. Puts in
 //! a row go to the same place. `fetch_and_op` and `compare_and_swap` take 8 bytes whatever N is. The matrix of
-//! `lu` is of the element in `worker/lu.rs`, its blocks are dealt row-cyclically and column-cyclically to a grid of
-//! ranks as square as can be (rows <= columns), the kernel is that of `examples/lu/block.rs`, and the check is
+//! `lu` is of the element in `worker/lu/grid.rs`, its blocks are dealt row-cyclically and column-cyclically to a grid of
+//! ranks as square as can be (rows <= columns), the kernel is that of `examples/lu/block.rs`, which has copies for blocks of 16
+//! and 32 rows, compiled for the vectors that the processor has, and the check is
 //! |LUx - Ax| <= 10 n eps max|A| |x|, by rank 0.
 
 use serde::Serialize;
@@ -54,7 +66,7 @@ use std::collections::BTreeMap;
 pub const LONG: usize = 4 << 10;
 
 /// What a worker is to measure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Task {
     pub measurement: &'static str,
     pub sync: &'static str,
@@ -64,6 +76,8 @@ pub struct Task {
     pub element: &'static str,
     pub ranks: usize,
     pub millis: u64,
+    /// Which cores ranks may take, in their order.
+    pub cores: Vec<usize>,
     pub n: usize,
     pub block: usize,
     pub grid: usize,
@@ -78,7 +92,10 @@ impl Task {
         add("bytes", self.bytes.to_string());
         add("ranks", self.ranks.to_string());
         add("millis", self.millis.to_string());
+        let cores: Vec<_> = self.cores.iter().map(ToString::to_string).collect();
+        add("cores", cores.join(","));
         match self.measurement {
+            "kernel" => add("block", self.block.to_string()),
             "lu" | "lu_outside" => {
                 add("n", self.n.to_string());
                 add("block", self.block.to_string());
@@ -95,7 +112,8 @@ impl Task {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Before and after; none if it was not to be measured.
-    pub crossing: Vec<f64>,
+    pub crossing: Option<[f64; 2]>,
+    pub slowdown: Option<[f64; 2]>,
     pub samples: Vec<f64>,
     pub values: BTreeMap<String, f64>,
 }
@@ -104,7 +122,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
     #[error(
-        "line {line} of its output, {text:?}, is not `crossing NS`, `sample NS`, `value NAME NUMBER` or `check ok`"
+        "line {line} of its output, {text:?}, is not `crossing NS`, `slowdown X`, `sample NS`, `value NAME NUMBER` or `check ok`"
     )]
     Line { line: usize, text: String },
     #[error("line {line} of its output, {text:?}: a number is expected, from 0 on")]
@@ -117,8 +135,8 @@ pub enum ReportError {
     Wrong(String),
     #[error("it cannot do it: {0}")]
     Unsupported(String),
-    #[error("its output has {0} crossings of a cache line instead of 2, before and after")]
-    Crossings(usize),
+    #[error("its output says `{0}` {1} times instead of twice, before and after, as often as the others of its kind")]
+    Pair(&'static str, usize),
 }
 
 impl std::str::FromStr for Report {
@@ -126,6 +144,7 @@ impl std::str::FromStr for Report {
 
     fn from_str(text: &str) -> Result<Self, ReportError> {
         let mut report = Report::default();
+        let (mut crossing, mut slowdown) = (Vec::new(), Vec::new());
         let mut checked = false;
         for (line, text) in (1..).zip(text.lines().map(str::trim)).filter(|(_, text)| !text.is_empty()) {
             let words: Vec<_> = text.split_whitespace().collect();
@@ -134,7 +153,8 @@ impl std::str::FromStr for Report {
                 _ => Err(ReportError::Number { line, text: shortened(text) }),
             };
             match words[..] {
-                ["crossing", ns] => report.crossing.push(number(ns)?),
+                ["crossing", ns] => crossing.push(number(ns)?),
+                ["slowdown", times] => slowdown.push(number(times)?),
                 ["sample", ns] => report.samples.push(number(ns)?),
                 ["value", name, value] => {
                     if report.values.insert(name.to_owned(), number(value)?).is_some() {
@@ -150,11 +170,17 @@ impl std::str::FromStr for Report {
                 _ => return Err(ReportError::Line { line, text: shortened(text) }),
             }
         }
-        match report.crossing.len() {
-            _ if !checked => Err(ReportError::Unchecked),
-            0 | 2 => Ok(report),
-            other => Err(ReportError::Crossings(other)),
+        if !checked {
+            return Err(ReportError::Unchecked);
         }
+        let pair = |name, values: &[f64]| match (values, crossing.len() + slowdown.len()) {
+            (&[before, after], _) => Ok(Some([before, after])),
+            ([], 0) => Ok(None),
+            _ => Err(ReportError::Pair(name, values.len())),
+        };
+        report.crossing = pair("crossing", &crossing)?;
+        report.slowdown = pair("slowdown", &slowdown)?;
+        Ok(report)
     }
 }
 
@@ -174,8 +200,10 @@ mod tests {
     #[test]
     fn a_report_is_read() {
         let report: Report =
-            "crossing 24.5\nsample 1\n\nsample 2.5e0\nvalue acquired.1 7\ncrossing 190\ncheck ok\n".parse().unwrap();
-        assert_eq!(report.crossing, [24.5, 190.0]);
+            "crossing 24.5\nslowdown 1\nsample 1\n\nsample 2.5e0\nvalue acquired.1 7\ncrossing 190\nslowdown 1.5\ncheck ok\n"
+                .parse()
+                .unwrap();
+        assert_eq!((report.crossing, report.slowdown), (Some([24.5, 190.0]), Some([1.0, 1.5])));
         assert_eq!(report.samples, [1.0, 2.5]);
         assert_eq!(report.values["acquired.1"], 7.0);
     }
@@ -195,7 +223,9 @@ mod tests {
         assert_eq!(refused("check bad byte 3"), ReportError::Wrong("byte 3".into()));
         let crashed = "unsupported: the MPI library crashed";
         assert_eq!(refused(&format!("check bad {crashed}")), ReportError::Unsupported(crashed.into()));
-        assert_eq!(refused("check ok\ncrossing 1"), ReportError::Crossings(1));
+        assert_eq!(refused("check ok\ncrossing 1"), ReportError::Pair("crossing", 1));
+        assert_eq!(refused("check ok\ncrossing 1\ncrossing 1"), ReportError::Pair("slowdown", 0));
+        assert_eq!(refused("check ok\nslowdown 1\nslowdown 1\nslowdown 1"), ReportError::Pair("crossing", 0));
         assert!(refused(&"x".repeat(10_000)).to_string().len() < 300);
     }
 }

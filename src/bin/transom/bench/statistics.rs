@@ -1,45 +1,7 @@
 //! What is made of samples.
 
-use super::protocol::Report;
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use std::fmt;
-
-/// How far apart the cores are, as cache lines cross. Some machines change between the two by themselves, and whatever
-/// ranks share moves with it; so samples are compared within one mode only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    Near,
-    Far,
-    /// Nothing crossed: one rank, or nothing that was shared.
-    Alone,
-}
-
-/// A line that takes longer than this comes from far: between what is seen within a core complex (20 to 40 ns) and
-/// from another (100 ns and more).
-const FAR: f64 = 70.0;
-
-impl Mode {
-    /// The mode of a measurement, if it did not change meanwhile.
-    pub fn of(report: &Report) -> Option<Mode> {
-        let mode = |&ns: &f64| if ns < FAR { Mode::Near } else { Mode::Far };
-        match &report.crossing[..] {
-            [before, after] => (mode(before) == mode(after)).then(|| mode(before)),
-            _ => Some(Mode::Alone),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Mode::Near => "near",
-            Mode::Far => "far",
-            Mode::Alone => "-",
-        })
-    }
-}
 
 /// Of nanoseconds per operation. A sample is the mean of a batch, of 1 us or more, so p99, p99.9 and max too are those
 /// of batches: single operations that are slower do not show.
@@ -94,6 +56,14 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The first and the third quarter of sorted values, each a value that occurs; 0 of nothing.
+pub fn quartiles(values: &[f64]) -> [f64; 2] {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1);
+    [last / 4, last - last / 4].map(|at| sorted.get(at).copied().unwrap_or(0.0))
+}
+
 /// Jain's index of shares: 1 if all are alike, 1/n if one has all.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares): (f64, f64) = (shares.iter().sum(), shares.iter().map(|share| share * share).sum());
@@ -120,14 +90,7 @@ mod tests {
         assert!(close(found.max, 1000.0) && close(found.mean, 500.5) && found.samples == 1000, "{found:?}");
         assert!(Percentiles::of(&[]).is_none());
         assert_eq!((median(&[]), median(&[3.0, 1.0]), median(&[9.0, 1.0, 2.0])), (0.0, 2.0, 2.0));
-    }
-
-    #[test]
-    fn a_mode_that_changed_is_none() {
-        let mode = |crossing: &[f64]| Mode::of(&Report { crossing: crossing.to_vec(), ..Report::default() });
-        assert_eq!(mode(&[24.0, 35.0]), Some(Mode::Near));
-        assert_eq!(mode(&[190.0, 200.0]), Some(Mode::Far));
-        assert_eq!(mode(&[24.0, 190.0]), None);
-        assert_eq!(mode(&[]), Some(Mode::Alone));
+        let nine: Vec<f64> = (1..=9).rev().map(f64::from).collect();
+        assert_eq!((quartiles(&[]), quartiles(&[5.0]), quartiles(&nine)), ([0.0; 2], [5.0; 2], [3.0, 7.0]));
     }
 }

@@ -1,7 +1,9 @@
 //! What is compared with others, and what is to be reached.
 
-use super::figures::Row;
+use super::catalog;
+use super::cores;
 use super::protocol::Task;
+use super::rows::Row;
 
 /// One thing that ours and a peer's do alike.
 pub struct Comparison {
@@ -20,8 +22,10 @@ pub struct Comparison {
     pub ratio: Option<f64>,
     /// Of peers whose ranks get the lock alike (most/fewest at most 1.1); an unfair lock is easily fast.
     pub fair: bool,
-    /// A figure that is told as well.
-    pub also: Option<&'static str>,
+    /// The two must be alike, or what is made of it is not compared.
+    pub alike: bool,
+    /// Figures that are told as well.
+    pub also: &'static [&'static str],
     /// What ours is to be by itself.
     pub own: &'static [Own],
 }
@@ -66,6 +70,7 @@ impl Own {
 }
 
 const MEMCPY: &str = "of memcpy";
+const KERNEL: &str = "kernel_GFLOP/s";
 
 const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ratio: f64) -> Comparison {
     Comparison {
@@ -79,7 +84,8 @@ const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ra
         more_is_better: false,
         ratio: Some(ratio),
         fair: false,
-        also: None,
+        alike: false,
+        also: &[],
         own: &[],
     }
 }
@@ -99,17 +105,21 @@ const fn contended(ranks: usize) -> Comparison {
         more_is_better: true,
         ratio: Some(1.0),
         fair: ranks > 2,
-        also: Some("most/fewest"),
+        also: &["most/fewest"],
         own,
         ..figure("contended", "lock_exclusive", ranks, "million/s")
     }
+}
+
+const fn lu(sync: &'static str) -> Comparison {
+    Comparison { also: &[KERNEL], ..figure("lu", sync, 2, "factor_ms") }
 }
 
 const fn lu_outside(sync: &'static str, theirs: &'static str) -> Comparison {
     Comparison {
         theirs,
         ratio: Some(2.0),
-        also: Some("waiting_ms"),
+        also: &["waiting_ms", KERNEL],
         ..figure("lu_outside", sync, 2, "outside_kernel_ms")
     }
 }
@@ -147,27 +157,27 @@ pub const COMPARISONS: &[Comparison] = &[
     contended(8),
     Comparison {
         more_is_better: true,
-        also: Some("longest_write_wait_us"),
+        also: &["longest_write_wait_us"],
         own: &[Own { figure: "writes/1000", bound: Bound::AtLeast(990.0) }],
         ..figure("readers_writer", "lock", 3, "writes/1000")
     },
     Comparison { ratio: None, ..latency("barrier", "barrier", 8, 1.0) },
     Comparison {
-        also: Some("hidden"),
+        also: &["hidden"],
         own: &[Own { figure: "get_us", bound: Bound::AtMost(1.0) }],
         ..figure("overlap", "lock", 2, "get_us")
     },
-    Comparison {
-        own: &[Own { figure: "process_ms", bound: Bound::AtMost(81.0) }],
-        ..figure("lu", "lock", 2, "factor_ms")
-    },
-    figure("lu", "shared", 2, "factor_ms"),
+    Comparison { more_is_better: true, alike: true, ..figure("kernel", "none", 1, KERNEL) },
+    Comparison { own: &[Own { figure: "process_ms", bound: Bound::AtMost(81.0) }], ..lu("lock") },
+    lu("flush"),
+    lu("shared"),
     lu_outside("lock", "lock"),
     lu_outside("shared", "lock"),
+    Comparison { ratio: None, ..lu_outside("flush", "flush") },
     Comparison { ratio: None, ..lu_outside("shared", "shared") },
     pipeline("one_sided", 2.0),
     pipeline("two_sided", 1.0),
-    Comparison { ratio: Some(5.0), also: Some("memory_mib"), ..figure("startup", "none", 2, "process_ms") },
+    Comparison { ratio: Some(5.0), also: &["memory_mib"], ..figure("startup", "none", 2, "process_ms") },
 ];
 
 /// The matrix of the LU that is compared, its blocks, and the grid of the pipeline.
@@ -176,7 +186,7 @@ const GRID: usize = 1000;
 
 impl Comparison {
     pub fn task(&self, millis: u64) -> Task {
-        let patience = super::catalog::find(self.measurement).map_or(1, |measurement| measurement.patience);
+        let patience = catalog::find(self.measurement).map_or(1, |measurement| measurement.patience);
         Task {
             measurement: self.measurement,
             sync: self.sync,
@@ -184,10 +194,16 @@ impl Comparison {
             element: self.element,
             ranks: self.ranks,
             millis: millis * patience,
+            cores: cores::choice(),
             n: LU.0,
             block: LU.1,
             grid: GRID,
         }
+    }
+
+    /// Whether it says nothing if the two sides' LU kernels are not alike.
+    pub fn builds_on_the_kernel(&self) -> bool {
+        matches!(self.measurement, "lu" | "lu_outside")
     }
 
     /// The peer's task.
@@ -198,7 +214,6 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalog;
     use super::*;
 
     #[test]
@@ -207,6 +222,23 @@ mod tests {
             let measurement = catalog::find(comparison.measurement).expect(comparison.measurement);
             assert!(measurement.syncs.contains(&comparison.sync), "{} {}", comparison.measurement, comparison.sync);
             assert!(comparison.ranks >= measurement.least, "{}", comparison.measurement);
+        }
+    }
+
+    /// By what MPI users would write, too.
+    #[test]
+    fn lu_is_compared_by_each_way_that_both_have_after_its_kernel() {
+        let position = |measurement, sync| {
+            let is = |comparison: &Comparison| {
+                (comparison.measurement, comparison.sync, comparison.theirs) == (measurement, sync, sync)
+            };
+            COMPARISONS.iter().position(is).unwrap_or_else(|| panic!("{measurement} by {sync} is not compared"))
+        };
+        for sync in ["lock", "flush", "shared"] {
+            for measurement in ["lu", "lu_outside"] {
+                assert!(position(measurement, sync) > position("kernel", "none"));
+                assert!(COMPARISONS[position(measurement, sync)].builds_on_the_kernel());
+            }
         }
     }
 

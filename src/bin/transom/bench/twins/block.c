@@ -61,48 +61,35 @@ void block_solve_upper(long size, double *block, struct inverses *inverses) {
     block_subtract_product(size, block, inverses->old, inverses->upper);
 }
 
-/* Rows and columns of a tile of c that stays in registers while a row of a meets a column of b. */
-enum { ROWS = 8, LANES = 8, VECTORS = 2, COLUMNS = LANES * VECTORS };
+/* A copy of the product for each kind of processor, in tiles of c that its registers hold, as the worker's has. */
+#ifdef __x86_64__
+#define NAME(of) of##_avx512
+#define FOR __attribute__((target("avx512f")))
+#define LANES 8
+#define ROWS 8
+#include "product.h"
 
-/* Several numbers that lie wherever numbers may lie. */
-typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
+#define NAME(of) of##_avx2
+#define FOR __attribute__((target("avx2,fma")))
+#define LANES 4
+#define ROWS 4
+#include "product.h"
+#endif
 
-static inline lanes *at(const double *place) {
-    return (lanes *)place;
-}
-
-static void tile(long size, double *restrict c, const double *restrict a, const double *restrict b) {
-    lanes sums[ROWS][VECTORS] = {0};
-    for (long k = 0; k < size; k++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < ROWS; i++) {
-#pragma GCC unroll 2
-            for (int j = 0; j < VECTORS; j++) {
-                sums[i][j] += a[i * size + k] * *at(b + k * size + j * LANES);
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < ROWS; i++) {
-#pragma GCC unroll 2
-        for (int j = 0; j < VECTORS; j++) {
-            *at(c + i * size + j * LANES) -= sums[i][j];
-        }
-    }
-}
+#define NAME(of) of##_any
+#define FOR
+#define LANES 2
+#define ROWS 4
+#include "product.h"
 
 void block_subtract_product(long size, double *restrict c, const double *restrict a, const double *restrict b) {
-    long whole_rows = size - size % ROWS, whole_columns = size - size % COLUMNS;
-    for (long i = 0; i < whole_rows; i += ROWS) {
-        for (long j = 0; j < whole_columns; j += COLUMNS) {
-            tile(size, c + i * size + j, a + i * size, b + j);
-        }
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f")) {
+        return product_avx512(size, c, a, b);
     }
-    /* What tiles do not cover: columns on the right of the whole rows, then the rows below. */
-    for (long i = 0; i < size; i++) {
-        long from = i < whole_rows ? whole_columns : 0;
-        for (long k = 0; k < size && from < size; k++) {
-            subtract_scaled(size - from, c + i * size + from, a[i * size + k], b + k * size + from);
-        }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return product_avx2(size, c, a, b);
     }
+#endif
+    product_any(size, c, a, b);
 }

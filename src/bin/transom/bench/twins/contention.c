@@ -2,7 +2,6 @@
 #include "twin.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 
 /* What lies in the window of rank 0. */
 struct guarded {
@@ -27,7 +26,7 @@ static void write_at_unlock(MPI_Win win, const void *from, int bytes) {
 static int64_t read_counter(MPI_Win win) {
     int64_t counter;
     MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, win);
-    read_now(win, &counter, sizeof counter);
+    MPI_Get(&counter, sizeof counter, MPI_BYTE, 0, 0, sizeof counter, MPI_BYTE, win);
     MPI_Win_unlock(0, win);
     return counter;
 }
@@ -36,18 +35,6 @@ static double largest_of_all(double mine) {
     double largest;
     MPI_Allreduce(&mine, &largest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return largest;
-}
-
-/* One value for each rank but `without`. */
-static void report_of_all(const struct task *task, const char *name, double mine, int without) {
-    double *all = allocate(task->ranks, sizeof *all);
-    MPI_Allgather(&mine, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, MPI_COMM_WORLD);
-    for (int rank = 0; rank < task->ranks; rank++) {
-        if (rank != without) {
-            report_value_of(name, rank, all[rank]);
-        }
-    }
-    free(all);
 }
 
 struct acquired {

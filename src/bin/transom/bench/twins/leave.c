@@ -1,9 +1,12 @@
-/* How a rank leaves that is told to, whose mpirun is gone, or that crashes in its library: it takes along what the
-   library has in /dev/shm, which the library then does not. */
+/* How a rank leaves that gives up, is told to leave, whose mpirun is gone, or that crashes in its library: in the last three
+   cases it takes along what the library has in /dev/shm, which the library then does not. */
 #include "twin.h"
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -53,4 +56,15 @@ void leave_cleanly(void) {
         struct sigaction action = {.sa_handler = signals[at].handler, .sa_flags = (int)SA_RESETHAND};
         sigaction(signals[at].number, &action, NULL);
     }
+}
+
+void die(const char *why, ...) {
+    va_list arguments;
+    va_start(arguments, why);
+    fputs("twin: ", stderr);
+    vfprintf(stderr, why, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    abort();
 }

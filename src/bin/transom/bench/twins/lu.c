@@ -257,9 +257,13 @@ static void check(struct lu *lu, double *room) {
 static void measure(const struct task *task, bool clocked) {
     struct lu lu = lu_open(task);
     lu.clocked = clocked;
-    lu.inverses.lower = allocate(lu.size * lu.size, sizeof(double));
-    lu.inverses.upper = allocate(lu.size * lu.size, sizeof(double));
-    lu.inverses.old = allocate(lu.size * lu.size, sizeof(double));
+    /* As aligned as the worker's. */
+    double **inverses[] = {&lu.inverses.lower, &lu.inverses.upper, &lu.inverses.old};
+    for (int at = 0; at < 3; at++) {
+        if (!(*inverses[at] = calloc((size_t)(lu.size * lu.size), sizeof(double)))) {
+            die("no memory for a block of %ld rows", lu.size);
+        }
+    }
     long columns = lu.blocks / lu.rank_columns + 2;
     double *room = allocate(columns, lu.size * lu.size * (long)sizeof(double));
     const double **upper = allocate(columns, sizeof *upper);
@@ -281,6 +285,7 @@ static void measure(const struct task *task, bool clocked) {
     }
 
     if (task->rank == 0) {
+        report_kernel(lu.size);
         check(&lu, room);
     }
     if (task->sync != LOCK) {

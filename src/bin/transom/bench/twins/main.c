@@ -26,6 +26,7 @@ static const struct measurement measurements[] = {
     {"contended", IN(LOCK_EXCLUSIVE), 1, measure_contended},
     {"readers_writer", IN(LOCK), 3, measure_readers_writer},
     {"overlap", IN(LOCK), 2, measure_overlap},
+    {"kernel", IN(NONE), 1, measure_kernel},
     {"lu", IN(LOCK) | IN(FLUSH) | IN(SHARED), 1, measure_lu},
     {"lu_outside", IN(LOCK) | IN(FLUSH) | IN(SHARED), 1, measure_lu_outside},
     {"pipeline", IN(ONE_SIDED) | IN(TWO_SIDED), 1, measure_pipeline},
@@ -64,6 +65,22 @@ static bool parse_sync(const char *text, struct task *task) {
     return REFUSE("--sync %.40s: %s goes with one of%s", text, task->measurement->name, expected);
 }
 
+static bool parse_cores(const char *text, struct task *task) {
+    for (const char *at = text;; at++) {
+        char *end;
+        errno = 0;
+        long core = strtol(at, &end, 10);
+        if (errno || end == at || core < 0 || core > INT_MAX || task->cored == MOST_CORES || (*end && *end != ',')) {
+            return REFUSE("--cores %.40s: up to %d numbers from 0 on are expected, with commas", text, MOST_CORES);
+        }
+        task->cores[task->cored++] = (int)core;
+        if (!*end) {
+            return true;
+        }
+        at = end;
+    }
+}
+
 static bool parse_option(const char *name, const char *text, struct task *task) {
     const struct { const char *name; long *number; } numbers[] = {
         {"--bytes", &task->bytes}, {"--ranks", &task->ranks}, {"--millis", &task->millis},
@@ -74,6 +91,9 @@ static bool parse_option(const char *name, const char *text, struct task *task) 
             return parse_number(name, text, numbers[at].number);
         }
     }
+    if (!strcmp(name, "--cores")) {
+        return parse_cores(text, task);
+    }
     if (!strcmp(name, "--sync")) {
         return parse_sync(text, task);
     }
@@ -81,7 +101,7 @@ static bool parse_option(const char *name, const char *text, struct task *task) 
         task->f64 = !strcmp(text, "f64");
         return task->f64 || !strcmp(text, "i64") || REFUSE("--type %.40s: i64 or f64 is expected", text);
     }
-    return REFUSE("%.40s: one of --sync --bytes --ranks --millis --n --block --grid --type is expected", name);
+    return REFUSE("%.40s: one of --sync --bytes --ranks --millis --cores --n --block --grid --type is expected", name);
 }
 
 static bool parse(int count, char **arguments, struct task *task) {
@@ -137,7 +157,9 @@ static double resident_bytes(void) {
 int main(int count, char **arguments) {
     leave_cleanly();
     struct task task = {.bytes = 8, .millis = 200, .n = 1024, .block = 16, .grid = 1000};
-    parse(count, arguments, &task);
+    if (parse(count, arguments, &task)) {
+        bind_early(&task);
+    }
     double begun = now_ns();
     MPI_Init(&count, &arguments);
     double up = now_ns();
@@ -149,12 +171,14 @@ int main(int count, char **arguments) {
         MPI_Finalize();
         return 2;
     }
+    bind_or_die(&task);
     if (task.measurement->run) {
         crossing_open(&task);
         crossing_measure(&task);
         task.measurement->run(&task);
         crossing_measure(&task);
         crossing_close(&task);
+        report_cores(&task);
     } else {
         MPI_Barrier(MPI_COMM_WORLD);
         report_value("init_ns", up - begun);

@@ -9,7 +9,6 @@ enum { BURST = 64 }; /* operations before a flush where bandwidth is measured; a
 struct access {
     const struct task *task;
     enum sync sync;
-    void (*call)(struct access *);
     MPI_Win win;
     MPI_Group pair[2]; /* rank 0, rank 1; of this one alone if there is one rank */
     char *window, *origin, *result;
@@ -21,6 +20,8 @@ struct access {
 };
 
 /* ---- The operations. ---- */
+
+typedef void operation(struct access *);
 
 static void put(struct access *a) {
     MPI_Put(a->origin, a->bytes, MPI_BYTE, a->target, 0, a->bytes, MPI_BYTE, a->win);
@@ -54,18 +55,20 @@ static void compare_and_swap(struct access *a) {
     MPI_Compare_and_swap(&origin[0], &origin[1], a->result, MPI_INT64_T, a->target, 0, a->win);
 }
 
-/* ---- Ways to make them complete. ---- */
+/* ---- Ways to make them complete: copies of all of this for each operation, so that no call goes by a pointer. ---- */
 
-static void fenced(struct access *a, long count) {
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void fenced(struct access *a, long count, operation *call) {
     for (long at = 0; at < count; at++) {
         if (a->task->rank == at % a->movers) {
-            a->call(a);
+            call(a);
         }
         MPI_Win_fence(0, a->win);
     }
 }
 
-static void post_start_complete_wait(struct access *a, long count) {
+INLINE void post_start_complete_wait(struct access *a, long count, operation *call) {
     int me = a->task->rank;
     for (long at = 0; at < count && me < 2; at++) {
         int origin = (int)(at % a->movers), target = a->movers - 1 - origin;
@@ -74,7 +77,7 @@ static void post_start_complete_wait(struct access *a, long count) {
         }
         if (me == origin) {
             MPI_Win_start(a->pair[target], 0, a->win);
-            a->call(a);
+            call(a);
             MPI_Win_complete(a->win);
         }
         if (me == target) {
@@ -83,15 +86,14 @@ static void post_start_complete_wait(struct access *a, long count) {
     }
 }
 
-static void operate(void *what, long count) {
-    struct access *a = what;
+INLINE void operate(struct access *a, long count, operation *call) {
     switch (a->sync) {
     case LOCK:
     case LOCK_EXCLUSIVE: {
         int kind = a->sync == LOCK ? MPI_LOCK_SHARED : MPI_LOCK_EXCLUSIVE;
         for (long at = 0; at < count; at++) {
             MPI_Win_lock(kind, a->target, 0, a->win);
-            a->call(a);
+            call(a);
             MPI_Win_unlock(a->target, a->win);
         }
         break;
@@ -99,48 +101,61 @@ static void operate(void *what, long count) {
     case LOCK_ALL:
         for (long at = 0; at < count; at++) {
             MPI_Win_lock_all(0, a->win);
-            a->call(a);
+            call(a);
             MPI_Win_unlock_all(a->win);
         }
         break;
     case FLUSH:
         for (long at = 0; at < count; at++) {
-            a->call(a);
+            call(a);
             MPI_Win_flush(a->target, a->win);
         }
         break;
     case FLUSH_LOCAL:
         for (long at = 0; at < count; at++) {
-            a->call(a);
+            call(a);
             MPI_Win_flush_local(a->target, a->win);
         }
         break;
     case FENCE:
-        fenced(a, count);
+        fenced(a, count, call);
         break;
     case PSCW:
-        post_start_complete_wait(a, count);
+        post_start_complete_wait(a, count, call);
         break;
     default:
         die("no such way to complete an operation");
     }
 }
 
-static void burst(void *what, long count) {
-    struct access *a = what;
+INLINE void burst(struct access *a, long count, operation *call) {
     for (long at = 0; at < count; at += BURST) {
-        for (int call = 0; call < BURST; call++) {
-            a->call(a);
+        for (int in_a_row = 0; in_a_row < BURST; in_a_row++) {
+            call(a);
         }
         MPI_Win_flush(a->target, a->win);
     }
 }
 
+/* As `batches` calls it. */
+#define ROUNDS(name, way, call)                                                                                        \
+    static void name(void *what, long count) {                                                                         \
+        way(what, count, call);                                                                                        \
+    }
+
+ROUNDS(puts_each, operate, put)
+ROUNDS(gets_each, operate, get)
+ROUNDS(accumulates_each, operate, accumulate)
+ROUNDS(get_accumulates_each, operate, get_accumulate)
+ROUNDS(fetch_and_ops_each, operate, fetch_and_op)
+ROUNDS(compare_and_swaps_each, operate, compare_and_swap)
+ROUNDS(puts_in_a_row, burst, put)
+ROUNDS(gets_in_a_row, burst, get)
+
 /* ---- What surrounds them. ---- */
 
-static struct access access_open(const struct task *task, void (*call)(struct access *), long bytes) {
-    bool alone = task->ranks == 1, words = call != put && call != get;
-    struct access a = {.task = task, .sync = task->sync, .call = call, .movers = alone ? 1 : 2};
+static struct access access_open(const struct task *task, bool words, long bytes) {
+    struct access a = {.task = task, .sync = task->sync, .movers = task->ranks == 1 ? 1 : 2};
     a.target = task->rank < a.movers ? a.movers - 1 - task->rank : 0;
     if (bytes > INT32_MAX || (words && bytes % 8)) {
         die("--bytes %ld: %s", bytes, words ? "a multiple of 8 is expected" : "less than 2 GiB is expected");
@@ -301,7 +316,7 @@ static void expect_sum(struct access *a) {
     }
 }
 
-static void measure_sums(struct access *a) {
+static void measure_sums(struct access *a, rounds *run, bool fetches) {
     for (int at = 0; at < a->count; at++) {
         if (a->task->f64) {
             ((double *)a->origin)[at] = 1;
@@ -309,8 +324,8 @@ static void measure_sums(struct access *a) {
             ((int64_t *)a->origin)[at] = 1;
         }
     }
-    measure(a, operate, 1);
-    if (moves(a) && a->call != accumulate) {
+    measure(a, run, 1);
+    if (moves(a) && fetches) {
         expect_numbers(a, a->result, a->done - 1, "what was fetched last");
     }
     free(a->result);
@@ -321,54 +336,54 @@ static void measure_sums(struct access *a) {
 }
 
 void measure_put(const struct task *task) {
-    struct access a = access_open(task, put, task->bytes);
-    measure_puts(&a, operate, 1);
+    struct access a = access_open(task, false, task->bytes);
+    measure_puts(&a, puts_each, 1);
 }
 
 void measure_get(const struct task *task) {
-    struct access a = access_open(task, get, task->bytes);
-    measure_gets(&a, operate, 1);
+    struct access a = access_open(task, false, task->bytes);
+    measure_gets(&a, gets_each, 1);
 }
 
 void measure_accumulate(const struct task *task) {
-    struct access a = access_open(task, accumulate, task->bytes);
-    measure_sums(&a);
+    struct access a = access_open(task, true, task->bytes);
+    measure_sums(&a, accumulates_each, false);
 }
 
 void measure_get_accumulate(const struct task *task) {
-    struct access a = access_open(task, get_accumulate, task->bytes);
-    measure_sums(&a);
+    struct access a = access_open(task, true, task->bytes);
+    measure_sums(&a, get_accumulates_each, true);
 }
 
 /* These two are of 8 bytes, whatever the task says, and of integers. */
 void measure_fetch_and_op(const struct task *task) {
     struct task words = *task;
     words.f64 = false;
-    struct access a = access_open(&words, fetch_and_op, 8);
-    measure_sums(&a);
+    struct access a = access_open(&words, true, 8);
+    measure_sums(&a, fetch_and_ops_each, true);
 }
 
 void measure_compare_and_swap(const struct task *task) {
     struct task words = *task;
     words.f64 = false;
-    struct access a = access_open(&words, compare_and_swap, 8);
-    measure_sums(&a);
+    struct access a = access_open(&words, true, 8);
+    measure_sums(&a, compare_and_swaps_each, true);
 }
 
 void measure_put_bw(const struct task *task) {
-    struct access a = access_open(task, put, task->bytes);
-    measure_puts(&a, burst, BURST);
+    struct access a = access_open(task, false, task->bytes);
+    measure_puts(&a, puts_in_a_row, BURST);
 }
 
 void measure_get_bw(const struct task *task) {
-    struct access a = access_open(task, get, task->bytes);
-    measure_gets(&a, burst, BURST);
+    struct access a = access_open(task, false, task->bytes);
+    measure_gets(&a, gets_in_a_row, BURST);
 }
 
 /* A free lock, a put of 8 bytes, and the lock given back. */
 void measure_lock(const struct task *task) {
-    struct access a = access_open(task, put, 8);
-    measure_puts(&a, operate, 1);
+    struct access a = access_open(task, false, 8);
+    measure_puts(&a, puts_each, 1);
 }
 
 static void barriers(void *what, long count) {

@@ -1,4 +1,4 @@
-/* What rank 0 prints, and how any rank gives up. */
+/* What rank 0 prints. */
 #include "twin.h"
 
 #include <stdarg.h>
@@ -31,8 +31,8 @@ static void fact(const char *format, ...) {
     report.written += length;
 }
 
-void report_crossing(double ns) {
-    fact("crossing %.1f\n", ns);
+void report_cores_apart(double crossing_ns, double slowdown) {
+    fact("crossing %.2f\nslowdown %.3f\n", crossing_ns, slowdown);
 }
 
 void report_sample(double ns) {
@@ -45,8 +45,15 @@ void report_value(const char *name, double value) {
     fact("value %s %.9g\n", name, value);
 }
 
-void report_value_of(const char *name, int rank, double value) {
-    fact("value %s.%d %.9g\n", name, rank, value);
+void report_of_all(const struct task *task, const char *name, double mine, int without) {
+    double *all = allocate(task->ranks, sizeof *all);
+    MPI_Allgather(&mine, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, MPI_COMM_WORLD);
+    for (int rank = 0; rank < task->ranks; rank++) {
+        if (rank != without) {
+            fact("value %s.%d %.9g\n", name, rank, all[rank]);
+        }
+    }
+    free(all);
 }
 
 void report_bad(const char *why, ...) {
@@ -83,15 +90,4 @@ bool report_print(const struct task *task) {
     }
     free(bad);
     return right;
-}
-
-void die(const char *why, ...) {
-    va_list arguments;
-    va_start(arguments, why);
-    fputs("twin: ", stderr);
-    vfprintf(stderr, why, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    abort();
 }

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { MOST_CORES = 1024 };
+
 /* How operations are made complete, or in which variant something runs. */
 enum sync {
     LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, ONE_SIDED, TWO_SIDED, SHARED, NONE,
@@ -18,6 +20,7 @@ struct task {
     enum sync sync;
     bool f64; /* accumulates double instead of int64_t */
     long bytes, ranks, millis, n, block, grid;
+    int cores[MOST_CORES], cored; /* those that ranks may take, in their order, and how many */
     int rank; /* this one's */
 };
 
@@ -50,7 +53,11 @@ void measure_lu_outside(const struct task *);
 /* pipeline.c */
 void measure_pipeline(const struct task *);
 
-/* clock.c: time, batches of operations, and how far apart the cores are. */
+/* kernel.c */
+void measure_kernel(const struct task *);
+void report_kernel(long size); /* by rank 0 */
+
+/* clock.c: time, and batches of operations. */
 double now_ns(void);
 double median(double *values, long count); /* sorts them */
 double span_of_all(double begun, double ended); /* from the first beginning to the last end; all ranks call it */
@@ -63,21 +70,32 @@ typedef void rounds(void *what, long count);
    that was long enough. If `together`, all ranks call this and rank 0 says how many; otherwise rank 0 alone. */
 void batches(const struct task *, rounds *run, void *what, long unit, bool together);
 
+/* cores.c: if --cores has enough of them, each rank is bound to one: before MPI_Init if the launcher says which rank this
+   will be, and surely after. */
+bool is_bound(const struct task *);
+void bind_early(const struct task *);
+void bind_or_die(const struct task *);
+void report_cores(const struct task *); /* on which core each rank is; all ranks call it */
+/* Does something on the core of --cores that is this rank's, if there is one, and is then as free as before. */
+void on_core(const struct task *, void (*work)(void));
+
+/* crossing.c: how the cores of ranks 0 and 1 are to each other. */
 void crossing_open(const struct task *);
 void crossing_measure(const struct task *);
 void crossing_close(const struct task *);
 
 /* leave.c: no rank outlives its mpirun, and none leaves segments behind when it is ended. Before and after MPI_Init. */
 void leave_cleanly(void);
+_Noreturn void die(const char *why, ...) __attribute__((format(printf, 1, 2)));
 
 /* report.c: what rank 0 prints. */
-void report_crossing(double ns);
+void report_cores_apart(double crossing_ns, double slowdown);
 void report_sample(double ns);
 void report_value(const char *name, double value);
-void report_value_of(const char *name, int rank, double value); /* NAME.RANK */
+/* NAME.RANK of each rank but `without`; all ranks call it. */
+void report_of_all(const struct task *, const char *name, double mine, int without);
 void report_bad(const char *why, ...) __attribute__((format(printf, 1, 2))); /* by any rank; the first counts */
 bool report_print(const struct task *); /* whether all was right; all ranks call it */
-_Noreturn void die(const char *why, ...) __attribute__((format(printf, 1, 2)));
 
 /* memory.c */
 void *allocate(long count, long size);       /* zeroed, aligned to a page */

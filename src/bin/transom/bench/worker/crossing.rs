@@ -1,25 +1,44 @@
-//! How long a cache line takes from one core to another: what every hand-over between ranks costs at least.
+//! How the cores of ranks 0 and 1 are to each other: how long a cache line takes from one to the other, which every hand-over
+//! costs at least, and how much the one slows the other, as two hardware threads of a core do.
 
-use super::{Facts, Outcome};
-use std::time::Instant;
-use transom::{Window, World};
+use super::facts::{Facts, Outcome};
+use crate::bench::cores;
+use crate::bench::statistics::median;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use transom::{Target, Window, World};
 
-const BATCHES: usize = 21;
+/// Games with the ball, of so many round trips.
+const GAMES: usize = 21;
 const ROUND_TRIPS: u64 = 200;
-/// Tests in vain after which the other rank may need this core to go on.
-const PATIENCE: u32 = 20_000;
+/// Looks after which the other rank may need this core to go on.
+const PATIENCE: u32 = 2000;
 
-/// Collective: ranks 0 and 1 pass a ball in a cache line of rank 0; the others wait. Where the two share no memory, no line
-/// crosses: over a network nothing is measured.
-pub(super) fn take(world: &World, facts: &mut Facts) -> Outcome {
+/// Where the ball lies, and how far the rest has come, in the memory of rank 0.
+const BALL: usize = 0;
+const PHASE: usize = 1;
+/// What rank 1 is to do or does: sleep, begin to run the loop, run it, stop.
+const ASLEEP: u64 = 0;
+const BEGIN: u64 = 1;
+const RUNS: u64 = 2;
+const STOP: u64 = 3;
+/// How often the loop is timed, alone and together.
+const LOOPS: usize = 25;
+/// How long rank 1 sleeps between two looks.
+const NAP: Duration = Duration::from_micros(200);
+
+/// Collective: ranks 0 and 1 play, the others wait. Where the two share no memory, no line crosses: over a network nothing
+/// is measured.
+pub fn take(world: &World, cores: &[usize], facts: &mut Facts) -> Outcome {
     if world.size() < 2 {
         return Ok(());
     }
+    let me = world.rank();
     let mut window = world.allocate::<u64>(8)?;
     world.barrier()?;
-    if world.rank() < 2 && window.local().of(1 - world.rank()).is_ok() {
+    if me < 2 && window.local().of(1 - me).is_ok() {
         // Ranks that are not bound, being more than cores, are for this: on one core nothing crosses.
-        super::on_core(world.rank(), || play(world.rank() as u64, &mut window, facts))?;
+        cores::on(cores.get(me).copied(), || play(me as u64, &mut window, facts))?;
     }
     world.barrier()?;
     Ok(())
@@ -28,26 +47,81 @@ pub(super) fn take(world: &World, facts: &mut Facts) -> Outcome {
 fn play(me: u64, window: &mut Window<u64>, facts: &mut Facts) -> Outcome {
     let epoch = window.lock_all()?;
     let line = epoch.target(0)?;
-    let mut times = Vec::with_capacity(BATCHES);
+    let crossing = crossing(me, &line)?;
+    if me == 1 {
+        slow_the_other(&line)?;
+    } else {
+        facts.cores(crossing, slowdown(&line)?);
+    }
+    Ok(epoch.unlock()?)
+}
+
+/// Waits until a word is as expected.
+fn until(line: &Target<u64>, word: usize, expected: u64) -> Outcome {
+    let mut looks = 0u32;
+    while line.get_one(word)? != expected {
+        looks = looks.saturating_add(1);
+        if looks > PATIENCE {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Nanoseconds of a line from one core to the other.
+fn crossing(me: u64, line: &Target<u64>) -> Outcome<f64> {
+    let mut times = Vec::with_capacity(GAMES);
     // Even is rank 0's turn.
     let mut mine = me;
-    for _ in 0..BATCHES {
+    for _ in 0..GAMES {
         let begun = Instant::now();
         for _ in 0..ROUND_TRIPS {
-            let mut vain = 0;
-            while line.get_one(0)? != mine {
-                vain += 1;
-                if vain % PATIENCE == 0 {
-                    std::thread::yield_now();
-                }
-                std::hint::spin_loop();
-            }
-            line.put(0, &[mine + 1])?;
+            until(line, BALL, mine)?;
+            line.put(BALL, &[mine + 1])?;
             mine += 2;
         }
         times.push(begun.elapsed().as_secs_f64() * 1e9 / (2 * ROUND_TRIPS) as f64);
     }
-    times.sort_by(f64::total_cmp);
-    facts.crossing(times[BATCHES / 2]);
-    Ok(epoch.unlock()?)
+    Ok(median(&times))
+}
+
+/// How many times as long the loop takes while rank 1 runs it too.
+fn slowdown(line: &Target<u64>) -> Outcome<f64> {
+    let timed = || {
+        let begun = Instant::now();
+        run_loop();
+        begun.elapsed().as_secs_f64()
+    };
+    // Rank 1 is asleep, or will be during the first of these.
+    let alone: Vec<_> = (0..LOOPS).map(|_| timed()).collect();
+    line.put(PHASE, &[BEGIN])?;
+    until(line, PHASE, RUNS)?;
+    let together: Vec<_> = (0..LOOPS).map(|_| timed()).collect();
+    line.put(PHASE, &[STOP])?;
+    Ok(median(&together) / median(&alone))
+}
+
+fn slow_the_other(line: &Target<u64>) -> Outcome {
+    while line.get_one(PHASE)? == ASLEEP {
+        std::thread::sleep(NAP);
+    }
+    line.put(PHASE, &[RUNS])?;
+    while line.get_one(PHASE)? != STOP {
+        run_loop();
+    }
+    Ok(())
+}
+
+/// Some 10 us of shifts and additions, as many at a time as a core has units for.
+fn run_loop() {
+    let mut chains: [u64; 8] = black_box([1, 2, 3, 4, 5, 6, 7, 8]);
+    for _ in 0..2000 {
+        for x in &mut chains {
+            *x ^= *x << 13;
+            *x ^= *x >> 7;
+            *x = x.wrapping_add(*x << 17);
+        }
+    }
+    black_box(chains);
 }

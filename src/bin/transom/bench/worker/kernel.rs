@@ -1,30 +1,49 @@
-//! How fast a core is in LU's kernel alone, and how fast it could be at most.
+//! How fast a core is in LU's block operation alone, and how fast it could be at most.
 
-use super::lu::block::subtract_product;
+use super::block::subtract_product;
+use super::facts::{Facts, Outcome};
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use transom::World;
 
-/// GFLOP/s of the kernel on blocks that stay in the nearest cache, and of additions and multiplications that wait for nothing,
-/// in vectors as wide as the kernel's. The two take turns, some 2 ms in all.
-pub fn speeds(size: usize) -> (f64, f64) {
-    let (left, upper) = (vec![1e-3; size * size], vec![1e-3; size * size]);
-    let mut block = vec![0.0; size * size];
+/// How often both are timed, and how long is enough.
+const BATCHES: usize = 25;
+const ENOUGH: Duration = Duration::from_millis(100);
+/// Operations of a batch, or a single product if that has more.
+const BATCH: f64 = 4e6;
+
+/// Rank 0 alone.
+pub fn measure(world: &World, size: usize, facts: &mut Facts) -> Outcome {
+    if world.rank() == 0 {
+        tell(size, facts);
+    }
+    world.barrier()?;
+    Ok(())
+}
+
+/// Notes GFLOP/s of the kernel on blocks that stay in the nearest cache, and of additions and multiplications that wait for
+/// nothing, in vectors as wide as the kernel's. The two take turns, some 2 ms in all.
+pub fn tell(size: usize, facts: &mut Facts) {
+    let [left, upper] = [(); 2].map(|()| Buffer::new(size * size, |_| 1e-3));
+    let mut block = Buffer::new(size * size, |_| 0.0);
     let once = 2.0 * (size as f64).powi(3);
-    let products = (4e6 / once).ceil() as usize;
+    let products = (BATCH / once).ceil() as usize;
     let mut kernel = || {
         for _ in 0..products {
             subtract_product(size, black_box(&mut block), black_box(&left), &upper);
         }
         products as f64 * once
     };
-    let (mut kernels, mut peaks) = (Vec::new(), Vec::new());
-    for _ in 0..25 {
+    let (begun, mut kernels, mut peaks) = (Instant::now(), Vec::new(), Vec::new());
+    while kernels.len() < 3 || kernels.len() < BATCHES && begun.elapsed() < ENOUGH {
         kernels.push(timed(&mut kernel));
         peaks.push(timed(|| peak(1 << 14)));
     }
-    [&mut kernels, &mut peaks].map(|speeds| super::super::statistics::median(speeds)).into()
+    facts.value("kernel", median(&kernels));
+    facts.value("peak", median(&peaks));
 }
-
 /// GFLOP/s of a call that says how many operations it made.
 fn timed(call: impl FnOnce() -> f64) -> f64 {
     let begun = Instant::now();

@@ -1,6 +1,7 @@
 //! Locks that ranks compete for.
 
-use super::{Facts, Outcome, gather};
+use super::facts::{Facts, Outcome, gather};
+use super::memory::window;
 use std::time::{Duration, Instant};
 use transom::{Op, World};
 
@@ -9,12 +10,11 @@ const WISH: Duration = Duration::from_millis(1);
 
 /// All ranks count up a number at rank 0, under its lock. What counts as acquired begins once all compete, and ends for
 /// all when the first has had its time: a rank that had the lock to itself for a moment would have it many times more.
-pub(super) fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
+pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     const NUMBER: usize = 0;
     const COMPETING: usize = 1;
     const OVER: usize = 2;
-    let mut window = world.allocate::<i64>(3)?;
-    world.barrier()?;
+    let mut window = window::<i64>(world, 3)?;
     window.lock_exclusive(0)?.fetch_and_op(COMPETING, Op::Sum, 1)?;
     let mut begun = Instant::now();
     let (mut last, mut longest, mut acquired, mut not_counted) = (begun, Duration::ZERO, 0u64, 0u64);
@@ -62,9 +62,8 @@ pub(super) fn contended(world: &World, time: Duration, facts: &mut Facts) -> Out
 }
 
 /// Rank 1 wants to write at rank 0 once a millisecond, while all others read there without pause.
-pub(super) fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
-    let mut window = world.allocate::<u64>(1)?;
-    world.barrier()?;
+pub fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
+    let mut window = window::<u64>(world, 1)?;
     let begun = Instant::now();
     let (mut done, mut longest, mut wrong) = (0u64, Duration::ZERO, 0u64);
     if world.rank() == 1 {
@@ -74,8 +73,11 @@ pub(super) fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -
             std::thread::sleep(wish.saturating_duration_since(Instant::now()));
             let wished = Instant::now();
             let epoch = window.lock_exclusive(0)?;
+            // The same calls as an MPI program needs to know that it has the lock.
+            let before = epoch.get_one(0)?;
+            epoch.flush()?;
             longest = longest.max(wished.elapsed());
-            epoch.put(0, &[done + 1])?;
+            epoch.put(0, &[before + 1])?;
             epoch.unlock()?;
             done += 1;
             // Wishes that passed meanwhile are lost.

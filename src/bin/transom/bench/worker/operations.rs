@@ -1,10 +1,15 @@
 //! Latency and bandwidth of operations under each synchronisation.
 
-use super::super::protocol::LONG;
-use super::{Facts, Measurement, Outcome, Sync, Target, Worker, partner, sampling};
+use super::arguments::{Measurement, Sync, Worker};
+use super::facts::{Facts, Outcome};
+use super::memory::window;
+use super::sampling;
+use crate::bench::buffer::Buffer;
+use crate::bench::protocol::LONG;
 use bytemuck::Pod;
 use std::hint::black_box;
-use transom::{Atomic, Error, Op, Rank, Window, World};
+use std::time::Duration;
+use transom::{Atomic, Error, Op, Rank, Target, Window, World};
 
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
 const IN_A_ROW: usize = 64;
@@ -14,243 +19,246 @@ fn pattern(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn pattern_of(len: usize) -> Vec<u64> {
-    (0..len).map(pattern).collect()
+/// The target of operations: the next rank, or oneself where there is none.
+fn partner(world: &World) -> Rank {
+    (world.rank() + 1) % world.size().min(2)
 }
 
-impl Worker {
-    pub(super) fn latency(&self, world: &World, facts: &mut Facts) -> Outcome {
-        let len = match self.measurement {
-            Measurement::FetchAndOp | Measurement::CompareAndSwap => 1,
-            _ => self.bytes / 8,
-        };
-        let mut window = world.allocate::<u64>(len)?;
-        let source = match self.measurement {
-            Measurement::Put => pattern_of(len),
-            _ => vec![1; len],
-        };
-        let mut into = vec![0; len];
-        if self.measurement == Measurement::Get {
-            window.local().write(0, &pattern_of(len))?;
-        }
-        world.barrier()?;
-        let mut done = 0;
-        let count = &mut done;
-        let samples = match self.measurement {
-            Measurement::Put => self.under(world, &mut window, |target| target.put(0, black_box(&source))),
-            Measurement::Get => self.under(world, &mut window, |target| target.get(0, black_box(&mut into))),
-            Measurement::FetchAndOp => self.under(world, &mut window, |target| {
-                *count += 1;
-                black_box(target.fetch_and_op(0, Op::Sum, black_box(1))?);
-                Ok(())
-            }),
-            _ => self.under(world, &mut window, |target| {
-                *count += 1;
-                black_box(target.compare_and_swap(0, *count - 1, *count)?);
-                Ok(())
-            }),
-        }?;
-        facts.samples(&samples);
-        window.fence()?;
-        if world.rank() == 0 {
-            let mut there = vec![0; len];
-            window.lock_shared(partner(world))?.get(0, &mut there)?;
-            let expected = |at| match self.measurement {
-                Measurement::Put | Measurement::Get => pattern(at),
-                _ => done,
-            };
-            facts.check(agree(&there, expected), || format!("{:?}: the target has other elements", self.measurement));
-            if self.measurement == Measurement::Get {
-                facts.check(agree(&into, pattern), || "get brought other elements".into());
-            }
-        }
-        // The target stays as it is until it has been looked at.
-        window.fence()?;
-        Ok(())
+pub fn latency(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+    let len = match worker.measurement {
+        Measurement::FetchAndOp | Measurement::CompareAndSwap => 1,
+        _ => worker.bytes / 8,
+    };
+    let mut window = window::<u64>(world, len)?;
+    let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
+    let (source, into) = (&source[..], &mut into[..]);
+    if worker.measurement == Measurement::Get {
+        window.local().write(0, source)?;
     }
-
-    /// Accumulates by sum, of which every one adds 1.
-    pub(super) fn sums<T: Atomic + From<u32> + PartialEq>(&self, world: &World, facts: &mut Facts) -> Outcome {
-        let len = self.bytes / 8;
-        let mut window = world.allocate::<T>(len)?;
-        if self.bytes >= LONG {
-            window.bulk_accumulates()?;
+    world.barrier()?;
+    let mut done = 0;
+    let count = &mut done;
+    let samples = match worker.measurement {
+        Measurement::Put => under(worker, world, &mut window, |target| target.put(0, black_box(source))),
+        Measurement::Get => under(worker, world, &mut window, |target| target.get(0, black_box(into))),
+        Measurement::FetchAndOp => under(worker, world, &mut window, |target| {
+            *count += 1;
+            black_box(target.fetch_and_op(0, Op::Sum, black_box(1))?);
+            Ok(())
+        }),
+        _ => under(worker, world, &mut window, |target| {
+            *count += 1;
+            black_box(target.compare_and_swap(0, *count - 1, *count)?);
+            Ok(())
+        }),
+    }?;
+    facts.samples(&samples);
+    window.fence()?;
+    if world.rank() == 0 {
+        let mut there = vec![0; len];
+        window.lock_shared(partner(world))?.get(0, &mut there)?;
+        let expected = |at| match worker.measurement {
+            Measurement::Put | Measurement::Get => pattern(at),
+            _ => done,
+        };
+        facts.check(agree(&there, expected), || format!("{:?}: the target has other elements", worker.measurement));
+        if worker.measurement == Measurement::Get {
+            facts.check(agree(into, pattern), || "get brought other elements".into());
         }
-        let (source, mut into) = (vec![T::from(1); len], vec![T::from(0); len]);
-        world.barrier()?;
-        let mut done = 0u32;
-        let fetches = self.measurement == Measurement::GetAccumulate;
-        let samples = match fetches {
-            true => self.under(world, &mut window, |target| {
-                done += 1;
-                target.get_accumulate(0, Op::Sum, black_box(&source), black_box(&mut into))
-            }),
-            false => self.under(world, &mut window, |target| {
-                done += 1;
-                target.accumulate(0, Op::Sum, black_box(&source))
-            }),
-        }?;
-        facts.samples(&samples);
-        window.fence()?;
-        if world.rank() == 0 {
-            let mut there = vec![T::from(0); len];
-            window.lock_shared(partner(world))?.get(0, &mut there)?;
-            facts.check(there.iter().all(|sum| *sum == T::from(done)), || "the target has other sums".into());
-            let before = !fetches || into.iter().all(|sum| *sum == T::from(done - 1));
-            facts.check(before, || "get_accumulate brought other sums".into());
-        }
-        // The target stays as it is until it has been looked at.
-        window.fence()?;
-        Ok(())
     }
+    // The target stays as it is until it has been looked at.
+    window.fence()?;
+    Ok(())
+}
 
-    pub(super) fn bandwidth(&self, world: &World, facts: &mut Facts) -> Outcome {
-        let len = self.bytes / 8;
-        let mut window = world.allocate::<u64>(len)?;
-        let (source, mut into) = (pattern_of(len), vec![0; len]);
-        if self.measurement == Measurement::GetBw {
-            window.local().write(0, &source)?;
-        }
-        world.barrier()?;
-        if world.rank() == 0 {
-            let epoch = window.lock_all()?;
-            let target = epoch.target(partner(world))?;
-            let samples = sampling::alone(self.time(), IN_A_ROW, |count| {
-                for _ in 0..count / IN_A_ROW {
-                    for _ in 0..IN_A_ROW {
-                        match self.measurement {
-                            Measurement::PutBw => target.put(0, black_box(&source))?,
-                            _ => target.get(0, black_box(&mut into))?,
-                        }
+/// Accumulates by sum, of which every one adds 1.
+pub fn sums<T: Atomic + From<u32> + PartialEq>(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+    let len = worker.bytes / 8;
+    let mut window = window::<T>(world, len)?;
+    if worker.bytes >= LONG {
+        window.bulk_accumulates()?;
+    }
+    let (source, mut into) = (Buffer::new(len, |_| T::from(1)), Buffer::new(len, |_| T::from(0)));
+    let (source, into) = (&source[..], &mut into[..]);
+    world.barrier()?;
+    let mut done = 0u32;
+    let fetches = worker.measurement == Measurement::GetAccumulate;
+    let samples = match fetches {
+        true => under(worker, world, &mut window, |target| {
+            done += 1;
+            target.get_accumulate(0, Op::Sum, black_box(source), black_box(into))
+        }),
+        false => under(worker, world, &mut window, |target| {
+            done += 1;
+            target.accumulate(0, Op::Sum, black_box(source))
+        }),
+    }?;
+    facts.samples(&samples);
+    window.fence()?;
+    if world.rank() == 0 {
+        let mut there = vec![T::from(0); len];
+        window.lock_shared(partner(world))?.get(0, &mut there)?;
+        facts.check(there.iter().all(|sum| *sum == T::from(done)), || "the target has other sums".into());
+        let before = !fetches || into.iter().all(|sum| *sum == T::from(done - 1));
+        facts.check(before, || "get_accumulate brought other sums".into());
+    }
+    // The target stays as it is until it has been looked at.
+    window.fence()?;
+    Ok(())
+}
+
+pub fn bandwidth(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+    let len = worker.bytes / 8;
+    let mut window = window::<u64>(world, len)?;
+    let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
+    let (source, into) = (&source[..], &mut into[..]);
+    if worker.measurement == Measurement::GetBw {
+        window.local().write(0, source)?;
+    }
+    world.barrier()?;
+    if world.rank() == 0 {
+        let epoch = window.lock_all()?;
+        let target = epoch.target(partner(world))?;
+        let samples = sampling::alone(worker.time(), IN_A_ROW, |count| {
+            for _ in 0..count / IN_A_ROW {
+                for _ in 0..IN_A_ROW {
+                    match worker.measurement {
+                        Measurement::PutBw => target.put(0, black_box(source))?,
+                        _ => target.get(0, black_box(into))?,
                     }
+                }
+                target.flush()?;
+            }
+            Ok(())
+        })?;
+        facts.samples(&samples);
+        let mut there = vec![0; len];
+        target.get(0, &mut there)?;
+        facts.check(agree(&there, pattern), || "the target has other elements".into());
+        if worker.measurement == Measurement::GetBw {
+            facts.check(into == source, || "get brought other elements".into());
+        }
+    }
+    world.barrier()?;
+    Ok(())
+}
+
+pub fn lock(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+    let mut window = window::<u64>(world, 1)?;
+    facts.samples(&under(worker, world, &mut window, |target| target.put(0, &[black_box(7)]))?);
+    if world.rank() == 0 {
+        let found = window.lock_shared(partner(world))?.get_one(0)?;
+        facts.check(found == 7, || format!("the target has {found} instead of 7"));
+    }
+    world.barrier()?;
+    Ok(())
+}
+
+pub fn barrier(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
+    facts.samples(&sampling::together(world, time, |count| Ok((0..count).try_for_each(|_| world.barrier())?))?);
+    Ok(())
+}
+
+/// Collective: samples of an operation with the synchronisation that it takes to see its effect.
+fn under<T: Pod>(
+    worker: &Worker,
+    world: &World,
+    window: &mut Window<T>,
+    mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
+) -> Outcome<Vec<f64>> {
+    let (me, to, time) = (world.rank(), partner(world), worker.time());
+    // Whose turn it is of the two, where both must take part; a rank alone always has its turn.
+    let turn = |i: usize| me < 2 && (i % 2 == me || world.size() == 1);
+    match worker.sync {
+        Sync::Fence => sampling::together(world, time, |count| {
+            for i in 0..count {
+                let epoch = window.fence()?;
+                if turn(i) {
+                    call(&epoch.target(to)?)?;
+                }
+            }
+            window.fence()?;
+            Ok(())
+        }),
+        Sync::Pscw => sampling::together(world, time, |count| {
+            for i in (0..count).filter(|_| me < 2) {
+                if !turn(i) || world.size() == 1 {
+                    window.post(&[to])?;
+                }
+                if turn(i) {
+                    let epoch = window.start(&[to])?;
+                    call(&epoch.target(to)?)?;
+                    epoch.complete()?;
+                }
+                if !turn(i) || world.size() == 1 {
+                    window.wait()?;
+                }
+            }
+            Ok(())
+        }),
+        _ => {
+            // The others are targets only, and sleep.
+            let samples = if me == 0 { passive(worker, window, to, call)? } else { Vec::new() };
+            world.barrier()?;
+            Ok(samples)
+        }
+    }
+}
+
+/// Samples of what the target has no part in.
+fn passive<T: Pod>(
+    worker: &Worker,
+    window: &mut Window<T>,
+    to: Rank,
+    mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
+) -> Outcome<Vec<f64>> {
+    let time = worker.time();
+    match worker.sync {
+        Sync::Lock => sampling::alone(time, 1, |count| {
+            for _ in 0..count {
+                let epoch = window.lock_shared(black_box(to))?;
+                call(&epoch)?;
+                epoch.unlock()?;
+            }
+            Ok(())
+        }),
+        Sync::LockExclusive => sampling::alone(time, 1, |count| {
+            for _ in 0..count {
+                let epoch = window.lock_exclusive(black_box(to))?;
+                call(&epoch)?;
+                epoch.unlock()?;
+            }
+            Ok(())
+        }),
+        Sync::LockAll => sampling::alone(time, 1, |count| {
+            for _ in 0..count {
+                let epoch = window.lock_all()?;
+                call(&epoch.target(to)?)?;
+                epoch.unlock()?;
+            }
+            Ok(())
+        }),
+        Sync::FlushLocal => {
+            let epoch = window.lock_all()?;
+            let target = epoch.target(to)?;
+            let samples = sampling::alone(time, 1, |count| {
+                Ok((0..count).try_for_each(|_| call(&target).and_then(|()| target.flush_local()))?)
+            })?;
+            epoch.unlock()?;
+            Ok(samples)
+        }
+        _ => {
+            let epoch = window.lock_all()?;
+            let target = epoch.target(to)?;
+            let samples = sampling::alone(time, 1, |count| {
+                for _ in 0..count {
+                    call(&target)?;
                     target.flush()?;
                 }
                 Ok(())
             })?;
-            facts.samples(&samples);
-            let mut there = vec![0; len];
-            target.get(0, &mut there)?;
-            facts.check(agree(&there, pattern), || "the target has other elements".into());
-            if self.measurement == Measurement::GetBw {
-                facts.check(into == source, || "get brought other elements".into());
-            }
-        }
-        world.barrier()?;
-        Ok(())
-    }
-
-    pub(super) fn lock(&self, world: &World, facts: &mut Facts) -> Outcome {
-        let mut window = world.allocate::<u64>(1)?;
-        world.barrier()?;
-        facts.samples(&self.under(world, &mut window, |target| target.put(0, &[black_box(7)]))?);
-        if world.rank() == 0 {
-            let found = window.lock_shared(partner(world))?.get_one(0)?;
-            facts.check(found == 7, || format!("the target has {found} instead of 7"));
-        }
-        world.barrier()?;
-        Ok(())
-    }
-
-    /// Collective: samples of an operation with the synchronisation that it takes to see its effect.
-    fn under<T: Pod>(
-        &self,
-        world: &World,
-        window: &mut Window<T>,
-        mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
-    ) -> Outcome<Vec<f64>> {
-        let (me, to, time) = (world.rank(), partner(world), self.time());
-        // Whose turn it is of the two, where both must take part; a rank alone always has its turn.
-        let turn = |i: usize| me < 2 && (i % 2 == me || world.size() == 1);
-        match self.sync {
-            Sync::Fence => sampling::together(world, time, |count| {
-                for i in 0..count {
-                    let epoch = window.fence()?;
-                    if turn(i) {
-                        call(&epoch.target(to)?)?;
-                    }
-                }
-                window.fence()?;
-                Ok(())
-            }),
-            Sync::Pscw => sampling::together(world, time, |count| {
-                for i in (0..count).filter(|_| me < 2) {
-                    if !turn(i) || world.size() == 1 {
-                        window.post(&[to])?;
-                    }
-                    if turn(i) {
-                        let epoch = window.start(&[to])?;
-                        call(&epoch.target(to)?)?;
-                        epoch.complete()?;
-                    }
-                    if !turn(i) || world.size() == 1 {
-                        window.wait()?;
-                    }
-                }
-                Ok(())
-            }),
-            _ => {
-                // The others are targets only, and sleep.
-                let samples = if me == 0 { self.passive(window, to, call)? } else { Vec::new() };
-                world.barrier()?;
-                Ok(samples)
-            }
-        }
-    }
-
-    /// Samples of what the target has no part in.
-    fn passive<T: Pod>(
-        &self,
-        window: &mut Window<T>,
-        to: Rank,
-        mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
-    ) -> Outcome<Vec<f64>> {
-        let time = self.time();
-        match self.sync {
-            Sync::Lock => sampling::alone(time, 1, |count| {
-                for _ in 0..count {
-                    let epoch = window.lock_shared(black_box(to))?;
-                    call(&epoch)?;
-                    epoch.unlock()?;
-                }
-                Ok(())
-            }),
-            Sync::LockExclusive => sampling::alone(time, 1, |count| {
-                for _ in 0..count {
-                    let epoch = window.lock_exclusive(black_box(to))?;
-                    call(&epoch)?;
-                    epoch.unlock()?;
-                }
-                Ok(())
-            }),
-            Sync::LockAll => sampling::alone(time, 1, |count| {
-                for _ in 0..count {
-                    let epoch = window.lock_all()?;
-                    call(&epoch.target(to)?)?;
-                    epoch.unlock()?;
-                }
-                Ok(())
-            }),
-            Sync::FlushLocal => {
-                let epoch = window.lock_all()?;
-                let target = epoch.target(to)?;
-                // Buffers are free again when a call returns, so there is nothing to flush locally.
-                let samples = sampling::alone(time, 1, |count| Ok((0..count).try_for_each(|_| call(&target))?))?;
-                epoch.unlock()?;
-                Ok(samples)
-            }
-            _ => {
-                let epoch = window.lock_all()?;
-                let target = epoch.target(to)?;
-                let samples = sampling::alone(time, 1, |count| {
-                    for _ in 0..count {
-                        call(&target)?;
-                        target.flush()?;
-                    }
-                    Ok(())
-                })?;
-                epoch.unlock()?;
-                Ok(samples)
-            }
+            epoch.unlock()?;
+            Ok(samples)
         }
     }
 }

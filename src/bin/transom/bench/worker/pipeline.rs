@@ -1,20 +1,20 @@
 //! A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p, by put-with-signal.
 
-use super::super::statistics::median;
-use super::{Facts, Outcome};
+use super::facts::{Facts, Outcome};
+use super::memory::{window, window_of};
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use transom::World;
-use transom::provider::Provider;
-use transom::windows::LockAllEpoch;
+use transom::{Flavor, LockAllEpoch, World};
 
 /// Sweeps over a grid of n x n; rank 0 says how many, after it has seen how long one takes.
-pub(super) fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts) -> Outcome {
+pub fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts) -> Outcome {
     if n < 2 * world.size() {
         return Err(format!("{n} columns are not two for each of {} ranks; use a larger --grid", world.size()).into());
     }
-    let mut told = world.allocate::<u64>(1)?;
-    let mut window = world.allocate_with_signals::<f64>(n, 1)?;
+    let mut told = window::<u64>(world, 1)?;
+    let mut window = window_of::<f64>(world, Flavor::Allocate { len: n }, 1)?;
     let epoch = window.lock_all()?;
     let mut part = Part::new(world, n, &epoch);
     world.barrier()?;
@@ -49,30 +49,27 @@ pub(super) fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts
 }
 
 struct Part<'e, 'w> {
-    epoch: &'e LockAllEpoch<'w, f64, Provider>,
+    epoch: &'e LockAllEpoch<'w, f64>,
     rank: usize,
     ranks: usize,
     rows: usize,
     /// My columns, and the last of the left neighbour's before them.
     width: usize,
-    grid: Vec<f64>,
+    grid: Buffer<f64>,
     sweeps: u64,
 }
 
 impl<'e, 'w> Part<'e, 'w> {
-    fn new(world: &World, n: usize, epoch: &'e LockAllEpoch<'w, f64, Provider>) -> Self {
+    fn new(world: &World, n: usize, epoch: &'e LockAllEpoch<'w, f64>) -> Self {
         let (rank, ranks) = (world.rank(), world.size());
         let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
         let width = end - first + 1;
-        let mut grid = vec![0.0; n * width];
-        for (j, above) in grid[..width].iter_mut().enumerate() {
-            *above = (first + j) as f64 - 1.0;
-        }
-        if rank == 0 {
-            for (i, row) in grid.chunks_exact_mut(width).enumerate() {
-                row[1] = i as f64;
-            }
-        }
+        // The first row and the first column of all are their index.
+        let grid = Buffer::new(n * width, |at| match (at / width, at % width) {
+            (0, column) => (first + column) as f64 - 1.0,
+            (row, 1) if rank == 0 => row as f64,
+            _ => 0.0,
+        });
         Part { epoch, rank, ranks, rows: n, width, grid, sweeps: 0 }
     }
 

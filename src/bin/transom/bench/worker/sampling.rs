@@ -1,6 +1,6 @@
 //! Batches of operations, long enough for a clock.
 
-use super::Outcome;
+use super::facts::Outcome;
 use std::time::{Duration, Instant};
 use transom::{Window, World};
 
@@ -13,7 +13,7 @@ fn batch_time(time: Duration) -> Duration {
 }
 
 /// Samples of what this rank does alone: `run` does so many operations, which are a multiple of `unit`.
-pub(super) fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+pub fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
     let mut driver = Driver::new(time, unit);
     while let Some(count) = driver.next() {
         let begun = Instant::now();
@@ -24,7 +24,7 @@ pub(super) fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> O
 }
 
 /// Collective: samples of what ranks do together; rank 0 says how many operations, before the clock runs.
-pub(super) fn together(world: &World, time: Duration, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+pub fn together(world: &World, time: Duration, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
     let mut told: Window<u64> = world.allocate_with_signals(1, 1)?;
     let epoch = told.lock_all()?;
     let mut driver = Driver::new(time, 1);

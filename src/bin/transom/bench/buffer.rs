@@ -1,0 +1,56 @@
+//! Memory of a rank's own, as both sides of a comparison have it: it begins at a page, and whoever makes it touches it.
+
+use bytemuck::{Pod, Zeroable};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+/// Elements from the beginning of a page on.
+pub struct Buffer<T> {
+    pages: Vec<Page>,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Pod> Buffer<T> {
+    /// So many elements, each from its place.
+    pub fn new(len: usize, element: impl Fn(usize) -> T) -> Self {
+        let pages = (len * size_of::<T>()).div_ceil(size_of::<Page>());
+        let mut buffer = Buffer { pages: vec![Page::zeroed(); pages], len, elements: PhantomData };
+        buffer.iter_mut().enumerate().for_each(|(at, place)| *place = element(at));
+        buffer
+    }
+}
+
+impl<T: Pod> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &bytemuck::cast_slice(&self.pages)[..self.len]
+    }
+}
+
+impl<T: Pod> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut bytemuck::cast_slice_mut(&mut self.pages)[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_begins_at_a_page_and_has_what_it_was_made_of() {
+        for len in [0, 1, 511, 512, 513, 5000] {
+            let mut buffer = Buffer::new(len, |at| at as u64);
+            assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+            assert!(buffer.iter().copied().eq(0..len as u64));
+            buffer.fill(7);
+            assert_eq!(buffer.to_vec(), vec![7; len]);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What the machine is, for whoever reads figures later.
+
+use super::cores;
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Serialize)]
+pub struct Machine {
+    /// How many this program may use.
+    cores: usize,
+    processor: String,
+    kernel: String,
+    /// What else ran: the load average of the last minute, this program included.
+    load: Option<f64>,
+}
+
+impl Machine {
+    pub fn this() -> Self {
+        let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        Machine {
+            cores: cores::allowed().len(),
+            processor: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse().ok()),
+        }
+    }
+}
+
+/// Says on stderr what no ratio makes up for: that others use the machine, or that this is no release build.
+pub fn warn_of_circumstances() {
+    if cfg!(debug_assertions) {
+        eprintln!("transom: this is a debug build, and so are its figures; cargo run --release has others");
+    }
+    let Machine { cores, load, .. } = Machine::this();
+    if let Some(load) = load.filter(|&load| load > 0.5 * cores as f64) {
+        eprintln!(
+            "transom: this machine is busy (load {load} on {cores} cores): what ranks do together will seem slow"
+        );
+    }
+}

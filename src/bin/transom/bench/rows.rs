@@ -1,0 +1,178 @@
+//! Rows that sum up the jobs of one task in one mode, beside the machine's limit.
+
+use super::catalog::{self, Measurement};
+use super::figures::{Done, named};
+use super::limits::Limit;
+use super::mode::Mode;
+use super::protocol::Task;
+use super::statistics::{Percentiles, median};
+use super::text;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The jobs of one task in one mode.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub task: Task,
+    pub mode: Mode,
+    /// How many jobs this is made of.
+    pub jobs: usize,
+    /// How many more there were, in which the mode changed.
+    pub dropped: usize,
+    /// The median of their crossings, in nanoseconds one way.
+    pub crossing_ns: Option<f64>,
+    /// Of each job, before and after.
+    pub crossings_ns: Vec<[f64; 2]>,
+    pub slowdowns: Vec<[f64; 2]>,
+    pub atomic_ns: f64,
+    /// memcpy of the size.
+    pub copy_ns: f64,
+    /// What the machine needs at least, or why that cannot be said; and how many times as long it took.
+    pub limit: Option<String>,
+    pub limit_ns: Option<f64>,
+    pub times_limit: Option<f64>,
+    /// Every job of the task, in whatever mode, took less than the limit by more than 10 %: so the limit is wrong.
+    pub limit_wrong: bool,
+    /// Of all samples, in nanoseconds per operation; a sample is the mean of a batch.
+    pub latency_ns: Option<Percentiles>,
+    /// The medians of the jobs.
+    pub figures: BTreeMap<String, f64>,
+    /// The names of the figures in their order.
+    #[serde(skip)]
+    pub order: Vec<String>,
+}
+
+/// Less than this many times a limit is not noise. (Where the cores moved, nobody knows what a crossing took meanwhile.)
+const LEAST: f64 = 1.0 / 1.1;
+
+/// A row for each steady mode that there was; if there was none, one for all.
+pub fn rows(task: &Task, jobs: &[Done]) -> Vec<Row> {
+    let steady: Vec<Row> = Mode::STEADY.into_iter().filter_map(|mode| row(task, jobs, mode)).collect();
+    if steady.is_empty() { row(task, jobs, Mode::Mixed).into_iter().collect() } else { steady }
+}
+
+fn row(task: &Task, all: &[Done], mode: Mode) -> Option<Row> {
+    let jobs: Vec<_> = all.iter().filter(|job| job.mode == mode).collect();
+    let first = *jobs.first()?;
+    let of = |value: &dyn Fn(&Done) -> Option<f64>| {
+        let values: Vec<f64> = jobs.iter().filter_map(|job| value(job)).collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    let limit = catalog::limit(task, task.cores.len());
+    let known = limit.as_ref().and_then(|limit| limit.as_ref().ok());
+    let figures =
+        first.figures.iter().filter_map(|(name, _)| Some((name.clone(), of(&|job| named(&job.figures, name))?)));
+    let dropped = if mode == Mode::Mixed { 0 } else { all.iter().filter(|job| job.mode == Mode::Mixed).count() };
+    Some(Row {
+        task: task.clone(),
+        mode,
+        jobs: jobs.len(),
+        dropped,
+        crossing_ns: of(&|job| job.run.report.crossing.map(|crossing| median(&crossing))),
+        crossings_ns: jobs.iter().filter_map(|job| job.run.report.crossing).collect(),
+        slowdowns: jobs.iter().filter_map(|job| job.run.report.slowdown).collect(),
+        atomic_ns: of(&|job| Some(job.run.bare.atomic))?,
+        copy_ns: of(&|job| Some(job.run.bare.copy))?,
+        limit: limit.as_ref().map(|limit| limit.as_ref().map_or_else(|why| (*why).to_owned(), Limit::describe)),
+        limit_ns: of(&|job| Some(limit_of(known?, job))),
+        times_limit: of(&|job| times_limit(known?, job)),
+        limit_wrong: all.iter().filter(|job| job.mode != Mode::Mixed).all(|job| beats(known, job))
+            && mode != Mode::Mixed,
+        latency_ns: Percentiles::of(jobs.iter().flat_map(|job| &job.run.report.samples)),
+        figures: figures.collect(),
+        order: first.figures.iter().map(|(name, _)| name.clone()).collect(),
+    })
+}
+
+fn limit_of(limit: &Limit, job: &Done) -> f64 {
+    limit.nanoseconds(job.run.bare, job.run.report.crossing.map_or(0.0, |crossing| median(&crossing)))
+}
+
+fn times_limit(limit: &Limit, job: &Done) -> Option<f64> {
+    let named = |name| named(&job.figures, name);
+    // Of the figures, the one that the limit is a limit of.
+    let measured = named("ns").or_else(|| named("handover_ns")).or_else(|| Some(named("get_us")? * 1e3))?;
+    Some(measured / limit_of(limit, job)).filter(|times| times.is_finite())
+}
+
+fn beats(limit: Option<&Limit>, job: &Done) -> bool {
+    limit.and_then(|limit| times_limit(limit, job)).is_some_and(|times| times < LEAST)
+}
+
+/// Whether a job can stand in a row: the cores did not move, and no limit was beaten.
+pub fn is_good(task: &Task, job: &Done) -> bool {
+    let limit = catalog::limit(task, task.cores.len()).and_then(Result::ok);
+    job.mode != Mode::Mixed && !beats(limit.as_ref(), job)
+}
+
+/// What is wrong with the limits of rows, for messages.
+pub fn wrong_limits(rows: &[Row]) -> Vec<String> {
+    let of = |row: &Row| {
+        let (limit, times) = (row.limit.as_deref().unwrap_or_default(), row.times_limit.unwrap_or_default());
+        let what = describe(&row.task);
+        format!("{what}: the limit ({limit}) is wrong: it was beaten in each job, {} times of it", text::number(times))
+    };
+    rows.iter().filter(|row| row.limit_wrong).map(of).collect()
+}
+
+/// What is measured by a task, for messages: `put --sync flush, 8 B, 2 ranks`.
+pub fn describe(task: &Task) -> String {
+    let sized = catalog::find(task.measurement).is_some_and(|Measurement { sized, .. }| *sized);
+    let size = if sized { format!(", {}", text::size(task.bytes)) } else { String::new() };
+    format!("{} --sync {}{size}, {} ranks", task.measurement, task.sync, task.ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Run;
+    use super::super::limits::Bare;
+    use super::super::protocol::Report;
+    use super::*;
+    use std::time::Duration;
+
+    /// A job of `put --sync flush`, whose limit is an atomic of 5 ns and memcpy of 1 ns.
+    fn job(ns: f64, crossing: [f64; 2]) -> Done {
+        let report =
+            Report { crossing: Some(crossing), slowdown: Some([1.0; 2]), samples: vec![ns], ..Report::default() };
+        let run = Run { report, wall: Duration::ZERO, bare: Bare { atomic: 5.0, copy: 1.0 } };
+        Done { mode: Mode::of(&run.report), run, figures: vec![("ns".into(), ns)] }
+    }
+
+    fn task() -> Task {
+        Task { measurement: "put", sync: "flush", bytes: 8, ranks: 2, cores: vec![0, 1], ..Task::default() }
+    }
+
+    #[test]
+    fn a_limit_that_is_beaten_in_each_job_is_wrong() {
+        let [near, moved] = [[24.0, 25.0], [24.0, 190.0]];
+        let of = |jobs: &[Done]| rows(&task(), jobs);
+        let beaten = of(&[job(5.0, near), job(5.4, near)]);
+        assert!(beaten[0].limit_wrong && (beaten[0].times_limit.unwrap() - 5.2 / 6.0).abs() < 1e-9);
+        assert!(
+            wrong_limits(&beaten)[0].contains("put --sync flush, 8 B, 2 ranks: the limit (atomic + memcpy) is wrong")
+        );
+        // Noise of 10 %, or of one job, is none; and where the cores moved nothing can be said.
+        for jobs in [
+            [job(5.5, near), job(5.5, near)],
+            [job(5.0, near), job(7.0, near)],
+            [job(5.0, near), job(7.0, [190.0, 190.0])],
+            [job(5.0, moved), job(5.0, moved)],
+        ] {
+            assert!(wrong_limits(&of(&jobs)).is_empty());
+        }
+        assert!(is_good(&task(), &job(5.5, near)) && !is_good(&task(), &job(5.4, near)));
+    }
+
+    #[test]
+    fn modes_have_rows_of_their_own_and_mixed_jobs_one_if_there_is_nothing_else() {
+        let rows = rows(&task(), &[job(6.0, [24.0, 25.0]), job(9.0, [24.0, 190.0]), job(8.0, [190.0, 191.0])]);
+        let of = |row: &Row| (row.mode, row.jobs, row.dropped, row.crossings_ns.clone());
+        assert_eq!(of(&rows[0]), (Mode::Near, 1, 1, vec![[24.0, 25.0]]));
+        assert_eq!(of(&rows[1]), (Mode::Far, 1, 1, vec![[190.0, 191.0]]));
+        assert_eq!(rows.len(), 2);
+        let mixed = super::rows(&task(), &[job(9.0, [24.0, 190.0])]);
+        assert_eq!(of(&mixed[0]), (Mode::Mixed, 1, 0, vec![[24.0, 190.0]]));
+        assert_eq!(mixed.len(), 1);
+    }
+}

@@ -1,0 +1,137 @@
+/* How the cores of ranks 0 and 1 are to each other: how long a cache line takes from one to the other, and how much the one
+   slows the other, as two hardware threads of a core do. */
+#include "twin.h"
+
+#include <stdatomic.h>
+
+enum { LINE = 128, GAMES = 21, ROUND_TRIPS = 200, LOOPS = 25, NAP_NS = 200000 };
+
+/* What rank 1 is to do or does: sleep, begin to run the loop, run it, stop; then all may go on. */
+enum phase { ASLEEP, BEGIN, RUNS, STOP, OVER };
+
+/* Memory of rank 0 that all have: a ball, whose even numbers are rank 0's turn, and how far the rest has come. */
+static struct {
+    MPI_Comm node;
+    MPI_Win win;
+    struct {
+        _Atomic uint64_t ball, phase;
+    } *line;
+} court;
+
+void crossing_open(const struct task *task) {
+    if (task->ranks < 2) {
+        return;
+    }
+    int size;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, task->rank, MPI_INFO_NULL, &court.node);
+    MPI_Comm_size(court.node, &size);
+    if (size != task->ranks) {
+        die("%ld ranks of one machine are expected, and only %d are on this one", task->ranks, size);
+    }
+    char *mine, *base;
+    MPI_Aint bytes;
+    int unit;
+    MPI_Win_allocate_shared(2 * LINE, 1, MPI_INFO_NULL, court.node, &mine, &court.win);
+    MPI_Win_shared_query(court.win, 0, &bytes, &unit, &base);
+    court.line = (void *)(((uintptr_t)base + LINE - 1) / LINE * LINE);
+}
+
+static uint64_t look(_Atomic uint64_t *word) {
+    return atomic_load_explicit(word, memory_order_acquire);
+}
+
+static void tell(_Atomic uint64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+static void until(_Atomic uint64_t *word, uint64_t expected) {
+    for (unsigned tries = 0; look(word) != expected; tries++) {
+        pause_briefly(tries);
+    }
+}
+
+/* Nanoseconds of a line from one core to the other. */
+static double play(uint64_t mine) {
+    double games[GAMES];
+    for (int game = 0; game < GAMES; game++) {
+        double begun = now_ns();
+        for (int trip = 0; trip < ROUND_TRIPS; trip++, mine += 2) {
+            until(&court.line->ball, mine);
+            tell(&court.line->ball, mine + 1);
+        }
+        games[game] = (now_ns() - begun) / (2 * ROUND_TRIPS);
+    }
+    return median(games, GAMES);
+}
+
+/* Some 10 us of shifts and additions, as many at a time as a core has units for. */
+static void run_loop(void) {
+    uint64_t chains[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    __asm__ volatile("" : "+m"(chains));
+    for (int turn = 0; turn < 2000; turn++) {
+        for (int at = 0; at < 8; at++) {
+            chains[at] ^= chains[at] << 13;
+            chains[at] ^= chains[at] >> 7;
+            chains[at] += chains[at] << 17;
+        }
+    }
+    __asm__ volatile("" : "+m"(chains));
+}
+
+static double median_of_loops(void) {
+    double times[LOOPS];
+    for (int at = 0; at < LOOPS; at++) {
+        double begun = now_ns();
+        run_loop();
+        times[at] = now_ns() - begun;
+    }
+    return median(times, LOOPS);
+}
+
+static void of_rank_0(void) {
+    double crossing = play(0);
+    /* Rank 1 is asleep, or will be during the first of these. */
+    double alone = median_of_loops();
+    tell(&court.line->phase, BEGIN);
+    until(&court.line->phase, RUNS);
+    double together = median_of_loops();
+    tell(&court.line->phase, STOP);
+    report_cores_apart(crossing, together / alone);
+    tell(&court.line->phase, OVER);
+}
+
+static void of_rank_1(void) {
+    play(1);
+    while (look(&court.line->phase) == ASLEEP) {
+        sleep_until(now_ns() + NAP_NS);
+    }
+    tell(&court.line->phase, RUNS);
+    while (look(&court.line->phase) < STOP) {
+        run_loop();
+    }
+}
+
+void crossing_measure(const struct task *task) {
+    if (task->ranks < 2) {
+        return;
+    }
+    if (task->rank == 0) {
+        tell(&court.line->ball, 0);
+        tell(&court.line->phase, ASLEEP);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (task->rank < 2) {
+        on_core(task, task->rank == 0 ? of_rank_0 : of_rank_1);
+    }
+    while (look(&court.line->phase) != OVER) {
+        sleep_until(now_ns() + NAP_NS); /* the others leave the cores to them */
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+void crossing_close(const struct task *task) {
+    if (task->ranks >= 2) {
+        MPI_Win_free(&court.win);
+        MPI_Comm_free(&court.node);
+    }
+}

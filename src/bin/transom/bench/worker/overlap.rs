@@ -1,0 +1,141 @@
+//! Rank 1 computes and calls nothing while rank 0 locks it, gets and unlocks.
+
+use super::facts::{Facts, Outcome};
+use super::memory::window;
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use transom::{Window, World};
+
+/// How long rank 1 computes at a time.
+const COMPUTE: Duration = Duration::from_millis(20);
+/// How long rank 0 sleeps before each operation.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often anything is done at least, and at most.
+const FEWEST: usize = 3;
+const MOST: usize = 64;
+/// The part of the time that each of the two long phases takes.
+const PART: f64 = 0.4;
+
+struct Overlap<'w> {
+    world: &'w World,
+    window: Window<u64>,
+    /// Whether rank 0 goes on, for the others.
+    told: Window<u64>,
+    into: Buffer<u64>,
+}
+
+pub fn measure(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
+    let len = bytes / 8;
+    let mut overlap =
+        Overlap { world, window: window(world, len)?, told: window(world, 1)?, into: Buffer::new(len, |_| 0) };
+    overlap.window.local().write(0, &Buffer::new(len, pattern))?;
+    overlap.window.fence()?;
+    overlap.samples(time.mul_f64(PART), facts)?;
+    let count = overlap.operations_of_half()?;
+    facts.value("compute", overlap.repeat(true, 0, Duration::ZERO)?);
+    facts.value("communication", overlap.repeat(false, count, Duration::ZERO)?);
+    facts.value("both", overlap.repeat(true, count, time.mul_f64(PART))?);
+    Ok(())
+}
+
+/// What an element is, from its place; never 0.
+fn pattern(at: usize) -> u64 {
+    at as u64 * 7 + 1
+}
+
+impl Overlap<'_> {
+    /// Until the time is over: rank 1 computes, and meanwhile rank 0 gets something each ms.
+    fn samples(&mut self, time: Duration, facts: &mut Facts) -> Outcome {
+        let begun = Instant::now();
+        for done in 1.. {
+            self.world.barrier()?;
+            match self.world.rank() {
+                0 => self.sample_each_pause(facts)?,
+                1 => compute(),
+                _ => {}
+            }
+            if !self.agree(done < FEWEST || begun.elapsed() < time)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn sample_each_pause(&mut self, facts: &mut Facts) -> Outcome {
+        let (begun, mut samples) = (Instant::now(), Vec::new());
+        let mut next = begun + PAUSE;
+        while next < begun + COMPUTE - PAUSE {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            self.into.fill(0);
+            let begun = Instant::now();
+            self.communicate(1)?;
+            samples.push(begun.elapsed().as_nanos() as f64);
+            let right = self.into.iter().enumerate().all(|(at, element)| *element == pattern(at));
+            facts.check(right, || "get brought other elements".into());
+            next = Instant::now() + PAUSE;
+        }
+        facts.samples(&samples);
+        Ok(())
+    }
+
+    /// How many operations take half of the time of the computation, while rank 1 is in the library.
+    fn operations_of_half(&mut self) -> Outcome<usize> {
+        let (begun, mut count) = (Instant::now(), 0);
+        while self.world.rank() == 0 && begun.elapsed() < COMPUTE / 2 {
+            self.communicate(1)?;
+            count += 1;
+        }
+        self.world.barrier()?;
+        Ok(count)
+    }
+
+    /// Collective: the median of repetitions, in seconds until all are done, for as long as rank 0 says.
+    fn repeat(&mut self, computes: bool, count: usize, time: Duration) -> Outcome<f64> {
+        let (begun, mut times) = (Instant::now(), Vec::new());
+        loop {
+            self.world.barrier()?;
+            let begun_both = Instant::now();
+            match self.world.rank() {
+                0 => self.communicate(count)?,
+                1 if computes => compute(),
+                _ => {}
+            }
+            self.world.barrier()?;
+            times.push(begun_both.elapsed().as_secs_f64());
+            if !self.agree(times.len() < MOST && (times.len() < FEWEST || begun.elapsed() < time))? {
+                return Ok(median(&times));
+            }
+        }
+    }
+
+    fn communicate(&mut self, count: usize) -> Outcome {
+        for _ in 0..count {
+            let epoch = self.window.lock_shared(1)?;
+            epoch.get(0, black_box(&mut self.into))?;
+            epoch.unlock()?;
+        }
+        Ok(())
+    }
+
+    /// Collective: what rank 0 says.
+    fn agree(&mut self, more: bool) -> Outcome<bool> {
+        if self.world.rank() == 0 {
+            self.told.local().set(0, u64::from(more))?;
+        }
+        self.told.fence()?;
+        let more = self.told.lock_shared(0)?.get_one(0)?;
+        self.told.fence()?;
+        Ok(more != 0)
+    }
+}
+
+fn compute() {
+    let (begun, mut sum) = (Instant::now(), 0.0);
+    while begun.elapsed() < COMPUTE {
+        for at in 1..200 {
+            sum = black_box(sum + 1.0 / f64::from(at));
+        }
+    }
+}
