@@ -2,27 +2,27 @@
 //! loom runs the code.
 
 #[cfg(feature = "loom")]
-pub(crate) use loom::{
-    sync::{Condvar, Mutex, MutexGuard},
-    thread::ThreadId,
-};
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Tells apart threads that run at the same time: where a variable of the thread lies. (The standard library's number
-/// costs two atomics.)
-#[cfg(not(feature = "loom"))]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ThreadId(usize);
-
+/// A number of this thread, never 0, that no other has while this one runs: where a variable of the thread lies. (The
+/// standard library's number costs two atomics.)
 #[cfg(not(feature = "loom"))]
 #[inline]
-pub(crate) fn this_thread() -> ThreadId {
+pub(crate) fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| ThreadId(std::ptr::from_ref(here).addr()))
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
+/// Loom's threads share one stack and its variables, and loom shows no number of theirs, but hashes it.
 #[cfg(feature = "loom")]
-pub(crate) fn this_thread() -> ThreadId {
-    loom::thread::current().id()
+pub(crate) fn this_thread() -> usize {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(loom::thread::current().id()) as usize | 1
+}
+
+/// Whether a model of loom has failed and is being taken down: it executes no verb any more.
+pub(crate) fn model_has_failed() -> bool {
+    cfg!(feature = "loom") && std::thread::panicking()
 }

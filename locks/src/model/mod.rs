@@ -63,10 +63,14 @@ mod book;
 #[cfg(feature = "loom")]
 pub mod loom;
 mod memory;
+mod mix;
 mod program;
 mod replay;
 pub mod sim;
+mod state;
 
 pub use book::{Book, Call, Verb};
-pub use program::{Mix, Program};
-pub use sim::{Delivery, Failure, Replay, Sim, State, Step, Suspended};
+pub use mix::Mix;
+pub use program::Program;
+pub use sim::{Delivery, Failure, Replay, Sim, Step, Suspended};
+pub use state::State;

@@ -1,0 +1,132 @@
+//! How the threads of one rank share the lock of one target: they queue on a mutex before they ask for it.
+
+use crate::TargetLock;
+use crate::all_locks::LockState;
+use crate::primitive::{Condvar, Mutex, MutexGuard, this_thread};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The lock of one target, and the threads of this rank that want it.
+///
+/// A thread keeps the mutex locked while the protocol waits for other ranks: no other thread of this rank could have the
+/// lock sooner. Between two calls the mutex is free, and who wants a lock that another thread holds waits for `released`.
+pub(crate) struct ThreadQueue<const C: u32> {
+    state: Mutex<State<C>>,
+    /// Told when the lock is no longer held, if threads wait for that.
+    released: Condvar,
+    /// The thread that holds the lock, or asks for it; 0 if none does, or the lock was taken by `&mut` access. Changes only
+    /// by who has the mutex. Without it a thread may ask whether it finds itself here, since no other writes its number:
+    /// hence no ordering, nor loom's own atomic.
+    holder: AtomicUsize,
+}
+
+struct State<const C: u32> {
+    lock: TargetLock<C>,
+    /// How many threads wait for `released`.
+    waiting: usize,
+}
+
+impl<const C: u32> ThreadQueue<C> {
+    pub fn new(lock: TargetLock<C>) -> Self {
+        ThreadQueue {
+            state: Mutex::new(State { lock, waiting: 0 }),
+            released: Condvar::new(),
+            holder: AtomicUsize::new(0),
+        }
+    }
+
+    /// This thread's turn to ask for the lock, when no other thread holds it; nothing if that would never be: this thread
+    /// holds the lock itself or is asking for it, or it was taken by `&mut` access.
+    pub fn turn_to_acquire(&self) -> Option<Turn<'_, C>> {
+        let me = this_thread();
+        if self.holder.load(Relaxed) == me {
+            return None;
+        }
+        let mut turn = self.turn();
+        while turn.is_held() {
+            if self.holder.load(Relaxed) == 0 {
+                return None;
+            }
+            turn.wait();
+        }
+        self.holder.store(me, Relaxed);
+        Some(turn)
+    }
+
+    /// This thread's turn to release the lock; nothing if another thread holds it or asks for it.
+    pub fn turn_to_release(&self) -> Option<Turn<'_, C>> {
+        let me = this_thread();
+        let mine = || [0, me].contains(&self.holder.load(Relaxed));
+        // Without the mutex first: another thread may keep it for long.
+        if !mine() {
+            return None;
+        }
+        Some(self.turn()).filter(|_| mine())
+    }
+
+    fn turn(&self) -> Turn<'_, C> {
+        let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Turn { state: Some(state), queue: self }
+    }
+}
+
+impl<const C: u32> LockState<C> for ThreadQueue<C> {
+    #[inline(always)]
+    fn lock(&mut self) -> &mut TargetLock<C> {
+        &mut self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).lock
+    }
+
+    /// Whichever thread acquired it.
+    #[inline(always)]
+    fn to_release(&mut self) -> &mut TargetLock<C> {
+        self.holder.store(0, Relaxed);
+        self.lock()
+    }
+}
+
+/// A thread has the mutex. When that ends, also by a panic of the network, and the lock is not held, the next thread that
+/// waits is told.
+pub(crate) struct Turn<'q, const C: u32> {
+    /// Always there, but in `wait` and `drop`.
+    state: Option<MutexGuard<'q, State<C>>>,
+    queue: &'q ThreadQueue<C>,
+}
+
+impl<const C: u32> Turn<'_, C> {
+    /// Waits until another thread ends a turn in which the lock is not held any more; a third may have taken it again.
+    #[cold]
+    fn wait(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
+        state.waiting += 1;
+        let mut state = self.queue.released.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        state.waiting -= 1;
+        self.state = Some(state);
+    }
+}
+
+impl<const C: u32> Deref for Turn<'_, C> {
+    type Target = TargetLock<C>;
+
+    fn deref(&self) -> &TargetLock<C> {
+        &self.state.as_ref().expect("there between two calls").lock
+    }
+}
+
+impl<const C: u32> DerefMut for Turn<'_, C> {
+    fn deref_mut(&mut self) -> &mut TargetLock<C> {
+        &mut self.state.as_mut().expect("there between two calls").lock
+    }
+}
+
+impl<const C: u32> Drop for Turn<'_, C> {
+    fn drop(&mut self) {
+        let Some(state) = self.state.take().filter(|state| !state.lock.is_held()) else { return };
+        self.queue.holder.store(0, Relaxed);
+        let waiting = state.waiting > 0;
+        drop(state);
+        // Telling nobody would be a system call too.
+        if waiting {
+            self.queue.released.notify_one();
+        }
+    }
+}
