@@ -83,9 +83,9 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     #[inline(always)]
     fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), N> {
         let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
-        for (target, lock) in self.locks.iter_mut().enumerate().skip(first) {
+        for (target, lock, under_way) in self.each(first..self.locks.len()) {
             match lock.lock().start_shared(network, layout, target) {
-                Ok(pending) => self.under_way[target] = Some((Grant::Open, pending)),
+                Ok(pending) => *under_way = Some((Grant::Open, pending)),
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -93,8 +93,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
             }
         }
         let mut waiting = Vec::new();
-        for (target, lock) in self.locks.iter_mut().enumerate().skip(first) {
-            let Some((_, pending)) = self.under_way[target].take() else { continue };
+        for (target, lock, under_way) in self.each(first..self.locks.len()) {
+            let Some((_, pending)) = under_way.take() else { continue };
             match lock.lock().place_shared(network, layout, target, pending) {
                 Ok(Placed::Granted) => {}
                 Ok(placed) => waiting.push((target, placed)),
@@ -129,24 +129,34 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     #[inline(always)]
     fn release_range(&mut self, targets: Range<Rank>) -> Result<(), N> {
         let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
-        for target in targets.clone() {
-            let lock = self.locks[target].to_release();
+        for (target, lock, under_way) in self.each(targets.clone()) {
             // What a call that panicked had under way is not to be taken for a release.
-            self.under_way[target] = None;
-            let left = match lock.leave::<N::Error>(target) {
+            *under_way = None;
+            let lock = lock.to_release();
+            let started = match lock.leave::<N::Error>(target) {
                 Ok(HeldAs::Shared(grant)) => lock.start_leaving(network, layout, target, grant).map(|pending| {
-                    self.under_way[target] = Some((grant, pending));
+                    *under_way = Some((grant, pending));
                 }),
                 Ok(HeldAs::Exclusive(before)) => lock.leave_exclusive(network, layout, target, before),
                 Err(_) => Ok(()),
             };
-            outcome = outcome.and(left);
+            if let Err(error) = started {
+                outcome = outcome.and(Err(error));
+            }
         }
-        for target in targets {
-            let Some((grant, pending)) = self.under_way[target].take() else { continue };
-            let left = self.locks[target].lock().finish_leaving(network, layout, target, grant, pending);
-            outcome = outcome.and(left);
+        for (target, lock, under_way) in self.each(targets) {
+            let Some((grant, pending)) = under_way.take() else { continue };
+            if let Err(error) = lock.lock().finish_leaving(network, layout, target, grant, pending) {
+                outcome = outcome.and(Err(error));
+            }
         }
         outcome
+    }
+
+    /// Each of `targets`, its lock, and what is under way to it.
+    #[inline(always)]
+    fn each(&mut self, targets: Range<Rank>) -> impl Iterator<Item = (Rank, &mut L, &mut UnderWay<N>)> {
+        let locks = self.locks[targets.clone()].iter_mut();
+        targets.clone().zip(locks).zip(&mut self.under_way[targets]).map(|((target, lock), of)| (target, lock, of))
     }
 }

@@ -37,23 +37,27 @@ impl<const C: u32> ThreadQueue<C> {
 
     /// This thread's turn to ask for the lock, when no other thread holds it; nothing if that would never be: this thread
     /// holds the lock itself or is asking for it, or it was taken by `&mut` access.
+    #[inline]
     pub fn turn_to_acquire(&self) -> Option<Turn<'_, C>> {
         let me = this_thread();
         if self.holder.load(Relaxed) == me {
             return None;
         }
-        let mut turn = self.turn();
-        while turn.is_held() {
+        let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while state.lock.is_held() {
             if self.holder.load(Relaxed) == 0 {
                 return None;
             }
-            turn.wait();
+            state.waiting += 1;
+            state = self.released.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state.waiting -= 1;
         }
         self.holder.store(me, Relaxed);
-        Some(turn)
+        Some(Turn { state, queue: self })
     }
 
     /// This thread's turn to release the lock; nothing if another thread holds it or asks for it.
+    #[inline]
     pub fn turn_to_release(&self) -> Option<Turn<'_, C>> {
         let me = this_thread();
         let mine = || [0, me].contains(&self.holder.load(Relaxed));
@@ -61,12 +65,8 @@ impl<const C: u32> ThreadQueue<C> {
         if !mine() {
             return None;
         }
-        Some(self.turn()).filter(|_| mine())
-    }
-
-    fn turn(&self) -> Turn<'_, C> {
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Turn { state: Some(state), queue: self }
+        mine().then(|| Turn { state, queue: self })
     }
 }
 
@@ -87,46 +87,64 @@ impl<const C: u32> LockState<C> for ThreadQueue<C> {
 /// A thread has the mutex. When that ends, also by a panic of the network, and the lock is not held, the next thread that
 /// waits is told.
 pub(crate) struct Turn<'q, const C: u32> {
-    /// Always there, but in `wait` and `drop`.
-    state: Option<MutexGuard<'q, State<C>>>,
+    state: MutexGuard<'q, State<C>>,
     queue: &'q ThreadQueue<C>,
-}
-
-impl<const C: u32> Turn<'_, C> {
-    /// Waits until another thread ends a turn in which the lock is not held any more; a third may have taken it again.
-    #[cold]
-    fn wait(&mut self) {
-        let Some(mut state) = self.state.take() else { return };
-        state.waiting += 1;
-        let mut state = self.queue.released.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
-        state.waiting -= 1;
-        self.state = Some(state);
-    }
 }
 
 impl<const C: u32> Deref for Turn<'_, C> {
     type Target = TargetLock<C>;
 
+    #[inline]
     fn deref(&self) -> &TargetLock<C> {
-        &self.state.as_ref().expect("there between two calls").lock
+        &self.state.lock
     }
 }
 
 impl<const C: u32> DerefMut for Turn<'_, C> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut TargetLock<C> {
-        &mut self.state.as_mut().expect("there between two calls").lock
+        &mut self.state.lock
     }
 }
 
 impl<const C: u32> Drop for Turn<'_, C> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(state) = self.state.take().filter(|state| !state.lock.is_held()) else { return };
-        self.queue.holder.store(0, Relaxed);
-        let waiting = state.waiting > 0;
-        drop(state);
-        // Telling nobody would be a system call too.
-        if waiting {
-            self.queue.released.notify_one();
+        if !self.state.lock.is_held() {
+            self.queue.holder.store(0, Relaxed);
+            // Telling nobody would be a system call too.
+            if self.state.waiting > 0 {
+                self.queue.released.notify_one();
+            }
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::model::{Sim, sim};
+    use crate::{Error, LockLayout};
+
+    /// It costs a system call to tell, whether anybody waits or not.
+    #[test]
+    fn one_thread_tells_nobody() {
+        let layout = LockLayout::new(0, 1);
+        let body = move |_, network: &sim::Replay| {
+            let queue = ThreadQueue::<16>::new(TargetLock::new());
+            let mut turn = queue.turn_to_release().expect("nobody else is there");
+            assert_eq!(turn.release(network, layout, 0), Err(Error::NotLocked { target: 0 }));
+            drop(turn);
+            for _ in 0..3 {
+                queue.turn_to_acquire().expect("it is free").exclusive(network, layout, 0)?;
+                assert!(queue.turn_to_acquire().is_none());
+                queue.turn_to_release().expect("it is this thread's").release(network, layout, 0)?;
+                queue.turn_to_acquire().expect("it is free").shared(network, layout, 0)?;
+                queue.turn_to_release().expect("it is this thread's").release(network, layout, 0)?;
+            }
+            assert_eq!(queue.released.told.load(Relaxed), 0);
+            Ok::<(), Error<sim::Suspended>>(())
+        };
+        Sim::new(1, LockLayout::words(1), sim::once(body)).run_random(1).unwrap();
     }
 }

@@ -6,13 +6,15 @@
 
 mod atomics;
 
-use atomics::{Atomics, in_time, lock_word, memory, quiet};
+use atomics::{Atomics, Verb, in_time, lock_word, memory, quiet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use transom_locks::Mode::{self, Exclusive, Shared};
 use transom_locks::model::{Call, Sim, Suspended, sim};
 use transom_locks::{Ahead, At, Error, LockLayout, LockWord, Network, PassiveLock, TargetLock};
 
-type Lock = PassiveLock<Atomics<fn(atomics::Verb)>>;
+type Lock = PassiveLock<Atomics<fn(Verb)>>;
 
 /// The ways to take locks.
 const TAKES: [fn(&mut Lock, Mode); 3] = [
@@ -57,6 +59,31 @@ fn who_waits_for_a_handle_that_is_dropped_goes_on() {
                 drop(holder);
             });
             assert!(lock_word(&memory, 1).is_idle());
+        }
+    });
+}
+
+/// A call on all locks that the network panics in: what it had started is broken, and no release of later takes it for its
+/// own.
+#[test]
+fn a_panic_midway_leaves_started_requests_broken() {
+    in_time(|| {
+        for panics_at in 0..3 {
+            let (memory, adds) = (memory(3), AtomicUsize::new(0));
+            let hook = |verb| {
+                assert!(verb != Verb::Add || adds.fetch_add(1, Relaxed) != panics_at, "of the network");
+            };
+            let mut lock = <PassiveLock<_>>::new(Atomics::new(&memory, 0, &hook), 0).unwrap();
+            assert!(catch_unwind(AssertUnwindSafe(|| lock.acquire_all_mut())).is_err());
+            assert!(!lock.release_held_mut());
+            for target in 0..3 {
+                let started = target <= panics_at;
+                let expected = if started { Err(Error::Broken { target }) } else { Ok(Ahead::default()) };
+                assert_eq!(lock.acquire_mut(target, Exclusive), expected, "{target}, {panics_at}");
+            }
+            drop(lock);
+            let readers = [0, 1, 2].map(|target| lock_word(&memory, target).readers());
+            assert_eq!(readers, [0, 1, 2].map(|target| u64::from(target < panics_at)));
         }
     });
 }

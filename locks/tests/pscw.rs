@@ -5,7 +5,7 @@ mod failing;
 
 use failing::{Failing, Failure, How, Plan, Progress};
 use transom_locks::model::{Replay, Sim, Suspended, sim};
-use transom_locks::{At, Error, Network, Pscw, Rank};
+use transom_locks::{At, Error, Pscw, Rank};
 
 /// The ranks that say they are targets, and what `targets` says.
 fn targets(group: &Pscw, ranks: usize) -> (Vec<Rank>, Option<&[Rank]>) {
