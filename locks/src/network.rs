@@ -24,14 +24,22 @@ pub struct At {
 ///
 /// # Examples
 /// ```
-/// assert_ne!(transom_locks::Awaited::Rank(3), transom_locks::Awaited::Anyone);
+/// use transom_locks::Awaited;
+/// fn what(on: Awaited) -> String {
+///     match on {
+///         Awaited::Rank(rank) => format!("waits for rank {rank}"),
+///         Awaited::Behind(rank) => format!("waits in a queue, behind rank {rank}"),
+///         Awaited::Anyone => "waits for others in a queue".into(),
+///     }
+/// }
+/// assert_eq!(what(Awaited::Behind(3)), "waits in a queue, behind rank 3");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Awaited {
     /// This rank alone can end the wait: it must neither have died nor have left.
     Rank(Rank),
-    /// As [`Anyone`](Self::Anyone); the request of this rank stands just before the one that waits. For a message that
-    /// says behind whom a rank stands.
+    /// Any rank of the queue may end it: nobody may have died. This rank made the request just before the one that waits;
+    /// it may have left, after it released the lock.
     Behind(Rank),
     /// Any rank of the queue may end it: nobody may have died.
     Anyone,

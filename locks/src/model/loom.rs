@@ -16,7 +16,7 @@
 //! ```
 //! It returns how many schedules there were if in each of them
 //! * every request was granted after all that came before it, in the order of their atomics on the lock word, but readers
-//!   together (first come, first served, so nobody starves or is overtaken; the order [`Book`] sees to it);
+//!   together: first come, first served, so nobody starves or is overtaken (the order [`Book`] looks at every grant);
 //! * who got the lock saw what its holders before did (loom sees races on data under each lock);
 //! * no call took more operations than `README.md` promises, and none retried on a word that nobody had changed;
 //! * nobody waited for ever, and at the end the lock words were idle and the nodes 0.
@@ -55,11 +55,13 @@
 //! failure comes with its steps.
 //!
 //! # When it fails
-//! The panic says what is wrong, loom's own for a race or a deadlock. Try the mix in `sim()` first: most faults show there
-//! too, and shorter. Otherwise let loom find the schedule again and say what each thread did:
+//! The panic says what is wrong: the rank and the call, or in loom's words a race or a deadlock. Try the mix in `sim()`
+//! first: most faults show there too, with the steps to them. For a race, which only loom can see, let it run the schedule
+//! again and say which threads (rank 0 is thread 0) were where; in a test that has this mix alone, and with loom's feature
+//! `checkpoint`:
 //! ```sh
 //! LOOM_CHECKPOINT_FILE=schedule.json LOOM_CHECKPOINT_INTERVAL=1 cargo test --release --features loom --test fairness
-//! LOOM_CHECKPOINT_FILE=schedule.json LOOM_LOG=trace LOOM_LOCATION=1 cargo test --release --features loom --test fairness
+//! LOOM_CHECKPOINT_FILE=schedule.json LOOM_LOCATION=1 cargo test --release --features loom --test fairness
 //! ```
 //!
 //! # A program between the calls
