@@ -79,7 +79,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         self.locks[from..].iter_mut().any(|lock| lock.lock().is_broken())
     }
 
-    /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more, and whether it waited.
+    /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more, and whether it
+    /// waited.
     #[inline(always)]
     fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), N> {
         let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
@@ -107,8 +108,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         Ok((self.await_highest_first(waiting, outcome)?, true))
     }
 
-    /// Up to where this rank holds all locks, when those of `waiting` were granted. From the highest down: what it has a
-    /// place at meanwhile lies below. `outcome` is that of the call so far.
+    /// Up to where this rank holds all locks, when those of `waiting` were granted. From the highest down: what it has
+    /// a place at meanwhile lies below. `outcome` is that of the call so far.
     #[cold]
     fn await_highest_first(&mut self, mut waiting: Vec<(Rank, Placed)>, mut outcome: Result<(), N>) -> Result<Rank, N> {
         let mut end = self.locks.len();

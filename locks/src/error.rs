@@ -24,8 +24,8 @@ pub enum Error<E> {
         /// Whose lock.
         target: Rank,
     },
-    /// An earlier call on this lock failed midway, and what the queue holds of this rank is unknown: others may wait for it,
-    /// and go on when the network tells them that they need not.
+    /// An earlier call on this lock failed midway, and what the queue holds of this rank is unknown: others may wait
+    /// for it, and go on when the network tells them that they need not.
     Broken {
         /// Whose lock.
         target: Rank,

@@ -136,9 +136,9 @@ impl Next {
     }
 }
 
-/// `waiters` of a node: a stack of the readers that registered with the node's rank, as a count and the last three ranks.
-/// A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`, where that rank reads
-/// on after three: memory stays one word a node however many readers wait.
+/// `waiters` of a node: a stack of the readers that registered with the node's rank, as a count and the last three
+/// ranks. A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`, where that rank
+/// reads on after three: memory stays one word a node however many readers wait.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Waiters(pub u64);
 

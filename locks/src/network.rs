@@ -38,8 +38,8 @@ pub struct At {
 pub enum Awaited {
     /// This rank alone can end the wait: it must neither have died nor have left.
     Rank(Rank),
-    /// Any rank of the queue may end it: nobody may have died. This rank made the request just before the one that waits;
-    /// it may have left, after it released the lock.
+    /// Any rank of the queue may end it: nobody may have died. This rank made the request just before the one that
+    /// waits; it may have left, after it released the lock.
     Behind(Rank),
     /// Any rank of the queue may end it: nobody may have died.
     Anyone,
@@ -50,17 +50,17 @@ pub enum Awaited {
 ///
 /// # What an implementation signs
 /// 1. `cas`, `add` and `notify` are atomic towards each other on one word, whoever calls them.
-/// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same rank*,
-///    and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the caller
-///    see all that came before it (acquire).
+/// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same
+///    rank*, and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the
+///    caller see all that came before it (acquire).
 /// 3. A `notify` to the caller's own rank has taken effect when the call returns.
-/// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever verb
-///    changed the word: a `cas` or an `add` of another rank wakes the rank there as a `notify` does.
+/// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever
+///    verb changed the word: a `cas` or an `add` of another rank wakes the rank there as a `notify` does.
 /// 5. A wait that can no longer end, because a rank died or left, is an error in bounded time.
-/// 6. An error of `start_add` says that the addition has not taken effect and never will: the protocol goes on as if it had
-///    not asked, and may ask again. An error of `cas`, `finish`, `add` or `notify` says nothing of that: it may have taken
-///    effect, or still do so. Who cannot tell returns a pending addition from `start_add`, and the error from `finish`.
-///    `wait` changes nothing, whether it fails or not.
+/// 6. An error of `start_add` says that the addition has not taken effect and never will: the protocol goes on as if it
+///    had not asked, and may ask again. An error of `cas`, `finish`, `add` or `notify` says nothing of that: it may
+///    have taken effect, or still do so. Who cannot tell returns a pending addition from `start_add`, and the error
+///    from `finish`. `wait` changes nothing, whether it fails or not.
 ///
 /// A `wait` must not use the protocol that waits: threads of one rank queue behind it.
 ///

@@ -19,8 +19,8 @@ pub enum Mode {
     Exclusive,
 }
 
-/// One rank's handle on the locks of all ranks: a shared/exclusive lock at each, truly passive (its home rank may sleep),
-/// granted first come, first served in the order of the atomics on its word.
+/// One rank's handle on the locks of all ranks: a shared/exclusive lock at each, truly passive (its home rank may
+/// sleep), granted first come, first served in the order of the atomics on its word.
 ///
 /// Threads of one rank may share a handle by [`acquire`](Self::acquire) and [`release`](Self::release): for one target
 /// they queue on a mutex of the handle before they ask for the lock. The `_mut` calls need `&mut` access and do without

@@ -31,7 +31,8 @@ pub(crate) fn model_has_failed() -> bool {
     cfg!(feature = "loom") && std::thread::panicking()
 }
 
-/// The standard library's, but it counts how often it was told: each time is a system call, whether anybody waits or not.
+/// The standard library's, but it counts how often it was told: each time is a system call, whether anybody waits or
+/// not.
 #[cfg(all(test, not(feature = "loom")))]
 mod told {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -202,8 +202,8 @@ impl Pscw {
     /// Ends the access epoch: each target is told, after all that was put there. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if none is open; [`Error::Network`] if a target could not be told: all others are, and the epoch
-    /// is over.
+    /// [`Error::Epoch`] if none is open; [`Error::Network`] if a target could not be told: all others are, and the
+    /// epoch is over.
     pub fn complete<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         let targets = self.accessed.get().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
         let word = self.completed_by(network.rank());

@@ -33,7 +33,8 @@ enum Status {
 /// How a lock is held, as far as its release needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HeldAs {
-    /// After the exclusive request of this rank + 1, or of none: 0. (A narrow type, since there is one for each target.)
+    /// After the exclusive request of this rank + 1, or of none: 0. (A narrow type, since there is one for each
+    /// target.)
     Exclusive(u32),
     Shared(Grant),
 }
@@ -99,7 +100,8 @@ impl<const C: u32> TargetLock<C> {
     /// that came in between, 1 notify, and local waiting.
     ///
     /// # Errors
-    /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the network.
+    /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the
+    /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         self.enter(target)?;
@@ -163,8 +165,8 @@ impl<const C: u32> TargetLock<C> {
         self.await_shared(network, layout, target, placed)
     }
 
-    /// The request's atomic, not waited for: lock_all has all of them in flight at once. If it cannot be started, nothing
-    /// has happened.
+    /// The request's atomic, not waited for: lock_all has all of them in flight at once. If it cannot be started,
+    /// nothing has happened.
     #[inline(always)]
     pub(crate) fn start_shared<N: Network>(
         &mut self,
@@ -258,12 +260,13 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Releases the lock. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the successor
-    /// has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and `r/3` reads more.
-    /// Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
+    /// Releases the lock. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the
+    /// successor has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and
+    /// `r/3` reads more. Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
     ///
     /// # Errors
-    /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive).
+    /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive). A release that fails leaves the lock
+    /// broken: others may still wait for it.
     #[inline(always)]
     pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         match self.leave(target)? {

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The lock of one target, and the threads of this rank that want it.
 ///
-/// A thread keeps the mutex locked while the protocol waits for other ranks: no other thread of this rank could have the
-/// lock sooner. Between two calls the mutex is free, and who wants a lock that another thread holds waits for `released`.
+/// A thread keeps the mutex locked while the protocol waits for other ranks: no other thread of this rank could have
+/// the lock sooner. Between two calls the mutex is free, and who wants a lock that another thread holds waits for
+/// `released`.
 pub(crate) struct ThreadQueue<const C: u32> {
     state: Mutex<State<C>>,
     /// Told when the lock is no longer held, if threads wait for that.
     released: Condvar,
-    /// The thread that holds the lock, or asks for it; 0 if none does, or the lock was taken by `&mut` access. Changes only
-    /// by who has the mutex. Without it a thread may ask whether it finds itself here, since no other writes its number:
-    /// hence no ordering, nor loom's own atomic.
+    /// The thread that holds the lock, or asks for it; 0 if none does, or the lock was taken by `&mut` access. Changes
+    /// only by who has the mutex. Without it a thread may ask whether it finds itself here, since no other writes its
+    /// number: hence no ordering, nor loom's own atomic.
     holder: AtomicUsize,
 }
 
@@ -35,8 +36,8 @@ impl<const C: u32> ThreadQueue<C> {
         }
     }
 
-    /// This thread's turn to ask for the lock, when no other thread holds it; nothing if that would never be: this thread
-    /// holds the lock itself or is asking for it, or it was taken by `&mut` access.
+    /// This thread's turn to ask for the lock, when no other thread holds it; nothing if that would never be: this
+    /// thread holds the lock itself or is asking for it, or it was taken by `&mut` access.
     #[inline]
     pub fn turn_to_acquire(&self) -> Option<Turn<'_, C>> {
         let me = this_thread();
@@ -84,8 +85,8 @@ impl<const C: u32> LockState<C> for ThreadQueue<C> {
     }
 }
 
-/// A thread has the mutex. When that ends, also by a panic of the network, and the lock is not held, the next thread that
-/// waits is told.
+/// A thread has the mutex. When that ends, also by a panic of the network, and the lock is not held, the next thread
+/// that waits is told.
 pub(crate) struct Turn<'q, const C: u32> {
     state: MutexGuard<'q, State<C>>,
     queue: &'q ThreadQueue<C>,

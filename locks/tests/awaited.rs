@@ -47,33 +47,31 @@ impl Network for Watched<'_> {
     }
 }
 
-/// Ranks take the lock of rank 0, each when the one before it has its place and with the mode named; then they release it
-/// in that order. What the acquire of the last one waits for.
+/// Ranks take the lock of rank 0, each when the one before it has its place and with the mode named; then they release
+/// it in that order. What the acquire of the last one waits for.
 fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
     let ranks = modes.len();
     let layout = LockLayout::new(0, ranks);
-    // Behind the lock's words one that says whose turn it is to ask, and one that the last one has asked.
+    // Behind the lock's words one that says that it is this rank's turn to ask.
     let flag = LockLayout::words(ranks);
     let found = std::rc::Rc::new(RefCell::new(Vec::new()));
     let kept = found.clone();
     let phase = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
         let watched = Watched { network, layout, waits: RefCell::default() };
-        let (mut locks, me, last) = (vec![TargetLock::<16>::new(); ranks], network.rank(), rank + 1 == ranks);
-        if rank > 0 {
-            // The one before has a place when the word names it, or counts it: rank 0 looks, and says.
-            network.wait(flag, Awaited::Anyone, |turn| turn == 1)?;
-        }
+        let mut locks = vec![TargetLock::<16>::new(); ranks];
         if rank == 0 {
             Call::Acquire(0, modes[0]).run(&mut locks, network, 0)?;
             for next in 1..ranks {
+                // The next has its place when the lock word has changed.
                 let before = network.add(At { rank: 0, word: 0 }, 0)?;
                 network.notify(At { rank: next, word: flag }, 1)?;
                 network.wait(0, Awaited::Anyone, |word| word != before)?;
             }
         } else {
-            Call::Acquire(0, modes[me]).run(&mut locks, &watched, 0)?;
+            network.wait(flag, Awaited::Anyone, |turn| turn == 1)?;
+            Call::Acquire(0, modes[rank]).run(&mut locks, &watched, 0)?;
         }
-        if last {
+        if rank + 1 == ranks {
             *kept.borrow_mut() = watched.waits.take();
         }
         Call::Release(0).run(&mut locks, network, 0)

@@ -63,8 +63,8 @@ fn who_waits_for_a_handle_that_is_dropped_goes_on() {
     });
 }
 
-/// A call on all locks that the network panics in: what it had started is broken, and no release of later takes it for its
-/// own.
+/// A call on all locks that the network panics in: what it had started is broken, and no release of later takes it for
+/// its own.
 #[test]
 fn a_panic_midway_leaves_started_requests_broken() {
     in_time(|| {

@@ -104,7 +104,8 @@ impl Rows {
         self.check_broken(kept)
     }
 
-    /// One verb that fails breaks its lock at most, and those below it at which rank 0 waits; one that did not start, none.
+    /// One verb that fails breaks its lock at most, and those below it at which rank 0 waits; one that did not start,
+    /// none.
     fn check_broken(&self, kept: &Kept) -> Result<(), String> {
         let broken: Vec<Rank> = (0..kept.locks.len()).filter(|&target| kept.locks[target].is_broken()).collect();
         let Some((kind, at)) = kept.progress.failed else {
@@ -118,7 +119,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Whether nobody goes on because ranks wait at locks that rank 0 has broken: there the network must end their waits.
+    /// Whether nobody goes on because ranks wait at locks that rank 0 has broken: there the network must end their
+    /// waits.
     fn only_broken_hold_up(&self, deadlock: &str, kept: &Kept) -> bool {
         let mut at_locks = deadlock.split("lock of rank ").skip(1);
         !deadlock.contains("rank 0 waits")

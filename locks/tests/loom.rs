@@ -125,7 +125,8 @@ fn check_end(net: &Net, ranks: usize) {
     }
 }
 
-/// Threads that share the handle of a rank, and some of another: none is lost, and the data's races are what is checked.
+/// Threads that share the handle of a rank, and some of another: none is lost, and the data's races are what is
+/// checked.
 #[test]
 fn threads_of_one_rank() {
     use Mode::{Exclusive, Shared};
@@ -208,8 +209,8 @@ fn threads_of_one_rank_whose_network_fails() {
 
 const MODES: [[Mode; 3]; 2] = [[Mode::Exclusive; 3], [Mode::Shared, Mode::Exclusive, Mode::Shared]];
 
-/// Two ranks take two locks in different orders: loom says so, and the handles that hold them then run no verb in a model
-/// that is over, where it would end the process.
+/// Two ranks take two locks in different orders: loom says so, and the handles that hold them then run no verb in a
+/// model that is over, where it would end the process.
 #[test]
 fn a_deadlock_is_told() {
     let failed = std::panic::catch_unwind(|| {

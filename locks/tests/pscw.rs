@@ -1,5 +1,5 @@
-//! Access groups as a rank sees them: who is a target, when, and that a target that cannot be told keeps none from being
-//! told.
+//! Access groups as a rank sees them: who is a target, when, and that a target that cannot be told keeps none from
+//! being told.
 
 mod failing;
 

@@ -2,8 +2,9 @@
 //! under the C11 memory model, with orderings as weak as the network says they are.
 //!
 //! # To check the lock, and what is built on it
-//! Three questions can be asked: whether the lock is fair and exclusive under the requests of *your* program; whether what
-//! your program does between them is ordered; and whether a protocol of your own is right. The first needs one call:
+//! Three questions can be asked: whether the lock is fair and exclusive under the requests of *your* program; whether
+//! what your program does between them is ordered; and whether a protocol of your own is right. The first needs one
+//! call:
 //! ```
 //! use transom_locks::model::{Call, Mix};
 //! use transom_locks::Mode::{Exclusive, Shared};
@@ -15,8 +16,9 @@
 //! assert!(schedules > 100, "{schedules}");
 //! ```
 //! It returns how many schedules there were if in each of them
-//! * every request was granted after all that came before it, in the order of their atomics on the lock word, but readers
-//!   together: first come, first served, so nobody starves or is overtaken (the order [`Book`] looks at every grant);
+//! * every request was granted after all that came before it, in the order of their atomics on the lock word, but
+//!   readers together: first come, first served, so nobody starves or is overtaken (the order [`Book`] looks at every
+//!   grant);
 //! * who got the lock saw what its holders before did (loom sees races on data under each lock);
 //! * no call took more operations than `README.md` promises, and none retried on a word that nobody had changed;
 //! * nobody waited for ever, and at the end the lock words were idle and the nodes 0.
@@ -56,17 +58,17 @@
 //!
 //! # When it fails
 //! The panic says what is wrong: the rank and the call, or in loom's words a race or a deadlock. Try the mix in `sim()`
-//! first: most faults show there too, with the steps to them. For a race, which only loom can see, let it run the schedule
-//! again and say which threads (rank 0 is thread 0) were where; in a test that has this mix alone, and with loom's feature
-//! `checkpoint`:
+//! first: most faults show there too, with the steps to them. For a race, which only loom can see, let it run the
+//! schedule again and say which threads (rank 0 is thread 0) were where; in a test that has this mix alone, and with
+//! loom's feature `checkpoint`:
 //! ```sh
 //! LOOM_CHECKPOINT_FILE=schedule.json LOOM_CHECKPOINT_INTERVAL=1 cargo test --release --features loom --test fairness
 //! LOOM_CHECKPOINT_FILE=schedule.json LOOM_LOCATION=1 cargo test --release --features loom --test fairness
 //! ```
 //!
 //! # A program between the calls
-//! [`explore`] runs any model; [`Net::for_locks`] is its network, and a cell of loom's is what the lock protects. Here two
-//! threads of rank 0 share a handle, and rank 1 has its own:
+//! [`explore`] runs any model; [`Net::for_locks`] is its network, and a cell of loom's is what the lock protects. Here
+//! two threads of rank 0 share a handle, and rank 1 has its own:
 //! ```
 //! use loom::{cell::Cell, thread};
 //! use std::{rc::Rc, sync::Arc};
@@ -91,13 +93,13 @@
 //!     assert_eq!(sum.get(), 3);
 //! });
 //! ```
-//! A protocol of your own, written to [`Network`], runs on [`Net::new`] in the same way; the order book knows the words of
-//! the lock only, so what is fair there you assert yourself.
+//! A protocol of your own, written to [`Network`], runs on [`Net::new`] in the same way; the order book knows the words
+//! of the lock only, so what is fair there you assert yourself.
 //!
 //! # Whether the check would notice
 //! A check that cannot fail shows nothing. [`Mix::loom_with`](super::Mix::loom_with) runs a mix with weaker
-//! [`Orderings`], or on a network that leaves a step out; `tests/loom_mutants.rs` of this crate does both, and each must
-//! fail.
+//! [`Orderings`], or on a network that leaves a step out; `tests/loom_mutants.rs` of this crate does both, and each
+//! must fail.
 
 use super::book::{Book, Call, Verb};
 use crate::{At, Awaited, LockLayout, Network, Rank};
@@ -151,8 +153,8 @@ pub enum Waiting {
     Spins,
 }
 
-/// How a mix is run ([`Mix::loom_with`](super::Mix::loom_with)). The [`Default`] runs every schedule of ranks that park, with
-/// the orderings that a network signs.
+/// How a mix is run ([`Mix::loom_with`](super::Mix::loom_with)). The [`Default`] runs every schedule of ranks that
+/// park, with the orderings that a network signs.
 ///
 /// # Examples
 /// ```

@@ -14,8 +14,8 @@ use {
     std::{rc::Rc, sync::Arc},
 };
 
-/// A mix of requests on passive locks: for each rank a row of calls, which an order [`Book`](super::Book) checks; at the
-/// end the locks must be idle and their nodes empty. `C` is the width of the reader counts.
+/// A mix of requests on passive locks: for each rank a row of calls, which an order [`Book`](super::Book) checks; at
+/// the end the locks must be idle and their nodes empty. `C` is the width of the reader counts.
 ///
 /// [`sim`](Self::sim) runs it on a simulated network, where verbs are sequentially consistent; with the feature `loom`,
 /// `loom` runs it on loom threads, under the C11 memory model.
@@ -63,12 +63,12 @@ impl<const C: u32> Mix<C> {
 
 #[cfg(feature = "loom")]
 impl<const C: u32> Mix<C> {
-    /// Runs it on loom threads, one for each rank: every schedule, or those with at most so many preemptions. Returns how
-    /// many schedules there were.
+    /// Runs it on loom threads, one for each rank: every schedule, or those with at most so many preemptions. Returns
+    /// how many schedules there were.
     ///
-    /// Under each lock lies a cell of data, which who holds the lock exclusively writes and who holds it shared reads: so
-    /// loom sees if one of them could miss what another did before it. [The page of `model::loom`](super::loom) says how to
-    /// use it.
+    /// Under each lock lies a cell of data, which who holds the lock exclusively writes and who holds it shared reads:
+    /// so loom sees if one of them could miss what another did before it. [The page of `model::loom`](super::loom) says
+    /// how to use it.
     ///
     /// # Panics
     /// As loom does, when it finds a schedule in which something is wrong: the panic says what.
