@@ -34,7 +34,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Network at each rank: 8 for each round, so that each has a cache line.
+    /// Words at each rank: 8 for each round, so that each has a cache line.
     pub const fn words(ranks: usize) -> usize {
         LINE * rounds(ranks) as usize
     }

@@ -14,17 +14,18 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// A second request of one rank for one lock.
+    /// A second request of one rank, or of one of its threads, for one lock.
     AlreadyLocked {
         /// Whose lock.
         target: Rank,
     },
-    /// An unlock without a lock.
+    /// A release of what is not held, or of what another thread of the rank holds.
     NotLocked {
         /// Whose lock.
         target: Rank,
     },
-    /// An earlier call on this lock failed midway; what the queue holds of this rank is unknown.
+    /// An earlier call on this lock failed midway, and what the queue holds of this rank is unknown: others may wait
+    /// for it, and go on when the network tells them that they need not.
     Broken {
         /// Whose lock.
         target: Rank,
@@ -81,9 +82,14 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::AlreadyLocked { target } => {
                 write!(f, "this rank already holds the lock of rank {target}, or is asking for it; unlock it first")
             }
-            Error::NotLocked { target } => write!(f, "this rank does not hold the lock of rank {target}"),
+            Error::NotLocked { target } => {
+                write!(f, "this rank does not hold the lock of rank {target}, or another of its threads does")
+            }
             Error::Broken { target } => {
-                write!(f, "an earlier call on the lock of rank {target} failed midway; the lock cannot be used again")
+                write!(
+                    f,
+                    "an earlier call on the lock of rank {target} failed midway; this rank cannot use the lock again"
+                )
             }
             Error::TooManyRanks { ranks, most } => {
                 write!(f, "{ranks} ranks cannot share one lock word; {most} at most")

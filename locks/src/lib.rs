@@ -1,8 +1,10 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod all_locks;
 mod barrier;
 mod error;
+mod layout;
 mod lock_word;
 pub mod model;
 mod network;
@@ -10,11 +12,13 @@ mod passive;
 mod primitive;
 mod pscw;
 mod target_lock;
+mod threads;
 
 pub use barrier::Barrier;
 pub use error::Error;
+pub use layout::{Field, LockLayout};
 pub use lock_word::LockWord;
 pub use network::{At, Awaited, Network, Rank};
 pub use passive::{Mode, PassiveLock};
 pub use pscw::Pscw;
-pub use target_lock::{Ahead, Field, LockLayout, TargetLock};
+pub use target_lock::{Ahead, TargetLock};

@@ -81,7 +81,7 @@ impl<const C: u32> LockWord<C> {
         }
     }
 
-    /// After the tail, holding the lock, lets go: the readers that queued behind it are the new open group.
+    /// After the tail, holding the lock, releases it: the readers that queued behind it are the new open group.
     #[inline]
     pub fn without_exclusive(self) -> Self {
         Self::pack(0, self.arrived(), 0, 0)
@@ -136,9 +136,9 @@ impl Next {
     }
 }
 
-/// `waiters` of a node: a stack of the readers that registered with its owner, as a count and the last three ranks.
-/// A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`, where the owner reads
-/// on after three: memory stays one word a node however many readers wait.
+/// `waiters` of a node: a stack of the readers that registered with the node's rank, as a count and the last three
+/// ranks. A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`, where that rank
+/// reads on after three: memory stays one word a node however many readers wait.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Waiters(pub u64);
 
@@ -165,7 +165,7 @@ impl Waiters {
 pub(crate) enum Grant {
     /// Into the open group: leave through the lock word.
     Open,
-    /// Into a closed group: tell this rank, which is next. (A narrow type, for a small seat.)
+    /// Into a closed group: tell this rank, which is next. (A narrow type, since there is one for each target.)
     Before(u32),
 }
 

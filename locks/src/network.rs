@@ -19,35 +19,53 @@ pub struct At {
     pub word: usize,
 }
 
-/// Whose action ends a wait, so that a network that sees ranks die or leave knows when waiting is vain.
+/// Whose action ends a wait, so that a network that sees ranks die or leave knows when it cannot end any more, and can
+/// say for whom a rank waits.
 ///
 /// # Examples
 /// ```
-/// assert_ne!(transom_locks::Awaited::Rank(3), transom_locks::Awaited::Anyone);
+/// use transom_locks::Awaited;
+/// fn what(on: Awaited) -> String {
+///     match on {
+///         Awaited::Rank(rank) => format!("waits for rank {rank}"),
+///         Awaited::Behind(rank) => format!("waits in a queue, behind rank {rank}"),
+///         Awaited::Anyone => "waits for others in a queue".into(),
+///     }
+/// }
+/// assert_eq!(what(Awaited::Behind(3)), "waits in a queue, behind rank 3");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Awaited {
     /// This rank alone can end the wait: it must neither have died nor have left.
     Rank(Rank),
+    /// Any rank of the queue may end it: nobody may have died. This rank made the request just before the one that
+    /// waits; it may have left, after it released the lock.
+    Behind(Rank),
     /// Any rank of the queue may end it: nobody may have died.
     Anyone,
 }
 
-/// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put that tells, and waiting on
-/// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of its owner.
+/// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put that wakes, and waiting on
+/// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of the rank there.
 ///
 /// # What an implementation signs
 /// 1. `cas`, `add` and `notify` are atomic towards each other on one word, whoever calls them.
-/// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same rank*,
-///    and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the caller
-///    see all that came before it (acquire).
+/// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same
+///    rank*, and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the
+///    caller see all that came before it (acquire).
 /// 3. A `notify` to the caller's own rank has taken effect when the call returns.
-/// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever verb
-///    changed the word: a `cas` or an `add` of another rank wakes the owner as a `notify` does.
+/// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever
+///    verb changed the word: a `cas` or an `add` of another rank wakes the rank there as a `notify` does.
 /// 5. A wait that can no longer end, because a rank died or left, is an error in bounded time.
+/// 6. An error of `start_add` says that the addition has not taken effect and never will: the protocol goes on as if it
+///    had not asked, and may ask again. An error of `cas`, `finish`, `add` or `notify` says nothing of that: it may
+///    have taken effect, or still do so. Who cannot tell returns a pending addition from `start_add`, and the error
+///    from `finish`. `wait` changes nothing, whether it fails or not.
+///
+/// A `wait` must not use the protocol that waits: threads of one rank queue behind it.
 ///
 /// # Examples
-/// A turn passed round, on the model network that the crate brings:
+/// Ranks take turns, on the model network that the crate brings:
 /// ```
 /// use transom_locks::model::{sim, Sim};
 /// use transom_locks::{At, Awaited, Network};
@@ -67,9 +85,9 @@ pub enum Awaited {
 /// net.run_random(42).unwrap();
 /// ```
 pub trait Network {
-    /// Why a verb failed; a dead peer, for example. Protocols hand it on and stop.
+    /// Why a verb failed; a dead peer, for example. Protocols return it to their caller.
     type Error;
-    /// An addition under way, to be handed to [`finish`](Self::finish).
+    /// An addition under way, whose result [`finish`](Self::finish) returns.
     type Pending;
 
     /// The caller's own rank.
@@ -82,7 +100,7 @@ pub trait Network {
     fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error>;
 
     /// Starts a fetch-and-add (wrapping) and does not wait for its result, so that many can be in flight at once.
-    /// One remote operation.
+    /// One remote operation. An error says that nothing was started.
     fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error>;
 
     /// The value that the word of a started addition held before it.
@@ -95,14 +113,15 @@ pub trait Network {
         self.finish(pending)
     }
 
-    /// Puts 8 bytes and wakes the owner if it waits. One remote operation; does not wait for its arrival.
+    /// Puts 8 bytes and wakes the rank there if it waits. One remote operation; does not wait for its arrival.
     fn notify(&self, at: At, value: u64) -> Result<(), Self::Error>;
 
-    /// Waits until one's own word satisfies `until`, and returns the value that did. No remote operation.
+    /// Waits until one's own word satisfies `until`, and returns the value that did. `on` is who can end the wait. No
+    /// remote operation.
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error>;
 }
 
-/// A pointer to a network is one too: protocols may share it.
+// A pointer to a network is one too: protocols may share it.
 macro_rules! through {
     ($($pointer:ty),*) => {$(
         impl<N: Network> Network for $pointer {

@@ -75,7 +75,7 @@ struct Counts {
 }
 
 impl Pscw {
-    /// Network at each rank: `2 ranks`.
+    /// Words at each rank: `2 ranks`.
     pub const fn words(ranks: usize) -> usize {
         2 * ranks
     }
@@ -202,15 +202,18 @@ impl Pscw {
     /// Ends the access epoch: each target is told, after all that was put there. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if none is open; [`Error::Network`].
+    /// [`Error::Epoch`] if none is open; [`Error::Network`] if a target could not be told: all others are, and the
+    /// epoch is over.
     pub fn complete<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         let targets = self.accessed.get().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
         let word = self.completed_by(network.rank());
-        let mut tell = |&target: &Rank| network.notify(At { rank: target, word }, self.peers[target].started);
-        let told = targets.iter().try_for_each(&mut tell);
-        targets.iter().for_each(|&target| self.peers[target].target = false);
+        let mut outcome = Ok(());
+        for &target in targets {
+            outcome = outcome.and(network.notify(At { rank: target, word }, self.peers[target].started));
+            self.peers[target].target = false;
+        }
         self.accessed.close();
-        Ok(told?)
+        Ok(outcome?)
     }
 
     /// Ends the exposure epoch, once every origin has completed.

@@ -1,99 +1,8 @@
-//! The passive lock's steps. [`TargetLock`] is one rank's place at one lock; README.md beside the code numbers the steps
-//! and says why nobody is lost or overtaken.
+//! The passive lock's steps. [`TargetLock`] is what one rank knows of one lock; README.md beside the code numbers the
+//! steps and says why nobody is lost or overtaken.
 
 use crate::lock_word::{Grant, Next, Waiters};
-use crate::{At, Awaited, Error, LockWord, Network, Rank};
-
-/// Network of one cache line; the lock word and each node have a line of their own.
-const LINE: usize = 8;
-
-// A node's words.
-const NEXT: usize = 0;
-const GO: usize = 1;
-const DRAINED: usize = 2;
-const WAITERS: usize = 3;
-const GRANT: usize = 4;
-const LINK: usize = 5;
-
-/// The field of a node, for whoever watches the words of a lock go by.
-///
-/// # Examples
-/// ```
-/// use transom_locks::{At, Field, LockLayout};
-/// // In the memory of rank 1, the first word of its node for the lock of rank 0.
-/// assert_eq!(LockLayout::new(0, 2).field(At { rank: 1, word: 8 }), Some((0, Field::Next)));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Field {
-    /// The lock word of its rank.
-    Word,
-    /// Who asked exclusively after the node's rank, and how many readers stand between.
-    Next,
-    /// From the predecessor: you are first, after that many departures.
-    Go,
-    /// Departures told to the node's rank.
-    Drained,
-    /// The readers that registered with the node's rank.
-    Waiters,
-    /// To a waiting reader: go in, and whom to tell when leaving.
-    Grant,
-    /// What the node's rank found in `waiters` when it registered.
-    Link,
-}
-
-/// Where the words of one family of locks lie (one lock at each rank), the same at every rank: from `base` on a line
-/// with the lock word of the rank itself, then a node for the lock of each rank.
-///
-/// # Examples
-/// ```
-/// use transom_locks::{At, Field, LockLayout};
-/// assert_eq!(LockLayout::words(64), 8 * 65);
-/// assert_eq!(LockLayout::new(16, 64).field(At { rank: 5, word: 16 }), Some((5, Field::Word)));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LockLayout {
-    base: usize,
-    ranks: usize,
-}
-
-impl LockLayout {
-    /// The layout of the locks of `ranks` ranks from word `base` on, which should begin a cache line.
-    pub const fn new(base: usize, ranks: usize) -> Self {
-        LockLayout { base, ranks }
-    }
-
-    /// Network of lock memory at each rank: `8 (ranks + 1)`, one cache line for the lock word and one for each node.
-    pub const fn words(ranks: usize) -> usize {
-        LINE * (ranks + 1)
-    }
-
-    /// Which lock (by its target) and field a word belongs to; `None` for padding and words of others.
-    pub fn field(self, at: At) -> Option<(Rank, Field)> {
-        let line = at.word.checked_sub(self.base)? / LINE;
-        match ((at.word - self.base) % LINE, line) {
-            (0, 0) => Some((at.rank, Field::Word)),
-            (_, 0) => None,
-            (_, line) if line > self.ranks => None,
-            (NEXT, line) => Some((line - 1, Field::Next)),
-            (GO, line) => Some((line - 1, Field::Go)),
-            (DRAINED, line) => Some((line - 1, Field::Drained)),
-            (WAITERS, line) => Some((line - 1, Field::Waiters)),
-            (GRANT, line) => Some((line - 1, Field::Grant)),
-            (LINK, line) => Some((line - 1, Field::Link)),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn home(self, target: Rank) -> At {
-        At { rank: target, word: self.base }
-    }
-
-    #[inline]
-    fn node(self, rank: Rank, target: Rank, field: usize) -> At {
-        At { rank, word: self.base + LINE * (target + 1) + field }
-    }
-}
+use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank};
 
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
 ///
@@ -111,25 +20,28 @@ pub struct Ahead {
     pub readers: u64,
 }
 
-/// How a lock is held.
+/// What this rank has of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Hold {
-    /// After the exclusive request of this rank + 1, or of none. (A narrow type, for a small seat.)
-    Exclusive(u32),
-    Shared(Grant),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Held {
-    Nothing,
-    In(Hold),
+enum Status {
+    /// No request.
+    Free,
+    Held(HeldAs),
     /// A call failed midway: what the queue holds of this rank is unknown.
     Broken,
 }
 
-/// One rank's place at the lock of one target, as plain data, with the protocol's steps on it.
-/// [`PassiveLock`](crate::PassiveLock) is a row of locks; a model keeps locks in its states. `C` is the width of the
-/// word's counts.
+/// How a lock is held, as far as its release needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HeldAs {
+    /// After the exclusive request of this rank + 1, or of none: 0. (A narrow type, since there is one for each
+    /// target.)
+    Exclusive(u32),
+    Shared(Grant),
+}
+
+/// The lock of one target as one rank knows it, plain data, with the protocol's steps on it. A
+/// [`PassiveLock`](crate::PassiveLock) has one for each target; a model keeps them in its states. `C` is the width of
+/// the word's counts.
 ///
 /// # Examples
 /// ```
@@ -138,24 +50,26 @@ enum Held {
 ///
 /// let layout = LockLayout::new(0, 2);
 /// let net = Sim::new(2, LockLayout::words(2), sim::once(move |_, network| {
-///     let mut seat = TargetLock::<16>::new();
-///     seat.exclusive(network, layout, 0)?; // the lock of rank 0
-///     seat.release(network, layout, 0)
+///     let mut lock = TargetLock::<16>::new();
+///     lock.exclusive(network, layout, 0)?; // the lock of rank 0
+///     lock.release(network, layout, 0)
 /// }));
 /// net.run_random(1).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetLock<const C: u32 = 16> {
-    held: Held,
+    status: Status,
     /// The word as last seen: the first guess of the next compare-and-swap.
     seen: u64,
 }
 
-/// A shared request between its atomic and its grant.
+/// A shared request that has its place in the queue.
 #[must_use]
-pub(crate) enum Settled {
-    In(Ahead),
-    Waiting(Ahead),
+pub(crate) enum Placed {
+    /// In the open group: the lock is held.
+    Granted,
+    /// Registered with the exclusive request of this rank, which will grant it.
+    Behind(Rank),
 }
 
 type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
@@ -167,26 +81,27 @@ impl<const C: u32> Default for TargetLock<C> {
 }
 
 impl<const C: u32> TargetLock<C> {
-    /// A seat at a lock that nobody has touched.
+    /// Of a lock that nobody has touched.
     pub const fn new() -> Self {
-        TargetLock { held: Held::Nothing, seen: 0 }
+        TargetLock { status: Status::Free, seen: 0 }
     }
 
     /// Whether this rank holds the lock.
     pub fn is_held(&self) -> bool {
-        matches!(self.held, Held::In(_))
+        matches!(self.status, Status::Held(_))
     }
 
     /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
     pub fn is_broken(&self) -> bool {
-        self.held == Held::Broken
+        self.status == Status::Broken
     }
 
     /// Takes the lock of `target` exclusively: 1 compare-and-swap if it is free; otherwise also one for each request
     /// that came in between, 1 notify, and local waiting.
     ///
     /// # Errors
-    /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the network.
+    /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the
+    /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         self.enter(target)?;
@@ -207,7 +122,7 @@ impl<const C: u32> TargetLock<C> {
         if ahead != Ahead::default() {
             Self::wait_for_turn(network, layout, target, ahead)?;
         }
-        self.held = Held::In(Hold::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1)));
+        self.status = Status::Held(HeldAs::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1)));
         Ok(ahead)
     }
 
@@ -220,15 +135,15 @@ impl<const C: u32> TargetLock<C> {
             return Err(Error::Corrupt { target, word: next.pack() });
         }
         if let Some(tail) = ahead.exclusive {
-            network.notify(layout.node(tail, target, NEXT), next.pack())?;
-            // Cleared when this rank lets go: nobody tells it anew before it asks anew.
-            let go = network.wait(layout.node(me, target, GO).word, Awaited::Anyone, |go| go != 0)?;
+            network.notify(layout.node(tail, target, Field::Next), next.pack())?;
+            // Cleared when this rank releases: nobody tells it anew before it asks anew.
+            let go = network.wait(layout.node(me, target, Field::Go).word, Awaited::Behind(tail), |go| go != 0)?;
             if go != ahead.readers + 1 {
                 return Err(Error::Corrupt { target, word: go });
             }
         }
         if ahead.readers > 0 {
-            let drained = layout.node(me, target, DRAINED);
+            let drained = layout.node(me, target, Field::Drained);
             match network.wait(drained.word, Awaited::Anyone, |told| told >= ahead.readers)? {
                 told if told == ahead.readers => network.notify(drained, 0)?,
                 word => return Err(Error::Corrupt { target, word }),
@@ -246,11 +161,12 @@ impl<const C: u32> TargetLock<C> {
     #[inline(always)]
     pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         let pending = self.start_shared(network, layout, target)?;
-        let settled = self.settle_shared(network, layout, target, pending)?;
-        self.await_shared(network, layout, target, settled)
+        let placed = self.place_shared(network, layout, target, pending)?;
+        self.await_shared(network, layout, target, placed)
     }
 
-    /// The request's atomic, not waited for: lock_all has all of them in flight at once.
+    /// The request's atomic, not waited for: lock_all has all of them in flight at once. If it cannot be started,
+    /// nothing has happened.
     #[inline(always)]
     pub(crate) fn start_shared<N: Network>(
         &mut self,
@@ -260,49 +176,47 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<N::Pending, N> {
         self.enter(target)?;
         network.start_add(layout.home(target), LockWord::<C>::ARRIVED).map_err(|error| {
-            // Nothing was started, so nothing is to be undone.
-            self.held = Held::Nothing;
+            self.status = Status::Free;
             error.into()
         })
     }
 
     /// Takes the place in the queue that the atomic gave.
     #[inline(always)]
-    pub(crate) fn settle_shared<N: Network>(
+    pub(crate) fn place_shared<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
         pending: N::Pending,
-    ) -> Result<Settled, N> {
+    ) -> Result<Placed, N> {
         let found = LockWord::<C>(network.finish(pending)?);
         self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
         let Some(tail) = found.tail() else {
             if found.crowded() {
                 self.renormalise(network, layout, target)?;
             }
-            self.held = Held::In(Hold::Shared(Grant::Open));
-            return Ok(Settled::In(Ahead::default()));
+            self.status = Status::Held(HeldAs::Shared(Grant::Open));
+            return Ok(Placed::Granted);
         };
         Self::register(network, layout, target, found, tail)
     }
 
+    /// Waits for the grant, unless it is there.
     #[inline(always)]
     pub(crate) fn await_shared<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        settled: Settled,
+        placed: Placed,
     ) -> Result<Ahead, N> {
-        match settled {
-            Settled::In(ahead) => Ok(ahead),
-            Settled::Waiting(ahead) => {
-                let grant = take_any(network, layout.node(network.rank(), target, GRANT))?;
-                self.held = Held::In(Hold::Shared(Grant::unpack(grant)));
-                Ok(ahead)
-            }
-        }
+        let Placed::Behind(tail) = placed else { return Ok(Ahead::default()) };
+        let node = layout.node(network.rank(), target, Field::Grant);
+        let grant = network.wait(node.word, Awaited::Behind(tail), |grant| grant != 0)?;
+        network.notify(node, 0)?;
+        self.status = Status::Held(HeldAs::Shared(Grant::unpack(grant)));
+        Ok(Ahead { exclusive: Some(tail), readers: 0 })
     }
 
     /// Tells the last exclusive requester that a reader waits for its grant.
@@ -313,17 +227,17 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         found: LockWord<C>,
         tail: Rank,
-    ) -> Result<Settled, N> {
+    ) -> Result<Placed, N> {
         let me = network.rank();
         if tail == me {
             return Err(Error::Corrupt { target, word: found.0 });
         }
         let mut waiters = Waiters::default();
         loop {
-            network.notify(layout.node(me, target, LINK), waiters.0)?;
-            let found = network.cas(layout.node(tail, target, WAITERS), waiters.0, waiters.pushed(me).0)?;
+            network.notify(layout.node(me, target, Field::Link), waiters.0)?;
+            let found = network.cas(layout.node(tail, target, Field::Waiters), waiters.0, waiters.pushed(me).0)?;
             if found == waiters.0 {
-                return Ok(Settled::Waiting(Ahead { exclusive: Some(tail), readers: 0 }));
+                return Ok(Placed::Behind(tail));
             }
             waiters = Waiters(found);
         }
@@ -346,26 +260,28 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Lets go. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the successor
-    /// has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and `r/3` reads more.
-    /// Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
+    /// Releases the lock. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the
+    /// successor has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and
+    /// `r/3` reads more. Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
     ///
     /// # Errors
-    /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive).
+    /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive). A release that fails leaves the lock
+    /// broken: others may still wait for it.
     #[inline(always)]
     pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         match self.leave(target)? {
-            Hold::Shared(grant) => {
+            HeldAs::Shared(grant) => {
                 let pending = self.start_leaving(network, layout, target, grant)?;
                 self.finish_leaving(network, layout, target, grant, pending)?;
             }
-            Hold::Exclusive(before) => self.finish_exclusive(network, layout, target, before)?,
+            HeldAs::Exclusive(before) => self.leave_exclusive(network, layout, target, before)?,
         }
         Ok(())
     }
 
+    /// The release of an exclusive holder that asked after the request of rank `before` - 1.
     #[inline(always)]
-    pub(crate) fn finish_exclusive<N: Network>(
+    pub(crate) fn leave_exclusive<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
@@ -374,24 +290,24 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<(), N> {
         let seen = LockWord::<C>(self.seen);
         // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
-        let told = network.wait(layout.node(network.rank(), target, NEXT).word, Awaited::Anyone, |_| true)?;
+        let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
         if told == 0 {
             let new = seen.without_exclusive();
             let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 && seen.arrived() == 0 {
-                return self.gone(network, layout, target, before, new);
+                return self.finish_exclusive(network, layout, target, before, new);
             }
-            return self.finish_before_others(network, layout, target, before, LockWord(found));
+            return self.leave_to_others(network, layout, target, before, LockWord(found));
         }
         let next = Self::hand_over(network, layout, target, told)?;
         // A guess: where ranks take turns, the one that this one followed has asked again by now.
         let seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
-        self.gone(network, layout, target, before, seen)
+        self.finish_exclusive(network, layout, target, before, seen)
     }
 
     /// After the first compare-and-swap of the word found `found`: it took, or somebody has asked since.
     #[cold]
-    fn finish_before_others<N: Network>(
+    fn leave_to_others<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
@@ -404,21 +320,22 @@ impl<const C: u32> TargetLock<C> {
         while found != seen {
             seen = found;
             if seen.tail() != Some(me) {
-                let told = network.wait(layout.node(me, target, NEXT).word, Awaited::Anyone, |next| next != 0)?;
+                let told =
+                    network.wait(layout.node(me, target, Field::Next).word, Awaited::Anyone, |next| next != 0)?;
                 Self::hand_over(network, layout, target, told)?;
-                return self.gone(network, layout, target, before, seen);
+                return self.finish_exclusive(network, layout, target, before, seen);
             }
             found = LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0)?);
         }
         if seen.arrived() > 0 {
             Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
         }
-        self.gone(network, layout, target, before, seen.without_exclusive())
+        self.finish_exclusive(network, layout, target, before, seen.without_exclusive())
     }
 
     /// Clears what this rank was told, now that the next has been.
     #[inline(always)]
-    fn gone<N: Network>(
+    fn finish_exclusive<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
@@ -427,10 +344,10 @@ impl<const C: u32> TargetLock<C> {
         seen: LockWord<C>,
     ) -> Result<(), N> {
         if before != 0 {
-            network.notify(layout.node(network.rank(), target, GO), 0)?;
+            network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
         }
         self.seen = seen.0;
-        self.held = Held::Nothing;
+        self.status = Status::Free;
         Ok(())
     }
 
@@ -441,8 +358,8 @@ impl<const C: u32> TargetLock<C> {
         if next.rank >= network.ranks() || next.readers >= network.ranks() as u64 {
             return Err(Error::Corrupt { target, word });
         }
-        network.notify(layout.node(next.rank, target, GO), next.readers + 1)?;
-        network.notify(layout.node(network.rank(), target, NEXT), 0)?;
+        network.notify(layout.node(next.rank, target, Field::Go), next.readers + 1)?;
+        network.notify(layout.node(network.rank(), target, Field::Next), 0)?;
         if next.readers > 0 {
             Self::admit(network, layout, target, next.readers, Grant::Before(next.rank as u32))?;
         }
@@ -452,7 +369,7 @@ impl<const C: u32> TargetLock<C> {
     /// Grants `readers` registered readers, awaiting those that are about to register.
     #[cold]
     fn admit<N: Network>(network: &N, layout: LockLayout, target: Rank, readers: u64, grant: Grant) -> Result<(), N> {
-        let node = layout.node(network.rank(), target, WAITERS);
+        let node = layout.node(network.rank(), target, Field::Waiters);
         let mut waiters = Waiters(network.wait(node.word, Awaited::Anyone, |word| Waiters(word).count() >= readers)?);
         network.notify(node, 0)?;
         let mut left = readers;
@@ -465,11 +382,11 @@ impl<const C: u32> TargetLock<C> {
             left -= named;
             // A reader that was granted may come back and write its link anew: read on first.
             let rest = match waiters.named().last() {
-                Some(last) if left > 0 => network.add(layout.node(last, target, LINK), 0)?,
+                Some(last) if left > 0 => network.add(layout.node(last, target, Field::Link), 0)?,
                 _ => 0,
             };
             for reader in waiters.named() {
-                network.notify(layout.node(reader, target, GRANT), grant.pack())?;
+                network.notify(layout.node(reader, target, Field::Grant), grant.pack())?;
             }
             if left == 0 {
                 return Ok(());
@@ -478,23 +395,22 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// The first atomic of a reader that leaves, not waited for. If it cannot be started, the lock is held as before.
+    /// The first atomic of a reader that leaves, not waited for.
     #[inline(always)]
     pub(crate) fn start_leaving<N: Network>(
-        &mut self,
+        &self,
         network: &N,
         layout: LockLayout,
         target: Rank,
         grant: Grant,
     ) -> Result<N::Pending, N> {
-        let started = match grant {
-            Grant::Open => network.start_add(layout.home(target), LockWord::<C>::DEPARTED),
-            Grant::Before(next) => network.start_add(layout.node(next as Rank, target, DRAINED), 1),
+        let (at, delta) = match grant {
+            Grant::Open => (layout.home(target), LockWord::<C>::DEPARTED),
+            Grant::Before(next) => (layout.node(next as Rank, target, Field::Drained), 1),
         };
-        started.map_err(|error| {
-            self.held = Held::In(Hold::Shared(grant));
-            error.into()
-        })
+        // Nothing has happened if it cannot be started, so it may be tried again; and who does not leave stops all that
+        // come after.
+        Ok(network.start_add(at, delta).or_else(|_| network.start_add(at, delta))?)
     }
 
     /// Tells the exclusive request, if any, that waits for the open group.
@@ -511,53 +427,41 @@ impl<const C: u32> TargetLock<C> {
         if grant == Grant::Open {
             self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
             if let Some(head) = LockWord::<C>(found).head() {
-                network.add(layout.node(head, target, DRAINED), 1)?;
+                network.add(layout.node(head, target, Field::Drained), 1)?;
             }
         }
-        self.held = Held::Nothing;
+        self.status = Status::Free;
         Ok(())
     }
 
-    /// Until the call succeeds the lock is broken.
+    /// Whether this rank may ask for the lock.
+    #[inline(always)]
+    pub(crate) fn check_free<E>(&self, target: Rank) -> std::result::Result<(), Error<E>> {
+        match self.status {
+            Status::Free => Ok(()),
+            Status::Held(_) => Err(Error::AlreadyLocked { target }),
+            Status::Broken => Err(Error::Broken { target }),
+        }
+    }
+
+    /// Before a request: until it succeeds the lock is broken.
     #[inline(always)]
     fn enter<E>(&mut self, target: Rank) -> std::result::Result<(), Error<E>> {
-        match self.held {
-            Held::Nothing => {
-                self.held = Held::Broken;
-                Ok(())
-            }
-            held => Err(held.refusal(target)),
-        }
+        self.check_free(target)?;
+        self.status = Status::Broken;
+        Ok(())
     }
 
-    /// How the lock is held that is now let go. Until the call succeeds the lock is broken.
+    /// Before a release: how the lock is held. Until the release succeeds the lock is broken.
     #[inline(always)]
-    pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<Hold, Error<E>> {
-        match std::mem::replace(&mut self.held, Held::Broken) {
-            Held::In(hold) => Ok(hold),
-            Held::Nothing => {
-                self.held = Held::Nothing;
-                Err(Error::NotLocked { target })
+    pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<HeldAs, Error<E>> {
+        match self.status {
+            Status::Held(held) => {
+                self.status = Status::Broken;
+                Ok(held)
             }
-            Held::Broken => Err(Error::Broken { target }),
+            Status::Free => Err(Error::NotLocked { target }),
+            Status::Broken => Err(Error::Broken { target }),
         }
     }
-}
-
-impl Held {
-    /// Why a seat that is not empty takes no request.
-    #[cold]
-    fn refusal<E>(self, target: Rank) -> Error<E> {
-        match self {
-            Held::Broken => Error::Broken { target },
-            _ => Error::AlreadyLocked { target },
-        }
-    }
-}
-
-/// Waits until a word of one's own node is told, and leaves it as the next request must find it: 0.
-fn take_any<N: Network>(network: &N, at: At) -> Result<u64, N> {
-    let value = network.wait(at.word, Awaited::Anyone, |value| value != 0)?;
-    network.notify(at, 0)?;
-    Ok(value)
 }

@@ -1,7 +1,7 @@
 //! A barrier that a rank gives up, on every schedule: what all had come to is passed by all, and nobody waits for ever.
 #![cfg(not(feature = "loom"))]
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
 use transom_locks::{At, Awaited, Barrier, Error, Network, Rank};
 
@@ -9,8 +9,6 @@ use transom_locks::{At, Awaited, Barrier, Error, Network, Rank};
 struct Failing<'a> {
     network: &'a Replay,
     waits: Cell<u32>,
-    /// What the barrier must not swallow: a notify of its giving up ends a run of the model too.
-    suspended: RefCell<Option<Suspended>>,
 }
 
 #[derive(Debug)]
@@ -44,10 +42,7 @@ impl Network for Failing<'_> {
     }
 
     fn notify(&self, at: At, value: u64) -> Result<(), Failure> {
-        self.network.notify(at, value).map_err(|suspended| {
-            *self.suspended.borrow_mut() = Some(suspended);
-            Failure::Lost
-        })
+        self.network.notify(at, value).map_err(Failure::Suspended)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Failure> {
@@ -67,14 +62,10 @@ fn one_gives_up(ranks: usize, waits: u32, delivery: Delivery) -> usize {
     let rounds = Barrier::words(ranks) as u32 / 8;
     let body = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
         let waits = Cell::new(if rank == 0 { rounds + waits } else { u32::MAX });
-        let failing = Failing { network, waits, suspended: RefCell::default() };
+        let failing = Failing { network, waits };
         let mut barrier = Barrier::new(ranks, 0);
         for nth in 1..=2 {
-            let passed = barrier.wait(&failing);
-            if let Some(suspended) = failing.suspended.take() {
-                return Err(suspended.into());
-            }
-            match passed {
+            match barrier.wait(&failing) {
                 Err(Error::Network(Failure::Suspended(suspended))) => return Err(suspended.into()),
                 Err(_) if nth == 1 => return Err(Error::Epoch("a barrier that all had come to was not passed")),
                 // Whoever knows that all have come may pass.

@@ -166,7 +166,7 @@ fn all_locks() {
         let three = [vec![exclusive(0), exclusive(1), all()], vec![exclusive(0), shared(0), all()]];
         check_all::<16>("3 ranks, one takes all locks", delivery, three.into_iter());
     }
-    // Two that take all and two writers could wait in a circle, if the former did not let go of higher locks.
+    // Two that take all and two writers could wait in a circle, if the former did not release the higher locks.
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(0), Call::Release(1)];
     check_all::<16>("two take all locks, one two in order", Immediate, [vec![all(), all(), in_order]].into_iter());
     let rows = [all(), all(), exclusive(0), exclusive(1)];
@@ -211,12 +211,12 @@ impl<const C: u32> Program for MutantMix<C> {
         &self,
         rank: Rank,
         phase: usize,
-        seats: &mut Self::Local,
+        locks: &mut Self::Local,
         network: &Replay,
     ) -> Result<(), Error<Suspended>> {
-        let network =
-            Mutated::<_, C> { network, places: LockLayout::new(0, self.rows.len()), mutant: Some(self.mutant) };
-        self.rows[rank][phase].run(seats, &network, 0)
+        let layout = LockLayout::new(0, self.rows.len());
+        let network = Mutated::<_, C> { network, layout, mutant: Some(self.mutant) };
+        self.rows[rank][phase].run(locks, &network, 0)
     }
 
     fn locks(&self) -> Option<LockLayout> {

@@ -1,17 +1,17 @@
 //! The shipping lock, access groups and barrier as loom runs them: under the C11 memory model, with orderings no
 //! stronger than the network signs. `cargo loom` runs this and the mutants.
 
-mod mutants;
-mod rig;
+mod failing;
 
+use failing::{Failing, Failure, How, Plan, Progress};
 use loom::cell::UnsafeCell;
-use rig::{Setup, all, check, exclusive, explore, plain, shared};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
-use transom_locks::model::Call;
-use transom_locks::model::loom::{Net, Orderings, Waiting};
-use transom_locks::{Barrier, Error, Mode, PassiveLock, Pscw};
+use transom_locks::model::loom::{Net, Orderings, Setup, Waiting, explore};
+use transom_locks::model::{Call, Mix};
+use transom_locks::{Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank};
 
 /// Checks every mix of `ranks` of these rows, but for the order of the ranks, and prints how many schedules there were.
 fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
@@ -20,11 +20,23 @@ fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
         let kinds: Vec<usize> = (0..ranks as u32).map(|rank| number / rows.len().pow(rank) % rows.len()).collect();
         if kinds.is_sorted() {
             let mix: Vec<_> = kinds.iter().map(|&kind| rows[kind].clone()).collect();
-            schedules += check(setup, &mix);
+            schedules += <Mix>::new(mix).loom_with(setup, |network| network);
             mixes += 1;
         }
     }
     println!("{what}: {mixes} mixes, {schedules} schedules, {:.1?}", begun.elapsed());
+}
+
+fn shared(target: Rank) -> Vec<Call> {
+    Call::both(target, Mode::Shared).into()
+}
+
+fn exclusive(target: Rank) -> Vec<Call> {
+    Call::both(target, Mode::Exclusive).into()
+}
+
+fn all() -> Vec<Call> {
+    vec![Call::AcquireAll, Call::ReleaseAll]
 }
 
 fn singles() -> Vec<Vec<Call>> {
@@ -36,19 +48,19 @@ fn doubles() -> Vec<Vec<Call>> {
 }
 
 fn at_most(preemptions: usize) -> Setup {
-    Setup { preemptions: Some(preemptions), ..plain() }
+    Setup { preemptions: Some(preemptions), ..Setup::default() }
 }
 
 #[test]
 fn two_ranks() {
-    check_mixes("2 ranks x 1, all schedules", plain(), 2, &singles());
-    check_mixes("2 ranks x 2, all schedules", plain(), 2, &doubles());
+    check_mixes("2 ranks x 1, all schedules", Setup::default(), 2, &singles());
+    check_mixes("2 ranks x 2, all schedules", Setup::default(), 2, &doubles());
 }
 
 /// Here nothing but the verbs orders memory, and a wait may see old values.
 #[test]
 fn two_ranks_that_spin() {
-    let spinning = Setup { waiting: Waiting::Spins, ..plain() };
+    let spinning = Setup { waiting: Waiting::Spins, ..Setup::default() };
     check_mixes("2 ranks x 1, spinning, all schedules", spinning, 2, &singles());
     let spinning = Setup { preemptions: Some(5), ..spinning };
     check_mixes("2 ranks x 2, spinning, 5 preemptions", spinning, 2, &doubles());
@@ -82,49 +94,140 @@ fn four_ranks() {
     check_mixes("4 ranks x 1, 3 preemptions", at_most(3), 4, &singles());
 }
 
-/// A chain of waiting readers longer than one word names: the owner reads on in links.
+/// A chain of waiting readers longer than one word names: the writer reads on in links.
 #[test]
 fn five_ranks_four_readers_wait() {
     let rows = [exclusive(0), shared(0), shared(0), shared(0), shared(0)];
     let begun = Instant::now();
-    let schedules = check(at_most(2), &rows);
+    let schedules = <Mix>::new(rows).loom(Some(2));
     println!("5 ranks, a writer and four readers, 2 preemptions: {schedules} schedules, {:.1?}", begun.elapsed());
 }
 
-/// Threads of rank 0 share a handle, against another rank; the data's races are what is checked.
+/// Takes the lock of rank 0 once, looks at the data, releases it.
+fn once<N: Network>(lock: &PassiveLock<N>, data: &UnsafeCell<()>, mode: Mode) -> Result<(), Error<N::Error>> {
+    lock.acquire(0, mode)?;
+    assert!(matches!(lock.acquire(0, mode), Err(Error::AlreadyLocked { target: 0 })));
+    match mode {
+        Mode::Shared => data.with(drop),
+        Mode::Exclusive => data.with_mut(drop),
+    }
+    lock.release(0)
+}
+
+/// The locks are idle and the nodes as the next request must find them.
+fn check_end(net: &Net, ranks: usize) {
+    let layout = LockLayout::new(0, ranks);
+    for (at, value) in net.nonzero() {
+        match layout.field(at) {
+            Some((_, Field::Word)) => assert!(LockWord::<16>(value).is_idle(), "{:?}", LockWord::<16>(value)),
+            field => assert!(matches!(field, Some((_, Field::Link))), "at the end {field:?} holds {value:#x}"),
+        }
+    }
+}
+
+/// Threads that share the handle of a rank, and some of another: none is lost, and the data's races are what is
+/// checked.
 #[test]
 fn threads_of_one_rank() {
-    for mode in [Mode::Shared, Mode::Exclusive] {
+    use Mode::{Exclusive, Shared};
+    // For each rank the modes of its threads.
+    let ranks: [(&[&[Mode]], usize); 4] = [
+        (&[&[Exclusive, Exclusive], &[Exclusive]], 5),
+        (&[&[Exclusive, Shared], &[Exclusive]], 5),
+        (&[&[Exclusive, Exclusive], &[Shared, Exclusive]], 3),
+        (&[&[Exclusive, Shared, Exclusive]], 9),
+    ];
+    for (ranks, preemptions) in ranks {
         let begun = Instant::now();
-        let schedules = explore(Some(3), move || {
-            let net = Net::for_locks(2, &[0], Waiting::Parks, Orderings::default());
+        let schedules = explore(Some(preemptions), move || {
+            let net = Net::for_locks(ranks.len(), &[0], Waiting::Parks, Orderings::default());
             let data = Rc::new(UnsafeCell::new(()));
-            let zero = Arc::new(<PassiveLock<_>>::new(net.rank(0), 0).unwrap());
-            let one = Arc::new(<PassiveLock<_>>::new(net.rank(1), 0).unwrap());
-            let job = |lock: &Arc<PassiveLock<_>>, mode| {
-                let (lock, data) = (Arc::clone(lock), Rc::clone(&data));
-                move || {
-                    lock.acquire(0, mode).unwrap();
-                    assert_eq!(lock.acquire(0, mode), Err(Error::AlreadyLocked { target: 0 }));
-                    match mode {
-                        Mode::Shared => data.with(drop),
-                        Mode::Exclusive => data.with_mut(drop),
-                    }
-                    lock.release(0).unwrap();
-                }
-            };
-            let threads = [loom::thread::spawn(job(&zero, mode)), loom::thread::spawn(job(&one, Mode::Exclusive))];
-            job(&zero, Mode::Exclusive)();
-            for thread in threads {
-                thread.join().unwrap();
+            let mut threads = Vec::new();
+            for (rank, modes) in ranks.iter().enumerate() {
+                let lock = Arc::new(<PassiveLock<_>>::new(net.rank(rank), 0).unwrap());
+                threads.extend(modes.iter().map(|&mode| {
+                    let (lock, data) = (lock.clone(), data.clone());
+                    move || once(&lock, &data, mode).unwrap()
+                }));
             }
-            rig::check_end(&net, 2);
+            in_threads(threads);
+            check_end(&net, ranks.len());
         });
-        println!(
-            "2 threads of one rank ({mode:?}, Exclusive) and another rank, 3 preemptions: {schedules} schedules, {:.1?}",
-            begun.elapsed()
-        );
+        println!("threads {ranks:?}, {preemptions} preemptions: {schedules} schedules, {:.1?}", begun.elapsed());
     }
+}
+
+/// The first of them in this thread.
+fn in_threads(mut bodies: Vec<impl FnOnce() + 'static>) {
+    let first = bodies.remove(0);
+    let others: Vec<_> = bodies.into_iter().map(loom::thread::spawn).collect();
+    first();
+    others.into_iter().for_each(|other| other.join().unwrap());
+}
+
+/// One verb of a rank fails, at every possible place: of the threads that share its handle one is told, the others find
+/// the lock broken or in order, and none waits for ever.
+#[test]
+fn threads_of_one_rank_whose_network_fails() {
+    let begun = Instant::now();
+    let (mut schedules, mut place) = (0, 0);
+    loop {
+        let failed = Arc::new(AtomicUsize::new(0));
+        for (how, modes) in [How::Refused, How::Unheard].into_iter().flat_map(|how| MODES.map(|modes| (how, modes))) {
+            let failed = failed.clone();
+            schedules += explore(Some(3), move || {
+                let net = Net::for_locks(1, &[0], Waiting::Parks, Orderings::default());
+                let plan = Plan { nth: place, how, for_good: false };
+                let failing = Arc::new(Failing::new(net.rank(0), plan, Progress::default()));
+                let lock = Arc::new(<PassiveLock<_>>::new(failing.clone(), 0).unwrap());
+                let data = Rc::new(UnsafeCell::new(()));
+                let told = Arc::new(AtomicUsize::new(0));
+                in_threads(Vec::from(modes.map(|mode| {
+                    let (lock, data, told) = (lock.clone(), data.clone(), told.clone());
+                    move || match once(&lock, &data, mode) {
+                        Ok(()) | Err(Error::Broken { target: 0 }) => {}
+                        Err(Error::Network(Failure::Made)) => drop(told.fetch_add(1, Relaxed)),
+                        Err(error) => panic!("{error:?}"),
+                    }
+                })));
+                // A release that could not start was started again.
+                let (happened, told) = (usize::from(failing.progress().failed.is_some()), told.load(Relaxed));
+                assert!(told == happened || told == 0 && modes.contains(&Mode::Shared), "{told} of {happened}");
+                failed.fetch_add(happened, Relaxed);
+            });
+        }
+        if failed.load(Relaxed) == 0 {
+            break;
+        }
+        place += 1;
+    }
+    println!(
+        "threads whose network fails, {place} places, 3 preemptions: {schedules} schedules, {:.1?}",
+        begun.elapsed()
+    );
+}
+
+const MODES: [[Mode; 3]; 2] = [[Mode::Exclusive; 3], [Mode::Shared, Mode::Exclusive, Mode::Shared]];
+
+/// Two ranks take two locks in different orders: loom says so, and the handles that hold them then run no verb in a
+/// model that is over, where it would end the process.
+#[test]
+fn a_deadlock_is_told() {
+    let failed = std::panic::catch_unwind(|| {
+        explore(None, || {
+            let net = Net::for_locks(2, &[0, 1], Waiting::Parks, Orderings::default());
+            in_threads(Vec::from([[0, 1], [1, 0]].map(|order| {
+                let mut lock = <PassiveLock<_>>::new(net.rank(order[0]), 0).unwrap();
+                move || {
+                    order.into_iter().for_each(|target| {
+                        lock.acquire_mut(target, Mode::Exclusive).unwrap();
+                    })
+                }
+            })));
+        })
+    });
+    let why = failed.expect_err("each has what the other waits for");
+    assert!(why.downcast_ref::<String>().is_some_and(|why| why.starts_with("deadlock;")), "{why:?}");
 }
 
 /// Rank 0 exposes its memory twice; the others write to their part of it, and it reads in between.

@@ -2,14 +2,22 @@
 //! little. Each is run on a few mixes until one fails, and how it fails is printed.
 
 mod mutants;
-mod rig;
 
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use rig::{Setup, check, exclusive, plain, shared};
+use mutants::{Mutant, Mutated};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use transom_locks::model::Call;
-use transom_locks::model::loom::{Orderings, Waiting};
+use transom_locks::model::loom::{Orderings, Setup, Waiting};
+use transom_locks::model::{Call, Mix};
+use transom_locks::{LockLayout, Mode, Rank};
+
+fn shared(target: Rank) -> Vec<Call> {
+    Call::both(target, Mode::Shared).into()
+}
+
+fn exclusive(target: Rank) -> Vec<Call> {
+    Call::both(target, Mode::Exclusive).into()
+}
 
 /// The mixes that are tried, from small to large.
 fn mixes() -> Vec<Vec<Vec<Call>>> {
@@ -29,10 +37,13 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
 }
 
 /// How a mutant fails, and on which mix; nothing if it passes all.
-fn caught(setup: Setup) -> Option<(usize, String)> {
-    mixes().iter().enumerate().find_map(|(nth, mix)| {
-        let setup = Setup { preemptions: (mix.len() > 2).then_some(3), ..setup };
-        catch_unwind(AssertUnwindSafe(|| check(setup, mix))).err().map(|_| (nth, take_panic()))
+fn caught(setup: Setup, mutant: Option<Mutant>) -> Option<(usize, String)> {
+    mixes().into_iter().enumerate().find_map(|(nth, mix)| {
+        let (ranks, mix) = (mix.len(), <Mix>::new(mix));
+        // By what it does, not by what it leaves behind.
+        let setup = Setup { preemptions: (ranks > 2).then_some(3), check_end: false, ..setup };
+        let mutated = move |network| Mutated::<_, 16> { network, layout: LockLayout::new(0, ranks), mutant };
+        catch_unwind(AssertUnwindSafe(|| mix.loom_with(setup, mutated))).err().map(|_| (nth, take_panic()))
     })
 }
 
@@ -53,7 +64,7 @@ fn every_mutant_is_caught() {
         }
     }));
     let sound = Orderings::default();
-    let spins = Setup { waiting: Waiting::Spins, ..plain() };
+    let spins = Setup { waiting: Waiting::Spins, ..Setup::default() };
     let weak = [
         ("notify relaxed", Orderings { notify: Relaxed, ..sound }),
         ("wait relaxed", Orderings { wait: Relaxed, ..sound }),
@@ -64,15 +75,12 @@ fn every_mutant_is_caught() {
         ("add acquires only", Orderings { add: Acquire, ..sound }),
         ("add releases only", Orderings { add: Release, ..sound }),
     ];
-    let setups = (weak.into_iter().map(|(name, orderings)| (name.to_string(), Setup { orderings, ..spins }))).chain(
-        mutants::WITH_THREE_RANKS
-            .into_iter()
-            .map(|mutant| (format!("{mutant:?}"), Setup { mutant: Some(mutant), ..plain() })),
-    );
+    let weak = weak.map(|(name, orderings)| (name.to_string(), Setup { orderings, ..spins }, None));
+    let altered = mutants::WITH_THREE_RANKS.map(|mutant| (format!("{mutant:?}"), Setup::default(), Some(mutant)));
     let mut passed = Vec::new();
     println!("{:<26} mix  caught by", "mutant");
-    for (name, setup) in setups {
-        match caught(setup) {
+    for (name, setup, mutant) in weak.into_iter().chain(altered) {
+        match caught(setup, mutant) {
             Some((mix, how)) => println!("{name:<26} {mix:>3}  {how}"),
             None => passed.push(name),
         }

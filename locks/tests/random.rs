@@ -78,7 +78,7 @@ fn a_chain_without_links_fails() {
     assert!(failure.what.contains("lock memory for the lock of rank 0 holds"), "{failure}");
 }
 
-/// Rank 0 takes the lock exclusively, and lets go once the others stand behind it; then all do it again, shared.
+/// Rank 0 takes the lock exclusively, and releases it once the others stand behind it; then all do it again, shared.
 struct Behind {
     ranks: usize,
     mutant: Option<Mutant>,
@@ -89,7 +89,7 @@ impl Behind {
         Behind { ranks, mutant }
     }
 
-    /// One word more at each rank, which rank 0 posts to when it holds the lock.
+    /// One word more at each rank, which rank 0 notifies when it holds the lock.
     fn sim(self) -> Sim<Self> {
         Sim::new(self.ranks, LockLayout::words(self.ranks) + 1, self)
     }
@@ -106,20 +106,20 @@ impl Program for Behind {
         5
     }
 
-    fn phase(&self, rank: Rank, phase: usize, seat: &mut TargetLock, network: &Replay) -> Result<(), Error<Suspended>> {
+    fn phase(&self, rank: Rank, phase: usize, lock: &mut TargetLock, network: &Replay) -> Result<(), Error<Suspended>> {
         use transom_locks::{At, Awaited};
-        let places = LockLayout::new(0, self.ranks);
+        let layout = LockLayout::new(0, self.ranks);
         let flag = LockLayout::words(self.ranks);
-        let lock = Mutated::<_, 16> { network, places, mutant: self.mutant };
+        let mutated = Mutated::<_, 16> { network, layout, mutant: self.mutant };
         match (phase, rank) {
-            (0, 0) => drop(seat.exclusive(&lock, places, 0)?),
+            (0, 0) => drop(lock.exclusive(&mutated, layout, 0)?),
             (1, 0) => (1..self.ranks).try_for_each(|rank| network.notify(At { rank, word: flag }, 1))?,
             // Its waiters: the count is in the top 16 bits.
             (2, 0) => drop(network.wait(8 + 3, Awaited::Anyone, |waiters| waiters >> 48 == self.ranks as u64 - 1)?),
-            (3, 0) => seat.release(&lock, places, 0)?,
+            (3, 0) => lock.release(&mutated, layout, 0)?,
             (0, _) => drop(network.wait(flag, Awaited::Rank(0), |flag| flag == 1)?),
-            (1 | 3, _) => drop(seat.shared(&lock, places, 0)?),
-            (2, _) | (4, 1..) => seat.release(&lock, places, 0)?,
+            (1 | 3, _) => drop(lock.shared(&mutated, layout, 0)?),
+            (2, _) | (4, 1..) => lock.release(&mutated, layout, 0)?,
             _ => {}
         }
         Ok(())

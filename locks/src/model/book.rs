@@ -1,6 +1,6 @@
 //! The order book: what every request on a lock is owed, written down as the verbs go by, and checked.
 
-use crate::target_lock::Field;
+use crate::Field;
 use crate::{At, LockLayout, Mode, Rank};
 
 /// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
@@ -14,16 +14,16 @@ use crate::{At, LockLayout, Mode, Rank};
 pub enum Call {
     /// Take the lock of this target.
     Acquire(Rank, Mode),
-    /// Let go of the lock of this target.
+    /// Release the lock of this target.
     Release(Rank),
     /// Take the locks of all targets, shared.
     AcquireAll,
-    /// Let go of the locks of all targets.
+    /// Release the locks of all targets.
     ReleaseAll,
 }
 
 impl Call {
-    /// A whole request: the lock of `target` is taken and let go.
+    /// A whole request: the lock of `target` is taken and released.
     pub const fn both(target: Rank, mode: Mode) -> [Call; 2] {
         [Call::Acquire(target, mode), Call::Release(target)]
     }
@@ -92,15 +92,15 @@ impl Verb {
 ///     book.saw(rank, Verb::Cas { at: home, expected: 0, new: 1 }, 0).unwrap();
 /// }
 /// book.returned(0).unwrap();
-/// assert!(book.returned(1).unwrap_err().contains("rank 0"), "rank 0 came first and has not let go");
+/// assert!(book.returned(1).unwrap_err().contains("rank 0"), "rank 0 came first and has not released it");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Book {
-    places: LockLayout,
+    layout: LockLayout,
     /// For each target the requests that have a place and have not been released, in order.
     queues: Vec<Vec<Entry>>,
     /// For each rank the call it is in.
-    calls: Vec<Option<Tally>>,
+    calls: Vec<Option<OpenCall>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -110,15 +110,15 @@ struct Entry {
     granted: bool,
 }
 
-/// The operations of one call.
+/// A call that has not returned, and what it cost so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Tally {
+struct OpenCall {
     call: Call,
     begun: bool,
     /// Compare-and-swaps that succeeded.
     cas: u32,
     add: u32,
-    /// Posts to other ranks, but for grants.
+    /// Notifications to other ranks, but for grants.
     notify: u32,
     grants: u32,
     /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
@@ -126,9 +126,9 @@ struct Tally {
 }
 
 impl Book {
-    /// A book on the locks of `ranks` ranks at `places`.
-    pub fn new(places: LockLayout, ranks: usize) -> Self {
-        Book { places, queues: vec![Vec::new(); ranks], calls: vec![None; ranks] }
+    /// A book on the locks of `ranks` ranks in the words of `layout`.
+    pub fn new(layout: LockLayout, ranks: usize) -> Self {
+        Book { layout, queues: vec![Vec::new(); ranks], calls: vec![None; ranks] }
     }
 
     /// `rank` begins `call` with its next verb: a lock that it releases is held until then.
@@ -137,9 +137,9 @@ impl Book {
     /// It is in another call.
     pub fn begins(&mut self, rank: Rank, call: Call) -> Result<(), String> {
         match &mut self.calls[rank] {
-            Some(tally) => Err(format!("rank {rank} begins {call:?} within {:?}", tally.call)),
+            Some(open) => Err(format!("rank {rank} begins {call:?} within {:?}", open.call)),
             none => {
-                *none = Some(Tally { call, begun: false, cas: 0, add: 0, notify: 0, grants: 0, failed: None });
+                *none = Some(OpenCall { call, begun: false, cas: 0, add: 0, notify: 0, grants: 0, failed: None });
                 Ok(())
             }
         }
@@ -153,37 +153,37 @@ impl Book {
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
         self.begin(rank)?;
         let at = verb.at();
-        let place = self.places.field(at);
+        let field = self.layout.field(at);
         if !matches!(verb, Verb::Cas { expected, .. } if expected != found) {
-            for tally in self.calls.iter_mut().flatten() {
-                if let Some((failed, touched)) = &mut tally.failed {
+            for call in self.calls.iter_mut().flatten() {
+                if let Some((failed, touched)) = &mut call.failed {
                     *touched |= *failed == at;
                 }
             }
         }
-        let Some(tally) = &mut self.calls[rank] else { return Ok(()) };
+        let Some(open) = &mut self.calls[rank] else { return Ok(()) };
         match verb {
             Verb::Cas { expected, .. } if expected == found => {
-                tally.cas += 1;
-                tally.failed = None;
+                open.cas += 1;
+                open.failed = None;
             }
             Verb::Cas { .. } => {
-                if tally.failed == Some((at, false)) {
+                if open.failed == Some((at, false)) {
                     return Err(format!("rank {rank} retries on a word that nobody changed, {at:?}"));
                 }
-                tally.failed = Some((at, false));
+                open.failed = Some((at, false));
             }
-            Verb::Add { .. } => tally.add += 1,
+            Verb::Add { .. } => open.add += 1,
             Verb::Notify { .. } if at.rank == rank => {}
-            Verb::Notify { .. } if matches!(place, Some((_, Field::Grant))) => tally.grants += 1,
-            Verb::Notify { .. } => tally.notify += 1,
+            Verb::Notify { .. } if matches!(field, Some((_, Field::Grant))) => open.grants += 1,
+            Verb::Notify { .. } => open.notify += 1,
         }
-        let mode = match (tally.call, verb) {
+        let mode = match (open.call, verb) {
             (Call::Acquire(_, Mode::Exclusive), Verb::Cas { expected, .. }) if expected == found => Mode::Exclusive,
             (Call::Acquire(_, Mode::Shared) | Call::AcquireAll, Verb::Add { .. }) => Mode::Shared,
             _ => return Ok(()),
         };
-        let Some((target, field @ (Field::Word | Field::Drained))) = place else { return Ok(()) };
+        let Some((target, field @ (Field::Word | Field::Drained))) = field else { return Ok(()) };
         let Some(queue) = self.queues.get_mut(target) else { return Ok(()) };
         match queue.iter().position(|entry| entry.rank == rank) {
             // Whoever asks for all locks gives up some places while it waits for another.
@@ -200,9 +200,9 @@ impl Book {
     /// What was granted too early, or cost too much, in words.
     pub fn returned(&mut self, rank: Rank) -> Result<(), String> {
         self.begin(rank)?;
-        let Some(tally) = self.calls[rank].take() else { return Ok(()) };
-        tally.check(rank, self.queues.len())?;
-        match tally.call {
+        let Some(open) = self.calls[rank].take() else { return Ok(()) };
+        open.check(rank, self.queues.len())?;
+        match open.call {
             Call::Acquire(target, _) => self.granted(rank, target),
             Call::AcquireAll => (0..self.queues.len()).try_for_each(|target| self.granted(rank, target)),
             Call::Release(_) | Call::ReleaseAll => Ok(()),
@@ -220,9 +220,9 @@ impl Book {
 
     /// A release begun is a release.
     fn begin(&mut self, rank: Rank) -> Result<(), String> {
-        let Some(tally) = self.calls[rank].as_mut().filter(|tally| !tally.begun) else { return Ok(()) };
-        tally.begun = true;
-        let targets = match tally.call {
+        let Some(open) = self.calls[rank].as_mut().filter(|open| !open.begun) else { return Ok(()) };
+        open.begun = true;
+        let targets = match open.call {
             Call::Release(target) => target..target + 1,
             Call::ReleaseAll => 0..self.queues.len(),
             _ => return Ok(()),
@@ -248,7 +248,7 @@ impl Book {
         {
             return Err(format!(
                 "rank {rank} was granted the lock of rank {target} ({mode:?}) before rank {} ({:?}), which came first, \
-                 let go",
+                 released it",
                 first.rank, first.mode
             ));
         }
@@ -257,7 +257,7 @@ impl Book {
     }
 }
 
-impl Tally {
+impl OpenCall {
     /// The cost that README.md promises. Each failed compare-and-swap has been seen to be due to another rank, or is
     /// the first guess.
     fn check(&self, rank: Rank, ranks: usize) -> Result<(), String> {

@@ -1,14 +1,112 @@
 //! A network over loom's atomics (feature `loom`): its ranks are loom threads, so that loom runs the code as it ships
 //! under the C11 memory model, with orderings as weak as the network says they are.
 //!
-//! With this feature the threads of one rank queue on loom's mutex, which works only inside a loom model; so the
-//! feature is for such checks alone.
+//! # To check the lock, and what is built on it
+//! Three questions can be asked: whether the lock is fair and exclusive under the requests of *your* program; whether
+//! what your program does between them is ordered; and whether a protocol of your own is right. The first needs one
+//! call:
+//! ```
+//! use transom_locks::model::{Call, Mix};
+//! use transom_locks::Mode::{Exclusive, Shared};
+//!
+//! // Two ranks write, one reads under both locks.
+//! let writes = Call::both(0, Exclusive);
+//! let reads = [Call::AcquireAll, Call::ReleaseAll];
+//! let schedules = <Mix>::new([writes, writes, reads]).loom(Some(2));
+//! assert!(schedules > 100, "{schedules}");
+//! ```
+//! It returns how many schedules there were if in each of them
+//! * every request was granted after all that came before it, in the order of their atomics on the lock word, but
+//!   readers together: first come, first served, so nobody starves or is overtaken (the order [`Book`] looks at every
+//!   grant);
+//! * who got the lock saw what its holders before did (loom sees races on data under each lock);
+//! * no call took more operations than `README.md` promises, and none retried on a word that nobody had changed;
+//! * nobody waited for ever, and at the end the lock words were idle and the nodes 0.
+//!
+//! Otherwise it panics, and says which.
+//!
+//! # Where to put it
+//! The feature makes the threads of one rank queue on loom's mutex, which works inside loom models only. So it must not
+//! be on when the program is built; give your package a feature that turns it on, and a test that requires it:
+//! ```toml
+//! [features]
+//! loom = ["transom-locks/loom", "dep:loom"]
+//! [dependencies]
+//! loom = { version = "0.7", optional = true }
+//! [[test]]
+//! name = "fairness"
+//! required-features = ["loom"]
+//! ```
+//! and run `cargo test --release --features loom --test fairness`.
+//!
+//! # How far to go
+//! Schedules grow fast; a bound on preemptions, the times that a rank stops where it could go on, keeps them few. Most
+//! faults show at two or three. Loom has five threads at most, so there are five ranks, and this crate's own checks
+//! (`tests/loom.rs`) take on two cores
+//!
+//! | ranks | requests each | preemptions | schedules of all mixes | |
+//! |---|---|---|---|---|
+//! | 2 | 1 | any | 177 | 20 ms |
+//! | 2 | 2 | any | 244,000 | 25 s |
+//! | 3 | 1 | 5 | 50,000 | 10 s |
+//! | 3 | 2 | 3 | 117,000 | 19 s |
+//! | 4 | 1 | 3 | 82,000 | 17 s |
+//! | 5 | 1 | 2 | 15,000 | 4 s |
+//!
+//! For more ranks, or longer rows, take [`Mix::sim`](super::Mix::sim): there verbs are sequentially consistent, and a
+//! failure comes with its steps.
+//!
+//! # When it fails
+//! The panic says what is wrong: the rank and the call, or in loom's words a race or a deadlock. Try the mix in `sim()`
+//! first: most faults show there too, with the steps to them. For a race, which only loom can see, let it run the
+//! schedule again and say which threads (rank 0 is thread 0) were where; in a test that has this mix alone, and with
+//! loom's feature `checkpoint`:
+//! ```sh
+//! LOOM_CHECKPOINT_FILE=schedule.json LOOM_CHECKPOINT_INTERVAL=1 cargo test --release --features loom --test fairness
+//! LOOM_CHECKPOINT_FILE=schedule.json LOOM_LOCATION=1 cargo test --release --features loom --test fairness
+//! ```
+//!
+//! # A program between the calls
+//! [`explore`] runs any model; [`Net::for_locks`] is its network, and a cell of loom's is what the lock protects. Here
+//! two threads of rank 0 share a handle, and rank 1 has its own:
+//! ```
+//! use loom::{cell::Cell, thread};
+//! use std::{rc::Rc, sync::Arc};
+//! use transom_locks::model::loom::{explore, Net, Orderings, Waiting};
+//! use transom_locks::{Mode, PassiveLock};
+//!
+//! explore(Some(2), || {
+//!     let net = Net::for_locks(2, &[0], Waiting::Parks, Orderings::default());
+//!     let sum = Rc::new(Cell::new(0));
+//!     let handles = [0, 1].map(|rank| Arc::new(<PassiveLock<_>>::new(net.rank(rank), 0).unwrap()));
+//!     let add = |lock: &Arc<PassiveLock<_>>| {
+//!         let (lock, sum) = (lock.clone(), sum.clone());
+//!         move || {
+//!             lock.acquire(0, Mode::Exclusive).unwrap();
+//!             sum.set(sum.get() + 1);
+//!             lock.release(0).unwrap();
+//!         }
+//!     };
+//!     let others = [thread::spawn(add(&handles[0])), thread::spawn(add(&handles[1]))];
+//!     add(&handles[0])();
+//!     others.into_iter().for_each(|other| other.join().unwrap());
+//!     assert_eq!(sum.get(), 3);
+//! });
+//! ```
+//! A protocol of your own, written to [`Network`], runs on [`Net::new`] in the same way; the order book knows the words
+//! of the lock only, so what is fair there you assert yourself.
+//!
+//! # Whether the check would notice
+//! A check that cannot fail shows nothing. [`Mix::loom_with`](super::Mix::loom_with) runs a mix with weaker
+//! [`Orderings`], or on a network that leaves a step out; `tests/loom_mutants.rs` of this crate does both, and each
+//! must fail.
 
 use super::book::{Book, Call, Verb};
 use crate::{At, Awaited, LockLayout, Network, Rank};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How the verbs order memory. A network that keeps what [`Network`] asks for has the [`Default`]; anything weaker is a
@@ -53,6 +151,63 @@ pub enum Waiting {
     Parks,
     /// Looks again and again, and may see old values; for two ranks.
     Spins,
+}
+
+/// How a mix is run ([`Mix::loom_with`](super::Mix::loom_with)). The [`Default`] runs every schedule of ranks that
+/// park, with the orderings that a network signs.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::loom::Setup;
+/// let setup = Setup { preemptions: Some(3), ..Setup::default() };
+/// assert!(setup.check_end);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The most preemptions in a schedule; all schedules if none.
+    pub preemptions: Option<usize>,
+    /// How ranks wait.
+    pub waiting: Waiting,
+    /// How the verbs order memory.
+    pub orderings: Orderings,
+    /// Whether the words are looked at when all is over. Without it, only what a fault does to a call shows it.
+    pub check_end: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { preemptions: None, waiting: Waiting::Parks, orderings: Orderings::default(), check_end: true }
+    }
+}
+
+/// Runs `model` in loom, under every schedule or those with at most so many preemptions; returns how many there were.
+///
+/// # Panics
+/// As the model does, or loom, in the first schedule in which something is wrong.
+///
+/// # Examples
+/// ```
+/// use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// let schedules = transom_locks::model::loom::explore(None, || {
+///     let word = std::sync::Arc::new(AtomicU64::new(0));
+///     let other = loom::thread::spawn({ let word = word.clone(); move || word.fetch_add(1, Relaxed) });
+///     word.fetch_add(1, Relaxed);
+///     other.join().unwrap();
+///     assert_eq!(word.load(Relaxed), 2);
+/// });
+/// assert!(schedules > 1);
+/// ```
+pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) -> usize {
+    let schedules = Arc::new(AtomicUsize::new(0));
+    let mut builder = ::loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 20_000;
+    let counter = Arc::clone(&schedules);
+    builder.check(move || {
+        counter.fetch_add(1, Relaxed);
+        model();
+    });
+    schedules.load(Relaxed)
 }
 
 /// A network of loom threads, to be made inside `loom::model`.
@@ -139,15 +294,15 @@ impl Net {
 
     /// A network for the locks of `targets` among `ranks` ranks, whose words begin at 0, with an order [`Book`].
     pub fn for_locks(ranks: usize, targets: &[Rank], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
-        let places = LockLayout::new(0, ranks);
+        let layout = LockLayout::new(0, ranks);
         let used: Vec<usize> = (0..LockLayout::words(ranks))
             .filter(|&word| {
                 // The lock word's target is the rank it lies at: for this it lies at one of the targets.
-                word == 0 || places.field(At { rank: 0, word }).is_some_and(|(target, _)| targets.contains(&target))
+                word == 0 || layout.field(At { rank: 0, word }).is_some_and(|(target, _)| targets.contains(&target))
             })
             .collect();
         let net = Net::new(ranks, &used, waiting, orderings);
-        *lock(&net.book) = Some(Book::new(places, ranks));
+        *lock(&net.book) = Some(Book::new(layout, ranks));
         net
     }
 

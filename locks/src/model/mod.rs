@@ -1,10 +1,11 @@
-//! Model networks, on which protocols made of [`Network`](crate::Network) are checked as they ship: the code under check
-//! is the code that runs on a real network, and only the verbs under it are the model's.
+//! Model networks, on which protocols made of [`Network`](crate::Network) are checked as they ship: the code under
+//! check is the code that runs on a real network, and only the verbs under it are the model's.
 //!
 //! * [`Sim`], where a whole network is plain data: every schedule of the verbs ([`Sim::explore`]), or random ones with
-//!   many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`] notifications are under
-//!   way for a while, as on a network adapter.
+//!   many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`] notifications are
+//!   under way for a while, as on a network adapter.
 //! * `loom` (feature `loom`), where ranks are threads under the C11 memory model: it finds orderings that are too weak.
+//!   Its page says how to set such a check up, how far to go, and what to do when it fails.
 //!
 //! # A protocol of one's own
 //! Ranks take numbers. The first attempt reads and then swaps, and does not look whether the swap succeeded:
@@ -41,7 +42,8 @@
 //!
 //! # The lock under one's own mix
 //! [`Mix`] runs rows of calls on the passive lock, and keeps an order [`Book`] of them: nobody is overtaken, readers
-//! share, no call costs more than it should, and all is idle at the end.
+//! share, no call costs more than it should, and all is idle at the end. [`Mix::sim`] runs it on a simulated network;
+//! with the feature `loom`, `Mix::loom` runs it in loom.
 //! ```
 //! use transom_locks::model::{Call, Mix};
 //! use transom_locks::Mode::{Exclusive, Shared};
@@ -63,10 +65,14 @@ mod book;
 #[cfg(feature = "loom")]
 pub mod loom;
 mod memory;
+mod mix;
 mod program;
 mod replay;
 pub mod sim;
+mod state;
 
 pub use book::{Book, Call, Verb};
-pub use program::{Mix, Program};
-pub use sim::{Delivery, Failure, Replay, Sim, State, Step, Suspended};
+pub use mix::Mix;
+pub use program::Program;
+pub use sim::{Delivery, Failure, Replay, Sim, Step, Suspended};
+pub use state::State;

@@ -2,9 +2,8 @@
 
 use super::book::Call;
 use super::replay::{Replay, Suspended};
-use super::sim::{Sim, State};
-use crate::target_lock::Field;
-use crate::{At, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Rank, TargetLock};
+use super::state::State;
+use crate::{At, Error, LockLayout, Rank};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -130,123 +129,5 @@ where
 
     fn phase(&self, rank: Rank, _: usize, _: &mut (), network: &Replay) -> Result<(), Error<Suspended>> {
         (self.phase)(rank, network).map_err(Into::into)
-    }
-}
-
-/// A mix of requests on passive locks: for each rank a row of calls. Kept honest by an order [`Book`](super::Book);
-/// at the end the locks must be idle and their nodes empty. `C` is the width of the reader counts.
-///
-/// # Examples
-/// A writer among readers, for every schedule:
-/// ```
-/// use transom_locks::model::{Call, Mix};
-/// use transom_locks::Mode::{Exclusive, Shared};
-///
-/// let rows = [Call::both(0, Shared), Call::both(0, Exclusive), Call::both(0, Shared)];
-/// let states = <Mix>::new(rows).sim().explore(10_000).unwrap();
-/// assert!(states > 300, "{states}");
-/// ```
-#[derive(Clone, Debug)]
-pub struct Mix<const C: u32 = 16> {
-    rows: Vec<Vec<Call>>,
-}
-
-impl<const C: u32> Mix<C> {
-    /// One row of calls for each rank.
-    pub fn new<R: Into<Vec<Call>>>(rows: impl IntoIterator<Item = R>) -> Self {
-        Mix { rows: rows.into_iter().map(Into::into).collect() }
-    }
-
-    /// A network that runs it.
-    pub fn sim(self) -> Sim<Self> {
-        let ranks = self.rows.len();
-        Sim::new(ranks, LockLayout::words(ranks), self)
-    }
-}
-
-impl<const C: u32> Program for Mix<C> {
-    type Local = Vec<TargetLock<C>>;
-
-    fn start(&self, _: Rank) -> Self::Local {
-        vec![TargetLock::new(); self.rows.len()]
-    }
-
-    fn phases(&self, rank: Rank) -> usize {
-        self.rows[rank].len()
-    }
-
-    fn phase(
-        &self,
-        rank: Rank,
-        phase: usize,
-        locks: &mut Self::Local,
-        network: &Replay,
-    ) -> Result<(), Error<Suspended>> {
-        self.rows[rank][phase].run(locks, network, 0)
-    }
-
-    fn locks(&self) -> Option<LockLayout> {
-        Some(LockLayout::new(0, self.rows.len()))
-    }
-
-    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
-        self.rows[rank].get(phase).copied()
-    }
-
-    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
-        if !state.is_done() {
-            return Ok(());
-        }
-        let layout = LockLayout::new(0, self.rows.len());
-        for (at, value) in state.nonzero() {
-            match layout.field(at) {
-                Some((_, Field::Word)) if LockWord::<C>(value).is_idle() => {}
-                Some((_, Field::Link)) => {}
-                Some((target, field)) => {
-                    return Err(format!("at the end {field:?} at rank {}, lock of rank {target}: {value:#x}", at.rank));
-                }
-                None => return Err(format!("{at:?} is no word of a lock, and holds {value:#x}")),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Call {
-    /// Makes the call by the locks of one rank, on locks whose words begin at `base`.
-    ///
-    /// # Errors
-    /// As the calls of [`PassiveLock`] that it stands for.
-    pub fn run<N: Network, const C: u32>(
-        self,
-        locks: &mut [TargetLock<C>],
-        network: &N,
-        base: usize,
-    ) -> Result<(), Error<N::Error>> {
-        let layout = LockLayout::new(base, network.ranks());
-        let ranks = locks.len();
-        let no_such = |rank| Error::NoSuchRank { rank, ranks };
-        match self {
-            Call::Acquire(target, mode) => {
-                let lock = locks.get_mut(target).ok_or(no_such(target))?;
-                match mode {
-                    Mode::Exclusive => lock.exclusive(network, layout, target)?,
-                    Mode::Shared => lock.shared(network, layout, target)?,
-                };
-            }
-            Call::Release(target) => {
-                locks.get_mut(target).ok_or(no_such(target))?.release(network, layout, target)?;
-            }
-            Call::AcquireAll | Call::ReleaseAll => {
-                let mut lock = PassiveLock::with_locks(network, base, locks.iter().copied());
-                let outcome = match self {
-                    Call::AcquireAll => lock.acquire_all_mut().map(drop),
-                    _ => lock.release_all_mut(),
-                };
-                locks.iter_mut().zip(lock.take_locks()).for_each(|(kept, lock)| *kept = lock);
-                outcome?;
-            }
-        }
-        Ok(())
     }
 }

@@ -5,7 +5,8 @@ use super::book::{Book, Verb};
 use super::memory::{Channels, Memory, Message};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
-use crate::{At, Error, Rank};
+use super::state::{RankState, State};
+use crate::{At, Rank};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
@@ -36,35 +37,6 @@ pub use super::replay::{Delivery, Replay, Suspended};
 pub struct Sim<P> {
     program: P,
     shape: Shape,
-}
-
-/// A state of a simulated network; `L` is what the program keeps of each rank.
-///
-/// # Examples
-/// ```
-/// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Network};
-/// let net = Sim::new(2, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5)));
-/// let state = net.start().unwrap();
-/// assert_eq!((state.phase(1), state.word(At { rank: 1, word: 0 })), (0, 0));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State<L> {
-    memory: Memory,
-    channels: Channels,
-    book: Option<Book>,
-    ranks: Vec<RankState<L>>,
-}
-
-/// A rank: between phases but for the results of the present one's verbs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct RankState<L> {
-    phase: usize,
-    local: L,
-    record: Vec<Option<u64>>,
-    /// Follows from the rest of the state; kept so as not to run every phase to find it.
-    blocked: Option<Blocked>,
-    done: bool,
 }
 
 /// One step of a simulated network.
@@ -124,7 +96,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl<P: Program> Sim<P> {
-    /// A network of `ranks` ranks with `words` words each, all 0. Posts take effect at once.
+    /// A network of `ranks` ranks with `words` words each, all 0. Notifications take effect at once.
     pub fn new(ranks: usize, words: usize, program: P) -> Self {
         Sim { program, shape: Shape { ranks, words, delivery: Delivery::Immediate } }
     }
@@ -155,7 +127,7 @@ impl<P: Program> Sim<P> {
         let mut state = State {
             memory: Memory::default(),
             channels: Channels::default(),
-            book: self.program.locks().map(|places| Book::new(places, self.shape.ranks)),
+            book: self.program.locks().map(|layout| Book::new(layout, self.shape.ranks)),
             ranks: (0..self.shape.ranks).map(rank).collect(),
         };
         self.program.before(&mut |at, value| {
@@ -302,9 +274,9 @@ impl<P: Program> Sim<P> {
                 may_step: take(&mut may_step),
                 ..Run::default()
             };
-            let words = Replay { rank, shape: self.shape, run: RefCell::new(run) };
-            let outcome = self.program.phase(rank, phase, &mut local, &words);
-            let run = words.run.into_inner();
+            let network = Replay { rank, shape: self.shape, run: RefCell::new(run) };
+            let outcome = self.program.phase(rank, phase, &mut local, &network);
+            let run = network.run.into_inner();
             (state.memory, state.channels, state.book) = (run.memory, run.channels, run.book);
             touched = touched.or(run.touched);
             if let Some(fault) = run.fault {
@@ -312,19 +284,16 @@ impl<P: Program> Sim<P> {
             }
             let me = &mut state.ranks[rank];
             me.blocked = run.blocked;
-            match outcome {
-                Ok(()) => {
-                    if let Some(book) = &mut state.book {
-                        book.returned(rank)?;
-                    }
-                    me.phase += 1;
-                    me.local = local;
-                }
-                Err(Error::Network(Suspended { .. })) => {
-                    me.record = run.record;
-                    return Ok(touched);
-                }
-                Err(error) => return Err(format!("phase {phase} of rank {rank}: {error}")),
+            // It stopped at a verb that is not executed yet, whatever it returned: it may have gone on after the error.
+            if run.ended {
+                me.record = run.record;
+                return Ok(touched);
+            }
+            outcome.map_err(|error| format!("phase {phase} of rank {rank}: {error}"))?;
+            me.phase += 1;
+            me.local = local;
+            if let Some(book) = &mut state.book {
+                book.returned(rank)?;
             }
         }
     }
@@ -339,44 +308,12 @@ impl<P: Program> Sim<P> {
             let Some(Blocked::Word(word)) = blocked.blocked else { continue };
             what += &format!(" rank {rank} waits on its word {word}");
             let at = At { rank, word };
-            if let Some((target, field)) = self.program.locks().and_then(|places| places.field(at)) {
+            if let Some((target, field)) = self.program.locks().and_then(|layout| layout.field(at)) {
                 what += &format!(" ({field:?}, lock of rank {target})");
             }
             what += &format!(", which holds {:#x};", state.word(at));
         }
         Err(what)
-    }
-}
-
-impl<L> State<L> {
-    /// What a word holds.
-    pub fn word(&self, at: At) -> u64 {
-        self.memory.get(at)
-    }
-
-    /// The words that are not 0.
-    pub fn nonzero(&self) -> impl Iterator<Item = (At, u64)> {
-        self.memory.nonzero()
-    }
-
-    /// The phase in which a rank is.
-    pub fn phase(&self, rank: Rank) -> usize {
-        self.ranks[rank].phase
-    }
-
-    /// What the program keeps of a rank, as it was when its phase began.
-    pub fn local(&self, rank: Rank) -> &L {
-        &self.ranks[rank].local
-    }
-
-    /// The order book, if the program uses locks.
-    pub fn book(&self) -> Option<&Book> {
-        self.book.as_ref()
-    }
-
-    /// Whether every rank has ended and every message has arrived.
-    pub fn is_done(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.done) && self.channels.busy().next().is_none()
     }
 }
 

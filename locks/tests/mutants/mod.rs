@@ -8,7 +8,7 @@ use transom_locks::{At, Awaited, Field, LockLayout, LockWord, Network, Rank};
 /// What is wrong with the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// Posts or additions to this field that tell something do not happen.
+    /// Notifications or additions to this field that tell something do not happen.
     Untold(Field),
     /// A wait on this field ends at once.
     Unawaited(Field),
@@ -48,24 +48,24 @@ pub const WITH_THREE_RANKS: [Mutant; 17] = [
     Mutant::DeparturesNotCleared,
 ];
 
-/// The words of one rank, through which `mutant` shows.
-pub struct Mutated<'a, N, const C: u32> {
-    pub network: &'a N,
-    pub places: LockLayout,
+/// The network of one rank, through which `mutant` shows.
+pub struct Mutated<N, const C: u32> {
+    pub network: N,
+    pub layout: LockLayout,
     pub mutant: Option<Mutant>,
 }
 
 /// An addition: under way or left out, and whether the head is to be hidden from its result.
 pub struct Pending<P>(Option<P>, bool);
 
-impl<N: Network, const C: u32> Mutated<'_, N, C> {
+impl<N: Network, const C: u32> Mutated<N, C> {
     fn is(&self, at: At, mutant: impl Fn(Field) -> Mutant) -> bool {
-        let Some((_, field)) = self.places.field(at) else { return false };
+        let Some((_, field)) = self.layout.field(at) else { return false };
         self.mutant == Some(mutant(field))
     }
 }
 
-impl<N: Network, const C: u32> Network for Mutated<'_, N, C> {
+impl<N: Network, const C: u32> Network for Mutated<N, C> {
     type Error = N::Error;
     type Pending = Pending<N::Pending>;
 
@@ -78,7 +78,7 @@ impl<N: Network, const C: u32> Network for Mutated<'_, N, C> {
     }
 
     fn cas(&self, at: At, expected: u64, mut new: u64) -> Result<u64, N::Error> {
-        match self.places.field(at) {
+        match self.layout.field(at) {
             Some((_, Field::Waiters)) if self.mutant == Some(Mutant::NoRegistration) => return Ok(expected),
             Some((_, Field::Word)) => {
                 let (before, after) = (LockWord::<C>(expected), LockWord::<C>(new));
@@ -123,7 +123,7 @@ impl<N: Network, const C: u32> Network for Mutated<'_, N, C> {
         if !self.is(at, Mutant::Unawaited) {
             return self.network.wait(word, on, until);
         }
-        match self.places.field(at) {
+        match self.layout.field(at) {
             // Goes on with what is there; elsewhere with what it was to wait for.
             Some((_, Field::Waiters)) => self.network.wait(word, on, |_| true),
             _ => Ok((1..).find(|&value| until(value)).unwrap_or(1)),

@@ -1,0 +1,104 @@
+//! Where the words of a family of locks lie.
+
+use crate::{At, Rank};
+
+/// Words of one cache line; the lock word and each node have a line of their own.
+const LINE: usize = 8;
+
+/// The words of a node, in their order.
+const NODE: [Field; 6] = [Field::Next, Field::Go, Field::Drained, Field::Waiters, Field::Grant, Field::Link];
+
+/// What a word of lock memory is for; README.md beside the code draws them.
+///
+/// # Examples
+/// ```
+/// use transom_locks::{At, Field, LockLayout};
+/// // In the memory of rank 1, the first word of its node for the lock of rank 0.
+/// assert_eq!(LockLayout::new(0, 2).field(At { rank: 1, word: 8 }), Some((0, Field::Next)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// Who asked exclusively after the node's rank, and how many readers stand between.
+    Next,
+    /// From the predecessor: you are first, after that many departures.
+    Go,
+    /// Departures told to the node's rank.
+    Drained,
+    /// The readers that registered with the node's rank.
+    Waiters,
+    /// To a waiting reader: go in, and whom to tell when leaving.
+    Grant,
+    /// What the node's rank found in `waiters` when it registered.
+    Link,
+    /// The lock word, which is in no node.
+    Word,
+}
+
+/// Where the words of a family of locks lie (one lock at each rank), the same at every rank: from `base` on a line
+/// with the lock word of the rank itself, then a node for the lock of each rank.
+///
+/// # Examples
+/// ```
+/// use transom_locks::{At, Field, LockLayout};
+/// assert_eq!(LockLayout::words(64), 8 * 65);
+/// assert_eq!(LockLayout::new(16, 64).field(At { rank: 5, word: 16 }), Some((5, Field::Word)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LockLayout {
+    base: usize,
+    ranks: usize,
+}
+
+impl LockLayout {
+    /// The layout of the locks of `ranks` ranks from word `base` on, which should begin a cache line.
+    pub const fn new(base: usize, ranks: usize) -> Self {
+        LockLayout { base, ranks }
+    }
+
+    /// Words of lock memory at each rank: `8 (ranks + 1)`, one cache line for the lock word and one for each node.
+    pub const fn words(ranks: usize) -> usize {
+        LINE * (ranks + 1)
+    }
+
+    /// Which lock (by its target) and field a word belongs to; `None` for padding and words of others.
+    pub fn field(self, at: At) -> Option<(Rank, Field)> {
+        let word = at.word.checked_sub(self.base)?;
+        match (word / LINE, word % LINE) {
+            (0, 0) => Some((at.rank, Field::Word)),
+            (line, place) if (1..=self.ranks).contains(&line) => Some((line - 1, *NODE.get(place)?)),
+            _ => None,
+        }
+    }
+
+    /// The lock word of the lock of `target`.
+    #[inline]
+    pub(crate) fn home(self, target: Rank) -> At {
+        At { rank: target, word: self.base }
+    }
+
+    /// A word of the node of `rank` for the lock of `target`.
+    #[inline]
+    pub(crate) fn node(self, rank: Rank, target: Rank, field: Field) -> At {
+        At { rank, word: self.base + LINE * (target + 1) + field as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_a_node_is_found_again() {
+        let layout = LockLayout::new(24, 3);
+        for target in 0..3 {
+            for (place, field) in NODE.into_iter().enumerate() {
+                let at = layout.node(1, target, field);
+                assert_eq!(at, At { rank: 1, word: 24 + 8 * (target + 1) + place });
+                assert_eq!(layout.field(at), Some((target, field)));
+            }
+        }
+        for word in [0, 23, 25, 31, 38, 24 + 8 * 4] {
+            assert_eq!(layout.field(At { rank: 1, word }), None, "{word}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A network of this process: words are atomics, ranks are whoever has a handle.
+
+#![allow(dead_code)] // Each test binary uses some.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+use transom_locks::{At, Awaited, LockLayout, LockWord, Network, Rank};
+
+/// Fails, instead of waiting for ever, if `body` does not end.
+pub fn in_time(body: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let body = thread::spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    match ended.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("somebody waits for ever"),
+        _ => body.join().unwrap(),
+    }
+}
+
+/// The network as one rank sees it. Before each verb it calls `hook`, which may panic.
+#[derive(Clone)]
+pub struct Atomics<H> {
+    memory: Arc<Vec<Vec<AtomicU64>>>,
+    rank: Rank,
+    hook: H,
+}
+
+/// What a hook is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Cas,
+    Add,
+    Notify,
+    Wait,
+}
+
+/// A hook that does nothing.
+pub fn quiet(_: Verb) {}
+
+/// Memory for locks of so many ranks.
+pub fn memory(ranks: usize) -> Arc<Vec<Vec<AtomicU64>>> {
+    let words = |_| (0..LockLayout::words(ranks)).map(|_| AtomicU64::new(0)).collect();
+    Arc::new((0..ranks).map(words).collect())
+}
+
+impl<H: Fn(Verb)> Atomics<H> {
+    pub fn new(memory: &Arc<Vec<Vec<AtomicU64>>>, rank: Rank, hook: H) -> Self {
+        Atomics { memory: memory.clone(), rank, hook }
+    }
+
+    fn word(&self, verb: Verb, at: At) -> &AtomicU64 {
+        (self.hook)(verb);
+        &self.memory[at.rank][at.word]
+    }
+}
+
+/// The lock word of a rank.
+pub fn lock_word(memory: &[Vec<AtomicU64>], target: Rank) -> LockWord {
+    LockWord(memory[target][0].load(SeqCst))
+}
+
+impl<H: Fn(Verb)> Network for Atomics<H> {
+    type Error = std::convert::Infallible;
+    type Pending = u64;
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
+        Ok(self.word(Verb::Cas, at).compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|found| found))
+    }
+
+    fn start_add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
+        Ok(self.word(Verb::Add, at).fetch_add(delta, SeqCst))
+    }
+
+    fn finish(&self, found: u64) -> Result<u64, Self::Error> {
+        Ok(found)
+    }
+
+    fn notify(&self, at: At, value: u64) -> Result<(), Self::Error> {
+        self.word(Verb::Notify, at).store(value, SeqCst);
+        Ok(())
+    }
+
+    fn wait(&self, word: usize, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+        loop {
+            let value = self.word(Verb::Wait, At { rank: self.rank, word }).load(SeqCst);
+            if until(value) {
+                return Ok(value);
+            }
+            thread::yield_now();
+        }
+    }
+}

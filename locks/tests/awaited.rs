@@ -1,0 +1,97 @@
+//! What a lock tells the network when it waits: behind whom this rank stands, where it knows.
+
+use std::cell::RefCell;
+use transom_locks::Mode::{self, Exclusive, Shared};
+use transom_locks::model::{Call, Replay, Sim, Suspended, sim};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Network, Rank, TargetLock};
+
+/// Keeps what is waited for, and on which field.
+struct Watched<'a> {
+    network: &'a Replay,
+    layout: LockLayout,
+    waits: RefCell<Vec<(Field, Awaited)>>,
+}
+
+impl Network for Watched<'_> {
+    type Error = Suspended;
+    type Pending = <Replay as Network>::Pending;
+
+    fn rank(&self) -> Rank {
+        self.network.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.network.ranks()
+    }
+
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Suspended> {
+        self.network.cas(at, expected, new)
+    }
+
+    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Suspended> {
+        self.network.start_add(at, delta)
+    }
+
+    fn finish(&self, pending: Self::Pending) -> Result<u64, Suspended> {
+        self.network.finish(pending)
+    }
+
+    fn notify(&self, at: At, value: u64) -> Result<(), Suspended> {
+        self.network.notify(at, value)
+    }
+
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
+        let field = self.layout.field(At { rank: self.rank(), word }).expect("a word of a lock").1;
+        self.waits.borrow_mut().push((field, on));
+        self.network.wait(word, on, until)
+    }
+}
+
+/// Ranks take the lock of rank 0, each when the one before it has its place and with the mode named; then they release
+/// it in that order. What the acquire of the last one waits for.
+fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
+    let ranks = modes.len();
+    let layout = LockLayout::new(0, ranks);
+    // Behind the lock's words one that says that it is this rank's turn to ask.
+    let flag = LockLayout::words(ranks);
+    let found = std::rc::Rc::new(RefCell::new(Vec::new()));
+    let kept = found.clone();
+    let phase = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
+        let watched = Watched { network, layout, waits: RefCell::default() };
+        let mut locks = vec![TargetLock::<16>::new(); ranks];
+        if rank == 0 {
+            Call::Acquire(0, modes[0]).run(&mut locks, network, 0)?;
+            for next in 1..ranks {
+                // The next has its place when the lock word has changed.
+                let before = network.add(At { rank: 0, word: 0 }, 0)?;
+                network.notify(At { rank: next, word: flag }, 1)?;
+                network.wait(0, Awaited::Anyone, |word| word != before)?;
+            }
+        } else {
+            network.wait(flag, Awaited::Anyone, |turn| turn == 1)?;
+            Call::Acquire(0, modes[rank]).run(&mut locks, &watched, 0)?;
+        }
+        if rank + 1 == ranks {
+            *kept.borrow_mut() = watched.waits.take();
+        }
+        Call::Release(0).run(&mut locks, network, 0)
+    };
+    Sim::new(ranks, LockLayout::words(ranks) + 1, sim::once(phase)).run_random(5).unwrap();
+    found.take()
+}
+
+#[test]
+fn a_wait_says_behind_whom_a_rank_stands() {
+    use Awaited::{Anyone, Behind};
+    use Field::{Drained, Go, Grant};
+    // Nobody is in the way.
+    assert_eq!(last_waits(&[Shared, Shared]), []);
+    assert_eq!(last_waits(&[Exclusive, Exclusive]), [(Go, Behind(0))]);
+    assert_eq!(last_waits(&[Exclusive, Shared]), [(Grant, Behind(0))]);
+    assert_eq!(last_waits(&[Exclusive, Exclusive, Exclusive]), [(Go, Behind(1))]);
+    assert_eq!(last_waits(&[Exclusive, Exclusive, Shared]), [(Grant, Behind(1))]);
+    assert_eq!(last_waits(&[Exclusive, Exclusive, Shared, Shared]), [(Grant, Behind(1))]);
+    // Readers are counted, not named.
+    assert_eq!(last_waits(&[Shared, Exclusive]), [(Drained, Anyone)]);
+    assert_eq!(last_waits(&[Exclusive, Shared, Exclusive]), [(Go, Behind(0)), (Drained, Anyone)]);
+}

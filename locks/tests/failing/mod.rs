@@ -1,0 +1,161 @@
+//! A network on which one verb fails, or all verbs to one rank from then on.
+
+#![allow(dead_code)] // Each test binary uses some.
+
+use std::sync::Mutex;
+use transom_locks::{At, Awaited, Network, Rank};
+
+/// What happens to the verb that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum How {
+    /// It is not executed, and its caller told so: a `start_add` does not start.
+    Refused,
+    /// It is executed, but its caller told otherwise; an addition by `finish`.
+    Unheard,
+    /// It is not executed; an addition starts, and `finish` tells.
+    Lost,
+}
+
+/// Which verb fails, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// The number of the verb, from 0. An addition counts when it is started.
+    pub nth: usize,
+    pub how: How,
+    /// Whether all later verbs to the same rank are refused.
+    pub for_good: bool,
+}
+
+/// A verb of [`Network`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Cas,
+    StartAdd,
+    Add,
+    Notify,
+    Wait,
+}
+
+/// The error of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure<E> {
+    /// Of the network below.
+    Network(E),
+    /// Made by the plan.
+    Made,
+}
+
+/// How far a plan is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Progress {
+    /// How many verbs there were.
+    pub verbs: usize,
+    /// The one that failed.
+    pub failed: Option<(Kind, At)>,
+}
+
+pub struct Failing<N> {
+    network: N,
+    plan: Plan,
+    progress: Mutex<Progress>,
+}
+
+impl<N: Network> Failing<N> {
+    pub fn new(network: N, plan: Plan, progress: Progress) -> Self {
+        Failing { network, plan, progress: progress.into() }
+    }
+
+    pub fn progress(&self) -> Progress {
+        *self.progress.lock().unwrap()
+    }
+
+    /// How this verb fails, if it does.
+    fn fate(&self, kind: Kind, at: At) -> Option<How> {
+        let mut progress = self.progress.lock().unwrap();
+        progress.verbs += 1;
+        match progress.failed {
+            None if progress.verbs == self.plan.nth + 1 => {
+                progress.failed = Some((kind, at));
+                Some(self.plan.how)
+            }
+            Some((of, to)) if self.plan.for_good && of != Kind::Wait && kind != Kind::Wait && to.rank == at.rank => {
+                Some(How::Refused)
+            }
+            _ => None,
+        }
+    }
+
+    fn verb<R>(
+        &self,
+        kind: Kind,
+        at: At,
+        execute: impl FnOnce() -> Result<R, N::Error>,
+    ) -> Result<R, Failure<N::Error>> {
+        match self.fate(kind, at) {
+            None => execute().map_err(Failure::Network),
+            Some(How::Unheard) => Err(execute().map_or_else(Failure::Network, |_| Failure::Made)),
+            Some(How::Refused | How::Lost) => Err(Failure::Made),
+        }
+    }
+}
+
+/// An addition under way, and whether its result is lost.
+pub enum Pending<P> {
+    Heard(P),
+    Unheard(P),
+    Lost,
+}
+
+impl<N: Network> Network for Failing<N> {
+    type Error = Failure<N::Error>;
+    type Pending = Pending<N::Pending>;
+
+    fn rank(&self) -> Rank {
+        self.network.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.network.ranks()
+    }
+
+    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
+        self.verb(Kind::Cas, at, || self.network.cas(at, expected, new))
+    }
+
+    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error> {
+        let start = || self.network.start_add(at, delta).map_err(Failure::Network);
+        match self.fate(Kind::StartAdd, at) {
+            None => start().map(Pending::Heard),
+            Some(How::Refused) => Err(Failure::Made),
+            Some(How::Unheard) => start().map(Pending::Unheard),
+            Some(How::Lost) => Ok(Pending::Lost),
+        }
+    }
+
+    fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error> {
+        match pending {
+            Pending::Heard(pending) => self.network.finish(pending).map_err(Failure::Network),
+            Pending::Unheard(pending) => {
+                Err(self.network.finish(pending).map_or_else(Failure::Network, |_| Failure::Made))
+            }
+            Pending::Lost => Err(Failure::Made),
+        }
+    }
+
+    fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
+        self.verb(Kind::Add, at, || self.network.add(at, delta))
+    }
+
+    fn notify(&self, at: At, value: u64) -> Result<(), Self::Error> {
+        self.verb(Kind::Notify, at, || self.network.notify(at, value))
+    }
+
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+        let at = At { rank: self.rank(), word };
+        // It changes nothing, and its caller need not have been able to go on.
+        match self.fate(Kind::Wait, at) {
+            None => self.network.wait(word, on, until).map_err(Failure::Network),
+            Some(_) => Err(Failure::Made),
+        }
+    }
+}

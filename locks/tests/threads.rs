@@ -1,0 +1,181 @@
+//! Threads of one rank that share a handle: they exclude each other, none is left waiting, and misuse is told.
+
+// With loom, the lock's own mutex is loom's, which works in loom's models only.
+#![cfg(not(feature = "loom"))]
+
+mod atomics;
+
+use atomics::{Atomics, Verb, in_time, lock_word, memory, quiet};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+use transom_locks::Mode::{self, Exclusive, Shared};
+use transom_locks::{Error, PassiveLock, Rank};
+
+type Lock<H> = PassiveLock<Atomics<H>>;
+
+/// What two threads add without an atomic in common is lost, unless the lock keeps them apart.
+#[test]
+fn threads_exclude_each_other() {
+    in_time(|| {
+        for ranks in [1, 2, 3, 4, 8] {
+            let (memory, sum, rounds) = (memory(ranks), AtomicU64::new(0), 400 / ranks as u64);
+            let handles: Vec<Lock<_>> =
+                (0..ranks).map(|rank| Lock::new(Atomics::new(&memory, rank, quiet as fn(Verb)), 0).unwrap()).collect();
+            thread::scope(|scope| {
+                for (handle, number) in handles.iter().flat_map(|handle| [0, 1, 2].map(|number| (handle, number))) {
+                    let sum = &sum;
+                    scope.spawn(move || {
+                        for round in 0..rounds {
+                            let mode = if (round + number) % 3 == 0 { Shared } else { Exclusive };
+                            handle.acquire(ranks - 1, mode).unwrap();
+                            let seen = sum.load(Relaxed);
+                            thread::yield_now();
+                            match mode {
+                                Exclusive => sum.store(seen + 1, Relaxed),
+                                Shared => assert_eq!(sum.load(Relaxed), seen, "somebody wrote while another read"),
+                            }
+                            handle.release(ranks - 1).unwrap();
+                        }
+                    });
+                }
+            });
+            let writes: u64 =
+                (0..3).map(|number| (0..rounds).filter(|round| (round + number) % 3 != 0).count() as u64).sum();
+            assert_eq!(sum.into_inner(), ranks as u64 * writes);
+            assert!(lock_word(&memory, ranks - 1).is_idle());
+        }
+    });
+}
+
+/// The network of a rank panics, in a call that acquires or in one that releases, while other threads want the lock.
+#[test]
+fn a_panic_of_the_network_leaves_nobody_waiting() {
+    for mode in [Shared, Exclusive] {
+        for in_release in [false, true] {
+            in_time(move || (0..20).for_each(|_| one_panics(mode, in_release)));
+        }
+    }
+}
+
+fn one_panics(mode: Mode, in_release: bool) {
+    let (panics, asked) = (AtomicBool::new(false), Barrier::new(4));
+    let hook = |verb| {
+        if matches!(verb, Verb::Cas | Verb::Add) && panics.swap(false, SeqCst) {
+            if !in_release {
+                asked.wait();
+                // The others are at the mutex by now, or come later: they are told in either case.
+                thread::sleep(Duration::from_millis(1));
+            }
+            panic!("of the network");
+        }
+    };
+    let handle: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, hook), 0).unwrap();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            panics.store(!in_release, SeqCst);
+            handle.acquire(0, mode).unwrap();
+            asked.wait();
+            thread::sleep(Duration::from_millis(1));
+            panics.store(true, SeqCst);
+            handle.release(0).unwrap();
+        });
+        let others: [_; 3] = std::array::from_fn(|_| {
+            scope.spawn(|| {
+                asked.wait();
+                handle.acquire(0, mode)
+            })
+        });
+        assert!(first.join().is_err());
+        for other in others {
+            assert_eq!(other.join().unwrap(), Err(Error::Broken { target: 0 }));
+        }
+    });
+}
+
+/// A thread that asks keeps the others of its rank waiting, but not one that has nothing to wait for.
+#[test]
+fn who_does_not_hold_the_lock_is_told_so_at_once() {
+    in_time(|| {
+        let memory = memory(2);
+        let one: Lock<_> = PassiveLock::new(Atomics::new(&memory, 1, quiet), 0).unwrap();
+        one.acquire(0, Exclusive).unwrap();
+        let asks = Barrier::new(2);
+        let said = AtomicBool::new(false);
+        let hook = |verb| {
+            if verb == Verb::Wait && !said.swap(true, SeqCst) {
+                asks.wait();
+            }
+        };
+        let zero: Lock<_> = PassiveLock::new(Atomics::new(&memory, 0, hook), 0).unwrap();
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                zero.acquire(0, Exclusive).unwrap();
+                zero.release(0).unwrap();
+            });
+            asks.wait();
+            // Rank 1 has not released it, so the other thread cannot have it.
+            assert_eq!(zero.release(0), Err(Error::NotLocked { target: 0 }));
+            one.release(0).unwrap();
+            asking.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_thread_releases_what_it_acquired_itself() {
+    in_time(|| {
+        let zero: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, quiet), 0).unwrap();
+        zero.acquire(0, Shared).unwrap();
+        let other =
+            |call: fn(&Lock<_>) -> Result<(), Error<_>>| thread::scope(|scope| scope.spawn(|| call(&zero)).join());
+        assert_eq!(other(|lock| lock.release(0)).unwrap(), Err(Error::NotLocked { target: 0 }));
+        assert_eq!(zero.acquire(0, Shared), Err(Error::AlreadyLocked { target: 0 }));
+        zero.release(0).unwrap();
+        assert_eq!(zero.release(0), Err(Error::NotLocked { target: 0 }));
+    });
+}
+
+/// What `&mut` access took belongs to no thread: any may release it, and none waits for one that never would.
+#[test]
+fn what_the_handle_took_belongs_to_no_thread() {
+    in_time(|| {
+        let mut zero: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, quiet), 0).unwrap();
+        // Acquired by this thread before, which must be forgotten.
+        zero.acquire(0, Exclusive).unwrap();
+        zero.release_mut(0).unwrap();
+        for release_all in [false, true] {
+            zero.acquire(0, Shared).unwrap();
+            if release_all {
+                zero.release_all_mut().unwrap()
+            } else {
+                assert!(zero.release_held_mut())
+            }
+            zero.acquire_mut(0, Exclusive).unwrap();
+            thread::scope(|scope| {
+                let asked = scope.spawn(|| zero.acquire(0, Shared)).join().unwrap();
+                assert_eq!(asked, Err(Error::AlreadyLocked { target: 0 }));
+                scope.spawn(|| zero.release(0)).join().unwrap().unwrap();
+            });
+        }
+    });
+}
+
+/// A network that comes back to the lock while it waits, on the same thread, is told; it does not wait for itself.
+#[test]
+fn a_network_that_asks_again_is_told() {
+    in_time(|| {
+        static ASKED: AtomicBool = AtomicBool::new(false);
+        static LOCK: std::sync::OnceLock<Lock<fn(Verb)>> = std::sync::OnceLock::new();
+        fn hook(_: Verb) {
+            let lock = LOCK.get().unwrap();
+            assert_eq!(lock.acquire(0, Shared), Err(Error::AlreadyLocked { target: 0 }));
+            ASKED.store(true, SeqCst);
+        }
+        let network = Atomics::new(&memory(1), 0 as Rank, hook as fn(Verb));
+        let lock = LOCK.get_or_init(|| PassiveLock::new(network, 0).unwrap());
+        lock.acquire(0, Exclusive).unwrap();
+        assert!(ASKED.load(SeqCst));
+    });
+}
