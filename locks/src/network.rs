@@ -45,6 +45,28 @@ pub enum Awaited {
     Anyone,
 }
 
+impl Awaited {
+    /// A rank that has left, if all have that could end this wait of `waiter`, one of `ranks`: then it cannot end.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::Awaited;
+    /// let left = |rank| rank == 2;
+    /// assert_eq!(Awaited::Rank(2).gone(0, 3, left), Some(2));
+    /// assert_eq!(Awaited::Behind(2).gone(0, 3, left), None); // rank 1 may still end it
+    /// assert_eq!(Awaited::Anyone.gone(0, 3, |rank| rank > 0), Some(1));
+    /// assert_eq!(Awaited::Anyone.gone(0, 1, left), None); // threads of rank 0 may
+    /// ```
+    pub fn gone(self, waiter: Rank, ranks: usize, left: impl Fn(Rank) -> bool) -> Option<Rank> {
+        if let Awaited::Rank(rank) = self {
+            return Some(rank).filter(|&rank| rank < ranks && left(rank));
+        }
+        let mut others = (0..ranks).filter(|&rank| rank != waiter);
+        let one = others.next();
+        one.filter(|&one| left(one) && others.all(left))
+    }
+}
+
 /// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put that wakes, and waiting on
 /// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of the rank there.
 ///

@@ -192,16 +192,7 @@ impl Control {
         if let Some(rank) = self.dead(me) {
             return Err(FabricError::PeerDied { rank });
         }
-        let left = |rank: &Rank| *rank < self.ranks() && self.has_left(*rank);
-        let gone = match awaited {
-            Awaited::Rank(rank) => Some(rank).filter(left),
-            // A rank alone may have threads of its own that end its wait.
-            Awaited::Anyone => {
-                let mut others = (0..self.ranks()).filter(|&rank| rank != me);
-                let one = others.next();
-                one.filter(|one| left(one) && others.all(|rank| left(&rank)))
-            }
-        };
+        let gone = awaited.gone(me, self.ranks(), |rank| self.has_left(rank));
         gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))
     }
 

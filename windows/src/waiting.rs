@@ -176,6 +176,7 @@ impl Wait<'_> {
     fn whom(&self) -> String {
         match self.awaited {
             Awaited::Rank(rank) => format!(" for rank {rank}"),
+            Awaited::Behind(rank) => format!(" behind rank {rank}"),
             Awaited::Anyone => String::new(),
         }
     }

@@ -237,11 +237,11 @@ impl Exchange for Tcp {
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
         let group = &self.0.group;
-        match (group.dead(), awaited) {
-            (Some(error), _) => Err(error),
-            (None, Awaited::Rank(rank)) if group.has_left(rank) => Err(FabricError::PeerLeft { rank }),
-            _ => Ok(()),
+        if let Some(error) = group.dead() {
+            return Err(error);
         }
+        let gone = awaited.gone(group.me, self.size(), |rank| group.has_left(rank));
+        gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))
     }
 
     fn lost(&self) -> Option<FabricError> {

@@ -180,7 +180,12 @@ fn leaving_is_no_death() {
         others.iter().all(|rank| matches!(rank.check_peers(Awaited::Rank(0)), Err(FabricError::PeerLeft { rank: 0 })))
     );
     assert!(others.iter().all(|rank| rank.first_death().is_none()));
-    within(move || drop(others));
+    // Of a wait that anyone may end the last other decides.
+    assert!(others.iter().all(|rank| rank.check_peers(Awaited::Anyone).is_ok()));
+    let one = others.into_iter().next().unwrap();
+    until(|| matches!(one.check_peers(Awaited::Anyone), Err(FabricError::PeerLeft { rank: 0 })));
+    assert!(matches!(one.check_peers(Awaited::Behind(2)), Err(FabricError::PeerLeft { rank: 0 })));
+    within(move || drop(one));
     within(|| job.hub.linger());
 }
 
