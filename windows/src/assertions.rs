@@ -1,8 +1,8 @@
 //! What a program may assert about its own synchronisation (MPI-3.1 §11.5.5), and in debug builds the checks of it.
 
+use crate::core::Core;
 use crate::counters::{Count, CounterCells};
 use crate::local::Local;
-use crate::window::Core;
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::hash::{DefaultHasher, Hasher};

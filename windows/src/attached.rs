@@ -5,8 +5,8 @@
 //! and accesses the memory only if the slot holds exactly this address; otherwise the address is stale or forged, and an
 //! error. An access that is under way while the memory is detached goes to memory that nobody reads any more.
 
+use crate::core::Core;
 use crate::segment::SLOT_WORDS;
-use crate::window::Core;
 use crate::{Error, Fabric, FabricError, Window};
 use bytemuck::{Pod, Zeroable};
 use transom_locks::Rank;

@@ -2,11 +2,11 @@
 //! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it. A lock stays taken and
 //! an access epoch open, which the next call on the same window reports, until the window is dropped.
 
+use crate::core::Core;
 use crate::local::Local;
 use crate::segment::Segment;
 use crate::signals::Signals;
 use crate::target::Target;
-use crate::window::Core;
 use crate::{Assert, Error, Fabric};
 use bytemuck::Pod;
 use std::ops::Deref;

@@ -1,8 +1,9 @@
 //! Making windows and freeing them: what memory they expose.
 
+use crate::core::Core;
 use crate::segment::{Segment, SegmentError, Size};
 use crate::user_memory::UserBuffer;
-use crate::window::{Core, Window};
+use crate::window::Window;
 use crate::words::{Purpose, Words};
 use crate::{Error, Fabric};
 use bytemuck::Pod;

@@ -10,6 +10,7 @@ mod array_error;
 mod assertions;
 mod attached;
 mod bulk;
+mod core;
 mod counters;
 mod delayed;
 mod epoch;

@@ -1,7 +1,7 @@
 //! Parts of a window that a rank's own processor reaches: its own, and those of ranks that it shares memory with.
 
+use crate::core::Core;
 use crate::target::inside;
-use crate::window::Core;
 use crate::{Address, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use transom_locks::Rank;

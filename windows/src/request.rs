@@ -1,8 +1,8 @@
 //! Request forms of the operations: started now, waited for later. A request owns its buffer, so that it may be leaked or
 //! dropped at any time; it borrows its target, so that it does not outlive its epoch.
 
+use crate::core::Core;
 use crate::target::Target;
-use crate::window::Core;
 use crate::{Atomic, Error, Fabric, Op};
 use bytemuck::Pod;
 use transom_locks::Rank;

@@ -1,6 +1,6 @@
 //! Signal words: how a target learns that data has arrived, without a call of its own in between.
 
-use crate::window::Core;
+use crate::core::Core;
 use crate::{Error, Fabric, FabricError, Wait};
 use bytemuck::Pod;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
-use crate::window::Core;
+use crate::core::Core;
 use crate::{Attached, Error, Fabric, FabricError, Mode, Wake};
 use bytemuck::Pod;
 use std::cell::Cell;

@@ -1,0 +1,80 @@
+//! What a window is to its epochs: memory, counts, and the errors that name it.
+
+use crate::assertions::Checks;
+use crate::attached::Attachment;
+use crate::bulk::Bulk;
+use crate::segment::Segment;
+use crate::{Error, Fabric, FabricError};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use transom_locks::Rank;
+
+/// What operations need of a window; epochs share it while they hold the rest.
+pub(crate) struct Core<T, F: Fabric> {
+    pub id: u32,
+    pub data: Arc<Segment<F>>,
+    /// What this rank attached, by slot, and how often it did.
+    pub attached: Box<[Option<Attachment<F>>]>,
+    pub numbers: u64,
+    /// If accumulates take a lock.
+    pub bulk: Option<Bulk<F>>,
+    pub checks: Checks,
+    pub element: PhantomData<fn() -> T>,
+}
+
+impl<T, F: Fabric> Core<T, F> {
+    /// [`Target::flush`], of one or of all.
+    pub fn flush(&self, rank: Rank) -> Result<(), Error> {
+        let data = &self.data;
+        data.counters.flushes.bump();
+        data.fabric.flush(&data.remotes[rank]).map_err(|source| Error::Fabric { window: self.id, rank, source })
+    }
+
+    pub fn flush_all(&self) -> Result<(), Error> {
+        let data = &self.data;
+        data.counters.flushes.add(data.remotes.len() as u64);
+        let flushed = data.fabric.flush_all(&data.remotes);
+        flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
+    }
+
+    /// What this rank put at another will be seen before any later verb of it.
+    #[inline(always)]
+    pub fn order(&self, rank: Rank) -> Result<(), Error> {
+        match self.data.fabric.order(&self.data.remotes[rank]) {
+            Ok(()) => Ok(()),
+            Err(source) => Err(Error::Fabric { window: self.id, rank, source }),
+        }
+    }
+
+    /// What this rank put anywhere will be seen before any later verb of it.
+    pub fn order_all(&self) -> Result<(), Error> {
+        let ordered = self.data.fabric.order_all(&self.data.remotes);
+        ordered.map_err(|source| Error::Fabric { window: self.id, rank: self.data.fabric.rank(), source })
+    }
+
+    #[cold]
+    pub fn lock_error_at(&self, rank: Rank, source: transom_locks::Error<FabricError>) -> Error {
+        Error::Lock { window: self.id, rank, source: self.data.cause(source) }
+    }
+
+    /// Of a call on all locks: the one that it failed at, as far as the error tells.
+    #[cold]
+    pub fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
+        use transom_locks::Error::{AlreadyLocked, Broken, Corrupt, NotLocked};
+        let rank = match source {
+            AlreadyLocked { target } | NotLocked { target } | Broken { target } | Corrupt { target, .. } => target,
+            _ => self.data.fabric.rank(),
+        };
+        self.lock_error_at(rank, source)
+    }
+
+    #[cold]
+    pub fn sync_error(&self, call: &'static str, source: transom_locks::Error<FabricError>) -> Error {
+        Error::Sync { window: self.id, call, source: self.data.cause(source) }
+    }
+
+    #[cold]
+    pub fn no_such_rank(&self, rank: Rank) -> Error {
+        Error::NoSuchRank { window: self.id, rank, size: self.data.remotes.len() }
+    }
+}
