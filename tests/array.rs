@@ -2,6 +2,7 @@
 
 mod ranks;
 use std::ops::Range;
+use std::time::Duration;
 use transom::array::ArrayError;
 use transom::array::{Layout, LayoutError, Run};
 use transom::{Distribution, Error, GlobalArray, GlobalPtr, Op, World};
@@ -106,23 +107,95 @@ fn layouts_of<const D: usize>(seed: u64) {
         assert_eq!((layout.part_len(parts.len()), layout.tiles_of(parts.len()).count()), (0, 0));
         for _ in 0..10 {
             let patch = any_patch(&mut random, shape);
-            let mut elements: Vec<(usize, usize)> =
-                all(patch.clone()).into_iter().map(|index| layout.locate(index).unwrap()).collect();
-            elements.sort();
-            let mut runs: Vec<(usize, usize, usize)> = Vec::new();
-            for (owner, offset) in elements {
-                match runs.last_mut() {
-                    Some((same, start, len)) if *same == owner && *start + *len == offset => *len += 1,
-                    _ => runs.push((owner, offset, 1)),
-                }
+            let runs = model_runs(&places, &patch);
+            let told: Vec<Run> = layout.runs(patch.clone()).expect("inside").collect();
+            let mut owners: Vec<usize> = told.iter().map(|run| run.owner).collect();
+            owners.dedup();
+            for (n, run) in told.iter().enumerate() {
+                assert_eq!(layout.runs(patch.clone()).expect("inside").nth(n), Some(*run), "{n}, {patch:?} of {what}");
             }
-            let told = layout.runs(patch.clone()).expect("inside");
-            let mut told: Vec<_> = told.map(|Run { owner, offset, len, .. }| (owner, offset, len)).collect();
+            assert_eq!(layout.runs(patch.clone()).expect("inside").nth(told.len()), None);
+            let mut told: Vec<_> = told.iter().map(|&Run { owner, offset, len, .. }| (owner, offset, len)).collect();
+            // One owner's runs follow each other, and ascend.
+            assert!(told.is_sorted_by(|a, b| a.0 != b.0 || a.1 < b.1), "{told:?}, {patch:?} of {what}");
             told.sort();
             assert_eq!(told, runs, "{patch:?} of {what}");
+            owners.sort();
+            assert!(owners.is_sorted_by(|a, b| a < b), "runs of an owner are apart: {patch:?} of {what}");
             assert!(D > 1 || runs.len() <= parts.len(), "in one dimension, one for each owner at most");
         }
     }
+}
+
+/// The runs of a patch, sorted, by looking at each of its elements.
+fn model_runs<const D: usize>(places: &[Place<D>], patch: &[Range<usize>; D]) -> Vec<(usize, usize, usize)> {
+    let inside = |index: &[usize; D]| (0..D).all(|d| patch[d].contains(&index[d]));
+    let mut elements: Vec<(usize, usize)> =
+        places.iter().filter(|(index, ..)| inside(index)).map(|&(_, owner, offset)| (owner, offset)).collect();
+    elements.sort();
+    let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+    for (owner, offset) in elements {
+        match runs.last_mut() {
+            Some((same, start, len)) if *same == owner && *start + *len == offset => *len += 1,
+            _ => runs.push((owner, offset, 1)),
+        }
+    }
+    runs
+}
+
+/// What a closure returns, or a failure if that takes longer than 10 s, where milliseconds would do.
+fn soon<R: Send + 'static>(what: &str, call: impl FnOnce() -> R + Send + 'static) -> R {
+    let (answer, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || answer.send(call()));
+    wait.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// The first runs of a patch, and one far from them.
+fn first_and<const D: usize>(
+    distribution: Distribution<D>,
+    shape: [usize; D],
+    grid: [usize; D],
+    patch: [Range<usize>; D],
+    far: usize,
+) -> (Vec<(usize, usize, usize)>, Option<(usize, usize, usize)>) {
+    let plain = |run: Run| (run.owner, run.offset, run.len);
+    soon("runs", move || {
+        let layout = Layout::on_grid(shape, distribution, grid).unwrap();
+        let runs = || layout.runs(patch.clone()).expect("inside").map(plain);
+        (runs().take(3).collect(), runs().nth(far))
+    })
+}
+
+#[test]
+fn runs_of_huge_layouts_are_told_at_once() {
+    const HUGE: usize = 1 << 47;
+    // Cyclic, on 4 ranks: a quarter for each; without the first element and the last four.
+    let told = first_and(Distribution::Cyclic, [HUGE], [4], [0..HUGE], 3);
+    assert_eq!(told, (vec![(0, 0, 1 << 45), (1, 0, 1 << 45), (2, 0, 1 << 45)], Some((3, 0, 1 << 45))));
+    let told = first_and(Distribution::Cyclic, [HUGE], [4], [1..HUGE - 4], 4);
+    let quarter = (1 << 45) - 1;
+    assert_eq!(told, (vec![(1, 0, quarter), (2, 0, quarter), (3, 0, quarter)], None));
+    // 2^40 blocks of 128 on 1024 ranks: 2^30 blocks for each. The patch begins in the middle of rank 0's second block.
+    let told = first_and(Distribution::BlockCyclic([128]), [HUGE], [1024], [(1 << 17) + 60..HUGE], 1023);
+    let all_but_one = (1 << 37) - 128;
+    let first = [(0, 188, all_but_one - 60), (1, 128, all_but_one), (2, 128, all_but_one)];
+    assert_eq!(told, (first.to_vec(), Some((1023, 128, all_but_one))));
+    // A plane, cyclic in both dimensions on 2 x 4 ranks: a rank has 2^22 rows of 2^22. Of the whole, a run for each rank;
+    // without a column, a run for each row of the ranks that have it; of a column, an element for each row.
+    let (shape, grid, rows) = ([1 << 23, 1 << 24], [2, 4], 1 << 22);
+    let told = first_and(Distribution::Cyclic, shape, grid, [0..1 << 23, 0..1 << 24], 7);
+    assert_eq!(told, (vec![(0, 0, 1 << 44), (1, 0, 1 << 44), (2, 0, 1 << 44)], Some((7, 0, 1 << 44))));
+    let told = first_and(Distribution::Cyclic, shape, grid, [0..1 << 23, 1..1 << 24], 3 + (1 << 20));
+    assert_eq!(told.0, [(1, 0, 1 << 44), (2, 0, 1 << 44), (3, 0, 1 << 44)]);
+    assert_eq!(told.1, Some((0, (1 << 42) + 1, rows - 1)));
+    let told = first_and(Distribution::Cyclic, shape, grid, [0..1 << 23, 9..10], rows + (1 << 20));
+    assert_eq!(told, (vec![(1, 2, 1), (1, rows + 2, 1), (1, 2 * rows + 2, 1)], Some((5, (1 << 42) + 2, 1))));
+    // 2^28 x 32 x 32 tiles of 8 x 8 x 8, without the first row of the first. So a run for each of the first 1024 tiles, the
+    // last of which goes on to the end.
+    let (shape, tiles) = ([1 << 31, 1 << 8, 1 << 8], Distribution::BlockCyclic([8; 3]));
+    let told = first_and(tiles, shape, [1, 1, 1], [1..1 << 31, 0..1 << 8, 0..1 << 8], 1023);
+    let last = 1023 * 512 + 64;
+    assert_eq!(told, (vec![(0, 64, 448), (0, 576, 448), (0, 1088, 448)], Some((0, last, HUGE - last))));
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Every operation on an array's elements.
 
-use super::GlobalPtr;
-use super::index::{Index, Ranges, inside};
-use super::layout::{Layout, Spot};
+use super::index::{Index, Ranges};
+use super::layout::{Layout, Placement};
+use super::patch::Patch;
+use super::pointer::GlobalPtr;
+use super::reach::sealed::Way;
 use super::reach::{Part, Reach, Remote};
-use super::runs::{Patch, Run, Spread, Strip};
+use super::share::Share;
+use super::transfer::{LAP, Transfer};
 use crate::array_error::ArrayError;
 use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op};
 use bytemuck::Pod;
@@ -83,11 +86,12 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///
     /// # Errors
     /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`Error::Fabric`], [`Error::Lock`].
-    #[inline]
+    #[inline(always)]
     pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
-        let mut one = T::zeroed();
-        self.through.get_at(owner, offset, std::slice::from_mut(&mut one))?;
+        let (way, mut one) = (self.through.way_to(owner), T::zeroed());
+        way.count_reads(1);
+        way.copy_from(offset, std::slice::from_mut(&mut one))?;
         Ok(one)
     }
 
@@ -95,10 +99,12 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///
     /// # Errors
     /// As [`get_one`](Self::get_one).
-    #[inline]
+    #[inline(always)]
     pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), Error> {
         let (owner, offset) = self.place(index)?;
-        self.through.put_at(owner, offset, &[value])
+        let way = self.through.way_to(owner);
+        way.count_writes(1);
+        way.copy_to(offset, &[value])
     }
 
     /// Reads a patch. 1 get for each run.
@@ -125,26 +131,10 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), Error> {
-        let (patch, mut scratch) = (self.patch(ranges.ranges(), into.len())?, Vec::new());
-        if let Some(run) = patch.one_run() {
-            return self.through.get_at(run.owner, run.offset, into);
-        }
-        for (run, spread) in patch.into_runs() {
-            match spread {
-                Spread::Together(at) => self.through.get_at(run.owner, run.offset, &mut into[at..][..run.len])?,
-                Spread::Apart(strips) => {
-                    scratch.resize(run.len, T::zeroed());
-                    self.through.get_at(run.owner, run.offset, &mut scratch)?;
-                    let mut rest = &scratch[..];
-                    for strip in strips {
-                        let (here, after) = rest.split_at(strip.len());
-                        into[strip.at..][..strip.len()].copy_from_slice(here);
-                        rest = after;
-                    }
-                }
-            }
-        }
-        Ok(())
+        let (patch, mut transfer) = (self.patch(ranges.ranges(), into.len())?, Transfer::new());
+        self.each_share(&patch, |share, begin| {
+            transfer.get(share, &self.through.way_to(share.owner), &mut into[begin..], begin == 0)
+        })
     }
 
     /// Writes a patch. 1 put for each run. `source` may be used again at once.
@@ -153,7 +143,10 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: nothing was put.
     /// [`Error::Fabric`], [`Error::Lock`]: some of it may have been.
     pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), Error> {
-        self.send(ranges, source, |run, elements| self.through.put_at(run.owner, run.offset, elements))
+        let (patch, mut transfer) = (self.patch(ranges.ranges(), source.len())?, Transfer::new());
+        self.each_share(&patch, |share, begin| {
+            transfer.put(share, &self.through.way_to(share.owner), &source[begin..], begin == 0)
+        })
     }
 
     /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
@@ -175,7 +168,9 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline]
     pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), Error> {
         let Some(spot) = self.spot(index, into.len()) else { return Err(self.no_spot(index, into.len())) };
-        self.through.get_at(spot.owner, spot.offset, into)
+        let way = self.through.way_to(spot.owner);
+        way.count_reads(1);
+        way.copy_from(spot.offset, into)
     }
 
     /// Writes a tile, row by row. 1 put.
@@ -185,34 +180,32 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline]
     pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
         let Some(spot) = self.spot(index, source.len()) else { return Err(self.no_spot(index, source.len())) };
-        self.through.put_at(spot.owner, spot.offset, source)
+        let way = self.through.way_to(spot.owner);
+        way.count_writes(1);
+        way.copy_to(spot.offset, source)
     }
 
-    fn send(
+    /// Calls `each` with what each owner has of a patch, and with where that patch begins in the buffer: the patch itself,
+    /// or, where all memory is shared, the patches that it is moved in.
+    #[inline]
+    fn each_share(
         &self,
-        ranges: impl Ranges<D>,
-        source: &[T],
-        each: impl Fn(Run, &[T]) -> Result<(), Error>,
+        patch: &Patch<'_, D>,
+        mut each: impl FnMut(&Share<D>, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (patch, mut scratch) = (self.patch(ranges.ranges(), source.len())?, Vec::new());
-        if let Some(run) = patch.one_run() {
-            return each(run, source);
+        let lap = LAP / size_of::<T>().max(1);
+        let is_shared = |first| {
+            let tile = self.info.layout.placement(first);
+            tile.is_some_and(|tile| self.through.way_to(tile.owner).is_shared())
+        };
+        if D > 1 || patch.len() <= lap || !patch.owners().all(is_shared) {
+            return patch.shares().try_for_each(|share| each(&share, 0));
         }
-        for (run, spread) in patch.into_runs() {
-            match spread {
-                Spread::Together(at) => each(run, &source[at..][..run.len])?,
-                Spread::Apart(strips) => {
-                    scratch.clear();
-                    strips.for_each(|strip: Strip| scratch.extend_from_slice(&source[strip.at..][..strip.len()]));
-                    each(run, &scratch)?;
-                }
-            }
-        }
-        Ok(())
+        patch.laps(lap).try_for_each(|(begin, lap)| lap.shares().try_for_each(|share| each(&share, begin)))
     }
 
     /// Where an element is, if it can be reached.
-    #[inline]
+    #[inline(always)]
     fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let (owner, offset) = self.info.locate(index)?;
         match self.through.only() {
@@ -223,8 +216,8 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
 
     /// Where a tile is, if there is one, the buffer is as long, and it can be reached.
     #[inline(always)]
-    fn spot(&self, index: [usize; D], buffer: usize) -> Option<Spot> {
-        let spot = self.info.layout.spot(index)?;
+    fn spot(&self, index: [usize; D], buffer: usize) -> Option<Placement> {
+        let spot = self.info.layout.placement(index)?;
         let reached = self.through.only().is_none_or(|only| only == spot.owner);
         if spot.len == buffer && reached { Some(spot) } else { None }
     }
@@ -234,22 +227,18 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline(never)]
     fn no_spot(&self, index: [usize; D], buffer: usize) -> Error {
         let ArrayInfo { array, layout, .. } = self.info;
-        match layout.spot(index) {
+        match layout.placement(index) {
             None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() }.into(),
-            Some(Spot { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer }.into(),
-            Some(Spot { owner, .. }) => self.not_reached(owner),
+            Some(Placement { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer }.into(),
+            Some(Placement { owner, .. }) => self.not_reached(owner),
         }
     }
 
     fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
-        if !inside(&ranges, self.layout().shape()) {
-            return Err(self.info.outside(ranges));
+        let Some(patch) = Patch::new(self.info.layout, &ranges) else { return Err(self.info.outside(ranges)) };
+        if buffer != patch.len() {
+            return Err(ArrayError::BufferLength { array: self.info.array, needed: patch.len(), buffer }.into());
         }
-        let needed = ranges.iter().map(Range::len).product();
-        if buffer != needed {
-            return Err(ArrayError::BufferLength { array: self.info.array, needed, buffer }.into());
-        }
-        let patch = Patch::new(self.info.layout, ranges);
         match self.through.only().and_then(|only| patch.other_owner(only)) {
             Some(owner) => Err(self.not_reached(owner)),
             None => Ok(patch),
@@ -257,6 +246,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     }
 
     #[cold]
+    #[inline(never)]
     fn not_reached(&self, owner: Rank) -> Error {
         let reached = self.through.only().unwrap_or(owner);
         ArrayError::NotReached { array: self.info.array, owner, reached }.into()
@@ -305,9 +295,13 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error> {
-        self.send(ranges, operands, |run, operands| {
-            self.through.with_target(run.owner, |target| target.accumulate(run.offset, op, operands))
-        })
+        let (patch, mut transfer) = (self.patch(ranges.ranges(), operands.len())?, Transfer::new());
+        for share in patch.shares() {
+            transfer.each_run(&share, operands, |offset, operands| {
+                self.through.with_target(share.owner, |target| target.accumulate(offset, op, operands))
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -368,23 +362,32 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, FenceEpoch<'_, T, F>, D> {
     }
 }
 
-impl<'a, const D: usize> ArrayInfo<'a, D> {
-    pub fn ptr<T>(self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
+impl<const D: usize> ArrayInfo<'_, D> {
+    pub fn ptr<T>(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
         let index = index.index(self.array, self.layout)?;
         match self.layout.locate(index) {
             Some(_) => Ok(GlobalPtr::to(self.array, self.layout, index)),
-            None => Err(self.outside(index.map(|i| i..i.saturating_add(1)))),
+            None => Err(self.no_element(index)),
         }
     }
 
-    #[inline]
-    fn locate<T>(self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
+    #[inline(always)]
+    fn locate<T>(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let index = index.index(self.array, self.layout)?;
-        self.layout.locate(index).ok_or_else(|| self.outside(index.map(|i| i..i.saturating_add(1))))
+        match self.layout.locate(index) {
+            Some(place) => Ok(place),
+            None => Err(self.no_element(std::array::from_fn(|d| index[d]))),
+        }
     }
 
     #[cold]
-    fn outside(self, ranges: [Range<usize>; D]) -> Error {
+    #[inline(never)]
+    fn no_element(&self, index: [usize; D]) -> Error {
+        self.outside(index.map(|i| i..i.saturating_add(1)))
+    }
+
+    #[cold]
+    fn outside(&self, ranges: [Range<usize>; D]) -> Error {
         ArrayError::Outside { array: self.array, ranges: ranges.to_vec(), shape: self.layout.shape().to_vec() }.into()
     }
 }

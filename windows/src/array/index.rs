@@ -1,7 +1,7 @@
 //! How a call names an element, and a patch of elements.
 
-use super::GlobalPtr;
 use super::layout::Layout;
+use super::pointer::GlobalPtr;
 use crate::Error;
 use std::ops::Range;
 
@@ -35,8 +35,11 @@ pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 /// ```
 pub trait Ranges<const D: usize>: sealed::Ranges<D> {}
 
-impl<T, I: sealed::Index<T, D>, const D: usize> Index<T, D> for I {}
-impl<R: sealed::Ranges<D>, const D: usize> Ranges<D> for R {}
+impl<T> Index<T, 1> for usize {}
+impl<T, const D: usize> Index<T, D> for [usize; D] {}
+impl<T, const D: usize> Index<T, D> for GlobalPtr<T> {}
+impl Ranges<1> for Range<usize> {}
+impl<const D: usize> Ranges<D> for [Range<usize>; D] {}
 
 mod sealed {
     use super::{Error, Layout, Range};
@@ -83,10 +86,4 @@ impl<const D: usize> sealed::Ranges<D> for [Range<usize>; D] {
     fn ranges(self) -> [Range<usize>; D] {
         self
     }
-}
-
-/// Whether ranges are ranges of an array: they do not end before they begin, nor beyond it.
-#[inline]
-pub(super) fn inside<const D: usize>(ranges: &[Range<usize>; D], shape: [usize; D]) -> bool {
-    ranges.iter().zip(shape).all(|(range, len)| range.start <= range.end && range.end <= len)
 }

@@ -1,7 +1,7 @@
 //! Which rank has which element, and where: pure arithmetic, with no memory behind it.
 
-use super::index::{Ranges, inside};
-use super::runs::{Odometer, Patch, Run};
+use super::divisor::Divisor;
+use super::odometer::Odometer;
 use crate::array_error::{LayoutError, MOST, MOST_RANKS};
 use std::ops::Range;
 use transom_locks::Rank;
@@ -86,16 +86,6 @@ impl<const D: usize> Tile<D> {
         self.len() == 0
     }
 
-    /// Where an element of it is in the owner's part: row by row.
-    fn place(&self, index: [usize; D]) -> usize {
-        self.offset + in_rows(index, &self.ranges)
-    }
-}
-
-/// Where an element is in a patch that is stored row by row.
-#[inline]
-pub(super) fn in_rows<const D: usize>(index: [usize; D], ranges: &[Range<usize>; D]) -> usize {
-    index.iter().zip(ranges).fold(0, |place, (i, range)| place * range.len() + (i - range.start))
 }
 
 impl<const D: usize> Layout<D> {
@@ -160,12 +150,12 @@ impl<const D: usize> Layout<D> {
 
     /// How many ranks there are along each dimension.
     pub fn grid(&self) -> [usize; D] {
-        self.dims.map(|dim| dim.ranks)
+        self.dims.map(|dim| dim.ranks.get())
     }
 
     /// How many ranks there are.
     pub fn ranks(&self) -> usize {
-        self.dims.iter().map(|dim| dim.ranks).product()
+        self.dims.iter().map(|dim| dim.ranks.get()).product()
     }
 
     /// Where in the grid a rank stands; none if there is no such rank.
@@ -178,12 +168,12 @@ impl<const D: usize> Layout<D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn coordinates(&self, rank: Rank) -> Option<[usize; D]> {
-        (rank < self.ranks()).then(|| self.unfold(rank, |dim| dim.ranks))
+        (rank < self.ranks()).then(|| unfold(rank, self.grid()))
     }
 
     /// The lengths of a tile that is not cut short by the end of the array.
     pub fn block(&self) -> [usize; D] {
-        self.dims.map(|dim| dim.block)
+        self.dims.map(|dim| dim.block.get())
     }
 
     /// How many tiles there are along each dimension.
@@ -194,7 +184,7 @@ impl<const D: usize> Layout<D> {
     /// A tile by its index; none if there is none.
     #[inline]
     pub fn tile(&self, index: [usize; D]) -> Option<Tile<D>> {
-        let Spot { owner, offset, .. } = self.spot(index)?;
+        let Placement { owner, offset, .. } = self.placement(index)?;
         Some(Tile { index, ranges: std::array::from_fn(|d| self.dims[d].tile(index[d])), owner, offset })
     }
 
@@ -220,82 +210,89 @@ impl<const D: usize> Layout<D> {
     }
 
     /// The owner of an element, and where in the owner's part it is; none if it is outside.
-    #[inline]
+    #[inline(always)]
     pub fn locate(&self, index: [usize; D]) -> Option<(Rank, usize)> {
-        if (0..D).any(|d| index[d] >= self.dims[d].len) {
-            return None;
+        let (mut tile, mut in_tile) = (Placement::default(), 0);
+        for (dim, index) in self.dims.iter().zip(index) {
+            if index >= dim.len {
+                return None;
+            }
+            let (number, along) = dim.block.divide(index);
+            in_tile = in_tile * tile.advance(dim, number) + along;
         }
-        let tile = self.tile(std::array::from_fn(|d| index[d] / self.dims[d].block))?;
-        Some((tile.owner, tile.place(index)))
+        Some((tile.owner, tile.offset + in_tile))
     }
 
-    /// The runs of adjoining elements, owner by owner, of which a patch consists: what a put or get of it costs
-    /// in remote operations, 1 for each. None if it is not inside.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::array::{Distribution, Layout};
-    /// let cyclic = Layout::new([1000], Distribution::Cyclic, 4)?;
-    /// assert_eq!(cyclic.runs(10..500).expect("inside").count(), 4); // in one dimension: one for each owner
-    /// let tiles = Layout::new([64, 64], Distribution::BlockCyclic([16, 16]), 4)?;
-    /// assert_eq!(tiles.runs([16..32, 0..16]).expect("inside").count(), 1); // a tile
-    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // less than its rows: one for each row
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
-        let ranges = ranges.ranges();
-        inside(&ranges, self.shape()).then(|| Patch::new(self, ranges).into_runs().map(|(run, _)| run))
+    /// Where an element is in row-major order, whoever has it.
+    pub(super) fn number(&self, index: [usize; D]) -> usize {
+        self.dims.iter().zip(index).fold(0, |number, (dim, index)| number * dim.len + index)
     }
 
-    /// The place of a number in row-major order, in lengths that each dimension names.
-    pub(super) fn unfold(&self, mut number: usize, length: impl Fn(&Dim) -> usize) -> [usize; D] {
-        let mut index = [0; D];
-        for (i, dim) in index.iter_mut().zip(&self.dims).rev() {
-            (*i, number) = (number % length(dim), number / length(dim));
-        }
-        index
+    /// The element that is there in row-major order; none if there are not so many.
+    pub(super) fn numbered(&self, number: usize) -> Option<[usize; D]> {
+        (number < self.len).then(|| unfold(number, self.shape()))
     }
 
     /// Where a tile is; none if there is none.
     #[inline(always)]
-    pub(super) fn spot(&self, index: [usize; D]) -> Option<Spot> {
-        // Of the elements that the owner has before this tile: those before it along a dimension are as thick as it is
-        // in the dimensions before, and as wide as the owner's part in those that follow.
-        let mut spot = Spot { owner: 0, offset: 0, len: 1 };
-        for (dim, index) in self.dims.iter().zip(index) {
-            if index >= dim.tiles {
+    pub(super) fn placement(&self, index: [usize; D]) -> Option<Placement> {
+        let mut tile = Placement::default();
+        for (dim, number) in self.dims.iter().zip(index) {
+            if number >= dim.tiles {
                 return None;
             }
-            let (nth, at) = (index / dim.ranks, index % dim.ranks);
-            spot.owner = spot.owner * dim.ranks + at;
-            spot.offset = spot.offset * dim.part(at) + spot.len * nth * dim.block;
-            spot.len *= dim.block.min(dim.len - index * dim.block);
+            tile.advance(dim, number);
         }
-        Some(spot)
+        Some(tile)
+    }
+
+    pub(super) fn dims(&self) -> &[Dim; D] {
+        &self.dims
     }
 }
 
-/// Where a tile is, without what is in it.
-pub(super) struct Spot {
+/// Where a tile is, and how many elements it has.
+pub(super) struct Placement {
     pub owner: Rank,
     pub offset: usize,
     pub len: usize,
 }
 
-/// One dimension of a layout.
+impl Default for Placement {
+    /// In no dimension.
+    #[inline(always)]
+    fn default() -> Self {
+        Placement { owner: 0, offset: 0, len: 1 }
+    }
+}
+
+impl Placement {
+    /// Of a tile in the dimensions so far, makes one in a dimension more, where it has this number; returns its length
+    /// there.
+    #[inline(always)]
+    fn advance(&mut self, dim: &Dim, number: usize) -> usize {
+        let ((nth, at), length) = (dim.ranks.divide(number), dim.extent(number));
+        self.owner = self.owner * dim.ranks.get() + at;
+        // Before it the owner has `offset` elements of each number along this dimension that it has; and of those that
+        // share the numbers of the dimensions before, `len` for each number along this one that comes before the tile.
+        self.offset = self.offset * dim.part(at) + self.len * nth * dim.block.get();
+        self.len *= length;
+        length
+    }
+}
+
+/// One dimension of a layout. Its numbers are such that no sum of a few of them overflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Dim {
-    pub len: usize,
-    /// At most `len`, so that no sum of a few of these numbers overflows.
-    pub block: usize,
-    pub ranks: usize,
+    len: usize,
+    /// At most `len`, but 1 if that is 0.
+    pub block: Divisor,
+    pub ranks: Divisor,
     tiles: usize,
-    /// Every rank has so many tiles, and the first `more` of them one more.
-    each: usize,
-    more: usize,
-    /// Who has the last tile, and by how much it is short.
+    /// Who has the last tile; and how many elements those before it have, itself, and those after it, who have a tile
+    /// less.
     last: usize,
-    short: usize,
+    parts: [usize; 3],
 }
 
 impl Dim {
@@ -304,22 +301,38 @@ impl Dim {
         let tiles = len.div_ceil(block);
         let (each, more) = (tiles / ranks, tiles % ranks);
         let last = if more > 0 { more - 1 } else { ranks - 1 };
-        Dim { len, block, ranks, tiles, each, more, last, short: tiles * block - len }
+        let most = tiles.div_ceil(ranks) * block;
+        let parts = [most, most - (tiles * block - len), each * block];
+        Dim { len, block: Divisor::new(block, len), ranks: Divisor::new(ranks, tiles), tiles, last, parts }
     }
 
     /// The elements of a tile.
     #[inline]
-    fn tile(&self, index: usize) -> Range<usize> {
-        let start = index * self.block;
-        start..self.len.min(start + self.block)
+    fn tile(&self, number: usize) -> Range<usize> {
+        let start = number * self.block.get();
+        start..start + self.extent(number)
+    }
+
+    /// How many elements a tile has along this dimension.
+    #[inline(always)]
+    fn extent(&self, number: usize) -> usize {
+        self.block.get().min(self.len - number * self.block.get())
     }
 
     /// How many elements a rank has along this dimension.
-    #[inline]
-    fn part(&self, at: usize) -> usize {
-        let whole = (self.each + usize::from(at < self.more)) * self.block;
-        if at == self.last { whole - self.short } else { whole }
+    #[inline(always)]
+    pub fn part(&self, at: usize) -> usize {
+        self.parts[usize::from(at >= self.last) + usize::from(at > self.last)]
     }
+}
+
+/// The place that has a number in row-major order, in a box of these lengths.
+fn unfold<const D: usize>(mut number: usize, lengths: [usize; D]) -> [usize; D] {
+    let mut place = [0; D];
+    for (place, length) in place.iter_mut().zip(lengths).rev() {
+        (*place, number) = (number % length, number / length);
+    }
+    place
 }
 
 /// Numbers as equal as can be with a product of `ranks`, the greater ones last.

@@ -4,11 +4,17 @@
 //! window's epochs, which lend an [`Access`] with every operation.
 
 mod access;
+mod combs;
+mod divisor;
 mod index;
 mod layout;
+mod odometer;
+mod patch;
 mod pointer;
 mod reach;
 mod runs;
+mod share;
+mod transfer;
 
 pub use crate::array_error::{ArrayError, LayoutError};
 pub use access::Access;

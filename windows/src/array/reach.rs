@@ -1,6 +1,8 @@
 //! What an epoch lets an array reach.
 
-use crate::{Error, Fabric, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
+use crate::target::inside;
+use crate::window::Core;
+use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
@@ -44,20 +46,21 @@ pub trait Reach: sealed::Reach {}
 /// ```
 pub trait Remote: Reach + sealed::Remote {}
 
-impl<E: sealed::Reach> Reach for E {}
-impl<E: sealed::Remote> Remote for E {}
-
 pub(super) mod sealed {
     use super::*;
 
-    // None of these is named as an operation of a target, or the compiler would suggest it to who forgot the target.
+    // None of these is named like an operation of a target, or the compiler would suggest it to who forgot the target.
     pub trait Reach {
         type Element: Pod;
+        type Way<'a>: Way<Element = Self::Element>
+        where
+            Self: 'a;
 
         /// The only rank that can be reached, if it is one.
         fn only(&self) -> Option<Rank>;
-        fn get_at(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
-        fn put_at(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
+
+        /// Lends the elements of a rank that can be reached.
+        fn way_to(&self, owner: Rank) -> Self::Way<'_>;
     }
 
     pub trait Remote: Reach {
@@ -70,6 +73,178 @@ pub(super) mod sealed {
             call: impl FnOnce(&Target<'_, Self::Element, Self::Fabric>) -> Result<R, Error>,
         ) -> Result<R, Error>;
     }
+
+    /// Copies to and from the elements of one rank, apart from what is counted of them: where memory is shared, an
+    /// operation that counts once may be many copies.
+    pub trait Way {
+        type Element: Pod;
+
+        /// Whether copies are loads and stores of this processor, and no remote operations.
+        fn is_shared(&self) -> bool;
+        fn count_reads(&self, operations: usize);
+        fn count_writes(&self, operations: usize);
+        fn copy_from(&self, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
+        fn copy_to(&self, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
+    }
+}
+
+impl<W: sealed::Way> sealed::Way for &W {
+    type Element = W::Element;
+
+    #[inline(always)]
+    fn is_shared(&self) -> bool {
+        W::is_shared(self)
+    }
+
+    #[inline(always)]
+    fn count_reads(&self, operations: usize) {
+        W::count_reads(self, operations);
+    }
+
+    #[inline(always)]
+    fn count_writes(&self, operations: usize) {
+        W::count_writes(self, operations);
+    }
+
+    #[inline(always)]
+    fn copy_from(&self, offset: usize, into: &mut [W::Element]) -> Result<(), Error> {
+        W::copy_from(self, offset, into)
+    }
+
+    #[inline(always)]
+    fn copy_to(&self, offset: usize, source: &[W::Element]) -> Result<(), Error> {
+        W::copy_to(self, offset, source)
+    }
+}
+
+impl<T: Pod, F: Fabric> sealed::Way for Target<'_, T, F> {
+    type Element = T;
+
+    #[inline(always)]
+    fn is_shared(&self) -> bool {
+        self.core.data.fabric.is_shared(self.remote)
+    }
+
+    #[inline(always)]
+    fn count_reads(&self, operations: usize) {
+        self.core.data.counters.gets.add(operations as u64);
+    }
+
+    #[inline(always)]
+    fn count_writes(&self, operations: usize) {
+        self.core.data.counters.puts.add(operations as u64);
+    }
+
+    #[inline(always)]
+    fn copy_from(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
+        let (len, at) = (into.len(), self.place(offset, into.len())?);
+        match self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(into)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, len)),
+        }
+    }
+
+    #[inline(always)]
+    fn copy_to(&self, offset: usize, source: &[T]) -> Result<(), Error> {
+        let at = self.place(offset, source.len())?;
+        match self.core.data.fabric.put(self.remote, at, bytemuck::cast_slice(source)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.error(error, offset, source.len())),
+        }
+    }
+}
+
+/// A rank, found again for each copy: what a copy needs of it is in registers then, and no target in memory.
+pub struct AtRank<'e, T, F: Fabric> {
+    core: &'e Core<T, F>,
+    rank: Rank,
+}
+
+impl<T: Pod, F: Fabric> sealed::Way for AtRank<'_, T, F> {
+    type Element = T;
+
+    #[inline(always)]
+    fn is_shared(&self) -> bool {
+        self.core.data.part(self.rank).is_some_and(|(remote, _)| self.core.data.fabric.is_shared(remote))
+    }
+
+    #[inline(always)]
+    fn count_reads(&self, operations: usize) {
+        self.core.data.counters.gets.add(operations as u64);
+    }
+
+    #[inline(always)]
+    fn count_writes(&self, operations: usize) {
+        self.core.data.counters.puts.add(operations as u64);
+    }
+
+    #[inline(always)]
+    fn copy_from(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
+        let (len, (remote, at)) = (into.len(), self.place(offset, into.len())?);
+        match self.core.data.fabric.get(remote, at, bytemuck::cast_slice_mut(into)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(failed(self.core, self.rank, error, offset, len)),
+        }
+    }
+
+    #[inline(always)]
+    fn copy_to(&self, offset: usize, source: &[T]) -> Result<(), Error> {
+        let (remote, at) = self.place(offset, source.len())?;
+        match self.core.data.fabric.put(remote, at, bytemuck::cast_slice(source)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(failed(self.core, self.rank, error, offset, source.len())),
+        }
+    }
+}
+
+impl<'e, T: Pod, F: Fabric> AtRank<'e, T, F> {
+    #[inline(always)]
+    fn place(&self, offset: usize, len: usize) -> Result<(&'e F::Remote, usize), Error> {
+        let data = &self.core.data;
+        if let (Some((remote, base)), Some(size)) = (data.remotes.get(self.rank).map(|r| (r,data.base)), data.sizes.get(self.rank))
+            && let Some(at) = inside::<T>(offset, len, size.bytes / size_of::<T>())
+        {
+            return Ok((remote, base + at));
+        }
+        let outside = FabricError::OutOfBounds { offset, len, size: 0 };
+        Err(failed(self.core, self.rank, outside, offset, len))
+    }
+}
+
+/// What the target would have said.
+#[cold]
+#[inline(never)]
+fn failed<T: Pod, F: Fabric>(core: &Core<T, F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
+    match Target::new(core, rank) {
+        Ok(target) => target.error(error, offset, len),
+        Err(no_such_rank) => no_such_rank,
+    }
+}
+
+/// This rank's own part is reached without operations, so nothing is counted.
+impl<T: Pod, F: Fabric> sealed::Way for Local<'_, T, F> {
+    type Element = T;
+
+    #[inline(always)]
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn count_reads(&self, _: usize) {}
+
+    #[inline(always)]
+    fn count_writes(&self, _: usize) {}
+
+    #[inline(always)]
+    fn copy_from(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
+        self.read_into(offset, into)
+    }
+
+    #[inline(always)]
+    fn copy_to(&self, offset: usize, source: &[T]) -> Result<(), Error> {
+        self.write(offset, source)
+    }
 }
 
 /// This rank's own part of an array.
@@ -81,86 +256,90 @@ pub struct Part<'w, T: Pod, F: Fabric> {
     pub(super) local: Local<'w, T, F>,
 }
 
-impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
-    type Element = T;
+impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
 
-    #[inline]
+impl<'w, T: Pod, F: Fabric> sealed::Reach for Part<'w, T, F> {
+    type Element = T;
+    type Way<'a>
+        = &'a Local<'w, T, F>
+    where
+        Self: 'a;
+
+    #[inline(always)]
     fn only(&self) -> Option<Rank> {
         Some(self.rank)
     }
 
-    #[inline]
-    fn get_at(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        self.local.read_into(offset, into)
-    }
-
-    #[inline]
-    fn put_at(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
-        self.local.write(offset, source)
+    #[inline(always)]
+    fn way_to(&self, _: Rank) -> &Local<'w, T, F> {
+        &self.local
     }
 }
 
-macro_rules! epochs {
-    ($($epoch:ident reaches only $only:expr;)*) => {$(
-        impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
-            type Element = T;
+impl<T: Pod, F: Fabric> Reach for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockEpoch<'_, T, F> {}
 
-            #[inline]
-            fn only(&self) -> Option<Rank> {
-                let only: fn(&Self) -> Option<Rank> = $only;
-                only(self)
-            }
+impl<'w, T: Pod, F: Fabric> sealed::Reach for LockEpoch<'w, T, F> {
+    type Element = T;
+    type Way<'a>
+        = &'a Target<'w, T, F>
+    where
+        Self: 'a;
 
-            #[inline]
-            fn get_at(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
-                sealed::Remote::with_target(self, owner, |target| target.get(offset, into))
-            }
+    #[inline(always)]
+    fn only(&self) -> Option<Rank> {
+        Some(self.rank())
+    }
 
-            #[inline]
-            fn put_at(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
-                sealed::Remote::with_target(self, owner, |target| target.put(offset, source))
-            }
-        }
-    )*};
-}
-
-epochs! {
-    LockEpoch reaches only |epoch| Some(epoch.rank());
-    LockAllEpoch reaches only |_| None;
-    FenceEpoch reaches only |_| None;
+    #[inline(always)]
+    fn way_to(&self, _: Rank) -> &Target<'w, T, F> {
+        self
+    }
 }
 
 impl<T: Pod, F: Fabric> sealed::Remote for LockEpoch<'_, T, F> {
     type Fabric = F;
 
-    #[inline]
+    #[inline(always)]
     fn with_target<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>) -> Result<R, Error> {
         call(self)
     }
 }
 
-impl<T: Pod, F: Fabric> sealed::Remote for LockAllEpoch<'_, T, F> {
-    type Fabric = F;
+/// Epochs that open all targets.
+macro_rules! on_all_ranks {
+    ($($epoch:ident),*) => {$(
+        impl<T: Pod, F: Fabric> Reach for $epoch<'_, T, F> {}
+        impl<T: Pod, F: Fabric> Remote for $epoch<'_, T, F> {}
 
-    #[inline]
-    fn with_target<R>(
-        &self,
-        owner: Rank,
-        call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        call(&self.target(owner)?)
-    }
+        impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
+            type Element = T;
+            type Way<'a> = AtRank<'a, T, F> where Self: 'a;
+
+            #[inline(always)]
+            fn only(&self) -> Option<Rank> {
+                None
+            }
+
+            #[inline(always)]
+            fn way_to(&self, rank: Rank) -> AtRank<'_, T, F> {
+                AtRank { core: self.core, rank }
+            }
+        }
+
+        impl<T: Pod, F: Fabric> sealed::Remote for $epoch<'_, T, F> {
+            type Fabric = F;
+
+            #[inline(always)]
+            fn with_target<R>(
+                &self,
+                owner: Rank,
+                call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
+            ) -> Result<R, Error> {
+                call(&self.target(owner)?)
+            }
+        }
+    )*};
 }
 
-impl<T: Pod, F: Fabric> sealed::Remote for FenceEpoch<'_, T, F> {
-    type Fabric = F;
-
-    #[inline]
-    fn with_target<R>(
-        &self,
-        owner: Rank,
-        call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        call(&self.target(owner)?)
-    }
-}
+on_all_ranks!(LockAllEpoch, FenceEpoch);

@@ -1,8 +1,10 @@
-//! A patch of elements, taken apart: into the strips that adjoin both in memory and in the caller's buffer, and those
-//! joined to runs that adjoin at their owner.
+//! The runs that a patch consists of: what a transfer of it costs, and in which pieces it moves.
 
-use super::layout::{Layout, Tile, in_rows};
-use std::iter::Peekable;
+use super::index::Ranges;
+use super::layout::Layout;
+use super::odometer::Odometer;
+use super::patch::Patch;
+use super::share::Share;
 use std::ops::Range;
 use transom_locks::Rank;
 
@@ -14,7 +16,7 @@ use transom_locks::Rank;
 /// let layout = Layout::new([12], Distribution::Cyclic, 3)?;
 /// let run = layout.runs(3..8).expect("inside").nth(1).expect("three owners"); // 4 and 7
 /// assert_eq!((run.owner, run.offset, run.len), (1, 1, 2));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -27,163 +29,207 @@ pub struct Run {
     pub len: usize,
 }
 
-/// Elements that adjoin both at their owner and in the caller's buffer.
-#[derive(Clone, Copy)]
-pub(super) struct Strip {
-    run: Run,
-    /// Where they begin in the buffer.
-    pub at: usize,
-}
-
-impl Strip {
-    pub fn len(&self) -> usize {
-        self.run.len
+impl<const D: usize> Layout<D> {
+    /// The runs of adjoining elements of which a patch consists, owner by owner, each owner's in ascending order: what a
+    /// put or get of the patch costs in remote operations, 1 for each. None if the patch is not inside.
+    ///
+    /// Each is found when the iterator is asked for it, in the same time however long it is; `nth` passes over runs of one
+    /// length at equal distances at once.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let cyclic = Layout::new([1000], Distribution::Cyclic, 4)?;
+    /// assert_eq!(cyclic.runs(10..500).expect("inside").count(), 4); // in one dimension: one for each owner
+    /// let tiles = Layout::new([64, 64], Distribution::BlockCyclic([16, 16]), 4)?;
+    /// assert_eq!(tiles.runs([16..32, 0..16]).expect("inside").count(), 1); // a tile
+    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // less than its rows: one for each row
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
+        let patch = Patch::new(self, &ranges.ranges())?;
+        Some(Runs { owners: patch.owners(), patch, owner: None, next: None })
     }
 }
 
-/// Where the elements of a run are in the caller's buffer.
-pub(super) enum Spread<S> {
-    /// Side by side, from here on.
-    Together(usize),
-    /// Strip by strip.
-    Apart(S),
+struct Runs<'l, const D: usize> {
+    patch: Patch<'l, D>,
+    /// The first tiles of owners that were not yet come to.
+    owners: Odometer<D>,
+    /// The owner that was, and its runs after `next`.
+    owner: Option<ShareRuns<D>>,
+    next: Option<Series>,
 }
 
-/// A range of elements in each dimension, inside a layout.
-pub(super) struct Patch<'l, const D: usize> {
-    layout: &'l Layout<D>,
-    ranges: [Range<usize>; D],
-    /// The tiles that it touches.
-    first: [usize; D],
-    end: [usize; D],
-}
+impl<const D: usize> Iterator for Runs<'_, D> {
+    type Item = Run;
 
-impl<'l, const D: usize> Patch<'l, D> {
-    pub fn new(layout: &'l Layout<D>, ranges: [Range<usize>; D]) -> Self {
-        let (block, empty) = (layout.block(), ranges.iter().any(Range::is_empty));
-        let first = std::array::from_fn(|d| ranges[d].start / block[d]);
-        let end = std::array::from_fn(|d| if empty { first[d] } else { (ranges[d].end - 1) / block[d] + 1 });
-        Patch { layout, ranges, first, end }
+    fn next(&mut self) -> Option<Run> {
+        self.nth(0)
     }
 
-    /// The first tile of each owner.
-    fn owners(&self) -> Odometer<D> {
-        let grid = self.layout.grid();
-        Odometer::new(
-            self.first,
-            [1; D],
-            std::array::from_fn(|d| self.end[d].min(self.first[d].saturating_add(grid[d]))),
-        )
-    }
-
-    /// An owner that is not the given rank, if there is one.
-    pub fn other_owner(&self, than: Rank) -> Option<Rank> {
-        self.owners().filter_map(|tile| Some(self.layout.spot(tile)?.owner)).find(|&owner| owner != than)
-    }
-
-    /// The only strip, where it takes no search to see that there is but one.
-    pub fn one_run(&self) -> Option<Run> {
-        if (0..D).any(|d| self.end[d] - self.first[d] != 1) {
-            return None;
+    fn nth(&mut self, mut n: usize) -> Option<Run> {
+        loop {
+            let Some(runs) = &mut self.owner else {
+                self.owner = Some(ShareRuns::new(self.patch.share(self.owners.next()?)));
+                continue;
+            };
+            let Some(series) = self.next.take().or_else(|| runs.next()) else {
+                self.owner = None;
+                continue;
+            };
+            if let Some(found) = series.skip(n) {
+                self.next = found.skip(1);
+                return Some(Run { owner: runs.share.owner, offset: found.offset, len: found.len });
+            }
+            n -= series.count;
         }
-        let (tile, all) = (self.layout.tile(self.first)?, self.ranges.iter().map(Range::len).product::<usize>());
-        let Rows { from, len, .. } = Rows::new(&tile, &self.ranges);
-        (len == all).then(|| Run { owner: tile.owner, offset: tile.offset + in_rows(from, &tile.ranges), len })
-    }
-
-    /// The strips, owner by owner in the order in which the owner has them.
-    fn into_strips(self) -> impl Iterator<Item = Strip> + Clone + use<'l, D> {
-        let (layout, ranges, end) = (self.layout, self.ranges.clone(), self.end);
-        let tiles = self.owners().flat_map(move |first| Odometer::new(first, layout.grid(), end));
-        tiles.filter_map(|index| layout.tile(index)).flat_map(move |tile| {
-            let (ranges, Rows { from, step, to, len }) = (ranges.clone(), Rows::new(&tile, &ranges));
-            Odometer::new(from, step, to).map(move |row| {
-                let offset = tile.offset + in_rows(row, &tile.ranges);
-                Strip { run: Run { owner: tile.owner, offset, len }, at: in_rows(row, &ranges) }
-            })
-        })
-    }
-
-    /// The runs, and where in the buffer their elements are.
-    pub fn into_runs(self) -> impl Iterator<Item = (Run, Spread<impl Iterator<Item = Strip>>)> + use<'l, D> {
-        let mut strips = self.into_strips().peekable();
-        std::iter::from_fn(move || next_run(&mut strips))
     }
 }
 
-/// The elements that a patch and a tile have in common, by the first of each strip.
-struct Rows<const D: usize> {
-    from: [usize; D],
-    step: [usize; D],
-    to: [usize; D],
-    /// Of a strip.
+/// Runs of one length at equal distances, of one owner.
+#[derive(Clone, Copy)]
+struct Series {
+    /// Where the first begins in the owner's part.
+    offset: usize,
     len: usize,
+    count: usize,
+    step: usize,
 }
 
-impl<const D: usize> Rows<D> {
-    fn new(tile: &Tile<D>, patch: &[Range<usize>; D]) -> Self {
-        let from: [_; D] = std::array::from_fn(|d| patch[d].start.max(tile.ranges[d].start));
-        let to: [_; D] = std::array::from_fn(|d| patch[d].end.min(tile.ranges[d].end));
-        // A row at a time; and all rows at once where both the tile and the patch are as wide as they.
-        let (mut step, mut len) = ([1; D], 1);
-        for d in (0..D).rev() {
-            step[d] = to[d] - from[d];
-            len *= step[d];
-            if step[d] < tile.ranges[d].len() || step[d] < patch[d].len() {
+impl Series {
+    /// All but the first runs, if there are more.
+    fn skip(self, runs: usize) -> Option<Self> {
+        let count = self.count.checked_sub(runs).filter(|&left| left > 0)?;
+        Some(Series { offset: self.offset + runs * self.step, count, ..self })
+    }
+
+    /// Where the last run ends.
+    fn end(&self) -> usize {
+        self.offset + (self.count - 1) * self.step + self.len
+    }
+}
+
+/// All runs of a share, in ascending order: each element is in one, and no two adjoin.
+struct ShareRuns<const D: usize> {
+    share: Share<D>,
+    /// In the dimensions after this one the patch has all that the owner has; this is the first such dimension. So whole
+    /// tiles adjoin whose numbers in the dimensions before it are the same, and others do not.
+    row: usize,
+    next: Option<Rows<D>>,
+    /// Runs that were found, and not yet handed over.
+    held: Option<Series>,
+}
+
+/// Where a series begins: at a tile, and, if the patch has not all of the tile, at an element of it.
+#[derive(Clone, Copy)]
+struct Rows<const D: usize> {
+    tile: [usize; D],
+    element: [usize; D],
+}
+
+impl<const D: usize> Iterator for ShareRuns<D> {
+    type Item = Series;
+
+    fn next(&mut self) -> Option<Series> {
+        let mut series = self.held.take().or_else(|| self.advance())?;
+        // This joins three at most: rows that end a tile, whole tiles, and rows that begin a tile. Rows of a tile that do
+        // both are the whole tile, and whole tiles that adjoin are one series already.
+        while let (this, Some(next)) = (self.next, self.advance()) {
+            if next.offset != series.end() {
+                self.held = Some(next);
+                break;
+            }
+            if series.count > 1 {
+                // Its last run is one with what follows.
+                (self.held, self.next) = (series.skip(series.count - 1), this);
+                series.count -= 1;
+                break;
+            }
+            series.len += next.len;
+            self.held = next.skip(1);
+            if self.held.is_some() {
                 break;
             }
         }
-        Rows { from, step, to, len }
+        Some(series)
     }
 }
 
-/// Takes strips as long as they adjoin.
-fn next_run<S>(strips: &mut Peekable<S>) -> Option<(Run, Spread<impl Iterator<Item = Strip> + use<S>>)>
-where
-    S: Iterator<Item = Strip> + Clone,
-{
-    let from = strips.clone();
-    let first = strips.next()?;
-    let (mut run, mut count, mut together) = (first.run, 1, true);
-    while let Some(strip) =
-        strips.next_if(|next| next.run.owner == run.owner && next.run.offset == run.offset + run.len)
-    {
-        together &= strip.at == first.at + run.len;
-        run.len += strip.run.len;
-        count += 1;
+impl<const D: usize> ShareRuns<D> {
+    fn new(share: Share<D>) -> Self {
+        let row = (0..D).rev().find(|&d| !share.cuts[d].is_all()).unwrap_or(0);
+        let mut runs = ShareRuns { row, next: None, held: None, share };
+        runs.next = runs.rows(Some(runs.share.first()));
+        runs
     }
-    Some((run, if together { Spread::Together(first.at) } else { Spread::Apart(from.take(count)) }))
-}
 
-/// All combinations of numbers of several ranges, the last changing fastest, each by a step of its own.
-#[derive(Clone)]
-pub(super) struct Odometer<const D: usize> {
-    next: Option<[usize; D]>,
-    from: [usize; D],
-    step: [usize; D],
-    to: [usize; D],
-}
-
-impl<const D: usize> Odometer<D> {
-    pub fn new(from: [usize; D], step: [usize; D], to: [usize; D]) -> Self {
-        Odometer { next: (0..D).all(|d| from[d] < to[d]).then_some(from), from, step, to }
+    /// The next series, whose runs may adjoin those of others.
+    fn advance(&mut self) -> Option<Series> {
+        let rows = self.next?;
+        let is_whole = rows.tile.iter().zip(&self.share.cuts).all(|(tile, cut)| cut.whole.contains(tile));
+        let (series, next) = if is_whole { self.of_tiles(rows) } else { self.in_tile(rows) };
+        self.next = next;
+        Some(series)
     }
-}
 
-impl<const D: usize> Iterator for Odometer<D> {
-    type Item = [usize; D];
+    /// Whole tiles that adjoin; and as many others, as often as the same follows at the next tile in the dimension before.
+    fn of_tiles(&self, Rows { tile, .. }: Rows<D>) -> (Series, Option<Rows<D>>) {
+        let (cuts, row) = (&self.share.cuts, self.row);
+        let mut last = tile;
+        (row..D).for_each(|d| last[d] = cuts[d].whole.end - 1);
+        let (mut offset, mut len, mut step) = (0, 1, 0);
+        for (d, cut) in cuts.iter().enumerate() {
+            offset = offset * cut.part + len * tile[d] * cut.block;
+            step = if d + 1 == row { len * cut.block } else { step * cut.part };
+            len *= cut.part.min((last[d] + 1) * cut.block) - tile[d] * cut.block;
+        }
+        let mut count = 1;
+        // They are at equal distances if no part of a tile lies between, and if they are equally thick.
+        if row > 0 && cuts[row].whole == cuts[row].tiles && cuts[row - 1].full.contains(&tile[row - 1]) {
+            count = cuts[row - 1].full.end - tile[row - 1];
+            last[row - 1] += count - 1;
+        }
+        (Series { offset, len, count, step }, self.rows(self.share.next(last, D)))
+    }
 
-    fn next(&mut self) -> Option<[usize; D]> {
-        let now = self.next?;
-        let mut then = now;
-        self.next = (0..D).rev().find_map(|d| {
-            then[d] = then[d].saturating_add(self.step[d]);
-            if then[d] < self.to[d] {
-                return Some(then);
+    /// Rows of elements of a tile of which the patch has a part.
+    fn in_tile(&self, Rows { tile, mut element }: Rows<D>) -> (Series, Option<Rows<D>>) {
+        let cuts = &self.share.cuts;
+        let common: [Range<usize>; D] = std::array::from_fn(|d| cuts[d].common(tile[d]));
+        // Rows adjoin in the dimensions after the last in which the patch has not all of the tile.
+        let broken = (0..D).rev().find(|&d| common[d].len() < cuts[d].length(tile[d])).unwrap_or(0);
+        let (mut offset, mut before) = (0, 1);
+        for (d, cut) in cuts.iter().enumerate() {
+            offset = offset * cut.part + before * tile[d] * cut.block;
+            before *= cut.length(tile[d]);
+        }
+        let (mut size, mut len, mut step) = (1, 1, 0);
+        for (d, cut) in cuts.iter().enumerate().rev() {
+            offset += element[d] * size;
+            if d >= broken {
+                len *= common[d].len();
             }
-            then[d] = self.from[d];
-            None
-        });
-        Some(now)
+            if d + 1 == broken {
+                step = size;
+            }
+            size *= cut.length(tile[d]);
+        }
+        let along = broken.saturating_sub(1);
+        let series = Series { offset, len, count: if broken > 0 { common[along].len() } else { 1 }, step };
+        for d in (0..along).rev() {
+            element[d] += 1;
+            if element[d] < common[d].end {
+                return (series, Some(Rows { tile, element }));
+            }
+            element[d] = common[d].start;
+        }
+        (series, self.rows(self.share.next(tile, D)))
+    }
+
+    /// The first rows of a tile.
+    fn rows(&self, tile: Option<[usize; D]>) -> Option<Rows<D>> {
+        let tile = tile?;
+        Some(Rows { tile, element: std::array::from_fn(|d| self.share.cuts[d].common(tile[d]).start) })
     }
 }
