@@ -36,12 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Gets, puts and sums up a patch, by one call and by a call on each element.
-fn patch<const D: usize>(
-    world: &World,
-    name: &str,
-    layout: Layout<D>,
-    ranges: [Range<usize>; D],
-) -> Result<(), Error> {
+fn patch<const D: usize>(world: &World, name: &str, layout: Layout<D>, ranges: [Range<usize>; D]) -> Result<(), Error> {
     let mut array: GlobalArray<u64, D> = world.array_on(layout)?;
     array.fence()?;
     if world.rank() == 0 {

@@ -353,6 +353,85 @@ fn patches_agree_with_a_sequential_array() {
     });
 }
 
+/// Rank 0 puts a long patch, the last rank gets another, and all look at each element: longer than what is moved at once,
+/// of elements of `T`, each of which is made of its index and a salt.
+fn long_patches<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, make: impl Fn(usize, usize) -> T) {
+    let random = &mut fastrand::Rng::with_seed(size_of::<T>() as u64); // the same at every rank
+    let (me, n) = (world.rank(), world.size());
+    let len = if cfg!(miri) { 100 } else { 60_000 / size_of::<T>() + 1_000 };
+    for block in [1, 3, 5, 64, 1000, len.div_ceil(n)] {
+        let mut array: GlobalArray<T> = world.array([len], Distribution::BlockCyclic([block])).unwrap();
+        let owner = |i: usize| i / block % n;
+        let elements = |patch: Range<usize>, salt| -> Vec<T> { patch.map(|i| make(i, salt)).collect() };
+        for tile in array.layout().tiles_of(me) {
+            array.local().put_tile(tile.index, &elements(tile.ranges[0].clone(), 0)).unwrap();
+        }
+        array.fence().unwrap();
+        let (start, end) = (random.usize(0..len / 8), len - random.usize(0..len / 8));
+        let before = array.window().counters();
+        if me == 0 {
+            array.lock_all().unwrap().put(start..end, &elements(start..end, 1)).unwrap();
+        }
+        let owners = |patch: Range<usize>| patch.map(owner).collect::<std::collections::BTreeSet<_>>().len() as u64;
+        let puts = (array.window().counters() - before).puts;
+        assert_eq!(puts, if me == 0 { owners(start..end) } else { 0 }, "blocks of {block}");
+        let expected = |i: usize| make(i, usize::from((start..end).contains(&i)));
+        let epoch = array.fence().unwrap();
+        let some = random.usize(0..start + 1)..random.usize(end - 1..len);
+        if me == n - 1 {
+            for patch in [0..len, some] {
+                let mut got = elements(patch.clone(), 2);
+                epoch.get(patch.clone(), &mut got).unwrap();
+                let wrong = patch.clone().zip(&got).find(|&(i, got)| *got != expected(i));
+                assert_eq!(wrong, None, "{patch:?} in blocks of {block}");
+            }
+        }
+        for tile in epoch.layout().tiles_of(me) {
+            let mut mine = elements(tile.ranges[0].clone(), 2);
+            epoch.local().get_tile(tile.index, &mut mine).unwrap();
+            assert!(tile.ranges[0].clone().zip(mine).all(|(i, mine)| mine == expected(i)), "blocks of {block}");
+        }
+        let before = array.window().counters();
+        array.lock_all().unwrap().get(start..end, &mut elements(start..end, 2)).unwrap();
+        assert_eq!((array.window().counters() - before).gets, owners(start..end), "blocks of {block}");
+        array.fence().unwrap();
+    }
+}
+
+#[test]
+fn long_patches_arrive_whatever_the_element() {
+    ranks::on_all_sizes("long_patches_arrive_whatever_the_element", |world| {
+        long_patches(&world, |i, salt| (i * 7 + salt) as u8);
+        long_patches(&world, |i, salt| (i * 7 + salt) as u64);
+        long_patches(&world, |i, salt| [i as u32, salt as u32, (i * 7) as u32]);
+        long_patches(&world, |i, salt| [(i * 7 + salt) as u8; 100]);
+    });
+}
+
+#[test]
+fn long_accumulates_agree_with_those_of_each_element() {
+    ranks::on_all_sizes("long_accumulates_agree_with_those_of_each_element", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let len = if cfg!(miri) { 50 } else { 5000 };
+        for distribution in [Distribution::Cyclic, Distribution::BlockCyclic([3])] {
+            let mut array: GlobalArray<i32> = world.array([len], distribution).unwrap();
+            array.fence().unwrap();
+            let operands: Vec<i32> = (0..len).map(|i| (i * (me + 1)) as i32).collect();
+            let (start, end) = (me, len - 2 * me);
+            let before = array.window().counters();
+            array.lock_all().unwrap().accumulate(start..end, Op::Sum, &operands[start..end]).unwrap();
+            assert_eq!((array.window().counters() - before).accumulates, n as u64);
+            let epoch = array.fence().unwrap();
+            for i in (me..len).step_by(n) {
+                let sum: usize =
+                    (0..n).filter(|&rank| (rank..len - 2 * rank).contains(&i)).map(|rank| i * (rank + 1)).sum();
+                assert_eq!(epoch.get_one(i).unwrap(), sum as i32, "element {i}");
+            }
+            array.fence().unwrap();
+        }
+    });
+}
+
 #[test]
 fn elements_and_tiles_are_one_operation_each() {
     ranks::on_all_sizes("elements_and_tiles_are_one_operation_each", |world| {

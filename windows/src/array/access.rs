@@ -4,7 +4,6 @@ use super::index::{Index, Ranges};
 use super::layout::{Layout, Placement};
 use super::patch::Patch;
 use super::pointer::GlobalPtr;
-use super::reach::sealed::Way;
 use super::reach::{Part, Reach, Remote};
 use super::share::Share;
 use super::transfer::{LAP, Transfer};
@@ -89,9 +88,9 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline(always)]
     pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
-        let (way, mut one) = (self.through.way_to(owner), T::zeroed());
-        way.count_reads(1);
-        way.copy_from(offset, std::slice::from_mut(&mut one))?;
+        let mut one = T::zeroed();
+        self.through.count_reads(1);
+        self.through.copy_from(owner, offset, std::slice::from_mut(&mut one))?;
         Ok(one)
     }
 
@@ -102,9 +101,8 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline(always)]
     pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), Error> {
         let (owner, offset) = self.place(index)?;
-        let way = self.through.way_to(owner);
-        way.count_writes(1);
-        way.copy_to(offset, &[value])
+        self.through.count_writes(1);
+        self.through.copy_to(owner, offset, &[value])
     }
 
     /// Reads a patch. 1 get for each run.
@@ -132,9 +130,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// ```
     pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), Error> {
         let (patch, mut transfer) = (self.patch(ranges.ranges(), into.len())?, Transfer::new());
-        self.each_share(&patch, |share, begin| {
-            transfer.get(share, &self.through.way_to(share.owner), &mut into[begin..], begin == 0)
-        })
+        self.each_share(&patch, |share, begin| transfer.get(share, &self.through, &mut into[begin..], begin == 0))
     }
 
     /// Writes a patch. 1 put for each run. `source` may be used again at once.
@@ -144,9 +140,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// [`Error::Fabric`], [`Error::Lock`]: some of it may have been.
     pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), Error> {
         let (patch, mut transfer) = (self.patch(ranges.ranges(), source.len())?, Transfer::new());
-        self.each_share(&patch, |share, begin| {
-            transfer.put(share, &self.through.way_to(share.owner), &source[begin..], begin == 0)
-        })
+        self.each_share(&patch, |share, begin| transfer.put(share, &self.through, &source[begin..], begin == 0))
     }
 
     /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
@@ -168,9 +162,8 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline]
     pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), Error> {
         let Some(spot) = self.spot(index, into.len()) else { return Err(self.no_spot(index, into.len())) };
-        let way = self.through.way_to(spot.owner);
-        way.count_reads(1);
-        way.copy_from(spot.offset, into)
+        self.through.count_reads(1);
+        self.through.copy_from(spot.owner, spot.offset, into)
     }
 
     /// Writes a tile, row by row. 1 put.
@@ -180,9 +173,8 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline]
     pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
         let Some(spot) = self.spot(index, source.len()) else { return Err(self.no_spot(index, source.len())) };
-        let way = self.through.way_to(spot.owner);
-        way.count_writes(1);
-        way.copy_to(spot.offset, source)
+        self.through.count_writes(1);
+        self.through.copy_to(spot.owner, spot.offset, source)
     }
 
     /// Calls `each` with what each owner has of a patch, and with where that patch begins in the buffer: the patch itself,
@@ -196,7 +188,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         let lap = LAP / size_of::<T>().max(1);
         let is_shared = |first| {
             let tile = self.info.layout.placement(first);
-            tile.is_some_and(|tile| self.through.way_to(tile.owner).is_shared())
+            tile.is_some_and(|tile| self.through.is_shared(tile.owner))
         };
         if D > 1 || patch.len() <= lap || !patch.owners().all(is_shared) {
             return patch.shares().try_for_each(|share| each(&share, 0));
@@ -229,7 +221,9 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         let ArrayInfo { array, layout, .. } = self.info;
         match layout.placement(index) {
             None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() }.into(),
-            Some(Placement { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer }.into(),
+            Some(Placement { len, .. }) if len != buffer => {
+                ArrayError::BufferLength { array, needed: len, buffer }.into()
+            }
             Some(Placement { owner, .. }) => self.not_reached(owner),
         }
     }

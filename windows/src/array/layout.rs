@@ -85,7 +85,6 @@ impl<const D: usize> Tile<D> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
 }
 
 impl<const D: usize> Layout<D> {

@@ -46,21 +46,43 @@ pub trait Reach: sealed::Reach {}
 /// ```
 pub trait Remote: Reach + sealed::Remote {}
 
+impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for LockAllEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for FenceEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockAllEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for FenceEpoch<'_, T, F> {}
+
+/// This rank's own part of an array.
+///
+/// # Examples
+/// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
+pub struct Part<'w, T: Pod, F: Fabric> {
+    pub(super) rank: Rank,
+    pub(super) local: Local<'w, T, F>,
+}
+
 pub(super) mod sealed {
     use super::*;
 
-    // None of these is named like an operation of a target, or the compiler would suggest it to who forgot the target.
+    /// Copies are apart from what is counted of them: where memory is shared, an operation that counts once may be many
+    /// copies. No name is like that of an operation of a target, or the compiler would suggest it to who forgot the
+    /// target.
     pub trait Reach {
         type Element: Pod;
-        type Way<'a>: Way<Element = Self::Element>
-        where
-            Self: 'a;
 
         /// The only rank that can be reached, if it is one.
         fn only(&self) -> Option<Rank>;
 
-        /// Lends the elements of a rank that can be reached.
-        fn way_to(&self, owner: Rank) -> Self::Way<'_>;
+        /// Whether copies of the owner's elements are loads and stores of this processor, and no remote operations.
+        fn is_shared(&self, owner: Rank) -> bool;
+        fn count_reads(&self, operations: usize);
+        fn count_writes(&self, operations: usize);
+
+        /// Of a rank that can be reached.
+        fn copy_from(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
+        fn copy_to(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
     }
 
     pub trait Remote: Reach {
@@ -73,197 +95,10 @@ pub(super) mod sealed {
             call: impl FnOnce(&Target<'_, Self::Element, Self::Fabric>) -> Result<R, Error>,
         ) -> Result<R, Error>;
     }
-
-    /// Copies to and from the elements of one rank, apart from what is counted of them: where memory is shared, an
-    /// operation that counts once may be many copies.
-    pub trait Way {
-        type Element: Pod;
-
-        /// Whether copies are loads and stores of this processor, and no remote operations.
-        fn is_shared(&self) -> bool;
-        fn count_reads(&self, operations: usize);
-        fn count_writes(&self, operations: usize);
-        fn copy_from(&self, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
-        fn copy_to(&self, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
-    }
 }
 
-impl<W: sealed::Way> sealed::Way for &W {
-    type Element = W::Element;
-
-    #[inline(always)]
-    fn is_shared(&self) -> bool {
-        W::is_shared(self)
-    }
-
-    #[inline(always)]
-    fn count_reads(&self, operations: usize) {
-        W::count_reads(self, operations);
-    }
-
-    #[inline(always)]
-    fn count_writes(&self, operations: usize) {
-        W::count_writes(self, operations);
-    }
-
-    #[inline(always)]
-    fn copy_from(&self, offset: usize, into: &mut [W::Element]) -> Result<(), Error> {
-        W::copy_from(self, offset, into)
-    }
-
-    #[inline(always)]
-    fn copy_to(&self, offset: usize, source: &[W::Element]) -> Result<(), Error> {
-        W::copy_to(self, offset, source)
-    }
-}
-
-impl<T: Pod, F: Fabric> sealed::Way for Target<'_, T, F> {
+impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     type Element = T;
-
-    #[inline(always)]
-    fn is_shared(&self) -> bool {
-        self.core.data.fabric.is_shared(self.remote)
-    }
-
-    #[inline(always)]
-    fn count_reads(&self, operations: usize) {
-        self.core.data.counters.gets.add(operations as u64);
-    }
-
-    #[inline(always)]
-    fn count_writes(&self, operations: usize) {
-        self.core.data.counters.puts.add(operations as u64);
-    }
-
-    #[inline(always)]
-    fn copy_from(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        let (len, at) = (into.len(), self.place(offset, into.len())?);
-        match self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(into)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, offset, len)),
-        }
-    }
-
-    #[inline(always)]
-    fn copy_to(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        let at = self.place(offset, source.len())?;
-        match self.core.data.fabric.put(self.remote, at, bytemuck::cast_slice(source)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.error(error, offset, source.len())),
-        }
-    }
-}
-
-/// A rank, found again for each copy: what a copy needs of it is in registers then, and no target in memory.
-pub struct AtRank<'e, T, F: Fabric> {
-    core: &'e Core<T, F>,
-    rank: Rank,
-}
-
-impl<T: Pod, F: Fabric> sealed::Way for AtRank<'_, T, F> {
-    type Element = T;
-
-    #[inline(always)]
-    fn is_shared(&self) -> bool {
-        self.core.data.part(self.rank).is_some_and(|(remote, _)| self.core.data.fabric.is_shared(remote))
-    }
-
-    #[inline(always)]
-    fn count_reads(&self, operations: usize) {
-        self.core.data.counters.gets.add(operations as u64);
-    }
-
-    #[inline(always)]
-    fn count_writes(&self, operations: usize) {
-        self.core.data.counters.puts.add(operations as u64);
-    }
-
-    #[inline(always)]
-    fn copy_from(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        let (len, (remote, at)) = (into.len(), self.place(offset, into.len())?);
-        match self.core.data.fabric.get(remote, at, bytemuck::cast_slice_mut(into)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(failed(self.core, self.rank, error, offset, len)),
-        }
-    }
-
-    #[inline(always)]
-    fn copy_to(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        let (remote, at) = self.place(offset, source.len())?;
-        match self.core.data.fabric.put(remote, at, bytemuck::cast_slice(source)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(failed(self.core, self.rank, error, offset, source.len())),
-        }
-    }
-}
-
-impl<'e, T: Pod, F: Fabric> AtRank<'e, T, F> {
-    #[inline(always)]
-    fn place(&self, offset: usize, len: usize) -> Result<(&'e F::Remote, usize), Error> {
-        let data = &self.core.data;
-        if let (Some((remote, base)), Some(size)) = (data.remotes.get(self.rank).map(|r| (r,data.base)), data.sizes.get(self.rank))
-            && let Some(at) = inside::<T>(offset, len, size.bytes / size_of::<T>())
-        {
-            return Ok((remote, base + at));
-        }
-        let outside = FabricError::OutOfBounds { offset, len, size: 0 };
-        Err(failed(self.core, self.rank, outside, offset, len))
-    }
-}
-
-/// What the target would have said.
-#[cold]
-#[inline(never)]
-fn failed<T: Pod, F: Fabric>(core: &Core<T, F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
-    match Target::new(core, rank) {
-        Ok(target) => target.error(error, offset, len),
-        Err(no_such_rank) => no_such_rank,
-    }
-}
-
-/// This rank's own part is reached without operations, so nothing is counted.
-impl<T: Pod, F: Fabric> sealed::Way for Local<'_, T, F> {
-    type Element = T;
-
-    #[inline(always)]
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn count_reads(&self, _: usize) {}
-
-    #[inline(always)]
-    fn count_writes(&self, _: usize) {}
-
-    #[inline(always)]
-    fn copy_from(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
-        self.read_into(offset, into)
-    }
-
-    #[inline(always)]
-    fn copy_to(&self, offset: usize, source: &[T]) -> Result<(), Error> {
-        self.write(offset, source)
-    }
-}
-
-/// This rank's own part of an array.
-///
-/// # Examples
-/// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
-pub struct Part<'w, T: Pod, F: Fabric> {
-    pub(super) rank: Rank,
-    pub(super) local: Local<'w, T, F>,
-}
-
-impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
-
-impl<'w, T: Pod, F: Fabric> sealed::Reach for Part<'w, T, F> {
-    type Element = T;
-    type Way<'a>
-        = &'a Local<'w, T, F>
-    where
-        Self: 'a;
 
     #[inline(always)]
     fn only(&self) -> Option<Rank> {
@@ -271,59 +106,69 @@ impl<'w, T: Pod, F: Fabric> sealed::Reach for Part<'w, T, F> {
     }
 
     #[inline(always)]
-    fn way_to(&self, _: Rank) -> &Local<'w, T, F> {
-        &self.local
+    fn is_shared(&self, _: Rank) -> bool {
+        true
     }
-}
 
-impl<T: Pod, F: Fabric> Reach for LockEpoch<'_, T, F> {}
-impl<T: Pod, F: Fabric> Remote for LockEpoch<'_, T, F> {}
+    fn count_reads(&self, _: usize) {}
 
-impl<'w, T: Pod, F: Fabric> sealed::Reach for LockEpoch<'w, T, F> {
-    type Element = T;
-    type Way<'a>
-        = &'a Target<'w, T, F>
-    where
-        Self: 'a;
+    fn count_writes(&self, _: usize) {}
 
     #[inline(always)]
-    fn only(&self) -> Option<Rank> {
-        Some(self.rank())
+    fn copy_from(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+        self.local.read_into(offset, into)
     }
 
     #[inline(always)]
-    fn way_to(&self, _: Rank) -> &Target<'w, T, F> {
-        self
+    fn copy_to(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+        self.local.write(offset, source)
     }
 }
 
-impl<T: Pod, F: Fabric> sealed::Remote for LockEpoch<'_, T, F> {
-    type Fabric = F;
-
-    #[inline(always)]
-    fn with_target<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>) -> Result<R, Error> {
-        call(self)
-    }
-}
-
-/// Epochs that open all targets.
-macro_rules! on_all_ranks {
-    ($($epoch:ident),*) => {$(
-        impl<T: Pod, F: Fabric> Reach for $epoch<'_, T, F> {}
-        impl<T: Pod, F: Fabric> Remote for $epoch<'_, T, F> {}
-
+/// Each epoch, the only rank that it reaches, and how it calls with a target.
+macro_rules! epochs {
+    ($($epoch:ident, $only:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
         impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
             type Element = T;
-            type Way<'a> = AtRank<'a, T, F> where Self: 'a;
 
             #[inline(always)]
             fn only(&self) -> Option<Rank> {
-                None
+                let only: fn(&Self) -> Option<Rank> = $only;
+                only(self)
             }
 
             #[inline(always)]
-            fn way_to(&self, rank: Rank) -> AtRank<'_, T, F> {
-                AtRank { core: self.core, rank }
+            fn is_shared(&self, owner: Rank) -> bool {
+                let data = &self.core.data;
+                data.remotes.get(owner).is_some_and(|remote| data.fabric.is_shared(remote))
+            }
+
+            #[inline(always)]
+            fn count_reads(&self, operations: usize) {
+                self.core.data.counters.gets.add(operations as u64);
+            }
+
+            #[inline(always)]
+            fn count_writes(&self, operations: usize) {
+                self.core.data.counters.puts.add(operations as u64);
+            }
+
+            #[inline(always)]
+            fn copy_from(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+                let (len, (remote, at)) = (into.len(), place(self.core, owner, offset, into.len())?);
+                match self.core.data.fabric.get(remote, at, bytemuck::cast_slice_mut(into)) {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(failed(self.core, owner, error, offset, len)),
+                }
+            }
+
+            #[inline(always)]
+            fn copy_to(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+                let (remote, at) = place(self.core, owner, offset, source.len())?;
+                match self.core.data.fabric.put(remote, at, bytemuck::cast_slice(source)) {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(failed(self.core, owner, error, offset, source.len())),
+                }
             }
         }
 
@@ -333,13 +178,45 @@ macro_rules! on_all_ranks {
             #[inline(always)]
             fn with_target<R>(
                 &self,
-                owner: Rank,
-                call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
+                $owner: Rank,
+                $call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
             ) -> Result<R, Error> {
-                call(&self.target(owner)?)
+                let $this = self;
+                $called
             }
         }
     )*};
 }
 
-on_all_ranks!(LockAllEpoch, FenceEpoch);
+epochs! {
+    LockEpoch, |epoch| Some(epoch.rank()), |epoch, _, call| call(epoch);
+    LockAllEpoch, |_| None, |epoch, owner, call| call(&epoch.target(owner)?);
+    FenceEpoch, |_| None, |epoch, owner, call| call(&epoch.target(owner)?);
+}
+
+/// The memory of a rank and the first byte there of elements, if the rank has them. An array's elements are in the window's
+/// own memory, never in memory that the program lends; so this need not ask, and makes no [`Target`], which would be
+/// written to the stack for the sake of its errors.
+#[inline(always)]
+fn place<T, F: Fabric>(core: &Core<T, F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
+where
+    T: Pod,
+{
+    let data = &core.data;
+    if let (Some(remote), Some(size)) = (data.remotes.get(rank), data.sizes.get(rank))
+        && let Some(at) = inside::<T>(offset, len, size.bytes / size_of::<T>())
+    {
+        return Ok((remote, data.base + at));
+    }
+    Err(failed(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
+}
+
+/// What a target would say.
+#[cold]
+#[inline(never)]
+fn failed<T: Pod, F: Fabric>(core: &Core<T, F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
+    match Target::new(core, rank) {
+        Ok(target) => target.error(error, offset, len),
+        Err(no_such_rank) => no_such_rank,
+    }
+}

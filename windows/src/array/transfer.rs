@@ -5,7 +5,7 @@
 //! stay in the cache, or strip by strip.
 
 use super::combs::Comb;
-use super::reach::sealed::Way;
+use super::reach::Reach;
 use super::share::Share;
 use crate::Error;
 use bytemuck::Pod;
@@ -26,30 +26,31 @@ impl<T: Pod> Transfer<T> {
 
     /// Reads the elements of a share. They are counted unless they were before.
     #[inline]
-    pub fn get<W: Way<Element = T>, const D: usize>(
+    pub fn get<E: Reach<Element = T>, const D: usize>(
         &mut self,
         share: &Share<D>,
-        way: &W,
+        through: &E,
         into: &mut [T],
         count: bool,
     ) -> Result<(), Error> {
-        if !way.is_shared() {
-            return self.get_runs(share, way, into);
+        if !through.is_shared(share.owner) {
+            return self.get_runs(share, through, into);
         }
         let mut end = None;
         share.try_combs(|comb| {
             if count {
-                way.count_reads(comb.runs_after(end));
+                through.count_reads(comb.runs_after(end));
                 end = Some(comb.end());
             }
             let strips = comb.strips_at_once(size_of::<T>());
             if strips == 1 {
                 let mut places = comb.strips();
-                return places.try_for_each(|at| way.copy_from(at.part, &mut into[at.buffer..][..comb.strip]));
+                return places
+                    .try_for_each(|at| through.copy_from(share.owner, at.part, &mut into[at.buffer..][..comb.strip]));
             }
             comb.try_pieces(strips, |piece| {
                 let copy = first_of(&mut self.buffer, piece.len());
-                way.copy_from(piece.first.part, copy)?;
+                through.copy_from(share.owner, piece.first.part, copy)?;
                 piece.scatter(copy, into);
                 Ok(())
             })
@@ -58,34 +59,35 @@ impl<T: Pod> Transfer<T> {
 
     /// Writes the elements of a share. They are counted unless they were before.
     #[inline]
-    pub fn put<W: Way<Element = T>, const D: usize>(
+    pub fn put<E: Reach<Element = T>, const D: usize>(
         &mut self,
         share: &Share<D>,
-        way: &W,
+        through: &E,
         source: &[T],
         count: bool,
     ) -> Result<(), Error> {
-        if !way.is_shared() {
+        if !through.is_shared(share.owner) {
             return self.each_run(share, source, |offset, elements| {
-                way.count_writes(1);
-                way.copy_to(offset, elements)
+                through.count_writes(1);
+                through.copy_to(share.owner, offset, elements)
             });
         }
         let mut end = None;
         share.try_combs(|comb| {
             if count {
-                way.count_writes(comb.runs_after(end));
+                through.count_writes(comb.runs_after(end));
                 end = Some(comb.end());
             }
             let strips = comb.strips_at_once(size_of::<T>());
             if strips == 1 {
                 let mut places = comb.strips();
-                return places.try_for_each(|at| way.copy_to(at.part, &source[at.buffer..][..comb.strip]));
+                return places
+                    .try_for_each(|at| through.copy_to(share.owner, at.part, &source[at.buffer..][..comb.strip]));
             }
             comb.try_pieces(strips, |piece| {
                 let copy = first_of(&mut self.buffer, piece.len());
                 piece.gather(source, copy);
-                way.copy_to(piece.first.part, copy)
+                through.copy_to(share.owner, piece.first.part, copy)
             })
         })
     }
@@ -107,19 +109,19 @@ impl<T: Pod> Transfer<T> {
         })
     }
 
-    fn get_runs<W: Way<Element = T>, const D: usize>(
+    fn get_runs<E: Reach<Element = T>, const D: usize>(
         &mut self,
         share: &Share<D>,
-        way: &W,
+        through: &E,
         into: &mut [T],
     ) -> Result<(), Error> {
         share.try_runs(|run: Range<usize>, combs| {
-            way.count_reads(1);
+            through.count_reads(1);
             if let [Comb { first, strip, count: 1, .. }] = combs {
-                return way.copy_from(run.start, &mut into[first.buffer..][..*strip]);
+                return through.copy_from(share.owner, run.start, &mut into[first.buffer..][..*strip]);
             }
             let copy = first_of(&mut self.buffer, run.len());
-            way.copy_from(run.start, copy)?;
+            through.copy_from(share.owner, run.start, copy)?;
             combs.iter().for_each(|comb| comb.scatter(&copy[comb.first.part - run.start..], into));
             Ok(())
         })
@@ -132,4 +134,114 @@ fn first_of<T: Pod>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
         buffer.resize(len, T::zeroed());
     }
     &mut buffer[..len]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{Distribution, Layout};
+    use super::super::patch::Patch;
+    use super::super::reach::sealed;
+    use super::*;
+    use std::cell::{Cell, RefCell};
+    use transom_locks::Rank;
+
+    /// The parts of all ranks, in memory that this processor reaches or not; operations as they were counted, and copies.
+    struct Parts {
+        parts: RefCell<Vec<Vec<u32>>>,
+        is_shared: bool,
+        counted: Cell<usize>,
+        copies: Cell<usize>,
+    }
+
+    impl Reach for Parts {}
+
+    impl sealed::Reach for Parts {
+        type Element = u32;
+
+        fn only(&self) -> Option<Rank> {
+            None
+        }
+
+        fn is_shared(&self, _: Rank) -> bool {
+            self.is_shared
+        }
+
+        fn count_reads(&self, operations: usize) {
+            self.counted.set(self.counted.get() + operations);
+        }
+
+        fn count_writes(&self, operations: usize) {
+            self.counted.set(self.counted.get() + operations);
+        }
+
+        fn copy_from(&self, owner: Rank, offset: usize, into: &mut [u32]) -> Result<(), Error> {
+            self.copies.set(self.copies.get() + 1);
+            into.copy_from_slice(&self.parts.borrow()[owner][offset..][..into.len()]);
+            Ok(())
+        }
+
+        fn copy_to(&self, owner: Rank, offset: usize, source: &[u32]) -> Result<(), Error> {
+            self.copies.set(self.copies.get() + 1);
+            self.parts.borrow_mut()[owner][offset..][..source.len()].copy_from_slice(source);
+            Ok(())
+        }
+    }
+
+    /// Puts and gets a patch of an array of which every element is its number in row-major order, and looks at each
+    /// element.
+    fn check<const D: usize>(layout: &Layout<D>, ranges: [Range<usize>; D], is_shared: bool) {
+        let what = format!("{ranges:?} of {:?} in {:?} on {:?}", layout.shape(), layout.block(), layout.grid());
+        let index = |number: usize| layout.numbered(number).expect("an element");
+        let is_inside = |number: &usize| (0..D).all(|d| ranges[d].contains(&index(*number)[d]));
+        let numbers: Vec<usize> = (0..layout.len()).filter(is_inside).collect();
+        let parts = || (0..layout.ranks()).map(|rank| vec![0; layout.part_len(rank)]).collect::<Vec<_>>();
+        let through = Parts { parts: RefCell::new(parts()), is_shared, counted: Cell::new(0), copies: Cell::new(0) };
+        let (patch, mut transfer) = (Patch::new(layout, &ranges).expect("inside"), Transfer::new());
+        let runs = layout.runs(ranges.clone()).expect("inside").count();
+
+        let source: Vec<u32> = numbers.iter().map(|&number| number as u32 + 1).collect();
+        patch.shares().try_for_each(|share| transfer.put(&share, &through, &source, true)).expect("all are reached");
+        let mut expected = parts();
+        for &number in &numbers {
+            let (owner, offset) = layout.locate(index(number)).expect("inside");
+            expected[owner][offset] = number as u32 + 1;
+        }
+        assert_eq!(*through.parts.borrow(), expected, "{what}");
+        assert_eq!(through.counted.replace(0), runs, "{what}");
+        // One copy is one operation where it is remote.
+        assert!(is_shared || through.copies.replace(0) == runs, "{what}");
+
+        let mut got = vec![0; source.len()];
+        patch.shares().try_for_each(|share| transfer.get(&share, &through, &mut got, true)).expect("all are reached");
+        assert_eq!(got, source, "{what}");
+        assert_eq!(through.counted.get(), runs, "{what}");
+        assert!(is_shared || through.copies.get() == runs, "{what}");
+    }
+
+    fn check_all<const D: usize>(most: usize, blocks: usize, sides: usize) {
+        let numbers = |from: usize, to: usize| -> Vec<[usize; D]> {
+            let count = (to + 1 - from).pow(D as u32);
+            let digit = |n: usize, d: usize| from + n / (to + 1 - from).pow(d as u32) % (to + 1 - from);
+            (0..count).map(|n| std::array::from_fn(|d| digit(n, d))).collect()
+        };
+        for block in numbers(1, blocks) {
+            for grid in numbers(1, sides) {
+                let layout = Layout::on_grid([most; D], Distribution::BlockCyclic(block), grid).expect("a layout");
+                for start in numbers(0, most) {
+                    for end in numbers(0, most).into_iter().filter(|end| (0..D).all(|d| start[d] <= end[d])) {
+                        for is_shared in [true, false] {
+                            check(&layout, std::array::from_fn(|d| start[d]..end[d]), is_shared);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_patch_of_small_arrays_arrives_by_one_operation_for_each_run() {
+        check_all::<1>(if cfg!(miri) { 5 } else { 30 }, 4, 3);
+        check_all::<2>(if cfg!(miri) { 3 } else { 5 }, 3, 2);
+        check_all::<3>(if cfg!(miri) { 1 } else { 3 }, 2, if cfg!(miri) { 1 } else { 2 });
+    }
 }
