@@ -16,11 +16,13 @@
 use crate::bulk::Bulk;
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op};
+use bytemuck::Pod;
 
 /// Bytes of the pieces in which an epoch that is alone changes elements.
 const PIECE: usize = 4096;
 
-impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+/// That `T` is [`Atomic`] is asked of the calls, so that the compiler says which types are where one is not.
+impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
     /// and returns what it was.
     ///
@@ -44,7 +46,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
+    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.atomics.bump();
         self.supported(op)?;
         if let Some(bulk) = &self.core.bulk {
@@ -76,7 +81,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
+    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.atomics.bump();
         if let Some(bulk) = &self.core.bulk {
             return self.swap_in_bulk(bulk, offset, expected, new);
@@ -114,7 +122,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error> {
+    pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         let at = self.place(offset, operands.len())?;
@@ -155,7 +166,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_accumulate(&self, offset: usize, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error> {
+    pub fn get_accumulate(&self, offset: usize, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         if operands.len() != results.len() {
@@ -180,7 +194,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         });
         outcome.map_err(|error| self.error(error, offset, operands.len()))
     }
+}
 
+impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
     #[inline(always)]
     fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {

@@ -247,14 +247,20 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     }
 }
 
-impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
+/// That the element is [`Atomic`] and the way [`Remote`] is asked of the calls, so that the compiler says what to do where
+/// they are not.
+impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
     /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
     /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
     ///
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error> {
+    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
         let (owner, offset) = self.place(index)?;
         self.through.with_target(owner, |target| target.fetch_and_op(offset, op, operand))
     }
@@ -265,7 +271,11 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error> {
+    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
         let (owner, offset) = self.place(index)?;
         self.through.with_target(owner, |target| target.compare_and_swap(offset, expected, new))
     }
@@ -288,7 +298,11 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error> {
+    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
         let (patch, mut transfer) = (self.patch(ranges.ranges(), operands.len())?, Transfer::new());
         for share in patch.shares() {
             transfer.each_run(&share, operands, |offset, operands| {

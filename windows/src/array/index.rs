@@ -18,6 +18,11 @@ use std::ops::Range;
 /// line.lock_all()?.put_one(8, 0.5)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name an element of a global array of `{T}` in {D} dimension(s)",
+    label = "not an index of this array",
+    note = "pass `[usize; {D}]`, in one dimension also a plain `usize`, or a `GlobalPtr<{T}>`"
+)]
 pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 
 /// What names a patch of an array: a range in each dimension, `[Range<usize>; D]`, whose elements the caller's buffer has
@@ -33,6 +38,12 @@ pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 /// line.lock_all()?.put(2..4, &[0.5; 2])?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a patch of a global array in {D} dimension(s)",
+    label = "not the ranges of a patch of this array",
+    note = "pass a range `a..b` of `usize` for each dimension, as `[Range<usize>; {D}]`; in one dimension also a plain `a..b`",
+    note = "`..`, `a..` and `a..=b` are not taken: `layout().shape()` tells where each dimension ends"
+)]
 pub trait Ranges<const D: usize>: sealed::Ranges<D> {}
 
 impl<T> Index<T, 1> for usize {}

@@ -25,6 +25,11 @@ use transom_locks::Rank;
 /// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank has all of it
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a global array's elements cannot be reached through `{Self}`",
+    label = "neither an epoch nor this rank's own part",
+    note = "an `Access` comes from `lock_exclusive`, `lock_shared`, `lock_all`, `fence` or `local` of a `GlobalArray`"
+)]
 pub trait Reach: sealed::Reach {}
 
 /// A [`Reach`] with remote operations: an epoch.
@@ -44,6 +49,11 @@ pub trait Reach: sealed::Reach {}
 /// assert_eq!(count(&bins.lock_shared(0)?, 7)?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no atomic operations",
+    label = "not an epoch",
+    note = "open an epoch by `lock_exclusive`, `lock_shared`, `lock_all` or `fence` of the `GlobalArray`"
+)]
 pub trait Remote: Reach + sealed::Remote {}
 
 impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
