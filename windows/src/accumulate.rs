@@ -21,7 +21,7 @@ use bytemuck::Pod;
 /// Bytes of the pieces in which an epoch that is alone changes elements.
 const PIECE: usize = 4096;
 
-/// That `T` is [`Atomic`] is asked of the calls, so that the compiler says which types are where one is not.
+/// Each call asks for [`Atomic`], not the impl: so the compiler says which types are where one is not.
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
     /// and returns what it was.

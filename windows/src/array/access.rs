@@ -5,17 +5,17 @@ use super::layout::{Layout, Placement};
 use super::patch::Patch;
 use super::pointer::GlobalPtr;
 use super::reach::{Part, Reach, Remote};
-use super::share::Share;
-use super::transfer::{LAP, Transfer};
+use super::transfer;
 use crate::array_error::ArrayError;
-use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op};
+use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op, Window};
 use bytemuck::Pod;
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// The right to access elements of an array, as long as the epoch that it goes through is open; or this rank's own
-/// ones, by [`local`](super::GlobalArray::local), which is no remote operation. Indices are global, and checked against
-/// the array's shape; so is whether what they name can be reached ([`ArrayError::NotReached`]), before a byte moves.
+/// The right to access elements of an array, as long as the epoch that it goes through is open; or only this rank's own,
+/// by [`local`](super::GlobalArray::local), which is no remote operation. Indices are those of the whole array. Before a byte
+/// moves they are checked against the array's shape, and whether the owners of what they name can be reached
+/// ([`ArrayError::NotReached`]).
 ///
 /// A patch (see [`Ranges`]) costs 1 remote operation for each run of elements that adjoin in an owner's part, which
 /// [`Layout::runs`] tells beforehand:
@@ -28,8 +28,8 @@ use transom_locks::Rank;
 /// | a part of a tile with all of its columns | 1 |
 /// | another part of a tile | 1 for each row |
 ///
-/// The elements of a run that do not lie side by side in the caller's buffer go through one of the library's, as long as
-/// the run; the rest is copied once.
+/// Elements of a run that do not adjoin in the caller's buffer go through one of the library's: of at most 8 KiB where
+/// memory is shared, and as long as the run elsewhere, and for accumulates. All others are copied once.
 ///
 /// # Examples
 /// ```
@@ -41,14 +41,14 @@ use transom_locks::Rank;
 /// access.fetch_and_op([3, 3], Op::Sum, 10)?;
 /// assert_eq!(access.get_one([3, 3])?, 16);
 /// access.unlock()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Access<'a, E, const D: usize> {
     pub(super) info: ArrayInfo<'a, D>,
     pub(super) through: E,
 }
 
-/// What of an array does not change.
+/// What of an array stays the same.
 #[derive(Clone, Copy)]
 pub(super) struct ArrayInfo<'a, const D: usize> {
     pub array: u32,
@@ -57,7 +57,7 @@ pub(super) struct ArrayInfo<'a, const D: usize> {
 }
 
 impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
-    /// Which rank has which element, and where.
+    /// Which rank owns which element, and where it is.
     pub fn layout(&self) -> &'a Layout<D> {
         self.info.layout
     }
@@ -123,14 +123,13 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///     let mut some = [0; 20];
     ///     squares.lock_all()?.get(40..60, &mut some)?;
     ///     assert_eq!(some[3], 43 * 43);
-    ///     assert_eq!(squares.window().counters().gets, 3); // every third is a neighbour of the other there
+    ///     assert_eq!(squares.window().counters().gets, 3); // an owner's elements adjoin there
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), Error> {
-        let (patch, mut transfer) = (self.patch(ranges.ranges(), into.len())?, Transfer::new());
-        self.each_share(&patch, |share, begin| transfer.get(share, &self.through, &mut into[begin..], begin == 0))
+        transfer::get(&self.patch(ranges.ranges(), into.len())?, &self.through, into)
     }
 
     /// Writes a patch. 1 put for each run. `source` may be used again at once.
@@ -139,8 +138,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: nothing was put.
     /// [`Error::Fabric`], [`Error::Lock`]: some of it may have been.
     pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), Error> {
-        let (patch, mut transfer) = (self.patch(ranges.ranges(), source.len())?, Transfer::new());
-        self.each_share(&patch, |share, begin| transfer.put(share, &self.through, &source[begin..], begin == 0))
+        transfer::put(&self.patch(ranges.ranges(), source.len())?, &self.through, source)
     }
 
     /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
@@ -157,13 +155,13 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// access.put_tile([1, 1], &[5; 4])?; // what is left below and on the right: one row of four columns
     /// assert_eq!(access.get_one([4, 7])?, 5);
     /// access.unlock()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     #[inline]
     pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), Error> {
-        let Some(spot) = self.spot(index, into.len()) else { return Err(self.no_spot(index, into.len())) };
+        let tile = self.tile(index, into.len())?;
         self.through.count_reads(1);
-        self.through.copy_from(spot.owner, spot.offset, into)
+        self.through.copy_from(tile.owner, tile.offset, into)
     }
 
     /// Writes a tile, row by row. 1 put.
@@ -172,71 +170,55 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// As [`get_tile`](Self::get_tile).
     #[inline]
     pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
-        let Some(spot) = self.spot(index, source.len()) else { return Err(self.no_spot(index, source.len())) };
+        let tile = self.tile(index, source.len())?;
         self.through.count_writes(1);
-        self.through.copy_to(spot.owner, spot.offset, source)
-    }
-
-    /// Calls `each` with what each owner has of a patch, and with where that patch begins in the buffer: the patch itself,
-    /// or, where all memory is shared, the patches that it is moved in.
-    #[inline]
-    fn each_share(
-        &self,
-        patch: &Patch<'_, D>,
-        mut each: impl FnMut(&Share<D>, usize) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let lap = LAP / size_of::<T>().max(1);
-        let is_shared = |first| {
-            let tile = self.info.layout.placement(first);
-            tile.is_some_and(|tile| self.through.is_shared(tile.owner))
-        };
-        if D > 1 || patch.len() <= lap || !patch.owners().all(is_shared) {
-            return patch.shares().try_for_each(|share| each(&share, 0));
-        }
-        patch.laps(lap).try_for_each(|(begin, lap)| lap.shares().try_for_each(|share| each(&share, begin)))
+        self.through.copy_to(tile.owner, tile.offset, source)
     }
 
     /// Where an element is, if it can be reached.
     #[inline(always)]
     fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let (owner, offset) = self.info.locate(index)?;
-        match self.through.only() {
-            Some(only) if only != owner => Err(self.not_reached(owner)),
-            _ => Ok((owner, offset)),
+        if self.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
+    }
+
+    /// Where a tile is, if the buffer is as long and it can be reached.
+    #[inline(always)]
+    fn tile(&self, index: [usize; D], buffer: usize) -> Result<Placement, Error> {
+        match self.info.layout.placement(index) {
+            Some(tile) if tile.len == buffer && self.reaches(tile.owner) => Ok(tile),
+            _ => Err(self.no_tile(index, buffer)),
         }
     }
 
-    /// Where a tile is, if there is one, the buffer is as long, and it can be reached.
-    #[inline(always)]
-    fn spot(&self, index: [usize; D], buffer: usize) -> Option<Placement> {
-        let spot = self.info.layout.placement(index)?;
-        let reached = self.through.only().is_none_or(|only| only == spot.owner);
-        if spot.len == buffer && reached { Some(spot) } else { None }
-    }
-
-    /// Why there is none.
     #[cold]
     #[inline(never)]
-    fn no_spot(&self, index: [usize; D], buffer: usize) -> Error {
+    fn no_tile(&self, tile: [usize; D], buffer: usize) -> Error {
         let ArrayInfo { array, layout, .. } = self.info;
-        match layout.placement(index) {
-            None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() }.into(),
-            Some(Placement { len, .. }) if len != buffer => {
-                ArrayError::BufferLength { array, needed: len, buffer }.into()
+        match layout.placement(tile) {
+            None => ArrayError::NoSuchTile { array, tile: tile.to_vec(), tiles: layout.tiles().to_vec() }.into(),
+            Some(Placement { len: needed, .. }) if needed != buffer => {
+                ArrayError::BufferLength { array, needed, buffer }.into()
             }
             Some(Placement { owner, .. }) => self.not_reached(owner),
         }
     }
 
+    /// A patch, if the buffer is as long and all of it can be reached.
     fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
         let Some(patch) = Patch::new(self.info.layout, &ranges) else { return Err(self.info.outside(ranges)) };
         if buffer != patch.len() {
             return Err(ArrayError::BufferLength { array: self.info.array, needed: patch.len(), buffer }.into());
         }
-        match self.through.only().and_then(|only| patch.other_owner(only)) {
-            Some(owner) => Err(self.not_reached(owner)),
+        match self.through.only().and_then(|only| patch.owners().find(|&owner| owner != only)) {
+            Some(other) => Err(self.not_reached(other)),
             None => Ok(patch),
         }
+    }
+
+    #[inline(always)]
+    fn reaches(&self, owner: Rank) -> bool {
+        self.through.only().is_none_or(|only| only == owner)
     }
 
     #[cold]
@@ -247,8 +229,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     }
 }
 
-/// That the element is [`Atomic`] and the way [`Remote`] is asked of the calls, so that the compiler says what to do where
-/// they are not.
+/// Each call asks for [`Atomic`] and [`Remote`], not the impl: so the compiler says what to do where they are missing.
 impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
     /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
     /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
@@ -296,20 +277,17 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
     ///     assert_eq!(access.get_one(7)?, 3 * 6);
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error>
     where
         T: Atomic,
         E: Remote,
     {
-        let (patch, mut transfer) = (self.patch(ranges.ranges(), operands.len())?, Transfer::new());
-        for share in patch.shares() {
-            transfer.each_run(&share, operands, |offset, operands| {
-                self.through.with_target(share.owner, |target| target.accumulate(offset, op, operands))
-            })?;
-        }
-        Ok(())
+        let patch = self.patch(ranges.ranges(), operands.len())?;
+        transfer::try_runs(&patch, operands, |owner, offset, operands| {
+            self.through.with_target(owner, |target| target.accumulate(offset, op, operands))
+        })
     }
 }
 
@@ -370,7 +348,12 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, FenceEpoch<'_, T, F>, D> {
     }
 }
 
-impl<const D: usize> ArrayInfo<'_, D> {
+impl<'a, const D: usize> ArrayInfo<'a, D> {
+    #[inline]
+    pub fn of<T: Pod, F: Fabric>(layout: &'a Layout<D>, window: &Window<T, F>) -> Self {
+        ArrayInfo { array: window.id(), rank: window.rank(), layout }
+    }
+
     pub fn ptr<T>(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
         let index = index.index(self.array, self.layout)?;
         match self.layout.locate(index) {

@@ -1,10 +1,10 @@
-//! How the elements of a share lie in the owner's part and in the caller's buffer, and their copies.
+//! Where the elements of a share are, in the owner's part and in the caller's buffer, and copies between the two.
 
 use super::odometer::Odometer;
 use super::share::Share;
 use std::ops::Range;
 
-/// Where an element is, in the owner's part of the array and in the caller's buffer; or how far two elements are apart.
+/// Where an element is in the owner's part and in the caller's buffer; or how far two elements are apart there. In elements.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub part: usize,
@@ -22,17 +22,18 @@ pub(super) struct Comb {
     pub step: Place,
 }
 
-/// Bytes of a comb that are copied at once, through a buffer of the library's that stays in the cache.
+/// Short strips are copied by way of a buffer of the library's, so many bytes at once, which stay in the nearest cache.
 const PIECE: usize = 8 << 10;
-/// Strips of so many bytes are not worth that, nor are so few.
+/// Strips of so many bytes or more are copied each by itself: less time is lost by that than by copying twice.
 const LONG_STRIP: usize = 64;
+/// So are strips if there are no more than these.
 const FEW_STRIPS: usize = 8;
 
 impl<const D: usize> Share<D> {
-    /// Calls `each` with all elements, in the order in which the owner has them, until one call fails.
+    /// Calls `each` with all elements, in the order in which the owner's part has them, until a call fails.
     #[inline]
     pub fn try_combs<E>(&self, mut each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
-        // In the dimensions after this one there is one tile each. So tiles that differ only in this one follow each other.
+        // The last dimension in which there are several tiles: these follow each other in the part.
         let along = (1..D).rev().find(|&d| self.cuts[d].tiles.len() > 1).unwrap_or(0);
         let (end, full) = (self.cuts[along].tiles.end, self.cuts[along].full.clone());
         let mut next = Some(self.first());
@@ -47,7 +48,7 @@ impl<const D: usize> Share<D> {
         Ok(())
     }
 
-    /// The same of a tile and those that follow it along a dimension: `count` tiles that are alike.
+    /// Calls `each` with the elements of `count` tiles that are alike and follow each other along a dimension, from `tile` on.
     #[inline]
     fn try_tiles<E>(
         &self,
@@ -57,8 +58,8 @@ impl<const D: usize> Share<D> {
         each: &mut impl FnMut(Comb) -> Result<(), E>,
     ) -> Result<(), E> {
         let common: [Range<usize>; D] = std::array::from_fn(|d| self.cuts[d].common(tile[d]));
-        // Before the tile the part has, for each dimension, tiles with smaller numbers there: they are as long as this
-        // tile in the dimensions before, and as the part in those that follow.
+        // As in `Layout`: tiles that come first by this dimension are as long as this tile in the dimensions before, and have
+        // all that the owner has in those after.
         let mut first = Place { part: 0, buffer: 0 };
         let (mut lengths, mut before) = ([0; D], 1);
         let mut step = 0;
@@ -70,7 +71,7 @@ impl<const D: usize> Share<D> {
             before *= lengths[d];
         }
         let step = Place { part: step, buffer: self.cuts[along].step() };
-        // A strip is a row of elements; or several rows, where neither the tile nor the patch has others beside them.
+        // A strip is a row of elements; or several rows, if the tile has no element beside them, nor the patch.
         let (mut strip, mut row, mut adjoin) = (1, 0, true);
         let (mut sizes, mut size) = ([0; D], 1);
         for (d, cut) in self.cuts.iter().enumerate().rev() {
@@ -83,7 +84,7 @@ impl<const D: usize> Share<D> {
             (sizes[d], size) = (size, size * lengths[d]);
         }
         let Some(rows) = (0..row).rev().find(|&d| common[d].len() > 1) else {
-            return each(Comb { first, strip, count, step });
+            return each(Comb { first, strip, count, step }); // a strip of each tile
         };
         let of_rows = Place { part: sizes[rows], buffer: self.cuts[rows].width };
         let others = std::array::from_fn(|d| if d < rows { common[d].len() } else { 1 });
@@ -99,7 +100,8 @@ impl<const D: usize> Share<D> {
         Ok(())
     }
 
-    /// Calls `each` with all runs and the combs that each consists of, whose elements adjoin, until one call fails.
+    /// Calls `each` with every run, and with the combs that it consists of, until a call fails. The elements of each of these
+    /// combs adjoin in the part.
     pub fn try_runs<E>(&self, mut each: impl FnMut(Range<usize>, &[Comb]) -> Result<(), E>) -> Result<(), E> {
         let (mut run, mut combs) = (0..0, Vec::<Comb>::new());
         self.try_combs(|comb| {
@@ -134,13 +136,13 @@ impl Comb {
         self.count == 1 || self.step.part == self.strip
     }
 
-    /// Whether both are single strips that are one together.
+    /// Whether this is a single strip, and the next is one that adjoins it in the part and in the buffer.
     fn is_followed_by(&self, next: &Comb) -> bool {
         let end = self.first.plus(Place { part: self.strip, buffer: self.strip });
         self.count == 1 && next.count == 1 && (end.part, end.buffer) == (next.first.part, next.first.buffer)
     }
 
-    /// How many runs begin with it, if the elements before it end at `end` of the part.
+    /// How many runs begin in it, if the elements before it end at element `end` of the part.
     pub fn runs_after(&self, end: Option<usize>) -> usize {
         let runs = if self.is_packed() { 1 } else { self.count };
         runs - usize::from(end == Some(self.first.part))
@@ -151,7 +153,7 @@ impl Comb {
         self.first.part + (self.count - 1) * self.step.part + self.strip
     }
 
-    /// Calls `each` with itself in combs of at most `strips` strips, until one call fails.
+    /// Calls `each` with its strips, at most so many at once, until a call fails.
     #[inline]
     pub fn try_pieces<E>(&self, strips: usize, mut each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
         let mut rest = *self;
@@ -163,18 +165,18 @@ impl Comb {
         each(rest)
     }
 
-    /// The same with combs whose elements adjoin in the part.
+    /// Calls `each` with its strips, those at once that adjoin in the part, until a call fails.
     fn try_segments<E>(&self, each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
         self.try_pieces(if self.is_packed() { self.count } else { 1 }, each)
     }
 
-    /// How many strips of elements of `size` bytes to copy at once: as many as a buffer that stays in the cache has, if they
-    /// adjoin in the part and are short; or 1, which needs no buffer.
+    /// How many strips are best copied at once, where an element has `size` bytes. 1 needs no buffer of the library's; if it
+    /// is more, they adjoin in the part.
     #[inline]
     pub fn strips_at_once(&self, size: usize) -> usize {
         let bytes = size * self.strip;
-        let at_once = self.count > FEW_STRIPS && bytes < LONG_STRIP && self.is_packed();
-        if at_once { PIECE / bytes.max(1) } else { 1 }
+        let is_one_by_one = bytes >= LONG_STRIP || self.count <= FEW_STRIPS || !self.is_packed();
+        if is_one_by_one { 1 } else { PIECE / bytes.max(1) }
     }
 
     /// Where each strip begins.
@@ -184,13 +186,13 @@ impl Comb {
         (0..count).map(move |number| first.plus(step.times(number)))
     }
 
-    /// Copies the elements from `segment`, which has those of the part from the comb's first on.
+    /// Copies its elements to their places in the buffer, from `segment`, which has those of the part from its first on.
     #[inline]
     pub fn scatter<T: Copy>(&self, segment: &[T], buffer: &mut [T]) {
         copy(segment, self.step.part, &mut buffer[self.first.buffer..], self.step.buffer, self.strip, self.count);
     }
 
-    /// Copies the elements to `segment`, which has those of the part from the comb's first on.
+    /// Copies its elements from their places in the buffer to `segment`, which has those of the part from its first on.
     #[inline]
     pub fn gather<T: Copy>(&self, buffer: &[T], segment: &mut [T]) {
         copy(&buffer[self.first.buffer..], self.step.buffer, segment, self.step.part, self.strip, self.count);
@@ -209,7 +211,7 @@ impl Place {
     }
 }
 
-/// Copies `count` strips. Short ones are copied without a call of memcpy for each.
+/// Copies `count` strips, one or more. Those of a few elements are copied without a call of memcpy for each.
 fn copy<T: Copy>(from: &[T], from_step: usize, to: &mut [T], to_step: usize, strip: usize, count: usize) {
     let (from, to) = ((from, from_step), (to, to_step));
     match strip {
@@ -221,7 +223,8 @@ fn copy<T: Copy>(from: &[T], from_step: usize, to: &mut [T], to_step: usize, str
     }
 }
 
-/// Calls `copy` with slices that begin with the strips. Iterators of chunks make twice as fast a loop of it as indices do.
+/// Calls `copy` with slices that begin with the strips. Chunks make it a loop that is twice as fast as one with indices, which
+/// are checked.
 #[inline(always)]
 fn each_strip<T>(
     (from, from_step): (&[T], usize),

@@ -30,7 +30,7 @@ impl Divisor {
     pub fn divide(self, n: usize) -> (usize, usize) {
         let quotient = match self.factor {
             0 => n / self.divisor,
-            factor => (u128::from(2 * n as u64) * u128::from(factor) >> 64) as usize,
+            factor => ((u128::from(2 * n as u64) * u128::from(factor)) >> 64) as usize,
         };
         (quotient, n - quotient * self.divisor)
     }

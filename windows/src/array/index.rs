@@ -16,7 +16,7 @@ use std::ops::Range;
 /// let mut line: GlobalArray<f32> = world.array([9], Distribution::Block)?;
 /// plate.lock_all()?.put_one([3, 5], 0.5)?;
 /// line.lock_all()?.put_one(8, 0.5)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name an element of a global array of `{T}` in {D} dimension(s)",
@@ -36,7 +36,7 @@ pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 /// let mut line: GlobalArray<f32> = world.array([9], Distribution::Block)?;
 /// plate.lock_all()?.put([2..4, 0..3], &[0.5; 6])?;
 /// line.lock_all()?.put(2..4, &[0.5; 2])?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a patch of a global array in {D} dimension(s)",

@@ -6,20 +6,20 @@ use crate::array_error::{LayoutError, MOST, MOST_RANKS};
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// How the elements of an array are dealt to the ranks. In each dimension the array is cut into blocks of one length,
-/// the last may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along it.
+/// How the elements of an array are dealt to the ranks. Each dimension is cut into blocks of one length, of which the last
+/// may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along that dimension.
 ///
 /// # Examples
 /// ```
 /// use transom::array::{Distribution, Layout};
-/// let owners = |distribution| -> Result<Vec<usize>, transom::array::LayoutError> {
+/// let owners = |distribution| -> Result<Vec<usize>, transom::Error> {
 ///     let layout = Layout::new([8], distribution, 3)?;
 ///     Ok((0..8).map(|i| layout.locate([i]).expect("inside").0).collect())
 /// };
 /// assert_eq!(owners(Distribution::Block)?, [0, 0, 0, 1, 1, 1, 2, 2]);
 /// assert_eq!(owners(Distribution::Cyclic)?, [0, 1, 2, 0, 1, 2, 0, 1]);
 /// assert_eq!(owners(Distribution::BlockCyclic([2]))?, [0, 0, 1, 1, 2, 2, 0, 0]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Distribution<const D: usize> {
@@ -31,10 +31,10 @@ pub enum Distribution<const D: usize> {
     BlockCyclic([usize; D]),
 }
 
-/// The places of the elements of an array of `D` dimensions. A block in one dimension, or the block that blocks of each
-/// dimension make together, is a **tile**: the unit of ownership. An owner has its tiles one after another, in the order
-/// of their indices, each row by row, and nothing between them. So in one dimension the elements of any range that one
-/// owner has adjoin there, whatever the distribution.
+/// The places of the elements of an array of `D` dimensions. One block of each dimension together make a **tile**, which one
+/// rank owns; in one dimension a tile is a block. The part of the window that an owner has consists of its tiles, one after
+/// another in the order of their indices, each stored row by row, without padding. So in one dimension the elements of a
+/// range that have the same owner adjoin in its part, whatever the distribution.
 ///
 /// # Examples
 /// ```
@@ -44,7 +44,7 @@ pub enum Distribution<const D: usize> {
 /// let tile = layout.tile([1, 2]).expect("there is one");
 /// assert_eq!((tile.owner, tile.ranges.clone(), tile.len()), (5, [2..4, 8..10], 4));
 /// assert_eq!(layout.locate([3, 9]), Some((5, 3))); // the last of its four
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout<const D: usize> {
@@ -60,7 +60,7 @@ pub struct Layout<const D: usize> {
 /// let layout = Layout::new([10], Distribution::Block, 3)?;
 /// let last = layout.tiles_of(2).next().expect("rank 2 has one");
 /// assert_eq!((last.index, last.ranges.clone(), last.offset, last.len()), ([2], [8..10], 0, 2));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -108,7 +108,7 @@ impl<const D: usize> Layout<D> {
     /// use transom::array::{Distribution, Layout};
     /// let rows = Layout::on_grid([100, 8], Distribution::Block, [4, 1])?;
     /// assert_eq!(rows.tile([3, 0]).expect("the last").ranges, [75..100, 0..8]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn on_grid(shape: [usize; D], distribution: Distribution<D>, grid: [usize; D]) -> Result<Self, LayoutError> {
         const { assert!(D > 0, "an array has at least one dimension") };
@@ -164,7 +164,7 @@ impl<const D: usize> Layout<D> {
     /// use transom::array::{Distribution, Layout};
     /// let layout = Layout::on_grid([8, 8], Distribution::Cyclic, [2, 3])?;
     /// assert_eq!((layout.coordinates(4), layout.coordinates(6)), (Some([1, 1]), None));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn coordinates(&self, rank: Rank) -> Option<[usize; D]> {
         (rank < self.ranks()).then(|| unfold(rank, self.grid()))
@@ -195,7 +195,7 @@ impl<const D: usize> Layout<D> {
     /// let layout = Layout::new([9], Distribution::BlockCyclic([2]), 2)?;
     /// let mine: Vec<_> = layout.tiles_of(0).flat_map(|tile| tile.ranges).collect();
     /// assert_eq!(mine, [0..2, 4..6, 8..9]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = Tile<D>> + Clone + use<D> {
         let layout = *self;
@@ -211,23 +211,23 @@ impl<const D: usize> Layout<D> {
     /// The owner of an element, and where in the owner's part it is; none if it is outside.
     #[inline(always)]
     pub fn locate(&self, index: [usize; D]) -> Option<(Rank, usize)> {
-        let (mut tile, mut in_tile) = (Placement::default(), 0);
+        let (mut tile, mut in_tile) = (Placement::NONE, 0);
         for (dim, index) in self.dims.iter().zip(index) {
             if index >= dim.len {
                 return None;
             }
             let (number, along) = dim.block.divide(index);
-            in_tile = in_tile * tile.advance(dim, number) + along;
+            in_tile = in_tile * tile.add(dim, number) + along;
         }
         Some((tile.owner, tile.offset + in_tile))
     }
 
-    /// Where an element is in row-major order, whoever has it.
+    /// The number of an element in row-major order, whoever owns it.
     pub(super) fn number(&self, index: [usize; D]) -> usize {
         self.dims.iter().zip(index).fold(0, |number, (dim, index)| number * dim.len + index)
     }
 
-    /// The element that is there in row-major order; none if there are not so many.
+    /// The index of the element that has a number in row-major order; none if there are not so many.
     pub(super) fn numbered(&self, number: usize) -> Option<[usize; D]> {
         (number < self.len).then(|| unfold(number, self.shape()))
     }
@@ -235,12 +235,12 @@ impl<const D: usize> Layout<D> {
     /// Where a tile is; none if there is none.
     #[inline(always)]
     pub(super) fn placement(&self, index: [usize; D]) -> Option<Placement> {
-        let mut tile = Placement::default();
+        let mut tile = Placement::NONE;
         for (dim, number) in self.dims.iter().zip(index) {
             if number >= dim.tiles {
                 return None;
             }
-            tile.advance(dim, number);
+            tile.add(dim, number);
         }
         Some(tile)
     }
@@ -250,37 +250,33 @@ impl<const D: usize> Layout<D> {
     }
 }
 
-/// Where a tile is, and how many elements it has.
+/// Where a tile is, found a dimension at a time.
 pub(super) struct Placement {
     pub owner: Rank,
+    /// How many elements the owner's part has before the tile.
     pub offset: usize,
+    /// How many elements the tile has.
     pub len: usize,
 }
 
-impl Default for Placement {
-    /// In no dimension.
-    #[inline(always)]
-    fn default() -> Self {
-        Placement { owner: 0, offset: 0, len: 1 }
-    }
-}
-
 impl Placement {
-    /// Of a tile in the dimensions so far, makes one in a dimension more, where it has this number; returns its length
-    /// there.
+    /// In no dimension.
+    const NONE: Self = Placement { owner: 0, offset: 0, len: 1 };
+
+    /// Adds a dimension, along which the tile has this number, and returns how long the tile is along it.
     #[inline(always)]
-    fn advance(&mut self, dim: &Dim, number: usize) -> usize {
-        let ((nth, at), length) = (dim.ranks.divide(number), dim.extent(number));
+    fn add(&mut self, dim: &Dim, number: usize) -> usize {
+        let ((nth, at), length) = (dim.ranks.divide(number), dim.length(number));
         self.owner = self.owner * dim.ranks.get() + at;
-        // Before it the owner has `offset` elements of each number along this dimension that it has; and of those that
-        // share the numbers of the dimensions before, `len` for each number along this one that comes before the tile.
+        // Tiles that come first by a dimension before this one have all that the owner has along this one. Tiles that come
+        // first by this one, `nth` of them, are as long as this tile in the dimensions before.
         self.offset = self.offset * dim.part(at) + self.len * nth * dim.block.get();
         self.len *= length;
         length
     }
 }
 
-/// One dimension of a layout. Its numbers are such that no sum of a few of them overflows.
+/// One dimension of a layout. Its numbers are below 2^49, so that a sum of a few of them does not overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Dim {
     len: usize,
@@ -288,9 +284,10 @@ pub(super) struct Dim {
     pub block: Divisor,
     pub ranks: Divisor,
     tiles: usize,
-    /// Who has the last tile; and how many elements those before it have, itself, and those after it, who have a tile
-    /// less.
+    /// Which of the ranks along this dimension has the last tile.
     last: usize,
+    /// How many elements along this dimension a rank before that one has; that one, whose last tile may be shorter; and a
+    /// rank after it, which has a tile less.
     parts: [usize; 3],
 }
 
@@ -309,12 +306,12 @@ impl Dim {
     #[inline]
     fn tile(&self, number: usize) -> Range<usize> {
         let start = number * self.block.get();
-        start..start + self.extent(number)
+        start..start + self.length(number)
     }
 
     /// How many elements a tile has along this dimension.
     #[inline(always)]
-    fn extent(&self, number: usize) -> usize {
+    fn length(&self, number: usize) -> usize {
         self.block.get().min(self.len - number * self.block.get())
     }
 
@@ -325,13 +322,13 @@ impl Dim {
     }
 }
 
-/// The place that has a number in row-major order, in a box of these lengths.
+/// The index that has a number in row-major order, where dimensions are so long.
 fn unfold<const D: usize>(mut number: usize, lengths: [usize; D]) -> [usize; D] {
-    let mut place = [0; D];
-    for (place, length) in place.iter_mut().zip(lengths).rev() {
-        (*place, number) = (number % length, number / length);
+    let mut index = [0; D];
+    for (index, length) in index.iter_mut().zip(lengths).rev() {
+        (*index, number) = (number % length, number / length);
     }
-    place
+    index
 }
 
 /// Numbers as equal as can be with a product of `ranks`, the greater ones last.

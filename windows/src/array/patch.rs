@@ -1,4 +1,4 @@
-//! A patch of elements, and who has some of them.
+//! A patch of elements, and who owns them.
 
 use super::layout::Layout;
 use super::odometer::Odometer;
@@ -11,14 +11,16 @@ use transom_locks::Rank;
 pub(super) struct Patch<'l, const D: usize> {
     layout: &'l Layout<D>,
     ranges: [Range<usize>; D],
-    /// The tiles that have elements of it, in each dimension; none in any dimension if it is empty in one.
+    /// The layout's numbers of the tiles that have elements of the patch, in each dimension; if the patch is empty, none in
+    /// any dimension.
     tiles: [Range<usize>; D],
-    /// From an element to the next along each dimension, in the buffer, which has the patch row by row.
+    /// How far two elements that follow each other along a dimension are apart in the caller's buffer, which has the patch
+    /// row by row.
     widths: [usize; D],
 }
 
 impl<'l, const D: usize> Patch<'l, D> {
-    /// None if a range ends before it begins, or beyond the array.
+    /// None if a range ends before it begins, or after the end of the array.
     pub fn new(layout: &'l Layout<D>, ranges: &[Range<usize>; D]) -> Option<Self> {
         if ranges.iter().zip(layout.shape()).any(|(range, len)| range.start > range.end || range.end > len) {
             return None;
@@ -41,36 +43,36 @@ impl<'l, const D: usize> Patch<'l, D> {
     }
 
     /// The first tile of each owner, in row-major order.
-    pub fn owners(&self) -> Odometer<D> {
+    pub fn firsts(&self) -> Odometer<D> {
         let grid = self.layout.grid();
         let to = std::array::from_fn(|d| self.tiles[d].end.min(self.tiles[d].start + grid[d]));
         Odometer::new(self.tiles.clone().map(|tiles| tiles.start), [1; D], to)
     }
 
-    /// An owner that is not the given rank, if there is one.
-    pub fn other_owner(&self, than: Rank) -> Option<Rank> {
-        self.owners().filter_map(|tile| Some(self.layout.placement(tile)?.owner)).find(|&owner| owner != than)
+    /// The ranks that own elements of it.
+    pub fn owners(&self) -> impl Iterator<Item = Rank> {
+        self.firsts().filter_map(|first| Some(self.layout.placement(first)?.owner))
     }
 
-    /// What the owner of a tile has, which is its first in the patch.
+    /// What each owner has of it.
+    pub fn shares(&self) -> impl Iterator<Item = Share<D>> {
+        self.firsts().map(|first| self.share(first))
+    }
+
+    /// What the owner of a tile has of it. The tile is one of [`firsts`](Self::firsts).
     pub fn share(&self, first: [usize; D]) -> Share<D> {
         let end = std::array::from_fn(|d| self.tiles[d].end);
         Share::new(self.layout.dims(), &self.ranges, &self.widths, first, end)
     }
 
-    /// What each owner has.
-    pub fn shares(&self) -> impl Iterator<Item = Share<D>> {
-        self.owners().map(|first| self.share(first))
-    }
-
-    /// Itself in patches of about `len` elements, and where each begins in the buffer; if it has two dimensions or more, in
-    /// one. The first has elements of every owner.
+    /// The patch in pieces of about `len` along the first dimension, each with where it begins in the patch. In one dimension
+    /// the first piece has elements of every owner.
     pub fn laps(&self, len: usize) -> impl Iterator<Item = (usize, Self)> {
         let (dim, Range { start, end }) = (&self.layout.dims()[0], self.ranges[0].clone());
-        // Every owner has elements of so many that follow each other, wherever they begin.
+        // Of so many indices that follow each other each rank has a block or two parts of blocks, if they are in the array.
         let round = dim.block.get() * dim.ranks.get();
-        let step = if D == 1 { round.saturating_mul((len / round).max(1)) } else { usize::MAX };
-        (start..end.max(start + 1)).step_by(step).filter_map(move |from| {
+        let step = round.saturating_mul((len / round).max(1));
+        (start..end).step_by(step).filter_map(move |from| {
             let mut ranges = self.ranges.clone();
             ranges[0] = from..end.min(from.saturating_add(step));
             Some((from - start, Patch::new(self.layout, &ranges)?))

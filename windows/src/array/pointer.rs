@@ -53,7 +53,7 @@ use std::marker::PhantomData;
 ///     assert_eq!(sum, 0 + 1 + 2 + 3);
 ///     Ok(())
 /// })?.into_iter().collect::<Result<(), _>>()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[repr(transparent)]
 pub struct GlobalPtr<T> {

@@ -23,7 +23,7 @@ use transom_locks::Rank;
 /// let mut array = world.array([10], Distribution::Cyclic)?;
 /// array.local().put(3..5, &[1, 2])?;
 /// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank has all of it
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a global array's elements cannot be reached through `{Self}`",
@@ -47,7 +47,7 @@ pub trait Reach: sealed::Reach {}
 /// let mut bins = world.array([10], Distribution::Block)?;
 /// assert_eq!(count(&bins.fence()?, 7)?, 0);
 /// assert_eq!(count(&bins.lock_shared(0)?, 7)?, 1);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",

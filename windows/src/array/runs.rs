@@ -1,4 +1,4 @@
-//! The runs that a patch consists of: what a transfer of it costs, and in which pieces it moves.
+//! The runs that a patch consists of, which tell what a transfer of it costs.
 
 use super::index::Ranges;
 use super::layout::Layout;
@@ -33,8 +33,8 @@ impl<const D: usize> Layout<D> {
     /// The runs of adjoining elements of which a patch consists, owner by owner, each owner's in ascending order: what a
     /// put or get of the patch costs in remote operations, 1 for each. None if the patch is not inside.
     ///
-    /// Each is found when the iterator is asked for it, in the same time however long it is; `nth` passes over runs of one
-    /// length at equal distances at once.
+    /// A run is found when the iterator is asked for it, in a time that does not depend on the run's length; `nth` passes over
+    /// runs of one length at equal distances at once.
     ///
     /// # Examples
     /// ```
@@ -48,17 +48,18 @@ impl<const D: usize> Layout<D> {
     /// ```
     pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
         let patch = Patch::new(self, &ranges.ranges())?;
-        Some(Runs { owners: patch.owners(), patch, owner: None, next: None })
+        Some(Runs { firsts: patch.firsts(), patch, next: None, owner: None })
     }
 }
 
 struct Runs<'l, const D: usize> {
     patch: Patch<'l, D>,
-    /// The first tiles of owners that were not yet come to.
-    owners: Odometer<D>,
-    /// The owner that was, and its runs after `next`.
-    owner: Option<ShareRuns<D>>,
+    /// The next runs.
     next: Option<Series>,
+    /// The runs of the same owner that follow these.
+    owner: Option<ShareRuns<D>>,
+    /// The first tiles of the owners that follow.
+    firsts: Odometer<D>,
 }
 
 impl<const D: usize> Iterator for Runs<'_, D> {
@@ -71,7 +72,7 @@ impl<const D: usize> Iterator for Runs<'_, D> {
     fn nth(&mut self, mut n: usize) -> Option<Run> {
         loop {
             let Some(runs) = &mut self.owner else {
-                self.owner = Some(ShareRuns::new(self.patch.share(self.owners.next()?)));
+                self.owner = Some(ShareRuns::new(self.patch.share(self.firsts.next()?)));
                 continue;
             };
             let Some(series) = self.next.take().or_else(|| runs.next()) else {
@@ -90,15 +91,17 @@ impl<const D: usize> Iterator for Runs<'_, D> {
 /// Runs of one length at equal distances, of one owner.
 #[derive(Clone, Copy)]
 struct Series {
-    /// Where the first begins in the owner's part.
+    /// Where the first run begins in the owner's part.
     offset: usize,
+    /// How many elements a run has.
     len: usize,
+    /// How many runs there are, and how far they are apart.
     count: usize,
     step: usize,
 }
 
 impl Series {
-    /// All but the first runs, if there are more.
+    /// All but so many of the first runs; none if there are no more.
     fn skip(self, runs: usize) -> Option<Self> {
         let count = self.count.checked_sub(runs).filter(|&left| left > 0)?;
         Some(Series { offset: self.offset + runs * self.step, count, ..self })
@@ -110,20 +113,21 @@ impl Series {
     }
 }
 
-/// All runs of a share, in ascending order: each element is in one, and no two adjoin.
+/// All runs of a share, in ascending order. No two of them adjoin.
 struct ShareRuns<const D: usize> {
     share: Share<D>,
-    /// In the dimensions after this one the patch has all that the owner has; this is the first such dimension. So whole
-    /// tiles adjoin whose numbers in the dimensions before it are the same, and others do not.
+    /// The first dimension after which the patch has all that the owner has. So whole tiles adjoin if their numbers in the
+    /// dimensions before it are the same, and else do not.
     row: usize,
-    next: Option<Rows<D>>,
-    /// Runs that were found, and not yet handed over.
+    /// Where the next series begins.
+    next: Option<Begin<D>>,
+    /// A series that was found and not yet returned.
     held: Option<Series>,
 }
 
-/// Where a series begins: at a tile, and, if the patch has not all of the tile, at an element of it.
+/// Where a series begins: at a tile of which the patch has all elements, or else at this element of it.
 #[derive(Clone, Copy)]
-struct Rows<const D: usize> {
+struct Begin<const D: usize> {
     tile: [usize; D],
     element: [usize; D],
 }
@@ -133,15 +137,15 @@ impl<const D: usize> Iterator for ShareRuns<D> {
 
     fn next(&mut self) -> Option<Series> {
         let mut series = self.held.take().or_else(|| self.advance())?;
-        // This joins three at most: rows that end a tile, whole tiles, and rows that begin a tile. Rows of a tile that do
-        // both are the whole tile, and whole tiles that adjoin are one series already.
+        // This joins three series at most, which end a tile, are whole tiles, and begin a tile: elements of a tile that do both
+        // are the whole tile, and whole tiles that adjoin are one series already.
         while let (this, Some(next)) = (self.next, self.advance()) {
             if next.offset != series.end() {
                 self.held = Some(next);
                 break;
             }
             if series.count > 1 {
-                // Its last run is one with what follows.
+                // Its last run is one with the next, and is returned after the others.
                 (self.held, self.next) = (series.skip(series.count - 1), this);
                 series.count -= 1;
                 break;
@@ -160,21 +164,22 @@ impl<const D: usize> ShareRuns<D> {
     fn new(share: Share<D>) -> Self {
         let row = (0..D).rev().find(|&d| !share.cuts[d].is_all()).unwrap_or(0);
         let mut runs = ShareRuns { row, next: None, held: None, share };
-        runs.next = runs.rows(Some(runs.share.first()));
+        runs.next = runs.begin(Some(runs.share.first()));
         runs
     }
 
-    /// The next series, whose runs may adjoin those of others.
+    /// The next series, of which the first run may adjoin the series before, and the last the one after.
     fn advance(&mut self) -> Option<Series> {
-        let rows = self.next?;
-        let is_whole = rows.tile.iter().zip(&self.share.cuts).all(|(tile, cut)| cut.whole.contains(tile));
-        let (series, next) = if is_whole { self.of_tiles(rows) } else { self.in_tile(rows) };
+        let begin = self.next?;
+        let is_whole = begin.tile.iter().zip(&self.share.cuts).all(|(tile, cut)| cut.whole.contains(tile));
+        let (series, next) = if is_whole { self.of_tiles(begin) } else { self.in_tile(begin) };
         self.next = next;
         Some(series)
     }
 
-    /// Whole tiles that adjoin; and as many others, as often as the same follows at the next tile in the dimension before.
-    fn of_tiles(&self, Rows { tile, .. }: Rows<D>) -> (Series, Option<Rows<D>>) {
+    /// A run of whole tiles that adjoin; and those that follow along the dimension before `row`, if they are alike. And where
+    /// the next series begins.
+    fn of_tiles(&self, Begin { tile, .. }: Begin<D>) -> (Series, Option<Begin<D>>) {
         let (cuts, row) = (&self.share.cuts, self.row);
         let mut last = tile;
         (row..D).for_each(|d| last[d] = cuts[d].whole.end - 1);
@@ -185,19 +190,19 @@ impl<const D: usize> ShareRuns<D> {
             len *= cut.part.min((last[d] + 1) * cut.block) - tile[d] * cut.block;
         }
         let mut count = 1;
-        // They are at equal distances if no part of a tile lies between, and if they are equally thick.
+        // They are at equal distances if the patch has no part of a tile between them, and if the tiles are equally long.
         if row > 0 && cuts[row].whole == cuts[row].tiles && cuts[row - 1].full.contains(&tile[row - 1]) {
             count = cuts[row - 1].full.end - tile[row - 1];
             last[row - 1] += count - 1;
         }
-        (Series { offset, len, count, step }, self.rows(self.share.next(last, D)))
+        (Series { offset, len, count, step }, self.begin(self.share.next(last, D)))
     }
 
-    /// Rows of elements of a tile of which the patch has a part.
-    fn in_tile(&self, Rows { tile, mut element }: Rows<D>) -> (Series, Option<Rows<D>>) {
+    /// Runs of a tile of which the patch has not all. And where the next series begins.
+    fn in_tile(&self, Begin { tile, mut element }: Begin<D>) -> (Series, Option<Begin<D>>) {
         let cuts = &self.share.cuts;
         let common: [Range<usize>; D] = std::array::from_fn(|d| cuts[d].common(tile[d]));
-        // Rows adjoin in the dimensions after the last in which the patch has not all of the tile.
+        // The last dimension along which the patch has not all of the tile. Elements adjoin along this one and those after.
         let broken = (0..D).rev().find(|&d| common[d].len() < cuts[d].length(tile[d])).unwrap_or(0);
         let (mut offset, mut before) = (0, 1);
         for (d, cut) in cuts.iter().enumerate() {
@@ -220,16 +225,16 @@ impl<const D: usize> ShareRuns<D> {
         for d in (0..along).rev() {
             element[d] += 1;
             if element[d] < common[d].end {
-                return (series, Some(Rows { tile, element }));
+                return (series, Some(Begin { tile, element }));
             }
             element[d] = common[d].start;
         }
-        (series, self.rows(self.share.next(tile, D)))
+        (series, self.begin(self.share.next(tile, D)))
     }
 
-    /// The first rows of a tile.
-    fn rows(&self, tile: Option<[usize; D]>) -> Option<Rows<D>> {
+    /// Where the first series of a tile begins.
+    fn begin(&self, tile: Option<[usize; D]>) -> Option<Begin<D>> {
         let tile = tile?;
-        Some(Rows { tile, element: std::array::from_fn(|d| self.share.cuts[d].common(tile[d]).start) })
+        Some(Begin { tile, element: std::array::from_fn(|d| self.share.cuts[d].common(tile[d]).start) })
     }
 }

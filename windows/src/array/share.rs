@@ -4,36 +4,36 @@ use super::layout::Dim;
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// The elements of a patch that one owner has. Tiles are numbered here as the owner has them: in each dimension from 0 on,
-/// without those of others. In the owner's part they follow each other in the order of their numbers, the last dimension
-/// changing fastest.
+/// The elements of a patch that one owner has. The owner's tiles are numbered from 0 on in each dimension, without the tiles
+/// of others; its part has them in the order of their numbers, of which the last changes fastest.
 pub(super) struct Share<const D: usize> {
     pub owner: Rank,
     pub cuts: [Cut; D],
 }
 
-/// The same along one dimension.
+/// A [`Share`] along one dimension. Lengths are in elements.
 pub(super) struct Cut {
-    /// The patch's elements, whoever has them.
+    /// The elements of the patch, whoever owns them.
     range: Range<usize>,
-    /// From an element to the next along this dimension, in the caller's buffer.
+    /// How far two elements that follow each other along this dimension are apart in the caller's buffer.
     pub width: usize,
-    /// The owner's elements, in tiles of `block`; the last tile may be shorter.
+    /// How many elements the owner has, in tiles of length `block`, of which the last may be shorter.
     pub part: usize,
     pub block: usize,
-    /// Where tile 0 begins in the array, and from the first element of a tile to that of the next.
+    /// The index in the array at which the owner's tile 0 begins, and how much farther on each next tile does.
     start: usize,
     distance: usize,
     /// The tiles that have elements of the patch.
     pub tiles: Range<usize>,
-    /// Those whose elements the patch has all; and those of them that are not shorter than `block`.
+    /// The tiles of which the patch has all elements.
     pub whole: Range<usize>,
+    /// The tiles of these that are as long as `block`.
     pub full: Range<usize>,
 }
 
 impl<const D: usize> Share<D> {
-    /// `first` is the owner's first tile with elements of the patch, as the layout numbers it, and `end` is beyond the last
-    /// that anybody has; `widths` are those of the cuts.
+    /// Of the tiles of the patch as the layout numbers them, `first` is the owner's first, and `end` follows the last of all;
+    /// `widths` are those of the cuts.
     pub fn new(
         dims: &[Dim; D],
         ranges: &[Range<usize>; D],
@@ -69,7 +69,8 @@ impl<const D: usize> Share<D> {
 }
 
 impl Cut {
-    /// For tiles that the layout numbers so; and where the owner stands among the ranks along this dimension.
+    /// From the layout's numbers of the owner's first tile and of the one after the last of all. Returns also where in the
+    /// grid the owner stands along this dimension.
     fn new(dim: &Dim, numbers: Range<usize>, range: Range<usize>, width: usize) -> (Self, usize) {
         let (block, ranks) = (dim.block.get(), dim.ranks.get());
         let (first, at) = dim.ranks.divide(numbers.start);
@@ -78,7 +79,7 @@ impl Cut {
         let tiles = first..last + 1;
         let mut cut =
             Cut { range, width, part, block, start, distance, whole: tiles.clone(), full: tiles.clone(), tiles };
-        // Only the first tile can begin before the patch, and only the last can end beyond it.
+        // Only the first tile may begin before the patch, and only the last may end after it, or be shorter.
         let length = cut.length(last);
         cut.whole.start += usize::from(cut.common(first).start > 0);
         cut.whole.end -= usize::from(cut.common(last).end < length);
@@ -92,23 +93,23 @@ impl Cut {
         self.block.min(self.part - tile * self.block)
     }
 
-    /// The elements of a tile that the patch has, counted from the tile's first.
+    /// The elements of a tile that the patch has; 0 is the tile's first.
     pub fn common(&self, tile: usize) -> Range<usize> {
         let start = self.start + tile * self.distance;
         self.range.start.saturating_sub(start)..self.length(tile).min(self.range.end - start)
     }
 
-    /// Where an element of a tile is in the buffer.
+    /// How far an element of a tile is from the buffer's beginning, as far as this dimension tells.
     pub fn place(&self, tile: usize, element: usize) -> usize {
         (self.start + tile * self.distance + element - self.range.start) * self.width
     }
 
-    /// How far the same element of the next tile is in the buffer.
+    /// How far two tiles that follow each other are apart in the buffer.
     pub fn step(&self) -> usize {
         self.distance * self.width
     }
 
-    /// How many elements the patch has, whoever has them.
+    /// How many elements the patch has, whoever owns them.
     pub fn range_len(&self) -> usize {
         self.range.len()
     }

@@ -1,46 +1,49 @@
 //! Moves patches between the caller's buffer and their owners' parts.
 //!
-//! Where the elements of a run are not side by side in the buffer, they go through a buffer of the library's: to and from
-//! memory that this processor does not reach a run at a time, since each is one remote operation; otherwise in pieces that
-//! stay in the cache, or strip by strip.
+//! Elements of a run that do not adjoin in the caller's buffer go through a buffer of the library's. Memory that this
+//! processor does not reach takes one remote operation for each run, so there that buffer is as long as the run. Where
+//! memory is shared, a copy more is no remote operation more: there it has pieces of a run that stay in the nearest cache,
+//! or long strips are copied one by one, without it.
 
 use super::combs::Comb;
+use super::patch::Patch;
 use super::reach::Reach;
 use super::share::Share;
 use crate::Error;
 use bytemuck::Pod;
-use std::ops::Range;
+use transom_locks::Rank;
 
-/// Bytes of the caller's buffer that are filled from all owners before the next are.
-pub(super) const LAP: usize = 16 << 10;
+/// Where memory is shared, so many bytes of the caller's buffer are copied for all owners before the next are: they stay in
+/// the nearest cache until the last owner's elements have been copied, with as many bytes of the window.
+const LAP: usize = 16 << 10;
 
-/// The library's buffer, for one transfer.
-pub(super) struct Transfer<T> {
-    buffer: Vec<T>,
-}
-
-impl<T: Pod> Transfer<T> {
-    pub fn new() -> Self {
-        Transfer { buffer: Vec::new() }
-    }
-
-    /// Reads the elements of a share. They are counted unless they were before.
-    #[inline]
-    pub fn get<E: Reach<Element = T>, const D: usize>(
-        &mut self,
-        share: &Share<D>,
-        through: &E,
-        into: &mut [T],
-        count: bool,
-    ) -> Result<(), Error> {
+/// Reads a patch whose owners can all be reached; `into` is as long as the patch.
+#[inline]
+pub(super) fn get<T, E, const D: usize>(patch: &Patch<'_, D>, through: &E, into: &mut [T]) -> Result<(), Error>
+where
+    T: Pod,
+    E: Reach<Element = T>,
+{
+    let mut scratch = Vec::new();
+    try_shares(patch, through, |share, begin| {
+        let into = &mut into[begin..];
         if !through.is_shared(share.owner) {
-            return self.get_runs(share, through, into);
+            return share.try_runs(|run, combs| {
+                through.count_reads(1);
+                if let [Comb { first, strip, count: 1, .. }] = combs {
+                    return through.copy_from(share.owner, run.start, &mut into[first.buffer..][..*strip]);
+                }
+                let copy = first_of(&mut scratch, run.len());
+                through.copy_from(share.owner, run.start, copy)?;
+                combs.iter().for_each(|comb| comb.scatter(&copy[comb.first.part - run.start..], into));
+                Ok(())
+            });
         }
         let mut end = None;
         share.try_combs(|comb| {
-            if count {
-                through.count_reads(comb.runs_after(end));
-                end = Some(comb.end());
+            // The first lap has elements of every run.
+            if begin == 0 {
+                through.count_reads(comb.runs_after(end.replace(comb.end())));
             }
             let strips = comb.strips_at_once(size_of::<T>());
             if strips == 1 {
@@ -49,34 +52,35 @@ impl<T: Pod> Transfer<T> {
                     .try_for_each(|at| through.copy_from(share.owner, at.part, &mut into[at.buffer..][..comb.strip]));
             }
             comb.try_pieces(strips, |piece| {
-                let copy = first_of(&mut self.buffer, piece.len());
+                let copy = first_of(&mut scratch, piece.len());
                 through.copy_from(share.owner, piece.first.part, copy)?;
                 piece.scatter(copy, into);
                 Ok(())
             })
         })
-    }
+    })
+}
 
-    /// Writes the elements of a share. They are counted unless they were before.
-    #[inline]
-    pub fn put<E: Reach<Element = T>, const D: usize>(
-        &mut self,
-        share: &Share<D>,
-        through: &E,
-        source: &[T],
-        count: bool,
-    ) -> Result<(), Error> {
+/// Writes a patch whose owners can all be reached; `source` is as long as the patch.
+#[inline]
+pub(super) fn put<T, E, const D: usize>(patch: &Patch<'_, D>, through: &E, source: &[T]) -> Result<(), Error>
+where
+    T: Pod,
+    E: Reach<Element = T>,
+{
+    let mut scratch = Vec::new();
+    try_shares(patch, through, |share, begin| {
+        let source = &source[begin..];
         if !through.is_shared(share.owner) {
-            return self.each_run(share, source, |offset, elements| {
+            return try_runs_of(share, source, &mut scratch, |offset, elements| {
                 through.count_writes(1);
                 through.copy_to(share.owner, offset, elements)
             });
         }
         let mut end = None;
         share.try_combs(|comb| {
-            if count {
-                through.count_writes(comb.runs_after(end));
-                end = Some(comb.end());
+            if begin == 0 {
+                through.count_writes(comb.runs_after(end.replace(comb.end())));
             }
             let strips = comb.strips_at_once(size_of::<T>());
             if strips == 1 {
@@ -85,65 +89,78 @@ impl<T: Pod> Transfer<T> {
                     .try_for_each(|at| through.copy_to(share.owner, at.part, &source[at.buffer..][..comb.strip]));
             }
             comb.try_pieces(strips, |piece| {
-                let copy = first_of(&mut self.buffer, piece.len());
+                let copy = first_of(&mut scratch, piece.len());
                 piece.gather(source, copy);
                 through.copy_to(share.owner, piece.first.part, copy)
             })
         })
-    }
-
-    /// Calls `each` with where every run of a share begins in the part, and its elements.
-    pub fn each_run<const D: usize>(
-        &mut self,
-        share: &Share<D>,
-        source: &[T],
-        mut each: impl FnMut(usize, &[T]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        share.try_runs(|run, combs| {
-            if let [Comb { first, strip, count: 1, .. }] = combs {
-                return each(run.start, &source[first.buffer..][..*strip]);
-            }
-            let copy = first_of(&mut self.buffer, run.len());
-            combs.iter().for_each(|comb| comb.gather(source, &mut copy[comb.first.part - run.start..]));
-            each(run.start, copy)
-        })
-    }
-
-    fn get_runs<E: Reach<Element = T>, const D: usize>(
-        &mut self,
-        share: &Share<D>,
-        through: &E,
-        into: &mut [T],
-    ) -> Result<(), Error> {
-        share.try_runs(|run: Range<usize>, combs| {
-            through.count_reads(1);
-            if let [Comb { first, strip, count: 1, .. }] = combs {
-                return through.copy_from(share.owner, run.start, &mut into[first.buffer..][..*strip]);
-            }
-            let copy = first_of(&mut self.buffer, run.len());
-            through.copy_from(share.owner, run.start, copy)?;
-            combs.iter().for_each(|comb| comb.scatter(&copy[comb.first.part - run.start..], into));
-            Ok(())
-        })
-    }
+    })
 }
 
-/// The first elements of a buffer, which is made long enough.
-fn first_of<T: Pod>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
-    if buffer.len() < len {
-        buffer.resize(len, T::zeroed());
+/// Calls `each` with the owner of every run, where the run begins in the owner's part, and its elements from `source`, until
+/// a call fails.
+pub(super) fn try_runs<T: Pod, const D: usize>(
+    patch: &Patch<'_, D>,
+    source: &[T],
+    each: impl Fn(Rank, usize, &[T]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut scratch = Vec::new();
+    let mut shares = patch.shares();
+    shares.try_for_each(|share| {
+        try_runs_of(&share, source, &mut scratch, |offset, elements| each(share.owner, offset, elements))
+    })
+}
+
+fn try_runs_of<T: Pod, const D: usize>(
+    share: &Share<D>,
+    source: &[T],
+    scratch: &mut Vec<T>,
+    each: impl Fn(usize, &[T]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    share.try_runs(|run, combs| {
+        if let [Comb { first, strip, count: 1, .. }] = combs {
+            return each(run.start, &source[first.buffer..][..*strip]);
+        }
+        let copy = first_of(scratch, run.len());
+        combs.iter().for_each(|comb| comb.gather(source, &mut copy[comb.first.part - run.start..]));
+        each(run.start, copy)
+    })
+}
+
+/// Calls `each` with what each owner has of a patch, or of a lap of it, lap after lap; and with where that patch or lap begins
+/// in the buffer. Until a call fails.
+#[inline]
+fn try_shares<T, E, const D: usize>(
+    patch: &Patch<'_, D>,
+    through: &E,
+    mut each: impl FnMut(&Share<D>, usize) -> Result<(), Error>,
+) -> Result<(), Error>
+where
+    T: Pod,
+    E: Reach<Element = T>,
+{
+    let lap = LAP / size_of::<T>().max(1);
+    if D > 1 || patch.len() <= lap || !patch.owners().all(|owner| through.is_shared(owner)) {
+        return patch.shares().try_for_each(|share| each(&share, 0));
     }
-    &mut buffer[..len]
+    patch.laps(lap).try_for_each(|(begin, lap)| lap.shares().try_for_each(|share| each(&share, begin)))
+}
+
+/// The first elements of a vector, which is made long enough.
+fn first_of<T: Pod>(vector: &mut Vec<T>, len: usize) -> &mut [T] {
+    if vector.len() < len {
+        vector.resize(len, T::zeroed());
+    }
+    &mut vector[..len]
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::layout::{Distribution, Layout};
-    use super::super::patch::Patch;
     use super::super::reach::sealed;
     use super::*;
     use std::cell::{Cell, RefCell};
-    use transom_locks::Rank;
+    use std::ops::Range;
 
     /// The parts of all ranks, in memory that this processor reaches or not; operations as they were counted, and copies.
     struct Parts {
@@ -196,11 +213,11 @@ mod tests {
         let numbers: Vec<usize> = (0..layout.len()).filter(is_inside).collect();
         let parts = || (0..layout.ranks()).map(|rank| vec![0; layout.part_len(rank)]).collect::<Vec<_>>();
         let through = Parts { parts: RefCell::new(parts()), is_shared, counted: Cell::new(0), copies: Cell::new(0) };
-        let (patch, mut transfer) = (Patch::new(layout, &ranges).expect("inside"), Transfer::new());
+        let patch = Patch::new(layout, &ranges).expect("inside");
         let runs = layout.runs(ranges.clone()).expect("inside").count();
 
         let source: Vec<u32> = numbers.iter().map(|&number| number as u32 + 1).collect();
-        patch.shares().try_for_each(|share| transfer.put(&share, &through, &source, true)).expect("all are reached");
+        put(&patch, &through, &source).expect("all are reached");
         let mut expected = parts();
         for &number in &numbers {
             let (owner, offset) = layout.locate(index(number)).expect("inside");
@@ -212,7 +229,7 @@ mod tests {
         assert!(is_shared || through.copies.replace(0) == runs, "{what}");
 
         let mut got = vec![0; source.len()];
-        patch.shares().try_for_each(|share| transfer.get(&share, &through, &mut got, true)).expect("all are reached");
+        get(&patch, &through, &mut got).expect("all are reached");
         assert_eq!(got, source, "{what}");
         assert_eq!(through.counted.get(), runs, "{what}");
         assert!(is_shared || through.copies.get() == runs, "{what}");
