@@ -1,188 +1,11 @@
 //! Global arrays: every range and tile against a sequential model, at the predicted cost; pointers, atomics, misuse.
 
+mod patches;
 mod ranks;
+use patches::{all, any_distribution, any_patch, any_shape};
 use std::ops::Range;
-use transom::array::ArrayError;
-use transom::array::{Layout, LayoutError, Run};
+use transom::array::{ArrayError, Layout, LayoutError, Run};
 use transom::{Distribution, Error, GlobalArray, GlobalPtr, Op, World};
-
-/// An element's index, its owner, and where it is there.
-type Place<const D: usize> = ([usize; D], usize, usize);
-
-/// Who has each element, and where, as somebody would write it down who has no formulas: tile after tile in row-major
-/// order is handed to its owner, who appends its elements, row by row. And what each owner has in the end.
-fn deal<const D: usize>(shape: [usize; D], block: [usize; D], grid: [usize; D]) -> (Vec<Place<D>>, Vec<usize>) {
-    let mut parts = vec![0; grid.iter().product()];
-    let mut places = Vec::new();
-    for tile in all::<D>(std::array::from_fn(|d| 0..shape[d].div_ceil(block[d]))) {
-        let owner = (0..D).fold(0, |rank, d| rank * grid[d] + tile[d] % grid[d]);
-        for index in all(std::array::from_fn(|d| tile[d] * block[d]..shape[d].min((tile[d] + 1) * block[d]))) {
-            places.push((index, owner, parts[owner]));
-            parts[owner] += 1;
-        }
-    }
-    places.sort();
-    (places, parts)
-}
-
-/// Every index of a patch, in row-major order.
-fn all<const D: usize>(ranges: [Range<usize>; D]) -> Vec<[usize; D]> {
-    let mut indices = vec![[0; D]];
-    for d in 0..D {
-        let longer = indices.into_iter().flat_map(|index| {
-            ranges[d].clone().map(move |i| {
-                let mut index = index;
-                index[d] = i;
-                index
-            })
-        });
-        indices = longer.collect();
-    }
-    indices
-}
-
-fn any_distribution<const D: usize>(random: &mut fastrand::Rng) -> Distribution<D> {
-    match random.u8(0..4) {
-        0 => Distribution::Block,
-        1 => Distribution::Cyclic,
-        _ => Distribution::BlockCyclic(std::array::from_fn(|_| random.usize(1..6))),
-    }
-}
-
-/// Lengths of an array, some of them nothing, some less than there are ranks.
-fn any_shape<const D: usize>(random: &mut fastrand::Rng) -> [usize; D] {
-    std::array::from_fn(|_| random.usize(0..[60, 13, 8][D - 1]))
-}
-
-fn any_patch<const D: usize>(random: &mut fastrand::Rng, shape: [usize; D]) -> [Range<usize>; D] {
-    std::array::from_fn(|d| match random.u8(0..4) {
-        0 => 0..shape[d],
-        _ => {
-            let start = random.usize(0..=shape[d]);
-            start..random.usize(start..=shape[d])
-        }
-    })
-}
-
-fn layouts_of<const D: usize>(seed: u64) {
-    let mut random = fastrand::Rng::with_seed(seed);
-    for _ in 0..if cfg!(miri) { 5 } else { 400 } {
-        let (shape, distribution) = (any_shape(&mut random), any_distribution(&mut random));
-        let grid: [usize; D] = std::array::from_fn(|_| random.usize(1..5));
-        let layout = Layout::on_grid(shape, distribution, grid).unwrap();
-        let block = match distribution {
-            Distribution::Block => std::array::from_fn(|d| shape[d].div_ceil(grid[d]).max(1)),
-            Distribution::Cyclic => [1; D],
-            Distribution::BlockCyclic(block) => block,
-        };
-        let what = format!("{shape:?} in blocks of {block:?} on {grid:?}");
-        let (places, parts) = deal(shape, block, grid);
-        assert_eq!((layout.shape(), layout.len(), layout.grid()), (shape, places.len(), grid), "{what}");
-        for &(index, owner, offset) in &places {
-            assert_eq!(layout.locate(index), Some((owner, offset)), "{index:?} of {what}");
-        }
-        for d in 0..D {
-            let mut outside = [0; D];
-            outside[d] = shape[d];
-            assert_eq!(layout.locate(outside), None, "{what}");
-            outside[d] = usize::MAX;
-            assert_eq!((layout.locate(outside), layout.tile(outside)), (None, None), "{what}");
-        }
-        for (rank, &part) in parts.iter().enumerate() {
-            assert_eq!(layout.part_len(rank), part, "rank {rank} of {what}");
-            // Its tiles, one after another, are its part.
-            let mut end = 0;
-            for tile in layout.tiles_of(rank) {
-                assert_eq!((tile.owner, tile.offset, tile.is_empty()), (rank, end, false), "{what}");
-                assert_eq!(layout.tile(tile.index), Some(tile.clone()));
-                for index in all(tile.ranges.clone()) {
-                    assert_eq!(layout.locate(index), Some((rank, end)), "{what}");
-                    end += 1;
-                }
-                assert_eq!(end - tile.offset, tile.len());
-            }
-            assert_eq!(end, part, "{what}");
-        }
-        assert_eq!((layout.part_len(parts.len()), layout.tiles_of(parts.len()).count()), (0, 0));
-        for _ in 0..10 {
-            let patch = any_patch(&mut random, shape);
-            let mut elements: Vec<(usize, usize)> =
-                all(patch.clone()).into_iter().map(|index| layout.locate(index).unwrap()).collect();
-            elements.sort();
-            let mut runs: Vec<(usize, usize, usize)> = Vec::new();
-            for (owner, offset) in elements {
-                match runs.last_mut() {
-                    Some((same, start, len)) if *same == owner && *start + *len == offset => *len += 1,
-                    _ => runs.push((owner, offset, 1)),
-                }
-            }
-            let told = layout.runs(patch.clone()).expect("inside");
-            let mut told: Vec<_> = told.map(|Run { owner, offset, len, .. }| (owner, offset, len)).collect();
-            told.sort();
-            assert_eq!(told, runs, "{patch:?} of {what}");
-            assert!(D > 1 || runs.len() <= parts.len(), "in one dimension, one for each owner at most");
-        }
-    }
-}
-
-#[test]
-fn layouts_agree_with_dealing_element_by_element() {
-    layouts_of::<1>(1);
-    layouts_of::<2>(2);
-    layouts_of::<3>(3);
-}
-
-#[test]
-fn grids_are_nearly_square() {
-    for (ranks, line, plane, cube) in [
-        (1, [1], [1, 1], [1, 1, 1]),
-        (2, [2], [1, 2], [1, 1, 2]),
-        (6, [6], [2, 3], [1, 2, 3]),
-        (7, [7], [1, 7], [1, 1, 7]),
-        (12, [12], [3, 4], [2, 2, 3]),
-        (64, [64], [8, 8], [4, 4, 4]),
-    ] {
-        assert_eq!(Layout::new([9], Distribution::Block, ranks).unwrap().grid(), line);
-        assert_eq!(Layout::new([9; 2], Distribution::Block, ranks).unwrap().grid(), plane);
-        assert_eq!(Layout::new([9; 3], Distribution::Block, ranks).unwrap().grid(), cube);
-    }
-}
-
-#[test]
-fn layouts_that_cannot_be_are_refused() {
-    let new = |shape, distribution, ranks| Layout::<2>::new(shape, distribution, ranks).map(|layout| layout.len());
-    let tiles = Distribution::BlockCyclic;
-    assert!(matches!(new([4, 4], tiles([0, 2]), 2), Err(LayoutError::Block { block }) if block == [0, 2]));
-    assert!(matches!(new([4, 4], Distribution::Block, 0), Err(LayoutError::Grid { .. })));
-    for shape in [[usize::MAX, 2], [1 << 32, 1 << 32], [usize::MAX, 0], [1, 1 << 48]] {
-        assert!(
-            matches!(new(shape, Distribution::Cyclic, 2), Err(LayoutError::Size { shape: named }) if named == shape)
-        );
-    }
-    // Blocks may be longer than the array.
-    assert_eq!(new([4, 4], tiles([usize::MAX, usize::MAX]), 3), Ok(16));
-    assert!(Layout::on_grid([4, 4], Distribution::Block, [usize::MAX, 3]).is_err());
-    assert!(Layout::on_grid([4, 4], Distribution::Block, [0, 3]).is_err());
-    // As many ranks as a job can have, and more.
-    const MOST: usize = transom::locks::LockWord::<16>::MAX_RANKS;
-    for ranks in [MOST + 1, usize::MAX] {
-        let refused = |error: LayoutError| {
-            assert!(error.to_string().contains(&format!("at most {MOST}")), "{error}");
-            matches!(error, LayoutError::Grid { ranks: None, .. })
-        };
-        assert!(refused(Layout::on_grid([10], Distribution::Block, [ranks]).unwrap_err()));
-        assert!(refused(Layout::on_grid([10, 10], Distribution::Cyclic, [1, ranks]).unwrap_err()));
-        assert!(refused(new([10, 10], Distribution::Block, ranks).unwrap_err()));
-    }
-    let most = Layout::on_grid([10], Distribution::Block, [MOST]).unwrap();
-    assert_eq!(most.runs(5..6).unwrap().map(|run| (run.owner, run.offset, run.len)).collect::<Vec<_>>(), [(5, 0, 1)]);
-    assert_eq!((most.tiles_of(5).count(), most.tiles_of(MOST - 1).count()), (1, 0));
-    let layout = Layout::new([4, 4], Distribution::Block, 4).unwrap();
-    #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
-    for outside in [[0..5, 0..1], [3..2, 0..0], [0..0, 5..5], [0..1, 0..usize::MAX]] {
-        assert!(layout.runs(outside).is_none());
-    }
-}
 
 /// One rank after another writes a random patch; after each, all read another, through each kind of epoch.
 fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
@@ -276,6 +99,85 @@ fn patches_agree_with_a_sequential_array() {
             patches::<1>(&world, random);
             patches::<2>(&world, random);
             patches::<3>(&world, random);
+        }
+    });
+}
+
+/// Rank 0 puts a long patch, the last rank gets another, and all look at each element: longer than what is moved at once,
+/// of elements of `T`, each of which is made of its index and a salt.
+fn long_patches<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, make: impl Fn(usize, usize) -> T) {
+    let random = &mut fastrand::Rng::with_seed(size_of::<T>() as u64); // the same at every rank
+    let (me, n) = (world.rank(), world.size());
+    let len = if cfg!(miri) { 100 } else { 60_000 / size_of::<T>() + 1_000 };
+    for block in [1, 3, 5, 64, 1000, len.div_ceil(n)] {
+        let mut array: GlobalArray<T> = world.array([len], Distribution::BlockCyclic([block])).unwrap();
+        let owner = |i: usize| i / block % n;
+        let elements = |patch: Range<usize>, salt| -> Vec<T> { patch.map(|i| make(i, salt)).collect() };
+        for tile in array.layout().tiles_of(me) {
+            array.local().put_tile(tile.index, &elements(tile.ranges[0].clone(), 0)).unwrap();
+        }
+        array.fence().unwrap();
+        let (start, end) = (random.usize(0..len / 8), len - random.usize(0..len / 8));
+        let before = array.window().counters();
+        if me == 0 {
+            array.lock_all().unwrap().put(start..end, &elements(start..end, 1)).unwrap();
+        }
+        let owners = |patch: Range<usize>| patch.map(owner).collect::<std::collections::BTreeSet<_>>().len() as u64;
+        let puts = (array.window().counters() - before).puts;
+        assert_eq!(puts, if me == 0 { owners(start..end) } else { 0 }, "blocks of {block}");
+        let expected = |i: usize| make(i, usize::from((start..end).contains(&i)));
+        let epoch = array.fence().unwrap();
+        let some = random.usize(0..start + 1)..random.usize(end - 1..len);
+        if me == n - 1 {
+            for patch in [0..len, some] {
+                let mut got = elements(patch.clone(), 2);
+                epoch.get(patch.clone(), &mut got).unwrap();
+                let wrong = patch.clone().zip(&got).find(|&(i, got)| *got != expected(i));
+                assert_eq!(wrong, None, "{patch:?} in blocks of {block}");
+            }
+        }
+        for tile in epoch.layout().tiles_of(me) {
+            let mut mine = elements(tile.ranges[0].clone(), 2);
+            epoch.local().get_tile(tile.index, &mut mine).unwrap();
+            assert!(tile.ranges[0].clone().zip(mine).all(|(i, mine)| mine == expected(i)), "blocks of {block}");
+        }
+        let before = array.window().counters();
+        array.lock_all().unwrap().get(start..end, &mut elements(start..end, 2)).unwrap();
+        assert_eq!((array.window().counters() - before).gets, owners(start..end), "blocks of {block}");
+        array.fence().unwrap();
+    }
+}
+
+#[test]
+fn long_patches_arrive_whatever_the_element() {
+    ranks::on_all_sizes("long_patches_arrive_whatever_the_element", |world| {
+        long_patches(&world, |i, salt| (i * 7 + salt) as u8);
+        long_patches(&world, |i, salt| (i * 7 + salt) as u64);
+        long_patches(&world, |i, salt| [i as u32, salt as u32, (i * 7) as u32]);
+        long_patches(&world, |i, salt| [(i * 7 + salt) as u8; 100]);
+    });
+}
+
+#[test]
+fn long_accumulates_agree_with_those_of_each_element() {
+    ranks::on_all_sizes("long_accumulates_agree_with_those_of_each_element", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let len = if cfg!(miri) { 50 } else { 5000 };
+        for distribution in [Distribution::Cyclic, Distribution::BlockCyclic([3])] {
+            let mut array: GlobalArray<i32> = world.array([len], distribution).unwrap();
+            array.fence().unwrap();
+            let operands: Vec<i32> = (0..len).map(|i| (i * (me + 1)) as i32).collect();
+            let (start, end) = (me, len - 2 * me);
+            let before = array.window().counters();
+            array.lock_all().unwrap().accumulate(start..end, Op::Sum, &operands[start..end]).unwrap();
+            assert_eq!((array.window().counters() - before).accumulates, n as u64);
+            let epoch = array.fence().unwrap();
+            for i in (me..len).step_by(n) {
+                let sum: usize =
+                    (0..n).filter(|&rank| (rank..len - 2 * rank).contains(&i)).map(|rank| i * (rank + 1)).sum();
+                assert_eq!(epoch.get_one(i).unwrap(), sum as i32, "element {i}");
+            }
+            array.fence().unwrap();
         }
     });
 }

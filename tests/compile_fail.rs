@@ -2,7 +2,8 @@
 //!
 //! Each file of `tests/compile_fail` is two programs: as it stands it is right and compiles; with `--cfg wrong` it has a
 //! few lines more, and exactly the errors named where they are expected: `//~ E0499` at the end of a line. Codes and
-//! lines are compared, and not messages, which differ between versions of the compiler.
+//! lines are compared, and not the compiler's words, which differ between its versions. What this library adds to them
+//! must be there, `//= text` for each text; not there must be what `//- text` says, nor a trait that no program can name.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -51,10 +52,17 @@ fn check(compiler: &Compiler, file: &Path) -> Result<(), String> {
         return Err(format!("{name}: the right program does not compile:\n{}", said(&right)));
     }
     let wrong = compiler.run(file, &["--cfg", "wrong"]);
-    let prefix = format!("{name}:");
-    let found: BTreeSet<(usize, String)> = said(&wrong).lines().filter_map(|line| reported(line, &prefix)).collect();
+    let (said, prefix) = (said(&wrong), format!("{name}:"));
+    let found = reported(&said, &prefix);
     if wrong.status.success() || found != expected {
-        return Err(format!("{name}: expected {expected:?}, found {found:?}:\n{}", said(&wrong)));
+        return Err(format!("{name}: expected {expected:?}, found {found:?}:\n{said}"));
+    }
+    let marked = |mark| text.lines().filter_map(move |line| line.trim_start().strip_prefix(mark));
+    if let Some(text) = marked("//= ").find(|text| !said.contains(text)) {
+        return Err(format!("{name}: the compiler does not say {text:?}:\n{said}"));
+    }
+    if let Some(text) = marked("//- ").chain(["sealed"]).find(|text| said.contains(text)) {
+        return Err(format!("{name}: the compiler says {text:?}:\n{said}"));
     }
     Ok(())
 }
@@ -65,12 +73,17 @@ fn mark((line, number): (&str, usize)) -> Option<(usize, String)> {
     Some((number, code.trim().to_owned()))
 }
 
-/// `file:7:22: error[E0499]: …`: the error that a line has.
-fn reported(line: &str, prefix: &str) -> Option<(usize, String)> {
-    let (number, rest) = line.strip_prefix(prefix)?.split_once(':')?;
-    let (_, rest) = rest.split_once(": error")?;
-    let code = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or("without a code", |(code, _)| code);
-    Some((number.parse().ok()?, code.to_owned()))
+/// `error[E0499]: …` and on the next line `  --> file:7:22`: the errors that lines have.
+fn reported(said: &str, prefix: &str) -> BTreeSet<(usize, String)> {
+    let pairs = said.lines().zip(said.lines().skip(1));
+    let errors = pairs.filter_map(|(error, place)| {
+        let code = error.strip_prefix("error")?;
+        let code =
+            code.strip_prefix('[').and_then(|code| code.split_once(']')).map_or("without a code", |(code, _)| code);
+        let (number, _) = place.trim_start().strip_prefix("--> ")?.strip_prefix(prefix)?.split_once(':')?;
+        Some((number.parse().ok()?, code.to_owned()))
+    });
+    errors.collect()
 }
 
 fn said(output: &Output) -> String {
@@ -118,7 +131,7 @@ impl Compiler {
         search.push(&self.deps);
         // `cargo` says by RUSTUP_TOOLCHAIN, which tests inherit, which compiler is meant.
         let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-        command.args(["--edition=2024", "--crate-type=bin", "--emit=metadata", "--error-format=short"]);
+        command.args(["--edition=2024", "--crate-type=bin", "--emit=metadata"]);
         command.args(["--cap-lints=allow", "--out-dir", env!("CARGO_TARGET_TMPDIR")]);
         command.arg("--extern").arg(library).arg("-L").arg(search).args(more).arg(program);
         command.output().unwrap_or_else(|error| panic!("rustc does not start: {error}"))

@@ -37,7 +37,6 @@ macro_rules! program {
             let target = all.target(me)?;
             target.flush()?;
             target.flush_local()?;
-            drop(target);
             all.flush_all()?;
             all.flush_local_all()?;
             all.signals().set(0, 0)?;

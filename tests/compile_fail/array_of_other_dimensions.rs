@@ -13,8 +13,11 @@ fn main() -> Result<(), transom::Error> {
     line.put(1..2, &[1])?;
     plane.get_one([1, 1])?;
     plane.put([1..2, 1..2], &[1.0])?;
+    //= `usize` does not name an element of a global array of `f64` in 2 dimension(s)
+    //= pass `[usize; 2]`
     #[cfg(wrong)]
     plane.get_one(1usize)?; //~ E0277
+    //= pass a range `a..b` of `usize` for each dimension, as `[Range<usize>; 2]`
     #[cfg(wrong)]
     plane.put(1..2usize, &[1.0])?; //~ E0277
     #[cfg(wrong)]

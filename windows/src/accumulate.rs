@@ -21,13 +21,15 @@
 use crate::bulk::Bulk;
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
+use bytemuck::Pod;
 
 /// Bytes of the pieces in which elements are read, changed and written back.
 const PIECE: usize = 4096;
 /// Bytes of a piece that needs no memory from the heap.
 const SMALL: usize = 64;
 
-impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+/// Each call asks for [`Atomic`], not the impl: so the compiler says which types are where one is not.
+impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
     /// and returns what it was.
     ///
@@ -54,7 +56,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error> {
+    pub fn fetch_and_op(&self, offset: usize, op: Op, operand: T) -> Result<T, Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.atomics.bump();
         self.supported(op)?;
         if let Some(bulk) = &self.core.bulk {
@@ -86,7 +91,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error> {
+    pub fn compare_and_swap(&self, offset: usize, expected: T, new: T) -> Result<T, Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.atomics.bump();
         if let Some(bulk) = &self.core.bulk {
             return self.swap_in_bulk(bulk, offset, expected, new);
@@ -124,7 +132,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error> {
+    pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         let at = self.place(offset, operands.len())?;
@@ -165,7 +176,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_accumulate(&self, offset: usize, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error> {
+    pub fn get_accumulate(&self, offset: usize, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
         self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         if operands.len() != results.len() {
@@ -190,7 +204,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         });
         outcome.map_err(|error| self.error(error, offset, operands.len()))
     }
+}
 
+impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
     #[inline(always)]
     fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {

@@ -1,12 +1,12 @@
 //! Errors of arrays and their layouts: which array, and which elements of what.
 
+use std::ops::Range;
 use transom_locks::Rank;
 
-/// Elements of an array are fewer than this, so that a [`GlobalPtr`](crate::GlobalPtr) can be one word.
+/// An array has less elements than this, so that a [`GlobalPtr`](crate::GlobalPtr) can be one word.
 pub(crate) const MOST: usize = (1 << 48) - 1;
 /// A job has at most so many ranks.
 pub(crate) const MOST_RANKS: usize = transom_locks::LockWord::<16>::MAX_RANKS;
-use std::ops::Range;
 
 /// Why a call on an array failed before it reached the array's window.
 ///
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// let mut plate = world.array::<f64, 2>([8, 8], Distribution::Block)?;
 /// let error = plate.lock_all()?.put([6..10, 3..4], &[0.0; 4]).unwrap_err();
 /// assert_eq!(error.to_string(), "array 0: elements [6..10, 3..4] are not inside its shape [8, 8]");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]

@@ -75,6 +75,12 @@ impl Op {
 /// }
 /// assert_eq!(largest(&[1.5f32, 9.0, -3.0], 0.0), 9.0);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no atomic operations",
+    label = "not an integer or float of 1, 2, 4 or 8 bytes",
+    note = "`fetch_and_op`, `compare_and_swap` and `accumulate` take u8 to u64, i8 to i64, f32 and f64",
+    note = "to change another element, lock its owner exclusively, get it and put it; or make it the value of a `GlobalMutex`"
+)]
 pub trait Atomic: Pod + sealed::Sealed {
     /// Whether it is an integer, on which every operation means something.
     const INTEGER: bool;

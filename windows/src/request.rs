@@ -206,7 +206,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     }
 }
 
-impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Starts an [`accumulate`](Self::accumulate) of operands that the request gives back. It is done when this returns.
     ///
     /// # Errors
@@ -223,7 +223,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// assert_eq!(epoch.rget(0, 3)?.wait()?, [1, 5, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn raccumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error> {
+    pub fn raccumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error>
+    where
+        T: Atomic,
+    {
         self.accumulate(offset, op, &operands)?;
         Ok(self.request(operands, None))
     }
@@ -244,7 +247,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// assert_eq!(epoch.rget_accumulate(0, Op::Sum, vec![10, 20])?.wait()?, [7, 8]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rget_accumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error> {
+    pub fn rget_accumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error>
+    where
+        T: Atomic,
+    {
         let mut results = vec![T::zeroed(); operands.len()];
         self.get_accumulate(offset, op, &operands, &mut results)?;
         Ok(self.request(results, None))

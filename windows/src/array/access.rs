@@ -1,19 +1,21 @@
 //! Every operation on an array's elements.
 
-use super::GlobalPtr;
-use super::index::{Index, Ranges, inside};
-use super::layout::{Layout, Spot};
+use super::index::{Index, Ranges};
+use super::layout::{Layout, Placement};
+use super::patch::Patch;
+use super::pointer::GlobalPtr;
 use super::reach::{Part, Reach, Remote};
-use super::runs::{Patch, Run, Spread, Strip};
+use super::transfer;
 use crate::array_error::ArrayError;
-use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op};
+use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op, Window};
 use bytemuck::Pod;
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// The right to access elements of an array, as long as the epoch that it goes through is open; or this rank's own
-/// ones, by [`local`](super::GlobalArray::local), which is no remote operation. Indices are global, and checked against
-/// the array's shape; so is whether what they name can be reached ([`ArrayError::NotReached`]), before a byte moves.
+/// The right to access elements of an array, as long as the epoch that it goes through is open; or only this rank's own,
+/// by [`local`](super::GlobalArray::local), which is no remote operation. Indices are those of the whole array. Before a byte
+/// moves they are checked against the array's shape, and whether the owners of what they name can be reached
+/// ([`ArrayError::NotReached`]).
 ///
 /// A patch (see [`Ranges`]) costs 1 remote operation for each run of elements that adjoin in an owner's part, which
 /// [`Layout::runs`] tells beforehand:
@@ -26,8 +28,8 @@ use transom_locks::Rank;
 /// | a part of a tile with all of its columns | 1 |
 /// | another part of a tile | 1 for each row |
 ///
-/// The elements of a run that do not lie side by side in the caller's buffer go through one of the library's, as long as
-/// the run; the rest is copied once.
+/// Elements of a run that do not adjoin in the caller's buffer go through one of the library's: of at most 8 KiB where
+/// memory is shared, and as long as the run elsewhere, and for accumulates. All others are copied once.
 ///
 /// # Examples
 /// ```
@@ -39,14 +41,14 @@ use transom_locks::Rank;
 /// access.fetch_and_op([3, 3], Op::Sum, 10)?;
 /// assert_eq!(access.get_one([3, 3])?, 16);
 /// access.unlock()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Access<'a, E, const D: usize> {
     pub(super) info: ArrayInfo<'a, D>,
     pub(super) through: E,
 }
 
-/// What of an array does not change.
+/// What of an array stays the same.
 #[derive(Clone, Copy)]
 pub(super) struct ArrayInfo<'a, const D: usize> {
     pub array: u32,
@@ -55,7 +57,7 @@ pub(super) struct ArrayInfo<'a, const D: usize> {
 }
 
 impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
-    /// Which rank has which element, and where.
+    /// Which rank owns which element, and where it is.
     pub fn layout(&self) -> &'a Layout<D> {
         self.info.layout
     }
@@ -83,11 +85,12 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///
     /// # Errors
     /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`Error::Fabric`], [`Error::Lock`].
-    #[inline]
+    #[inline(always)]
     pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
         let mut one = T::zeroed();
-        self.through.get_at(owner, offset, std::slice::from_mut(&mut one))?;
+        self.through.count_reads(1);
+        self.through.copy_from(owner, offset, std::slice::from_mut(&mut one))?;
         Ok(one)
     }
 
@@ -95,10 +98,11 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///
     /// # Errors
     /// As [`get_one`](Self::get_one).
-    #[inline]
+    #[inline(always)]
     pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), Error> {
         let (owner, offset) = self.place(index)?;
-        self.through.put_at(owner, offset, &[value])
+        self.through.count_writes(1);
+        self.through.copy_to(owner, offset, &[value])
     }
 
     /// Reads a patch. 1 get for each run.
@@ -119,32 +123,13 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///     let mut some = [0; 20];
     ///     squares.lock_all()?.get(40..60, &mut some)?;
     ///     assert_eq!(some[3], 43 * 43);
-    ///     assert_eq!(squares.window().counters().gets, 3); // every third is a neighbour of the other there
+    ///     assert_eq!(squares.window().counters().gets, 3); // an owner's elements adjoin there
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn get(&self, ranges: impl Ranges<D>, into: &mut [T]) -> Result<(), Error> {
-        let (patch, mut scratch) = (self.patch(ranges.ranges(), into.len())?, Vec::new());
-        if let Some(run) = patch.one_run() {
-            return self.through.get_at(run.owner, run.offset, into);
-        }
-        for (run, spread) in patch.into_runs() {
-            match spread {
-                Spread::Together(at) => self.through.get_at(run.owner, run.offset, &mut into[at..][..run.len])?,
-                Spread::Apart(strips) => {
-                    scratch.resize(run.len, T::zeroed());
-                    self.through.get_at(run.owner, run.offset, &mut scratch)?;
-                    let mut rest = &scratch[..];
-                    for strip in strips {
-                        let (here, after) = rest.split_at(strip.len());
-                        into[strip.at..][..strip.len()].copy_from_slice(here);
-                        rest = after;
-                    }
-                }
-            }
-        }
-        Ok(())
+        transfer::get(&self.patch(ranges.ranges(), into.len())?, &self.through, into)
     }
 
     /// Writes a patch. 1 put for each run. `source` may be used again at once.
@@ -153,7 +138,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: nothing was put.
     /// [`Error::Fabric`], [`Error::Lock`]: some of it may have been.
     pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), Error> {
-        self.send(ranges, source, |run, elements| self.through.put_at(run.owner, run.offset, elements))
+        transfer::put(&self.patch(ranges.ranges(), source.len())?, &self.through, source)
     }
 
     /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
@@ -170,12 +155,13 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// access.put_tile([1, 1], &[5; 4])?; // what is left below and on the right: one row of four columns
     /// assert_eq!(access.get_one([4, 7])?, 5);
     /// access.unlock()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     #[inline]
     pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), Error> {
-        let Some(spot) = self.spot(index, into.len()) else { return Err(self.no_spot(index, into.len())) };
-        self.through.get_at(spot.owner, spot.offset, into)
+        let tile = self.tile(index, into.len())?;
+        self.through.count_reads(1);
+        self.through.copy_from(tile.owner, tile.offset, into)
     }
 
     /// Writes a tile, row by row. 1 put.
@@ -184,93 +170,78 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// As [`get_tile`](Self::get_tile).
     #[inline]
     pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
-        let Some(spot) = self.spot(index, source.len()) else { return Err(self.no_spot(index, source.len())) };
-        self.through.put_at(spot.owner, spot.offset, source)
-    }
-
-    fn send(
-        &self,
-        ranges: impl Ranges<D>,
-        source: &[T],
-        each: impl Fn(Run, &[T]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let (patch, mut scratch) = (self.patch(ranges.ranges(), source.len())?, Vec::new());
-        if let Some(run) = patch.one_run() {
-            return each(run, source);
-        }
-        for (run, spread) in patch.into_runs() {
-            match spread {
-                Spread::Together(at) => each(run, &source[at..][..run.len])?,
-                Spread::Apart(strips) => {
-                    scratch.clear();
-                    strips.for_each(|strip: Strip| scratch.extend_from_slice(&source[strip.at..][..strip.len()]));
-                    each(run, &scratch)?;
-                }
-            }
-        }
-        Ok(())
+        let tile = self.tile(index, source.len())?;
+        self.through.count_writes(1);
+        self.through.copy_to(tile.owner, tile.offset, source)
     }
 
     /// Where an element is, if it can be reached.
-    #[inline]
+    #[inline(always)]
     fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let (owner, offset) = self.info.locate(index)?;
-        match self.through.only() {
-            Some(only) if only != owner => Err(self.not_reached(owner)),
-            _ => Ok((owner, offset)),
+        if self.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
+    }
+
+    /// Where a tile is, if the buffer is as long and it can be reached.
+    #[inline(always)]
+    fn tile(&self, index: [usize; D], buffer: usize) -> Result<Placement, Error> {
+        match self.info.layout.placement(index) {
+            Some(tile) if tile.len == buffer && self.reaches(tile.owner) => Ok(tile),
+            _ => Err(self.no_tile(index, buffer)),
         }
     }
 
-    /// Where a tile is, if there is one, the buffer is as long, and it can be reached.
-    #[inline(always)]
-    fn spot(&self, index: [usize; D], buffer: usize) -> Option<Spot> {
-        let spot = self.info.layout.spot(index)?;
-        let reached = self.through.only().is_none_or(|only| only == spot.owner);
-        if spot.len == buffer && reached { Some(spot) } else { None }
-    }
-
-    /// Why there is none.
     #[cold]
     #[inline(never)]
-    fn no_spot(&self, index: [usize; D], buffer: usize) -> Error {
+    fn no_tile(&self, tile: [usize; D], buffer: usize) -> Error {
         let ArrayInfo { array, layout, .. } = self.info;
-        match layout.spot(index) {
-            None => ArrayError::NoSuchTile { array, tile: index.to_vec(), tiles: layout.tiles().to_vec() }.into(),
-            Some(Spot { len, .. }) if len != buffer => ArrayError::BufferLength { array, needed: len, buffer }.into(),
-            Some(Spot { owner, .. }) => self.not_reached(owner),
+        match layout.placement(tile) {
+            None => ArrayError::NoSuchTile { array, tile: tile.to_vec(), tiles: layout.tiles().to_vec() }.into(),
+            Some(Placement { len: needed, .. }) if needed != buffer => {
+                ArrayError::BufferLength { array, needed, buffer }.into()
+            }
+            Some(Placement { owner, .. }) => self.not_reached(owner),
         }
     }
 
+    /// A patch, if the buffer is as long and all of it can be reached.
     fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
-        if !inside(&ranges, self.layout().shape()) {
-            return Err(self.info.outside(ranges));
+        let Some(patch) = Patch::new(self.info.layout, &ranges) else { return Err(self.info.outside(ranges)) };
+        if buffer != patch.len() {
+            return Err(ArrayError::BufferLength { array: self.info.array, needed: patch.len(), buffer }.into());
         }
-        let needed = ranges.iter().map(Range::len).product();
-        if buffer != needed {
-            return Err(ArrayError::BufferLength { array: self.info.array, needed, buffer }.into());
-        }
-        let patch = Patch::new(self.info.layout, ranges);
-        match self.through.only().and_then(|only| patch.other_owner(only)) {
-            Some(owner) => Err(self.not_reached(owner)),
+        match self.through.only().and_then(|only| patch.owners().find(|&owner| owner != only)) {
+            Some(other) => Err(self.not_reached(other)),
             None => Ok(patch),
         }
     }
 
+    #[inline(always)]
+    fn reaches(&self, owner: Rank) -> bool {
+        self.through.only().is_none_or(|only| only == owner)
+    }
+
     #[cold]
+    #[inline(never)]
     fn not_reached(&self, owner: Rank) -> Error {
         let reached = self.through.only().unwrap_or(owner);
         ArrayError::NotReached { array: self.info.array, owner, reached }.into()
     }
 }
 
-impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
+/// Each call asks for [`Atomic`] and [`Remote`], not the impl: so the compiler says what to do where they are missing.
+impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
     /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
     /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
     ///
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error> {
+    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
         let (owner, offset) = self.place(index)?;
         self.through.with_target(owner, |target| target.fetch_and_op(offset, op, operand))
     }
@@ -281,7 +252,11 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     /// # Errors
     /// As [`get_one`](Self::get_one).
     #[inline]
-    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error> {
+    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
         let (owner, offset) = self.place(index)?;
         self.through.with_target(owner, |target| target.compare_and_swap(offset, expected, new))
     }
@@ -302,11 +277,16 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     ///     assert_eq!(access.get_one(7)?, 3 * 6);
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error> {
-        self.send(ranges, operands, |run, operands| {
-            self.through.with_target(run.owner, |target| target.accumulate(run.offset, op, operands))
+    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        let patch = self.patch(ranges.ranges(), operands.len())?;
+        transfer::try_runs(&patch, operands, |owner, offset, operands| {
+            self.through.with_target(owner, |target| target.accumulate(offset, op, operands))
         })
     }
 }
@@ -369,22 +349,36 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, FenceEpoch<'_, T, F>, D> {
 }
 
 impl<'a, const D: usize> ArrayInfo<'a, D> {
-    pub fn ptr<T>(self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
+    #[inline]
+    pub fn of<T: Pod, F: Fabric>(layout: &'a Layout<D>, window: &Window<T, F>) -> Self {
+        ArrayInfo { array: window.id(), rank: window.rank(), layout }
+    }
+
+    pub fn ptr<T>(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
         let index = index.index(self.array, self.layout)?;
         match self.layout.locate(index) {
             Some(_) => Ok(GlobalPtr::to(self.array, self.layout, index)),
-            None => Err(self.outside(index.map(|i| i..i.saturating_add(1)))),
+            None => Err(self.no_element(index)),
         }
     }
 
-    #[inline]
-    fn locate<T>(self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
+    #[inline(always)]
+    fn locate<T>(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let index = index.index(self.array, self.layout)?;
-        self.layout.locate(index).ok_or_else(|| self.outside(index.map(|i| i..i.saturating_add(1))))
+        match self.layout.locate(index) {
+            Some(place) => Ok(place),
+            None => Err(self.no_element(std::array::from_fn(|d| index[d]))),
+        }
     }
 
     #[cold]
-    fn outside(self, ranges: [Range<usize>; D]) -> Error {
+    #[inline(never)]
+    fn no_element(&self, index: [usize; D]) -> Error {
+        self.outside(index.map(|i| i..i.saturating_add(1)))
+    }
+
+    #[cold]
+    fn outside(&self, ranges: [Range<usize>; D]) -> Error {
         ArrayError::Outside { array: self.array, ranges: ranges.to_vec(), shape: self.layout.shape().to_vec() }.into()
     }
 }

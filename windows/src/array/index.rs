@@ -1,7 +1,7 @@
 //! How a call names an element, and a patch of elements.
 
-use super::GlobalPtr;
 use super::layout::Layout;
+use super::pointer::GlobalPtr;
 use crate::Error;
 use std::ops::Range;
 
@@ -16,8 +16,13 @@ use std::ops::Range;
 /// let mut line: GlobalArray<f32> = world.array([9], Distribution::Block)?;
 /// plate.lock_all()?.put_one([3, 5], 0.5)?;
 /// line.lock_all()?.put_one(8, 0.5)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name an element of a global array of `{T}` in {D} dimension(s)",
+    label = "not an index of this array",
+    note = "pass `[usize; {D}]`, in one dimension also a plain `usize`, or a `GlobalPtr<{T}>`"
+)]
 pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 
 /// What names a patch of an array: a range in each dimension, `[Range<usize>; D]`, whose elements the caller's buffer has
@@ -31,12 +36,21 @@ pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 /// let mut line: GlobalArray<f32> = world.array([9], Distribution::Block)?;
 /// plate.lock_all()?.put([2..4, 0..3], &[0.5; 6])?;
 /// line.lock_all()?.put(2..4, &[0.5; 2])?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a patch of a global array in {D} dimension(s)",
+    label = "not the ranges of a patch of this array",
+    note = "pass a range `a..b` of `usize` for each dimension, as `[Range<usize>; {D}]`; in one dimension also a plain `a..b`",
+    note = "`..`, `a..` and `a..=b` are not taken: `layout().shape()` tells where each dimension ends"
+)]
 pub trait Ranges<const D: usize>: sealed::Ranges<D> {}
 
-impl<T, I: sealed::Index<T, D>, const D: usize> Index<T, D> for I {}
-impl<R: sealed::Ranges<D>, const D: usize> Ranges<D> for R {}
+impl<T> Index<T, 1> for usize {}
+impl<T, const D: usize> Index<T, D> for [usize; D] {}
+impl<T, const D: usize> Index<T, D> for GlobalPtr<T> {}
+impl Ranges<1> for Range<usize> {}
+impl<const D: usize> Ranges<D> for [Range<usize>; D] {}
 
 mod sealed {
     use super::{Error, Layout, Range};
@@ -83,10 +97,4 @@ impl<const D: usize> sealed::Ranges<D> for [Range<usize>; D] {
     fn ranges(self) -> [Range<usize>; D] {
         self
     }
-}
-
-/// Whether ranges are ranges of an array: they do not end before they begin, nor beyond it.
-#[inline]
-pub(super) fn inside<const D: usize>(ranges: &[Range<usize>; D], shape: [usize; D]) -> bool {
-    ranges.iter().zip(shape).all(|(range, len)| range.start <= range.end && range.end <= len)
 }

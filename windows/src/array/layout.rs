@@ -1,25 +1,25 @@
 //! Which rank has which element, and where: pure arithmetic, with no memory behind it.
 
-use super::index::{Ranges, inside};
-use super::runs::{Odometer, Patch, Run};
+use super::divisor::Divisor;
+use super::odometer::Odometer;
 use crate::array_error::{LayoutError, MOST, MOST_RANKS};
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// How the elements of an array are dealt to the ranks. In each dimension the array is cut into blocks of one length,
-/// the last may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along it.
+/// How the elements of an array are dealt to the ranks. Each dimension is cut into blocks of one length, of which the last
+/// may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along that dimension.
 ///
 /// # Examples
 /// ```
 /// use transom::array::{Distribution, Layout};
-/// let owners = |distribution| -> Result<Vec<usize>, transom::array::LayoutError> {
+/// let owners = |distribution| -> Result<Vec<usize>, transom::Error> {
 ///     let layout = Layout::new([8], distribution, 3)?;
 ///     Ok((0..8).map(|i| layout.locate([i]).expect("inside").0).collect())
 /// };
 /// assert_eq!(owners(Distribution::Block)?, [0, 0, 0, 1, 1, 1, 2, 2]);
 /// assert_eq!(owners(Distribution::Cyclic)?, [0, 1, 2, 0, 1, 2, 0, 1]);
 /// assert_eq!(owners(Distribution::BlockCyclic([2]))?, [0, 0, 1, 1, 2, 2, 0, 0]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Distribution<const D: usize> {
@@ -31,10 +31,10 @@ pub enum Distribution<const D: usize> {
     BlockCyclic([usize; D]),
 }
 
-/// The places of the elements of an array of `D` dimensions. A block in one dimension, or the block that blocks of each
-/// dimension make together, is a **tile**: the unit of ownership. An owner has its tiles one after another, in the order
-/// of their indices, each row by row, and nothing between them. So in one dimension the elements of any range that one
-/// owner has adjoin there, whatever the distribution.
+/// The places of the elements of an array of `D` dimensions. One block of each dimension together make a **tile**, which one
+/// rank owns; in one dimension a tile is a block. The part of the window that an owner has consists of its tiles, one after
+/// another in the order of their indices, each stored row by row, without padding. So in one dimension the elements of a
+/// range that have the same owner adjoin in its part, whatever the distribution.
 ///
 /// # Examples
 /// ```
@@ -44,7 +44,7 @@ pub enum Distribution<const D: usize> {
 /// let tile = layout.tile([1, 2]).expect("there is one");
 /// assert_eq!((tile.owner, tile.ranges.clone(), tile.len()), (5, [2..4, 8..10], 4));
 /// assert_eq!(layout.locate([3, 9]), Some((5, 3))); // the last of its four
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout<const D: usize> {
@@ -60,7 +60,7 @@ pub struct Layout<const D: usize> {
 /// let layout = Layout::new([10], Distribution::Block, 3)?;
 /// let last = layout.tiles_of(2).next().expect("rank 2 has one");
 /// assert_eq!((last.index, last.ranges.clone(), last.offset, last.len()), ([2], [8..10], 0, 2));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -85,17 +85,6 @@ impl<const D: usize> Tile<D> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// Where an element of it is in the owner's part: row by row.
-    fn place(&self, index: [usize; D]) -> usize {
-        self.offset + in_rows(index, &self.ranges)
-    }
-}
-
-/// Where an element is in a patch that is stored row by row.
-#[inline]
-pub(super) fn in_rows<const D: usize>(index: [usize; D], ranges: &[Range<usize>; D]) -> usize {
-    index.iter().zip(ranges).fold(0, |place, (i, range)| place * range.len() + (i - range.start))
 }
 
 impl<const D: usize> Layout<D> {
@@ -119,7 +108,7 @@ impl<const D: usize> Layout<D> {
     /// use transom::array::{Distribution, Layout};
     /// let rows = Layout::on_grid([100, 8], Distribution::Block, [4, 1])?;
     /// assert_eq!(rows.tile([3, 0]).expect("the last").ranges, [75..100, 0..8]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn on_grid(shape: [usize; D], distribution: Distribution<D>, grid: [usize; D]) -> Result<Self, LayoutError> {
         const { assert!(D > 0, "an array has at least one dimension") };
@@ -160,12 +149,12 @@ impl<const D: usize> Layout<D> {
 
     /// How many ranks there are along each dimension.
     pub fn grid(&self) -> [usize; D] {
-        self.dims.map(|dim| dim.ranks)
+        self.dims.map(|dim| dim.ranks.get())
     }
 
     /// How many ranks there are.
     pub fn ranks(&self) -> usize {
-        self.dims.iter().map(|dim| dim.ranks).product()
+        self.dims.iter().map(|dim| dim.ranks.get()).product()
     }
 
     /// Where in the grid a rank stands; none if there is no such rank.
@@ -175,15 +164,15 @@ impl<const D: usize> Layout<D> {
     /// use transom::array::{Distribution, Layout};
     /// let layout = Layout::on_grid([8, 8], Distribution::Cyclic, [2, 3])?;
     /// assert_eq!((layout.coordinates(4), layout.coordinates(6)), (Some([1, 1]), None));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn coordinates(&self, rank: Rank) -> Option<[usize; D]> {
-        (rank < self.ranks()).then(|| self.unfold(rank, |dim| dim.ranks))
+        (rank < self.ranks()).then(|| unfold(rank, self.grid()))
     }
 
     /// The lengths of a tile that is not cut short by the end of the array.
     pub fn block(&self) -> [usize; D] {
-        self.dims.map(|dim| dim.block)
+        self.dims.map(|dim| dim.block.get())
     }
 
     /// How many tiles there are along each dimension.
@@ -194,7 +183,7 @@ impl<const D: usize> Layout<D> {
     /// A tile by its index; none if there is none.
     #[inline]
     pub fn tile(&self, index: [usize; D]) -> Option<Tile<D>> {
-        let Spot { owner, offset, .. } = self.spot(index)?;
+        let Placement { owner, offset, .. } = self.placement(index)?;
         Some(Tile { index, ranges: std::array::from_fn(|d| self.dims[d].tile(index[d])), owner, offset })
     }
 
@@ -206,7 +195,7 @@ impl<const D: usize> Layout<D> {
     /// let layout = Layout::new([9], Distribution::BlockCyclic([2]), 2)?;
     /// let mine: Vec<_> = layout.tiles_of(0).flat_map(|tile| tile.ranges).collect();
     /// assert_eq!(mine, [0..2, 4..6, 8..9]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = Tile<D>> + Clone + use<D> {
         let layout = *self;
@@ -220,82 +209,86 @@ impl<const D: usize> Layout<D> {
     }
 
     /// The owner of an element, and where in the owner's part it is; none if it is outside.
-    #[inline]
+    #[inline(always)]
     pub fn locate(&self, index: [usize; D]) -> Option<(Rank, usize)> {
-        if (0..D).any(|d| index[d] >= self.dims[d].len) {
-            return None;
+        let (mut tile, mut in_tile) = (Placement::NONE, 0);
+        for (dim, index) in self.dims.iter().zip(index) {
+            if index >= dim.len {
+                return None;
+            }
+            let (number, along) = dim.block.divide(index);
+            in_tile = in_tile * tile.add(dim, number) + along;
         }
-        let tile = self.tile(std::array::from_fn(|d| index[d] / self.dims[d].block))?;
-        Some((tile.owner, tile.place(index)))
+        Some((tile.owner, tile.offset + in_tile))
     }
 
-    /// The runs of adjoining elements, owner by owner, of which a patch consists: what a put or get of it costs
-    /// in remote operations, 1 for each. None if it is not inside.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::array::{Distribution, Layout};
-    /// let cyclic = Layout::new([1000], Distribution::Cyclic, 4)?;
-    /// assert_eq!(cyclic.runs(10..500).expect("inside").count(), 4); // in one dimension: one for each owner
-    /// let tiles = Layout::new([64, 64], Distribution::BlockCyclic([16, 16]), 4)?;
-    /// assert_eq!(tiles.runs([16..32, 0..16]).expect("inside").count(), 1); // a tile
-    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // less than its rows: one for each row
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
-        let ranges = ranges.ranges();
-        inside(&ranges, self.shape()).then(|| Patch::new(self, ranges).into_runs().map(|(run, _)| run))
+    /// The number of an element in row-major order, whoever owns it.
+    pub(super) fn number(&self, index: [usize; D]) -> usize {
+        self.dims.iter().zip(index).fold(0, |number, (dim, index)| number * dim.len + index)
     }
 
-    /// The place of a number in row-major order, in lengths that each dimension names.
-    pub(super) fn unfold(&self, mut number: usize, length: impl Fn(&Dim) -> usize) -> [usize; D] {
-        let mut index = [0; D];
-        for (i, dim) in index.iter_mut().zip(&self.dims).rev() {
-            (*i, number) = (number % length(dim), number / length(dim));
-        }
-        index
+    /// The index of the element that has a number in row-major order; none if there are not so many.
+    pub(super) fn numbered(&self, number: usize) -> Option<[usize; D]> {
+        (number < self.len).then(|| unfold(number, self.shape()))
     }
 
     /// Where a tile is; none if there is none.
     #[inline(always)]
-    pub(super) fn spot(&self, index: [usize; D]) -> Option<Spot> {
-        // Of the elements that the owner has before this tile: those before it along a dimension are as thick as it is
-        // in the dimensions before, and as wide as the owner's part in those that follow.
-        let mut spot = Spot { owner: 0, offset: 0, len: 1 };
-        for (dim, index) in self.dims.iter().zip(index) {
-            if index >= dim.tiles {
+    pub(super) fn placement(&self, index: [usize; D]) -> Option<Placement> {
+        let mut tile = Placement::NONE;
+        for (dim, number) in self.dims.iter().zip(index) {
+            if number >= dim.tiles {
                 return None;
             }
-            let (nth, at) = (index / dim.ranks, index % dim.ranks);
-            spot.owner = spot.owner * dim.ranks + at;
-            spot.offset = spot.offset * dim.part(at) + spot.len * nth * dim.block;
-            spot.len *= dim.block.min(dim.len - index * dim.block);
+            tile.add(dim, number);
         }
-        Some(spot)
+        Some(tile)
+    }
+
+    pub(super) fn dims(&self) -> &[Dim; D] {
+        &self.dims
     }
 }
 
-/// Where a tile is, without what is in it.
-pub(super) struct Spot {
+/// Where a tile is, found a dimension at a time.
+pub(super) struct Placement {
     pub owner: Rank,
+    /// How many elements the owner's part has before the tile.
     pub offset: usize,
+    /// How many elements the tile has.
     pub len: usize,
 }
 
-/// One dimension of a layout.
+impl Placement {
+    /// In no dimension.
+    const NONE: Self = Placement { owner: 0, offset: 0, len: 1 };
+
+    /// Adds a dimension, along which the tile has this number, and returns how long the tile is along it.
+    #[inline(always)]
+    fn add(&mut self, dim: &Dim, number: usize) -> usize {
+        let ((nth, at), length) = (dim.ranks.divide(number), dim.length(number));
+        self.owner = self.owner * dim.ranks.get() + at;
+        // Tiles that come first by a dimension before this one have all that the owner has along this one. Tiles that come
+        // first by this one, `nth` of them, are as long as this tile in the dimensions before.
+        self.offset = self.offset * dim.part(at) + self.len * nth * dim.block.get();
+        self.len *= length;
+        length
+    }
+}
+
+/// One dimension of a layout. Its numbers are below 2^49, so that a sum of a few of them does not overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Dim {
-    pub len: usize,
-    /// At most `len`, so that no sum of a few of these numbers overflows.
-    pub block: usize,
-    pub ranks: usize,
+    len: usize,
+    /// At most `len`, but 1 if that is 0.
+    pub block: Divisor,
+    pub ranks: Divisor,
     tiles: usize,
-    /// Every rank has so many tiles, and the first `more` of them one more.
-    each: usize,
-    more: usize,
-    /// Who has the last tile, and by how much it is short.
+    /// Which of the ranks along this dimension has the last tile.
     last: usize,
-    short: usize,
+    /// How many elements along this dimension a rank before that one has; that one, whose last tile may be shorter; and a
+    /// rank after it, which has a tile less.
+    parts: [usize; 3],
 }
 
 impl Dim {
@@ -304,22 +297,38 @@ impl Dim {
         let tiles = len.div_ceil(block);
         let (each, more) = (tiles / ranks, tiles % ranks);
         let last = if more > 0 { more - 1 } else { ranks - 1 };
-        Dim { len, block, ranks, tiles, each, more, last, short: tiles * block - len }
+        let most = tiles.div_ceil(ranks) * block;
+        let parts = [most, most - (tiles * block - len), each * block];
+        Dim { len, block: Divisor::new(block, len), ranks: Divisor::new(ranks, tiles), tiles, last, parts }
     }
 
     /// The elements of a tile.
     #[inline]
-    fn tile(&self, index: usize) -> Range<usize> {
-        let start = index * self.block;
-        start..self.len.min(start + self.block)
+    fn tile(&self, number: usize) -> Range<usize> {
+        let start = number * self.block.get();
+        start..start + self.length(number)
+    }
+
+    /// How many elements a tile has along this dimension.
+    #[inline(always)]
+    fn length(&self, number: usize) -> usize {
+        self.block.get().min(self.len - number * self.block.get())
     }
 
     /// How many elements a rank has along this dimension.
-    #[inline]
-    fn part(&self, at: usize) -> usize {
-        let whole = (self.each + usize::from(at < self.more)) * self.block;
-        if at == self.last { whole - self.short } else { whole }
+    #[inline(always)]
+    pub fn part(&self, at: usize) -> usize {
+        self.parts[usize::from(at >= self.last) + usize::from(at > self.last)]
     }
+}
+
+/// The index that has a number in row-major order, where dimensions are so long.
+fn unfold<const D: usize>(mut number: usize, lengths: [usize; D]) -> [usize; D] {
+    let mut index = [0; D];
+    for (index, length) in index.iter_mut().zip(lengths).rev() {
+        (*index, number) = (number % length, number / length);
+    }
+    index
 }
 
 /// Numbers as equal as can be with a product of `ranks`, the greater ones last.

@@ -1,14 +1,20 @@
 //! Arrays over all ranks of a world, with indices that do not say who owns what.
 //!
-//! A [`GlobalArray`] is a window and a [`Layout`], which says who has which element, and where. Its calls open the
-//! window's epochs, which lend an [`Access`] with every operation.
+//! A [`GlobalArray`] is a window and a [`Layout`], which says which rank owns which element, and where it is. Its calls
+//! open the window's epochs, as an [`Access`], which has every operation.
 
 mod access;
+mod combs;
+mod divisor;
 mod index;
 mod layout;
+mod odometer;
+mod patch;
 mod pointer;
 mod reach;
 mod runs;
+mod share;
+mod transfer;
 
 pub use crate::array_error::{ArrayError, LayoutError};
 pub use access::Access;
@@ -23,12 +29,12 @@ use access::ArrayInfo;
 use bytemuck::Pod;
 use transom_locks::Rank;
 
-/// An array of `D` dimensions whose elements the ranks of a world share, each has a part of; see [`Distribution`].
-/// Elements are named by their index in the whole, patches by ranges of indices.
+/// An array of `D` dimensions, of which each rank of a world owns a part; see [`Distribution`]. Elements are named by their
+/// index in the whole array, patches by ranges of indices.
 ///
-/// Epochs are those of its [`Window`], with the same rules and costs: no access to what others own without one, one at a
-/// time, and what was put is visible when the window's would be. The part of a rank is exactly its elements, without
-/// padding.
+/// Epochs are those of its [`Window`], with the same rules and costs: what others own can be reached in an epoch only, one
+/// epoch is open at a time, and what was put is visible when it would be in the window. A rank's part of the window has the
+/// rank's elements and no padding.
 ///
 /// # Examples
 /// ```
@@ -45,7 +51,7 @@ use transom_locks::Rank;
 ///     assert_eq!((column[0], column[16]), (1.0, 3.0));
 ///     Ok(())
 /// })?.into_iter().collect::<Result<(), _>>()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 pub struct GlobalArray<T, F: Fabric, const D: usize = 1> {
     layout: Layout<D>,
@@ -54,7 +60,7 @@ pub struct GlobalArray<T, F: Fabric, const D: usize = 1> {
 
 impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// Collective: an array of zeroed elements, if all ranks ask for the same; `id` is the number of its window. A rank
-    /// that has no layout passes the reason, and tells the others so, which wait for it.
+    /// that has no layout passes the reason, and so the other ranks, which wait for it, are told.
     ///
     /// # Errors
     /// [`Error::Layout`], also if it is not for as many ranks as there are; [`ArrayError::Mismatch`];
@@ -89,7 +95,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         Ok(GlobalArray { layout, window: Window::allocate(fabric, id, layout.part_len(rank))? })
     }
 
-    /// Which rank has which element, and where.
+    /// Which rank owns which element, and where it is.
     pub fn layout(&self) -> &Layout<D> {
         &self.layout
     }
@@ -115,7 +121,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// epoch.complete()?;
     /// window.wait()?;
     /// assert_eq!(array.local().get_one(7)?, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn window_mut(&mut self) -> &mut Window<T, F> {
         &mut self.window
@@ -134,10 +140,10 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// let pointer: GlobalPtr<f64> = array.ptr([2, 4])?;
     /// assert_eq!(array.index_of(pointer)?, [2, 4]);
     /// assert!(array.index_of(GlobalPtr::NULL).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn ptr(&self, index: impl Index<T, D>) -> Result<GlobalPtr<T>, Error> {
-        self.info().ptr(index)
+        ArrayInfo::of(&self.layout, &self.window).ptr(index)
     }
 
     /// The index of the element that a pointer points to.
@@ -160,35 +166,34 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     ///     assert!(matches!((world.rank(), put), (0, Ok(())) | (1, Err(transom::Error::Array(_)))));
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), transom::Error>(())
     /// ```
     #[inline]
     pub fn local(&self) -> Access<'_, Part<'_, T, F>, D> {
-        Access { info: self.info(), through: Part { rank: self.window.rank(), local: self.window.local() } }
+        let through = Part { rank: self.window.rank(), local: self.window.local() };
+        Access { info: ArrayInfo::of(&self.layout, &self.window), through }
     }
 
     /// Opens an epoch that has the elements of `owner` to itself; see
     /// [`Window::lock_exclusive`](crate::Window::lock_exclusive), also for the cost.
     ///
     /// # Errors
-    /// [`Error::Fabric`], [`Error::Lock`]. So for the following.
+    /// [`Error::NoSuchRank`], [`Error::Fabric`], [`Error::Lock`].
     #[inline]
     pub fn lock_exclusive(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, F>, D>, Error> {
-        let (array, rank) = (self.window.id(), self.window.rank());
-        let through = self.window.lock_exclusive(owner)?;
-        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(Access { info, through: self.window.lock_exclusive(owner)? })
     }
 
     /// Opens an epoch that shares the elements of `owner`; see
     /// [`Window::lock_shared`](crate::Window::lock_shared).
     ///
     /// # Errors
-    /// [`Error::Fabric`], [`Error::Lock`].
+    /// [`Error::NoSuchRank`], [`Error::Fabric`], [`Error::Lock`].
     #[inline]
     pub fn lock_shared(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, F>, D>, Error> {
-        let (array, rank) = (self.window.id(), self.window.rank());
-        let through = self.window.lock_shared(owner)?;
-        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(Access { info, through: self.window.lock_shared(owner)? })
     }
 
     /// Opens an epoch on all elements, shared; see [`Window::lock_all`](crate::Window::lock_all).
@@ -196,9 +201,8 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// # Errors
     /// [`Error::Fabric`], [`Error::Lock`].
     pub fn lock_all(&mut self) -> Result<Access<'_, LockAllEpoch<'_, T, F>, D>, Error> {
-        let (array, rank) = (self.window.id(), self.window.rank());
-        let through = self.window.lock_all()?;
-        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(Access { info, through: self.window.lock_all()? })
     }
 
     /// Collective: ends the epoch of the last fence, if any, and opens the next, on all elements; see
@@ -207,12 +211,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// # Errors
     /// [`Error::Fabric`], [`Error::Lock`] if a rank died or left.
     pub fn fence(&mut self) -> Result<Access<'_, FenceEpoch<'_, T, F>, D>, Error> {
-        let (array, rank) = (self.window.id(), self.window.rank());
-        let through = self.window.fence()?;
-        Ok(Access { info: ArrayInfo { array, rank, layout: &self.layout }, through })
-    }
-
-    fn info(&self) -> ArrayInfo<'_, D> {
-        ArrayInfo { array: self.window.id(), rank: self.window.rank(), layout: &self.layout }
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(Access { info, through: self.window.fence()? })
     }
 }

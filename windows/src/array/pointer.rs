@@ -1,6 +1,6 @@
 //! Pointers to elements that are plain data.
 
-use super::layout::{Layout, in_rows};
+use super::layout::Layout;
 use crate::Error;
 use crate::array_error::{ArrayError, MOST};
 use bytemuck::{Pod, Zeroable};
@@ -53,7 +53,7 @@ use std::marker::PhantomData;
 ///     assert_eq!(sum, 0 + 1 + 2 + 3);
 ///     Ok(())
 /// })?.into_iter().collect::<Result<(), _>>()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[repr(transparent)]
 pub struct GlobalPtr<T> {
@@ -89,19 +89,22 @@ impl<T> GlobalPtr<T> {
 
     /// To an element that is there.
     pub(super) fn to<const D: usize>(array: u32, layout: &Layout<D>, index: [usize; D]) -> Self {
-        let place = in_rows(index, &layout.shape().map(|len| 0..len)) as u64;
-        Self::from_bits(u64::from(array) << 48 | (place + 1))
+        Self::from_bits(u64::from(array) << 48 | (layout.number(index) as u64 + 1))
     }
 
     /// The index of the element.
     pub(super) fn follow<const D: usize>(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], Error> {
         let error = |why| Err(ArrayError::Pointer { array, pointer: self.bits, why }.into());
-        let place = self.bits & MOST as u64;
-        match () {
-            _ if self.is_null() => error("it is null"),
-            _ if self.bits >> 48 != u64::from(array) & 0xffff => error("it is of another array"),
-            _ if place == 0 || place > layout.len() as u64 => error("there is no such element"),
-            _ => Ok(layout.unfold(place as usize - 1, |dim| dim.len)),
+        if self.is_null() {
+            return error("it is null");
+        }
+        if self.bits >> 48 != u64::from(array) & 0xffff {
+            return error("it is of another array");
+        }
+        let number = (self.bits & MOST as u64).checked_sub(1);
+        match number.and_then(|number| layout.numbered(number as usize)) {
+            Some(index) => Ok(index),
+            None => error("there is no such element"),
         }
     }
 }

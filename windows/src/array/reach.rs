@@ -1,6 +1,8 @@
 //! What an epoch lets an array reach.
 
-use crate::{Error, Fabric, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
+use crate::core::Core;
+use crate::target::inside;
+use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
 use bytemuck::Pod;
 use transom_locks::Rank;
 
@@ -21,8 +23,13 @@ use transom_locks::Rank;
 /// let mut array = world.array([10], Distribution::Cyclic)?;
 /// array.local().put(3..5, &[1, 2])?;
 /// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank has all of it
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a global array's elements cannot be reached through `{Self}`",
+    label = "neither an epoch nor this rank's own part",
+    note = "an `Access` comes from `lock_exclusive`, `lock_shared`, `lock_all`, `fence` or `local` of a `GlobalArray`"
+)]
 pub trait Reach: sealed::Reach {}
 
 /// A [`Reach`] with remote operations: an epoch.
@@ -40,24 +47,52 @@ pub trait Reach: sealed::Reach {}
 /// let mut bins = world.array([10], Distribution::Block)?;
 /// assert_eq!(count(&bins.fence()?, 7)?, 0);
 /// assert_eq!(count(&bins.lock_shared(0)?, 7)?, 1);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no atomic operations",
+    label = "not an epoch",
+    note = "open an epoch by `lock_exclusive`, `lock_shared`, `lock_all` or `fence` of the `GlobalArray`"
+)]
 pub trait Remote: Reach + sealed::Remote {}
 
-impl<E: sealed::Reach> Reach for E {}
-impl<E: sealed::Remote> Remote for E {}
+impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for LockAllEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for FenceEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockAllEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for FenceEpoch<'_, T, F> {}
+
+/// This rank's own part of an array.
+///
+/// # Examples
+/// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
+pub struct Part<'w, T: Pod, F: Fabric> {
+    pub(super) rank: Rank,
+    pub(super) local: Local<'w, T, F>,
+}
 
 pub(super) mod sealed {
     use super::*;
 
-    // None of these is named as an operation of a target, or the compiler would suggest it to who forgot the target.
+    /// Copies are apart from what is counted of them: where memory is shared, an operation that counts once may be many
+    /// copies. No name is like that of an operation of a target, or the compiler would suggest it to who forgot the
+    /// target.
     pub trait Reach {
         type Element: Pod;
 
         /// The only rank that can be reached, if it is one.
         fn only(&self) -> Option<Rank>;
-        fn get_at(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
-        fn put_at(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
+
+        /// Whether copies of the owner's elements are loads and stores of this processor, and no remote operations.
+        fn is_shared(&self, owner: Rank) -> bool;
+        fn count_reads(&self, operations: usize);
+        fn count_writes(&self, operations: usize);
+
+        /// Of a rank that can be reached.
+        fn copy_from(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
+        fn copy_to(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
     }
 
     pub trait Remote: Reach {
@@ -72,95 +107,126 @@ pub(super) mod sealed {
     }
 }
 
-/// This rank's own part of an array.
-///
-/// # Examples
-/// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
-pub struct Part<'w, T: Pod, F: Fabric> {
-    pub(super) rank: Rank,
-    pub(super) local: Local<'w, T, F>,
-}
-
 impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     type Element = T;
 
-    #[inline]
+    #[inline(always)]
     fn only(&self) -> Option<Rank> {
         Some(self.rank)
     }
 
-    #[inline]
-    fn get_at(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+    #[inline(always)]
+    fn is_shared(&self, _: Rank) -> bool {
+        true
+    }
+
+    fn count_reads(&self, _: usize) {}
+
+    fn count_writes(&self, _: usize) {}
+
+    #[inline(always)]
+    fn copy_from(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
         self.local.read_into(offset, into)
     }
 
-    #[inline]
-    fn put_at(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+    #[inline(always)]
+    fn copy_to(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
         self.local.write(offset, source)
     }
 }
 
+/// Each epoch, the only rank that it reaches, and how it calls with a target.
 macro_rules! epochs {
-    ($($epoch:ident reaches only $only:expr;)*) => {$(
+    ($($epoch:ident, $only:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
         impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
             type Element = T;
 
-            #[inline]
+            #[inline(always)]
             fn only(&self) -> Option<Rank> {
                 let only: fn(&Self) -> Option<Rank> = $only;
                 only(self)
             }
 
-            #[inline]
-            fn get_at(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
-                sealed::Remote::with_target(self, owner, |target| target.get(offset, into))
+            #[inline(always)]
+            fn is_shared(&self, owner: Rank) -> bool {
+                let data = &self.core.data;
+                data.remotes.get(owner).is_some_and(|remote| data.fabric.is_shared(remote))
             }
 
-            #[inline]
-            fn put_at(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
-                sealed::Remote::with_target(self, owner, |target| target.put(offset, source))
+            #[inline(always)]
+            fn count_reads(&self, operations: usize) {
+                self.core.data.counters.gets.add(operations as u64);
+            }
+
+            #[inline(always)]
+            fn count_writes(&self, operations: usize) {
+                self.core.data.counters.puts.add(operations as u64);
+            }
+
+            #[inline(always)]
+            fn copy_from(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+                let (len, (remote, at)) = (into.len(), place(self.core, owner, offset, into.len())?);
+                match self.core.data.fabric.get(remote, at, bytemuck::cast_slice_mut(into)) {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(failed(self.core, owner, error, offset, len)),
+                }
+            }
+
+            #[inline(always)]
+            fn copy_to(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+                let (remote, at) = place(self.core, owner, offset, source.len())?;
+                match self.core.data.fabric.put(remote, at, bytemuck::cast_slice(source)) {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(failed(self.core, owner, error, offset, source.len())),
+                }
+            }
+        }
+
+        impl<T: Pod, F: Fabric> sealed::Remote for $epoch<'_, T, F> {
+            type Fabric = F;
+
+            #[inline(always)]
+            fn with_target<R>(
+                &self,
+                $owner: Rank,
+                $call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
+            ) -> Result<R, Error> {
+                let $this = self;
+                $called
             }
         }
     )*};
 }
 
 epochs! {
-    LockEpoch reaches only |epoch| Some(epoch.rank());
-    LockAllEpoch reaches only |_| None;
-    FenceEpoch reaches only |_| None;
+    LockEpoch, |epoch| Some(epoch.rank()), |epoch, _, call| call(epoch);
+    LockAllEpoch, |_| None, |epoch, owner, call| call(&epoch.target(owner)?);
+    FenceEpoch, |_| None, |epoch, owner, call| call(&epoch.target(owner)?);
 }
 
-impl<T: Pod, F: Fabric> sealed::Remote for LockEpoch<'_, T, F> {
-    type Fabric = F;
-
-    #[inline]
-    fn with_target<R>(&self, _: Rank, call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>) -> Result<R, Error> {
-        call(self)
+/// The memory of a rank and the first byte there of elements, if the rank has them. An array's elements are in the window's
+/// own memory, never in memory that the program lends; so this need not ask, and makes no [`Target`], which would be
+/// written to the stack for the sake of its errors.
+#[inline(always)]
+fn place<T, F: Fabric>(core: &Core<T, F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
+where
+    T: Pod,
+{
+    let data = &core.data;
+    if let (Some(remote), Some(size)) = (data.remotes.get(rank), data.sizes.get(rank))
+        && let Some(at) = inside::<T>(offset, len, size.bytes / size_of::<T>())
+    {
+        return Ok((remote, data.base + at));
     }
+    Err(failed(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
 }
 
-impl<T: Pod, F: Fabric> sealed::Remote for LockAllEpoch<'_, T, F> {
-    type Fabric = F;
-
-    #[inline]
-    fn with_target<R>(
-        &self,
-        owner: Rank,
-        call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        call(&self.target(owner)?)
-    }
-}
-
-impl<T: Pod, F: Fabric> sealed::Remote for FenceEpoch<'_, T, F> {
-    type Fabric = F;
-
-    #[inline]
-    fn with_target<R>(
-        &self,
-        owner: Rank,
-        call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        call(&self.target(owner)?)
+/// What a target would say.
+#[cold]
+#[inline(never)]
+fn failed<T: Pod, F: Fabric>(core: &Core<T, F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
+    match Target::new(core, rank) {
+        Ok(target) => target.error(error, offset, len),
+        Err(no_such_rank) => no_such_rank,
     }
 }

@@ -1,8 +1,10 @@
-//! A patch of elements, taken apart: into the strips that adjoin both in memory and in the caller's buffer, and those
-//! joined to runs that adjoin at their owner.
+//! The runs that a patch consists of, which tell what a transfer of it costs.
 
-use super::layout::{Layout, Tile, in_rows};
-use std::iter::Peekable;
+use super::index::Ranges;
+use super::layout::Layout;
+use super::odometer::Odometer;
+use super::patch::Patch;
+use super::share::Share;
 use std::ops::Range;
 use transom_locks::Rank;
 
@@ -14,7 +16,7 @@ use transom_locks::Rank;
 /// let layout = Layout::new([12], Distribution::Cyclic, 3)?;
 /// let run = layout.runs(3..8).expect("inside").nth(1).expect("three owners"); // 4 and 7
 /// assert_eq!((run.owner, run.offset, run.len), (1, 1, 2));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -27,163 +29,212 @@ pub struct Run {
     pub len: usize,
 }
 
-/// Elements that adjoin both at their owner and in the caller's buffer.
-#[derive(Clone, Copy)]
-pub(super) struct Strip {
-    run: Run,
-    /// Where they begin in the buffer.
-    pub at: usize,
-}
-
-impl Strip {
-    pub fn len(&self) -> usize {
-        self.run.len
+impl<const D: usize> Layout<D> {
+    /// The runs of adjoining elements of which a patch consists, owner by owner, each owner's in ascending order: what a
+    /// put or get of the patch costs in remote operations, 1 for each. None if the patch is not inside.
+    ///
+    /// A run is found when the iterator is asked for it, in a time that does not depend on the run's length; `nth` passes over
+    /// runs of one length at equal distances at once.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let cyclic = Layout::new([1000], Distribution::Cyclic, 4)?;
+    /// assert_eq!(cyclic.runs(10..500).expect("inside").count(), 4); // in one dimension: one for each owner
+    /// let tiles = Layout::new([64, 64], Distribution::BlockCyclic([16, 16]), 4)?;
+    /// assert_eq!(tiles.runs([16..32, 0..16]).expect("inside").count(), 1); // a tile
+    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // less than its rows: one for each row
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
+        let patch = Patch::new(self, &ranges.ranges())?;
+        Some(Runs { firsts: patch.firsts(), patch, next: None, owner: None })
     }
 }
 
-/// Where the elements of a run are in the caller's buffer.
-pub(super) enum Spread<S> {
-    /// Side by side, from here on.
-    Together(usize),
-    /// Strip by strip.
-    Apart(S),
+struct Runs<'l, const D: usize> {
+    patch: Patch<'l, D>,
+    /// The next runs.
+    next: Option<Series>,
+    /// The runs of the same owner that follow these.
+    owner: Option<ShareRuns<D>>,
+    /// The first tiles of the owners that follow.
+    firsts: Odometer<D>,
 }
 
-/// A range of elements in each dimension, inside a layout.
-pub(super) struct Patch<'l, const D: usize> {
-    layout: &'l Layout<D>,
-    ranges: [Range<usize>; D],
-    /// The tiles that it touches.
-    first: [usize; D],
-    end: [usize; D],
-}
+impl<const D: usize> Iterator for Runs<'_, D> {
+    type Item = Run;
 
-impl<'l, const D: usize> Patch<'l, D> {
-    pub fn new(layout: &'l Layout<D>, ranges: [Range<usize>; D]) -> Self {
-        let (block, empty) = (layout.block(), ranges.iter().any(Range::is_empty));
-        let first = std::array::from_fn(|d| ranges[d].start / block[d]);
-        let end = std::array::from_fn(|d| if empty { first[d] } else { (ranges[d].end - 1) / block[d] + 1 });
-        Patch { layout, ranges, first, end }
+    fn next(&mut self) -> Option<Run> {
+        self.nth(0)
     }
 
-    /// The first tile of each owner.
-    fn owners(&self) -> Odometer<D> {
-        let grid = self.layout.grid();
-        Odometer::new(
-            self.first,
-            [1; D],
-            std::array::from_fn(|d| self.end[d].min(self.first[d].saturating_add(grid[d]))),
-        )
-    }
-
-    /// An owner that is not the given rank, if there is one.
-    pub fn other_owner(&self, than: Rank) -> Option<Rank> {
-        self.owners().filter_map(|tile| Some(self.layout.spot(tile)?.owner)).find(|&owner| owner != than)
-    }
-
-    /// The only strip, where it takes no search to see that there is but one.
-    pub fn one_run(&self) -> Option<Run> {
-        if (0..D).any(|d| self.end[d] - self.first[d] != 1) {
-            return None;
+    fn nth(&mut self, mut n: usize) -> Option<Run> {
+        loop {
+            let Some(runs) = &mut self.owner else {
+                self.owner = Some(ShareRuns::new(self.patch.share(self.firsts.next()?)));
+                continue;
+            };
+            let Some(series) = self.next.take().or_else(|| runs.next()) else {
+                self.owner = None;
+                continue;
+            };
+            if let Some(found) = series.skip(n) {
+                self.next = found.skip(1);
+                return Some(Run { owner: runs.share.owner, offset: found.offset, len: found.len });
+            }
+            n -= series.count;
         }
-        let (tile, all) = (self.layout.tile(self.first)?, self.ranges.iter().map(Range::len).product::<usize>());
-        let Rows { from, len, .. } = Rows::new(&tile, &self.ranges);
-        (len == all).then(|| Run { owner: tile.owner, offset: tile.offset + in_rows(from, &tile.ranges), len })
-    }
-
-    /// The strips, owner by owner in the order in which the owner has them.
-    fn into_strips(self) -> impl Iterator<Item = Strip> + Clone + use<'l, D> {
-        let (layout, ranges, end) = (self.layout, self.ranges.clone(), self.end);
-        let tiles = self.owners().flat_map(move |first| Odometer::new(first, layout.grid(), end));
-        tiles.filter_map(|index| layout.tile(index)).flat_map(move |tile| {
-            let (ranges, Rows { from, step, to, len }) = (ranges.clone(), Rows::new(&tile, &ranges));
-            Odometer::new(from, step, to).map(move |row| {
-                let offset = tile.offset + in_rows(row, &tile.ranges);
-                Strip { run: Run { owner: tile.owner, offset, len }, at: in_rows(row, &ranges) }
-            })
-        })
-    }
-
-    /// The runs, and where in the buffer their elements are.
-    pub fn into_runs(self) -> impl Iterator<Item = (Run, Spread<impl Iterator<Item = Strip>>)> + use<'l, D> {
-        let mut strips = self.into_strips().peekable();
-        std::iter::from_fn(move || next_run(&mut strips))
     }
 }
 
-/// The elements that a patch and a tile have in common, by the first of each strip.
-struct Rows<const D: usize> {
-    from: [usize; D],
-    step: [usize; D],
-    to: [usize; D],
-    /// Of a strip.
+/// Runs of one length at equal distances, of one owner.
+#[derive(Clone, Copy)]
+struct Series {
+    /// Where the first run begins in the owner's part.
+    offset: usize,
+    /// How many elements a run has.
     len: usize,
+    /// How many runs there are, and how far they are apart.
+    count: usize,
+    step: usize,
 }
 
-impl<const D: usize> Rows<D> {
-    fn new(tile: &Tile<D>, patch: &[Range<usize>; D]) -> Self {
-        let from: [_; D] = std::array::from_fn(|d| patch[d].start.max(tile.ranges[d].start));
-        let to: [_; D] = std::array::from_fn(|d| patch[d].end.min(tile.ranges[d].end));
-        // A row at a time; and all rows at once where both the tile and the patch are as wide as they.
-        let (mut step, mut len) = ([1; D], 1);
-        for d in (0..D).rev() {
-            step[d] = to[d] - from[d];
-            len *= step[d];
-            if step[d] < tile.ranges[d].len() || step[d] < patch[d].len() {
+impl Series {
+    /// All but so many of the first runs; none if there are no more.
+    fn skip(self, runs: usize) -> Option<Self> {
+        let count = self.count.checked_sub(runs).filter(|&left| left > 0)?;
+        Some(Series { offset: self.offset + runs * self.step, count, ..self })
+    }
+
+    /// Where the last run ends.
+    fn end(&self) -> usize {
+        self.offset + (self.count - 1) * self.step + self.len
+    }
+}
+
+/// All runs of a share, in ascending order. No two of them adjoin.
+struct ShareRuns<const D: usize> {
+    share: Share<D>,
+    /// The first dimension after which the patch has all that the owner has. So whole tiles adjoin if their numbers in the
+    /// dimensions before it are the same, and else do not.
+    row: usize,
+    /// Where the next series begins.
+    next: Option<Begin<D>>,
+    /// A series that was found and not yet returned.
+    held: Option<Series>,
+}
+
+/// Where a series begins: at a tile of which the patch has all elements, or else at this element of it.
+#[derive(Clone, Copy)]
+struct Begin<const D: usize> {
+    tile: [usize; D],
+    element: [usize; D],
+}
+
+impl<const D: usize> Iterator for ShareRuns<D> {
+    type Item = Series;
+
+    fn next(&mut self) -> Option<Series> {
+        let mut series = self.held.take().or_else(|| self.advance())?;
+        // This joins three series at most, which end a tile, are whole tiles, and begin a tile: elements of a tile that do both
+        // are the whole tile, and whole tiles that adjoin are one series already.
+        while let (this, Some(next)) = (self.next, self.advance()) {
+            if next.offset != series.end() {
+                self.held = Some(next);
+                break;
+            }
+            if series.count > 1 {
+                // Its last run is one with the next, and is returned after the others.
+                (self.held, self.next) = (series.skip(series.count - 1), this);
+                series.count -= 1;
+                break;
+            }
+            series.len += next.len;
+            self.held = next.skip(1);
+            if self.held.is_some() {
                 break;
             }
         }
-        Rows { from, step, to, len }
+        Some(series)
     }
 }
 
-/// Takes strips as long as they adjoin.
-fn next_run<S>(strips: &mut Peekable<S>) -> Option<(Run, Spread<impl Iterator<Item = Strip> + use<S>>)>
-where
-    S: Iterator<Item = Strip> + Clone,
-{
-    let from = strips.clone();
-    let first = strips.next()?;
-    let (mut run, mut count, mut together) = (first.run, 1, true);
-    while let Some(strip) =
-        strips.next_if(|next| next.run.owner == run.owner && next.run.offset == run.offset + run.len)
-    {
-        together &= strip.at == first.at + run.len;
-        run.len += strip.run.len;
-        count += 1;
+impl<const D: usize> ShareRuns<D> {
+    fn new(share: Share<D>) -> Self {
+        let row = (0..D).rev().find(|&d| !share.cuts[d].is_all()).unwrap_or(0);
+        let mut runs = ShareRuns { row, next: None, held: None, share };
+        runs.next = runs.begin(Some(runs.share.first()));
+        runs
     }
-    Some((run, if together { Spread::Together(first.at) } else { Spread::Apart(from.take(count)) }))
-}
 
-/// All combinations of numbers of several ranges, the last changing fastest, each by a step of its own.
-#[derive(Clone)]
-pub(super) struct Odometer<const D: usize> {
-    next: Option<[usize; D]>,
-    from: [usize; D],
-    step: [usize; D],
-    to: [usize; D],
-}
-
-impl<const D: usize> Odometer<D> {
-    pub fn new(from: [usize; D], step: [usize; D], to: [usize; D]) -> Self {
-        Odometer { next: (0..D).all(|d| from[d] < to[d]).then_some(from), from, step, to }
+    /// The next series, of which the first run may adjoin the series before, and the last the one after.
+    fn advance(&mut self) -> Option<Series> {
+        let begin = self.next?;
+        let is_whole = begin.tile.iter().zip(&self.share.cuts).all(|(tile, cut)| cut.whole.contains(tile));
+        let (series, next) = if is_whole { self.of_tiles(begin) } else { self.in_tile(begin) };
+        self.next = next;
+        Some(series)
     }
-}
 
-impl<const D: usize> Iterator for Odometer<D> {
-    type Item = [usize; D];
+    /// A run of whole tiles that adjoin; and those that follow along the dimension before `row`, if they are alike. And where
+    /// the next series begins.
+    fn of_tiles(&self, Begin { tile, .. }: Begin<D>) -> (Series, Option<Begin<D>>) {
+        let (cuts, row) = (&self.share.cuts, self.row);
+        let mut last = tile;
+        (row..D).for_each(|d| last[d] = cuts[d].whole.end - 1);
+        let (mut offset, mut len, mut step) = (0, 1, 0);
+        for (d, cut) in cuts.iter().enumerate() {
+            offset = offset * cut.part + len * tile[d] * cut.block;
+            step = if d + 1 == row { len * cut.block } else { step * cut.part };
+            len *= cut.part.min((last[d] + 1) * cut.block) - tile[d] * cut.block;
+        }
+        let mut count = 1;
+        // They are at equal distances if the patch has no part of a tile between them, and if the tiles are equally long.
+        if row > 0 && cuts[row].whole == cuts[row].tiles && cuts[row - 1].full.contains(&tile[row - 1]) {
+            count = cuts[row - 1].full.end - tile[row - 1];
+            last[row - 1] += count - 1;
+        }
+        (Series { offset, len, count, step }, self.begin(self.share.next(last, D)))
+    }
 
-    fn next(&mut self) -> Option<[usize; D]> {
-        let now = self.next?;
-        let mut then = now;
-        self.next = (0..D).rev().find_map(|d| {
-            then[d] = then[d].saturating_add(self.step[d]);
-            if then[d] < self.to[d] {
-                return Some(then);
+    /// Runs of a tile of which the patch has not all. And where the next series begins.
+    fn in_tile(&self, Begin { tile, mut element }: Begin<D>) -> (Series, Option<Begin<D>>) {
+        let cuts = &self.share.cuts;
+        let common: [Range<usize>; D] = std::array::from_fn(|d| cuts[d].common(tile[d]));
+        // The last dimension along which the patch has not all of the tile. Elements adjoin along this one and those after.
+        let broken = (0..D).rev().find(|&d| common[d].len() < cuts[d].length(tile[d])).unwrap_or(0);
+        let (mut offset, mut before) = (0, 1);
+        for (d, cut) in cuts.iter().enumerate() {
+            offset = offset * cut.part + before * tile[d] * cut.block;
+            before *= cut.length(tile[d]);
+        }
+        let (mut size, mut len, mut step) = (1, 1, 0);
+        for (d, cut) in cuts.iter().enumerate().rev() {
+            offset += element[d] * size;
+            if d >= broken {
+                len *= common[d].len();
             }
-            then[d] = self.from[d];
-            None
-        });
-        Some(now)
+            if d + 1 == broken {
+                step = size;
+            }
+            size *= cut.length(tile[d]);
+        }
+        let along = broken.saturating_sub(1);
+        let series = Series { offset, len, count: if broken > 0 { common[along].len() } else { 1 }, step };
+        for d in (0..along).rev() {
+            element[d] += 1;
+            if element[d] < common[d].end {
+                return (series, Some(Begin { tile, element }));
+            }
+            element[d] = common[d].start;
+        }
+        (series, self.begin(self.share.next(tile, D)))
+    }
+
+    /// Where the first series of a tile begins.
+    fn begin(&self, tile: Option<[usize; D]>) -> Option<Begin<D>> {
+        let tile = tile?;
+        Some(Begin { tile, element: std::array::from_fn(|d| self.share.cuts[d].common(tile[d]).start) })
     }
 }

@@ -1,0 +1,241 @@
+//! Where the elements of a share are, in the owner's part and in the caller's buffer, and copies between the two.
+
+use super::odometer::Odometer;
+use super::share::Share;
+use std::ops::Range;
+
+/// Where an element is in the owner's part and in the caller's buffer; or how far two elements are apart there. In elements.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub part: usize,
+    pub buffer: usize,
+}
+
+/// Strips of one length at equal distances. The elements of a strip adjoin both in the part and in the buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Comb {
+    pub first: Place,
+    /// Elements of a strip.
+    pub strip: usize,
+    /// How many strips, and how far they are apart.
+    pub count: usize,
+    pub step: Place,
+}
+
+/// Short strips are copied by way of a buffer of the library's, so many bytes at once, which stay in the nearest cache.
+const PIECE: usize = 8 << 10;
+/// Strips of so many bytes or more are copied each by itself: less time is lost by that than by copying twice.
+const LONG_STRIP: usize = 64;
+/// So are strips if there are no more than these.
+const FEW_STRIPS: usize = 8;
+
+impl<const D: usize> Share<D> {
+    /// Calls `each` with all elements, in the order in which the owner's part has them, until a call fails.
+    #[inline]
+    pub fn try_combs<E>(&self, mut each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
+        // The last dimension in which there are several tiles: these follow each other in the part.
+        let along = (1..D).rev().find(|&d| self.cuts[d].tiles.len() > 1).unwrap_or(0);
+        let (end, full) = (self.cuts[along].tiles.end, self.cuts[along].full.clone());
+        let mut next = Some(self.first());
+        while let Some(mut tile) = next {
+            next = self.next(tile, along);
+            while tile[along] < end {
+                let alike = if full.contains(&tile[along]) { full.end - tile[along] } else { 1 };
+                self.try_tiles(&tile, along, alike, &mut each)?;
+                tile[along] += alike;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with the elements of `count` tiles that are alike and follow each other along a dimension, from `tile` on.
+    #[inline]
+    fn try_tiles<E>(
+        &self,
+        tile: &[usize; D],
+        along: usize,
+        count: usize,
+        each: &mut impl FnMut(Comb) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let common: [Range<usize>; D] = std::array::from_fn(|d| self.cuts[d].common(tile[d]));
+        // As in `Layout`: tiles that come first by this dimension are as long as this tile in the dimensions before, and have
+        // all that the owner has in those after.
+        let mut first = Place { part: 0, buffer: 0 };
+        let (mut lengths, mut before) = ([0; D], 1);
+        let mut step = 0;
+        for (d, cut) in self.cuts.iter().enumerate() {
+            first.part = first.part * cut.part + before * tile[d] * cut.block;
+            first.buffer += cut.place(tile[d], common[d].start);
+            step = if d == along { before * cut.block } else { step * cut.part };
+            lengths[d] = cut.length(tile[d]);
+            before *= lengths[d];
+        }
+        let step = Place { part: step, buffer: self.cuts[along].step() };
+        // A strip is a row of elements; or several rows, if the tile has no element beside them, nor the patch.
+        let (mut strip, mut row, mut adjoin) = (1, 0, true);
+        let (mut sizes, mut size) = ([0; D], 1);
+        for (d, cut) in self.cuts.iter().enumerate().rev() {
+            let len = common[d].len();
+            first.part += common[d].start * size;
+            if adjoin {
+                (row, strip) = (d, strip * len);
+                adjoin = len == lengths[d] && len == cut.range_len();
+            }
+            (sizes[d], size) = (size, size * lengths[d]);
+        }
+        let Some(rows) = (0..row).rev().find(|&d| common[d].len() > 1) else {
+            return each(Comb { first, strip, count, step }); // a strip of each tile
+        };
+        let of_rows = Place { part: sizes[rows], buffer: self.cuts[rows].width };
+        let others = std::array::from_fn(|d| if d < rows { common[d].len() } else { 1 });
+        for number in 0..count {
+            for at in Odometer::new([0; D], [1; D], others) {
+                let mut first = first.plus(step.times(number));
+                for (d, cut) in self.cuts.iter().enumerate() {
+                    first = first.plus(Place { part: sizes[d], buffer: cut.width }.times(at[d]));
+                }
+                each(Comb { first, strip, count: common[rows].len(), step: of_rows })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every run, and with the combs that it consists of, until a call fails. The elements of each of these
+    /// combs adjoin in the part.
+    pub fn try_runs<E>(&self, mut each: impl FnMut(Range<usize>, &[Comb]) -> Result<(), E>) -> Result<(), E> {
+        let (mut run, mut combs) = (0..0, Vec::<Comb>::new());
+        self.try_combs(|comb| {
+            comb.try_segments(|segment| {
+                if segment.first.part != run.end && !combs.is_empty() {
+                    each(run.clone(), &combs)?;
+                    combs.clear();
+                }
+                if combs.is_empty() {
+                    run = segment.first.part..segment.first.part;
+                }
+                run.end += segment.len();
+                match combs.last_mut() {
+                    Some(last) if last.is_followed_by(&segment) => last.strip += segment.strip,
+                    _ => combs.push(segment),
+                }
+                Ok(())
+            })
+        })?;
+        if combs.is_empty() { Ok(()) } else { each(run, &combs) }
+    }
+}
+
+impl Comb {
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.strip * self.count
+    }
+
+    /// Whether all elements adjoin in the part.
+    fn is_packed(&self) -> bool {
+        self.count == 1 || self.step.part == self.strip
+    }
+
+    /// Whether this is a single strip, and the next is one that adjoins it in the part and in the buffer.
+    fn is_followed_by(&self, next: &Comb) -> bool {
+        let end = self.first.plus(Place { part: self.strip, buffer: self.strip });
+        self.count == 1 && next.count == 1 && (end.part, end.buffer) == (next.first.part, next.first.buffer)
+    }
+
+    /// How many runs begin in it, if the elements before it end at element `end` of the part.
+    pub fn runs_after(&self, end: Option<usize>) -> usize {
+        let runs = if self.is_packed() { 1 } else { self.count };
+        runs - usize::from(end == Some(self.first.part))
+    }
+
+    /// Where its last strip ends in the part.
+    pub fn end(&self) -> usize {
+        self.first.part + (self.count - 1) * self.step.part + self.strip
+    }
+
+    /// Calls `each` with its strips, at most so many at once, until a call fails.
+    #[inline]
+    pub fn try_pieces<E>(&self, strips: usize, mut each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
+        let mut rest = *self;
+        while rest.count > strips {
+            each(Comb { count: strips, ..rest })?;
+            rest.first = rest.first.plus(rest.step.times(strips));
+            rest.count -= strips;
+        }
+        each(rest)
+    }
+
+    /// Calls `each` with its strips, those at once that adjoin in the part, until a call fails.
+    fn try_segments<E>(&self, each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
+        self.try_pieces(if self.is_packed() { self.count } else { 1 }, each)
+    }
+
+    /// How many strips are best copied at once, where an element has `size` bytes. 1 needs no buffer of the library's; if it
+    /// is more, they adjoin in the part.
+    #[inline]
+    pub fn strips_at_once(&self, size: usize) -> usize {
+        let bytes = size * self.strip;
+        let is_one_by_one = bytes >= LONG_STRIP || self.count <= FEW_STRIPS || !self.is_packed();
+        if is_one_by_one { 1 } else { PIECE / bytes.max(1) }
+    }
+
+    /// Where each strip begins.
+    #[inline]
+    pub fn strips(&self) -> impl Iterator<Item = Place> + use<> {
+        let Comb { first, count, step, .. } = *self;
+        (0..count).map(move |number| first.plus(step.times(number)))
+    }
+
+    /// Copies its elements to their places in the buffer, from `segment`, which has those of the part from its first on.
+    #[inline]
+    pub fn scatter<T: Copy>(&self, segment: &[T], buffer: &mut [T]) {
+        copy(segment, self.step.part, &mut buffer[self.first.buffer..], self.step.buffer, self.strip, self.count);
+    }
+
+    /// Copies its elements from their places in the buffer to `segment`, which has those of the part from its first on.
+    #[inline]
+    pub fn gather<T: Copy>(&self, buffer: &[T], segment: &mut [T]) {
+        copy(&buffer[self.first.buffer..], self.step.buffer, segment, self.step.part, self.strip, self.count);
+    }
+}
+
+impl Place {
+    #[inline]
+    fn plus(self, other: Place) -> Place {
+        Place { part: self.part + other.part, buffer: self.buffer + other.buffer }
+    }
+
+    #[inline]
+    fn times(self, count: usize) -> Place {
+        Place { part: self.part * count, buffer: self.buffer * count }
+    }
+}
+
+/// Copies `count` strips, one or more. Those of a few elements are copied without a call of memcpy for each.
+fn copy<T: Copy>(from: &[T], from_step: usize, to: &mut [T], to_step: usize, strip: usize, count: usize) {
+    let (from, to) = ((from, from_step), (to, to_step));
+    match strip {
+        1 => each_strip(from, to, count, |from, to| to[0] = from[0]),
+        2 => each_strip(from, to, count, |from, to| to[..2].copy_from_slice(&from[..2])),
+        3 => each_strip(from, to, count, |from, to| to[..3].copy_from_slice(&from[..3])),
+        4 => each_strip(from, to, count, |from, to| to[..4].copy_from_slice(&from[..4])),
+        _ => each_strip(from, to, count, |from, to| to[..strip].copy_from_slice(&from[..strip])),
+    }
+}
+
+/// Calls `copy` with slices that begin with the strips. Chunks make it a loop that is twice as fast as one with indices, which
+/// are checked.
+#[inline(always)]
+fn each_strip<T>(
+    (from, from_step): (&[T], usize),
+    (to, to_step): (&mut [T], usize),
+    count: usize,
+    copy: impl Fn(&[T], &mut [T]),
+) {
+    let last = count - 1;
+    copy(&from[last * from_step..], &mut to[last * to_step..]);
+    if last > 0 {
+        let (from, to) = (&from[..last * from_step], &mut to[..last * to_step]);
+        from.chunks_exact(from_step).zip(to.chunks_exact_mut(to_step)).for_each(|(from, to)| copy(from, to));
+    }
+}

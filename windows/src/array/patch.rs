@@ -1,0 +1,81 @@
+//! A patch of elements, and who owns them.
+
+use super::layout::Layout;
+use super::odometer::Odometer;
+use super::share::Share;
+use std::ops::Range;
+use transom_locks::Rank;
+
+/// A range of elements in each dimension, inside a layout.
+#[derive(Clone)]
+pub(super) struct Patch<'l, const D: usize> {
+    layout: &'l Layout<D>,
+    ranges: [Range<usize>; D],
+    /// The layout's numbers of the tiles that have elements of the patch, in each dimension; if the patch is empty, none in
+    /// any dimension.
+    tiles: [Range<usize>; D],
+    /// How far two elements that follow each other along a dimension are apart in the caller's buffer, which has the patch
+    /// row by row.
+    widths: [usize; D],
+}
+
+impl<'l, const D: usize> Patch<'l, D> {
+    /// None if a range ends before it begins, or after the end of the array.
+    pub fn new(layout: &'l Layout<D>, ranges: &[Range<usize>; D]) -> Option<Self> {
+        if ranges.iter().zip(layout.shape()).any(|(range, len)| range.start > range.end || range.end > len) {
+            return None;
+        }
+        let empty = ranges.iter().any(Range::is_empty);
+        let tiles = std::array::from_fn(|d| {
+            let tile = |index| layout.dims()[d].block.divide(index).0;
+            if empty { 0..0 } else { tile(ranges[d].start)..tile(ranges[d].end - 1) + 1 }
+        });
+        let mut widths = [1; D];
+        for d in (1..D).rev() {
+            widths[d - 1] = widths[d] * ranges[d].len();
+        }
+        Some(Patch { layout, ranges: ranges.clone(), tiles, widths })
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.ranges.iter().map(Range::len).product()
+    }
+
+    /// The first tile of each owner, in row-major order.
+    pub fn firsts(&self) -> Odometer<D> {
+        let grid = self.layout.grid();
+        let to = std::array::from_fn(|d| self.tiles[d].end.min(self.tiles[d].start + grid[d]));
+        Odometer::new(self.tiles.clone().map(|tiles| tiles.start), [1; D], to)
+    }
+
+    /// The ranks that own elements of it.
+    pub fn owners(&self) -> impl Iterator<Item = Rank> {
+        self.firsts().filter_map(|first| Some(self.layout.placement(first)?.owner))
+    }
+
+    /// What each owner has of it.
+    pub fn shares(&self) -> impl Iterator<Item = Share<D>> {
+        self.firsts().map(|first| self.share(first))
+    }
+
+    /// What the owner of a tile has of it. The tile is one of [`firsts`](Self::firsts).
+    pub fn share(&self, first: [usize; D]) -> Share<D> {
+        let end = std::array::from_fn(|d| self.tiles[d].end);
+        Share::new(self.layout.dims(), &self.ranges, &self.widths, first, end)
+    }
+
+    /// The patch in pieces of about `len` along the first dimension, each with where it begins in the patch. In one dimension
+    /// the first piece has elements of every owner.
+    pub fn laps(&self, len: usize) -> impl Iterator<Item = (usize, Self)> {
+        let (dim, Range { start, end }) = (&self.layout.dims()[0], self.ranges[0].clone());
+        // Of so many indices that follow each other each rank has a block or two parts of blocks, if they are in the array.
+        let round = dim.block.get() * dim.ranks.get();
+        let step = round.saturating_mul((len / round).max(1));
+        (start..end).step_by(step).filter_map(move |from| {
+            let mut ranges = self.ranges.clone();
+            ranges[0] = from..end.min(from.saturating_add(step));
+            Some((from - start, Patch::new(self.layout, &ranges)?))
+        })
+    }
+}
