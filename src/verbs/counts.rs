@@ -1,7 +1,5 @@
 //! What a rank has of its adapter, and has asked of it: for programs and tests that want to know its cost.
 
-use super::engine::Verb;
-
 /// How many queue pairs a rank has made. One more takes the datagrams by which ranks ask each other for connections.
 ///
 /// # Examples
@@ -32,18 +30,6 @@ pub struct WorkRequests {
     pub fetch_and_adds: u64,
     /// Writes of nothing, that tell when the requests before them are complete.
     pub markers: u64,
-}
-
-impl WorkRequests {
-    pub(super) fn count(&mut self, verb: Verb, bytes: u32) {
-        *match verb {
-            Verb::Write if bytes == 0 => &mut self.markers,
-            Verb::Write => &mut self.writes,
-            Verb::Read => &mut self.reads,
-            Verb::CompareAndSwap { .. } => &mut self.compare_and_swaps,
-            Verb::Add(_) => &mut self.fetch_and_adds,
-        } += 1;
-    }
 }
 
 impl std::ops::Sub for WorkRequests {

@@ -8,12 +8,12 @@ use super::VerbsError;
 use super::counts::WorkRequests;
 use super::device::Device;
 use super::library;
-use super::member::Stop;
 use super::memory::{Buffer, Slot, Slots};
 use super::queue::{CompletionQueue, QueuePair};
 use super::settings::Settings;
 use ibverbs_sys::*;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 /// Bytes of a piece in which puts and gets that do not fit their requests travel.
@@ -42,6 +42,25 @@ pub(super) struct Failure {
     pub status: ibv_wc_status::Type,
     /// Whether it was looked into, and told to whom it concerns.
     pub told: bool,
+}
+
+/// Why an operation cannot go on: the connection is gone, or the system refused.
+pub(super) enum Stop {
+    Failed,
+    Post(io::Error),
+    Memory(VerbsError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Stop::Post(error)
+    }
+}
+
+impl From<VerbsError> for Stop {
+    fn from(error: VerbsError) -> Self {
+        Stop::Memory(error)
+    }
 }
 
 /// This rank's side of what it has to do with another, or with itself.
@@ -118,6 +137,18 @@ pub(super) enum Verb {
     Read,
     CompareAndSwap { expected: u64, new: u64 },
     Add(u64),
+}
+
+impl WorkRequests {
+    fn count(&mut self, verb: Verb, bytes: u32) {
+        *match verb {
+            Verb::Write if bytes == 0 => &mut self.markers,
+            Verb::Write => &mut self.writes,
+            Verb::Read => &mut self.reads,
+            Verb::CompareAndSwap { .. } => &mut self.compare_and_swaps,
+            Verb::Add(_) => &mut self.fetch_and_adds,
+        } += 1;
+    }
 }
 
 /// A place in a peer's memory.

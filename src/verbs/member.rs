@@ -4,7 +4,7 @@ use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::{Core, Endpoint, refused};
 use super::deferred::{Deferred, Ledger};
-use super::engine::{Engine, Full, Lent, Place, State, Verb};
+use super::engine::{Engine, Full, Lent, Place, State, Stop, Verb};
 use super::memory::Slot;
 use super::wait::Patience;
 use ibverbs_sys::ibv_wc_status as status;
@@ -46,25 +46,6 @@ pub(super) struct Member {
 pub(super) struct Way {
     pub rank: Rank,
     pub peer: usize,
-}
-
-/// Why an operation cannot go on: the connection is gone, or the system refused.
-pub(super) enum Stop {
-    Failed,
-    Post(io::Error),
-    Memory(VerbsError),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Stop::Post(error)
-    }
-}
-
-impl From<VerbsError> for Stop {
-    fn from(error: VerbsError) -> Self {
-        Stop::Memory(error)
-    }
 }
 
 impl Member {

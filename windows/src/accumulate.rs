@@ -18,7 +18,7 @@
 //! rank, for such a target is not shared by threads. In windows of
 //! [`bulk_accumulates`](crate::Window::bulk_accumulates) accumulates do the same under a lock of their own.
 
-use crate::bulk::Bulk;
+use crate::core::Bulk;
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;

@@ -1,100 +1,13 @@
-//! What a program may assert about its own synchronisation (MPI-3.1 §11.5.5), and in debug builds the checks of it.
+//! Whether what a program asserts holds: in debug builds, as far as this rank can tell.
 
+use crate::checks::{Promise, operations};
 use crate::core::Core;
-use crate::counters::{Count, CounterCells};
 use crate::local::Local;
-use crate::{Error, Fabric};
+use crate::{Assert, Error, Fabric};
 use bytemuck::Pod;
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::Ordering::Relaxed;
 use transom_locks::Rank;
-
-bitflags::bitflags! {
-    /// What a program asserts when it synchronises, so that less need be done. Believed; in debug builds also checked,
-    /// where that finds only what is wrong, but not all of it: an assertion that does not hold is [`Error::Assertion`].
-    /// One that means nothing to the call is that error in every build.
-    ///
-    /// # Examples
-    /// ```
-    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
-    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-    /// use transom_windows::Assert;
-    /// let epoch = window.fence_with(Assert::NOPRECEDE)?; // the first: nothing comes before
-    /// epoch.target(0)?.put(0, &[1])?;
-    /// window.fence_with(Assert::NOSUCCEED)?; // the last: nothing comes after
-    /// assert!(window.fence_with(Assert::NOCHECK).is_err()); // a fence has nothing to check
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct Assert: u8 {
-        /// To a lock: nobody holds or asks for a lock that conflicts, so none is taken; saves all its remote
-        /// operations. To `post` and `start`, both of them or neither: every `post` has been called before any `start`
-        /// that matches it, so nothing is told and nothing awaited; saves the posts.
-        const NOCHECK = 1;
-        /// To `fence` and `post`: this rank has not written to its own part since it last synchronised. Saves nothing
-        /// where memory is coherent, as it is on all providers.
-        const NOSTORE = 2;
-        /// To `fence` and `post`: nobody puts to or accumulates in this rank's part, or stores to it by
-        /// [`Local::of`](crate::Local::of), until its next fence, or the `wait` that ends the exposure. Saves nothing, as
-        /// above.
-        const NOPUT = 4;
-        /// To `fence`: no rank has operated on the window since it last synchronised; saves the flush.
-        const NOPRECEDE = 8;
-        /// To `fence`: no rank operates on the window before it synchronises next. Saves nothing.
-        const NOSUCCEED = 16;
-    }
-}
-
-impl Assert {
-    pub(crate) const FENCE: Assert =
-        Assert::NOSTORE.union(Assert::NOPUT).union(Assert::NOPRECEDE).union(Assert::NOSUCCEED);
-    pub(crate) const POST: Assert = Assert::NOCHECK.union(Assert::NOSTORE).union(Assert::NOPUT);
-    pub(crate) const START: Assert = Assert::NOCHECK;
-    pub(crate) const LOCK: Assert = Assert::NOCHECK;
-}
-
-/// What this rank did when it last synchronised, kept in debug builds only.
-#[derive(Default)]
-pub(crate) struct Checks {
-    /// Writes to its own part: so far, and when it last synchronised.
-    stores: Count,
-    stores_then: AtomicU64,
-    operations_then: AtomicU64,
-    /// What its part was when it said that nobody will put there, and how often it had itself written to it.
-    noput: Mutex<Option<Promise>>,
-}
-
-struct Promise {
-    hash: u64,
-    stores: u64,
-}
-
-impl Checks {
-    #[inline(always)]
-    pub fn stored(&self) {
-        if cfg!(debug_assertions) {
-            self.stores.bump();
-        }
-    }
-
-    fn promised(&self) -> MutexGuard<'_, Option<Promise>> {
-        self.noput.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    #[inline(always)]
-    pub fn synchronised(&self, counters: &CounterCells) {
-        if cfg!(debug_assertions) {
-            self.stores_then.store(self.stores.get(), Relaxed);
-            self.operations_then.store(operations(counters), Relaxed);
-        }
-    }
-}
-
-fn operations(counters: &CounterCells) -> u64 {
-    let done = counters.read();
-    done.puts + done.gets + done.atomics + done.accumulates + done.signals
-}
 
 impl<T: Pod, F: Fabric> Core<T, F> {
     /// An error if the call knows nothing of such an assertion.

@@ -5,67 +5,13 @@
 //! and accesses the memory only if the slot holds exactly this address; otherwise the address is stale or forged, and an
 //! error. An access that is under way while the memory is detached goes to memory that nobody reads any more.
 
+use crate::address::{Address, Attached, Attachment, KEY};
 use crate::core::Core;
-use crate::segment::SLOT_WORDS;
 use crate::{Error, Fabric, FabricError, Window};
 use bytemuck::{Pod, Zeroable};
 use transom_locks::Rank;
 
-/// Bytes of a provider's key that an address has room for.
-const KEY: usize = 32;
-
-/// The address of memory that a rank attached: plain data, to be put into windows and sent as the program likes. It is
-/// checked when it is used.
-///
-/// # Examples
-/// See [`Window::attach`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub struct Address {
-    rank: u32,
-    slot: u32,
-    /// 0 if nothing is attached.
-    number: u64,
-    len: u64,
-    window: u32,
-    key_bytes: u32,
-    key: [u8; KEY],
-}
-
-const _: () = assert!(size_of::<Address>() == 8 * SLOT_WORDS);
-
-impl Address {
-    /// The rank that attached it.
-    pub fn rank(&self) -> Rank {
-        self.rank as Rank
-    }
-
-    /// How many elements it is.
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether it is no element.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
-/// Memory that a rank attached, within reach of this one.
-///
-/// # Examples
-/// See [`Window::attach`].
-pub struct Attached<F: Fabric> {
-    pub(crate) remote: F::Remote,
-    pub(crate) address: Address,
-}
-
 impl<F: Fabric> Attached<F> {
-    /// Where it is.
-    pub fn address(&self) -> &Address {
-        &self.address
-    }
-
     /// Whether `core`'s window still has it, at `rank`.
     pub(crate) fn check<T: Pod>(&self, core: &Core<T, F>, rank: Rank) -> Result<(), Error> {
         if rank != self.address.rank() {
@@ -73,12 +19,6 @@ impl<F: Fabric> Attached<F> {
         }
         core.still_attached(&self.address)
     }
-}
-
-/// A slot that holds something.
-pub(crate) struct Attachment<F: Fabric> {
-    region: F::Region,
-    address: Address,
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {

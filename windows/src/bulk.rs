@@ -1,6 +1,7 @@
 //! Windows whose accumulates are of many elements: a lock at each rank makes them atomic, instead of an atomic for each
 //! element or word. The lock is the passive one, of a family of its own, so that epochs of any kind may accumulate.
 
+use crate::core::Bulk;
 use crate::segment::{Segment, Size};
 use crate::target::Target;
 use crate::window::Window;
@@ -9,12 +10,6 @@ use crate::{Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use std::sync::Arc;
 use transom_locks::PassiveLock;
-
-/// The locks, and the words that they are.
-pub(crate) struct Bulk<F: Fabric> {
-    pub words: Arc<Segment<F>>,
-    pub lock: PassiveLock<Arc<Segment<F>>>,
-}
 
 impl<T: Pod, F: Fabric> Window<T, F> {
     /// Collective: from here on accumulates take a lock of their own at their target, read, operate and write back, 4 KiB

@@ -1,13 +1,12 @@
 //! What a window is to its epochs: memory, counts, and the errors that name it.
 
-use crate::assertions::Checks;
-use crate::attached::Attachment;
-use crate::bulk::Bulk;
+use crate::address::Attachment;
+use crate::checks::Checks;
 use crate::segment::Segment;
 use crate::{Error, Fabric, FabricError};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::Rank;
+use transom_locks::{PassiveLock, Rank};
 
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<T, F: Fabric> {
@@ -20,6 +19,12 @@ pub(crate) struct Core<T, F: Fabric> {
     pub bulk: Option<Bulk<F>>,
     pub checks: Checks,
     pub element: PhantomData<fn() -> T>,
+}
+
+/// The locks of windows whose accumulates take one, and the words that they are.
+pub(crate) struct Bulk<F: Fabric> {
+    pub words: Arc<Segment<F>>,
+    pub lock: PassiveLock<Arc<Segment<F>>>,
 }
 
 impl<T, F: Fabric> Core<T, F> {

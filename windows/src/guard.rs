@@ -3,7 +3,8 @@
 //! A guard that is leaked is harmless to memory, for it owns its copy. The lock stays taken: the next call of its
 //! thread says so, everybody else waits, until the handle is dropped.
 
-use crate::{Error, Fabric, GlobalRwLock};
+use crate::value::{Value, ValueLock};
+use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -44,7 +45,7 @@ pub struct WriteGuard<'l, T: Pod, F: Fabric> {
 
 impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     #[inline]
-    pub(crate) fn new(lock: &'l GlobalRwLock<T, F>, value: Value<T>) -> Self {
+    pub(crate) fn new(lock: &'l ValueLock<T, F>, value: Value<T>) -> Self {
         WriteGuard { value, changed: false, unwinding: panicking(), locked: Locked::new(lock) }
     }
 
@@ -62,7 +63,7 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
         let Some(lock) = self.locked.take() else { return Ok(()) };
         let poisoned = panicking() && !self.unwinding;
         if poisoned {
-            tracing::warn!(window = lock.id(), home = lock.home(), "a panic poisons a value");
+            tracing::warn!(window = lock.id, home = lock.home, "a panic poisons a value");
         }
         let stored = lock.store(self.changed.then_some(&*self.value), poisoned);
         let released = lock.release();
@@ -120,7 +121,7 @@ pub struct ReadGuard<'l, T: Pod, F: Fabric> {
 
 impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     #[inline]
-    pub(crate) fn new(lock: &'l GlobalRwLock<T, F>, value: Value<T>) -> Self {
+    pub(crate) fn new(lock: &'l ValueLock<T, F>, value: Value<T>) -> Self {
         ReadGuard { value, locked: Locked::new(lock) }
     }
 
@@ -134,7 +135,7 @@ impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        self.locked.take().map_or(Ok(()), GlobalRwLock::release)
+        self.locked.take().map_or(Ok(()), ValueLock::release)
     }
 }
 
@@ -159,42 +160,9 @@ impl<T: Pod, F: Fabric> Drop for ReadGuard<'_, T, F> {
     }
 }
 
-/// A copy of the value, on the heap, since values may be larger than a stack; with room for the mark behind it, so that
-/// one read has both. The value has one byte at least, so room for two values is enough.
-pub(crate) struct Value<T>(Vec<T>);
-
-impl<T: Pod> Value<T> {
-    #[inline]
-    pub fn zeroed() -> Self {
-        Value(bytemuck::zeroed_vec(2))
-    }
-
-    /// The bytes of the value and of the mark.
-    #[inline]
-    pub fn with_mark(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..=size_of::<T>()]
-    }
-}
-
-impl<T> Deref for Value<T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.0[0]
-    }
-}
-
-impl<T> DerefMut for Value<T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0[0]
-    }
-}
-
 /// The lock that a guard holds, taken from it once: by `unlock`, or when it is dropped.
 struct Locked<'l, T, F: Fabric> {
-    lock: Option<&'l GlobalRwLock<T, F>>,
+    lock: Option<&'l ValueLock<T, F>>,
     /// As the guards of `std`: not to be sent. The lock knows a holder by its thread, so that one that asks
     /// again is told, and does not wait for itself.
     thread: PhantomData<MutexGuard<'static, ()>>,
@@ -202,12 +170,12 @@ struct Locked<'l, T, F: Fabric> {
 
 impl<'l, T, F: Fabric> Locked<'l, T, F> {
     #[inline]
-    fn new(lock: &'l GlobalRwLock<T, F>) -> Self {
+    fn new(lock: &'l ValueLock<T, F>) -> Self {
         Locked { lock: Some(lock), thread: PhantomData }
     }
 
     #[inline]
-    fn take(&mut self) -> Option<&'l GlobalRwLock<T, F>> {
+    fn take(&mut self) -> Option<&'l ValueLock<T, F>> {
         self.lock.take()
     }
 }

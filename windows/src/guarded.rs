@@ -1,15 +1,16 @@
 //! One value behind a lock, as threads know it from `std::sync`, between ranks: whoever locks has a copy of the value,
 //! and what it made of it is written back at the unlock.
 
-use crate::guard::{ReadGuard, Value, WriteGuard};
+use crate::guard::{ReadGuard, WriteGuard};
 use crate::segment::{Segment, SegmentError, Size};
+use crate::value::ValueLock;
 use crate::words::{Purpose, Words};
 use crate::{Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{Ahead, Mode, PassiveLock, Rank};
+use transom_locks::{Mode, PassiveLock, Rank};
 
 /// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
 /// [`GlobalRwLock`] that nobody reads; all that is said there holds here.
@@ -57,14 +58,7 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 /// assert_eq!(limits.read()?.iter().sum::<f64>(), 2.5);
 /// # Ok::<(), Error>(())
 /// ```
-pub struct GlobalRwLock<T, F: Fabric> {
-    id: u32,
-    home: Rank,
-    /// At the home rank the value, and behind it the mark: a byte that is not 0 if the value is poisoned. One read has both.
-    data: Arc<Segment<F>>,
-    lock: PassiveLock<Arc<Segment<F>>>,
-    value: PhantomData<fn() -> T>,
-}
+pub struct GlobalRwLock<T, F: Fabric>(ValueLock<T, F>);
 
 impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// Collective; as [`GlobalRwLock::new`].
@@ -132,12 +126,12 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
 
     /// The number that errors name it by.
     pub fn id(&self) -> u32 {
-        self.0.id
+        self.0.id()
     }
 
     /// The rank in whose memory the value is.
     pub fn home(&self) -> Rank {
-        self.0.home
+        self.0.home()
     }
 
     /// What this rank did on it so far.
@@ -184,7 +178,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         let lock =
             PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank: home, source })?;
         tracing::debug!(window = id, rank, home, bytes = size, "value behind a lock allocated");
-        Ok(GlobalRwLock { id, home, data, lock, value: PhantomData })
+        Ok(GlobalRwLock(ValueLock { id, home, data, lock, value: PhantomData }))
     }
 
     /// Takes the lock for this thread alone, and a copy of the value; waits, without remote operations, behind those
@@ -196,9 +190,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// needed; [`Error::Fabric`]. The lock is then not held.
     #[inline]
     pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
-        let (value, poisoned) = self.take(Mode::Exclusive)?;
-        let guard = WriteGuard::new(self, value);
-        if poisoned { guard.unlock().and(Err(self.poisoned())) } else { Ok(guard) }
+        let (value, poisoned) = self.0.take(Mode::Exclusive)?;
+        let guard = WriteGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(guard) }
     }
 
     /// Takes the lock together with readers of other ranks, and a copy of the value. Free: 1 fetch-and-add and 1 read;
@@ -208,9 +202,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// As [`write`](Self::write).
     #[inline]
     pub fn read(&self) -> Result<ReadGuard<'_, T, F>, Error> {
-        let (value, poisoned) = self.take(Mode::Shared)?;
-        let guard = ReadGuard::new(self, value);
-        if poisoned { guard.unlock().and(Err(self.poisoned())) } else { Ok(guard) }
+        let (value, poisoned) = self.0.take(Mode::Shared)?;
+        let guard = ReadGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(guard) }
     }
 
     /// As [`write`](Self::write), whether the value is poisoned or not.
@@ -221,7 +215,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn write_ignoring_poison(&self) -> Result<WriteGuard<'_, T, F>, Error> {
-        self.take(Mode::Exclusive).map(|(value, _)| WriteGuard::new(self, value))
+        self.0.take(Mode::Exclusive).map(|(value, _)| WriteGuard::new(&self.0, value))
     }
 
     /// As [`read`](Self::read), whether the value is poisoned or not.
@@ -232,7 +226,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn read_ignoring_poison(&self) -> Result<ReadGuard<'_, T, F>, Error> {
-        self.take(Mode::Shared).map(|(value, _)| ReadGuard::new(self, value))
+        self.0.take(Mode::Shared).map(|(value, _)| ReadGuard::new(&self.0, value))
     }
 
     /// Whether a holder panicked, and nobody has said since that the value is good. 1 read; takes no lock, so it may
@@ -242,7 +236,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// [`Error::Fabric`].
     pub fn is_poisoned(&self) -> Result<bool, Error> {
         let mut mark = [0];
-        self.get(size_of::<T>(), &mut mark)?;
+        self.0.get(size_of::<T>(), &mut mark)?;
         Ok(mark != [0])
     }
 
@@ -255,114 +249,36 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn clear_poison(&self) -> Result<(), Error> {
-        self.put(size_of::<T>(), &[0])?;
-        self.data.counters.flushes.bump();
-        self.data.fabric.flush(self.remote()).map_err(|source| self.error(source))
+        self.0.put(size_of::<T>(), &[0])?;
+        self.0.data.counters.flushes.bump();
+        self.0.data.fabric.flush(self.0.remote()).map_err(|source| self.0.error(source))
     }
 
     /// The number that errors name it by.
     pub fn id(&self) -> u32 {
-        self.id
+        self.0.id
     }
 
     /// The rank in whose memory the value is.
     pub fn home(&self) -> Rank {
-        self.home
+        self.0.home
     }
 
     /// What this rank did on it so far.
     pub fn counters(&self) -> Counters {
-        self.data.counters.read()
-    }
-
-    /// The value, and whether it is poisoned, once the lock is held.
-    fn take(&self, mode: Mode) -> Result<(Value<T>, bool), Error> {
-        let ahead = self.lock.acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
-        self.data.counters.locks.bump();
-        if ahead != Ahead::default() {
-            tracing::trace!(window = self.id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
-        }
-        let mut value = Value::<T>::zeroed();
-        match self.get(0, value.with_mark()) {
-            Ok(()) => {
-                let poisoned = value.with_mark()[size_of::<T>()] != 0;
-                Ok((value, poisoned))
-            }
-            Err(error) => {
-                // That it could not be read is what the caller should know.
-                let _ = self.release();
-                Err(error)
-            }
-        }
-    }
-
-    #[cold]
-    fn poisoned(&self) -> Error {
-        Error::Poisoned { window: self.id, rank: self.home }
-    }
-
-    fn get(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.data.counters.gets.bump();
-        self.data.fabric.get(self.remote(), self.data.base + offset, into).map_err(|source| self.error(source))
-    }
-
-    fn put(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
-        self.data.counters.puts.bump();
-        self.data.fabric.put(self.remote(), self.data.base + offset, source).map_err(|source| self.error(source))
-    }
-
-    /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.
-    pub(crate) fn store(&self, value: Option<&T>, poisoned: bool) -> Result<(), Error> {
-        // The mark first: should the value not arrive, it is there to say so.
-        let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
-        let stored = value.map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of(value)));
-        let order = || self.data.fabric.order(self.remote()).map_err(|source| self.error(source));
-        let ordered = if poisoned || value.is_some() { order() } else { Ok(()) };
-        marked.and(stored).and(ordered)
-    }
-}
-
-impl<T, F: Fabric> GlobalRwLock<T, F> {
-    /// Releases the lock.
-    #[inline]
-    pub(crate) fn release(&self) -> Result<(), Error> {
-        self.lock.release(self.home).map_err(|source| self.lock_error(source))
-    }
-
-    #[inline]
-    fn remote(&self) -> &F::Remote {
-        &self.data.remotes[self.home]
-    }
-
-    #[cold]
-    fn error(&self, source: FabricError) -> Error {
-        Error::Fabric { window: self.id, rank: self.home, source }
-    }
-
-    #[cold]
-    fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
-        Error::Lock { window: self.id, rank: self.home, source: self.data.cause(source) }
+        self.0.data.counters.read()
     }
 }
 
 impl<T, F: Fabric> fmt::Debug for GlobalRwLock<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the value: that would take the lock.
-        f.debug_struct("GlobalRwLock").field("id", &self.id).field("home", &self.home).finish_non_exhaustive()
+        f.debug_struct("GlobalRwLock").field("id", &self.0.id).field("home", &self.0.home).finish_non_exhaustive()
     }
 }
 
 impl<T, F: Fabric> fmt::Debug for GlobalMutex<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("GlobalMutex").field(&self.0).finish()
-    }
-}
-
-impl<T, F: Fabric> Drop for GlobalRwLock<T, F> {
-    /// A guard that was leaked keeps the lock, which nobody could release after this.
-    fn drop(&mut self) {
-        if !self.lock.release_held_mut() {
-            self.data.fabric.fail();
-        }
     }
 }

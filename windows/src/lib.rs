@@ -5,17 +5,21 @@
 //! from `transom-locks`.
 
 mod accumulate;
+mod address;
 pub mod array;
 mod array_error;
+mod assert;
 mod assertions;
 mod attached;
 mod bulk;
+mod checks;
 mod core;
 mod counters;
 mod delayed;
 mod epoch;
 mod error;
 mod fabric;
+mod fabric_error;
 mod flavor;
 mod guard;
 mod guarded;
@@ -27,18 +31,20 @@ mod segment;
 mod signals;
 mod target;
 mod user_memory;
+mod value;
 mod waiting;
 mod window;
 mod words;
 
+pub use address::{Address, Attached};
 pub use array::{Distribution, GlobalArray, GlobalPtr};
-pub use assertions::Assert;
-pub use attached::{Address, Attached};
+pub use assert::Assert;
 pub use counters::Counters;
 pub use delayed::Delayed;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
-pub use fabric::{Exchange, Fabric, FabricError, Wake};
+pub use fabric::{Exchange, Fabric, Wake};
+pub use fabric_error::FabricError;
 pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
 pub use guarded::{GlobalMutex, GlobalRwLock};
