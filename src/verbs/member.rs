@@ -1,6 +1,5 @@
 //! A rank of a job or team: how its operations get from the call to the adapter and back.
 
-use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::{Core, Endpoint, refused};
 use super::deferred::{Deferred, Ledger};
