@@ -63,4 +63,8 @@ impl VerbsError {
     pub(super) fn system(what: impl Into<String>, source: std::io::Error) -> Self {
         VerbsError::System { what: what.into(), source }
     }
+
+    pub(super) fn unusable(what: String, why: String) -> Self {
+        VerbsError::Unusable { what, why }
+    }
 }

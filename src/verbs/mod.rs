@@ -41,22 +41,24 @@
 mod bootstrap;
 mod connect;
 mod counts;
-mod deferred;
-mod device;
-mod engine;
+mod datagram;
+mod endpoint;
 mod error;
-mod fabric;
-mod library;
-mod member;
+#[cfg(test)]
+mod fake;
+mod lane;
 mod memory;
-mod queue;
+mod progress;
+mod rail;
+mod rma;
 pub(crate) mod settings;
-mod wait;
+mod sys;
+mod wr;
 
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, WorkRequests};
 pub use error::VerbsError;
-pub use fabric::{Pending, Reading, Region, Remote, Verbs};
+pub use rma::{Pending, Reading, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.
 ///
@@ -67,7 +69,7 @@ pub use fabric::{Pending, Reading, Region, Remote, Verbs};
 /// See [`VerbsError`].
 pub fn probe() -> Result<String, VerbsError> {
     let settings = settings::Settings::from_env()?;
-    Ok(device::Device::open(&settings)?.describe())
+    Ok(rail::Rail::open(&settings)?.describe())
 }
 
 /// What is wrong with the value of a TRANSOM_VERBS_ variable, if something is.

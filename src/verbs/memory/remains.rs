@@ -2,14 +2,14 @@
 //! stays registered until all who reached it have let go, which ranks tell each other when they make something together
 //! (the next window, say) or pass the world's barrier, or until all have left the job.
 
-use super::memory::Registered;
+use crate::verbs::sys::Registered;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use transom_locks::Rank;
 use transom_shm_loopback::View;
 
 /// Memory that nobody here needs.
-pub(super) struct Deferred {
+pub(in crate::verbs) struct Deferred {
     /// Goes before the memory does.
     pub _registration: Registered,
     pub _memory: View,
@@ -17,7 +17,7 @@ pub(super) struct Deferred {
 
 /// What a rank of a team has reached and let go of, and what it keeps for others.
 #[derive(Default)]
-pub(super) struct Ledger(Mutex<Accounts>);
+pub(in crate::verbs) struct Ledger(Mutex<Accounts>);
 
 #[derive(Default)]
 struct Accounts {

@@ -1,0 +1,51 @@
+//! Registered memory: slots that operations travel through, the keys of regions, and what is kept for others.
+
+mod buffer;
+mod keys;
+mod remains;
+mod slots;
+
+pub(super) use buffer::Buffer;
+pub(super) use keys::Keys;
+pub(super) use remains::{Deferred, Ledger};
+pub(super) use slots::{Slot, Slots};
+
+use super::sys::Domain;
+use std::sync::Arc;
+
+/// Bytes of a piece in which puts and gets that do not fit their requests travel.
+const CHUNK: usize = 32 << 10;
+/// As many pieces are registered at a time: 1 MiB, since little memory may be locked.
+const CHUNKS: usize = 32;
+/// Results of atomics.
+const CELLS: usize = 512;
+
+/// The slots of a rank.
+pub(super) struct Memory {
+    /// What puts and gets travel through.
+    pub chunks: Arc<Slots>,
+    /// Where results of atomics come.
+    pub cells: Arc<Slots>,
+}
+
+impl Memory {
+    pub fn new(domain: &Arc<Domain>) -> Self {
+        Memory { chunks: Slots::new(domain, CHUNK, CHUNKS), cells: Slots::new(domain, 8, CELLS) }
+    }
+}
+
+/// What a request has of this rank's memory until it is complete; free when dropped.
+pub(super) enum Lent {
+    Slot(Slot),
+    Buffer(Buffer),
+}
+
+impl Lent {
+    /// Copies what the adapter brought.
+    pub fn read(&self, into: &mut [u8]) {
+        match self {
+            Lent::Slot(slot) => slot.read(into),
+            Lent::Buffer(buffer) => buffer.read(0, into),
+        }
+    }
+}

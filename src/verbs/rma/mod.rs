@@ -1,0 +1,160 @@
+//! Windows over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other by their adapters.
+
+mod fabric;
+mod failure;
+mod member;
+mod operations;
+mod region;
+mod wait;
+
+pub use region::{Pending, Reading, Region, Remote};
+
+use super::VerbsError;
+use super::bootstrap::{Bootstrap, Node};
+use super::connect::Service;
+use super::counts::{QueuePairs, WorkRequests};
+use super::settings::Settings;
+use member::Member;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use transom_locks::{Awaited, Rank};
+use transom_windows::{Exchange, FabricError};
+
+/// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
+/// rank has left the job.
+///
+/// # Examples
+/// ```
+/// use transom::verbs::{Node, Verbs, WorkRequests};
+/// use transom::windows::{Fabric, Window};
+/// let job = transom::shm_loopback::Loopback::alone()?;
+/// match Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job)) {
+///     Ok(verbs) => {
+///         let mut window = Window::<u64, _>::allocate(&verbs, 0, 10)?;
+///         let before = verbs.work_requests_to_itself();
+///         window.lock_exclusive(0)?.put(0, &[42])?;
+///         let locked = verbs.work_requests_to_itself() - before;
+///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // one's own data needs no adapter
+///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
+///         assert_eq!(verbs.queue_pairs().to_itself, 1);
+///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
+///     }
+///     Err(why) => println!("{why}"), // no adapter here
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Verbs(Arc<Member>);
+
+impl Verbs {
+    /// Collective: the ranks of `job` over this machine's RDMA device, as the TRANSOM_VERBS_ variables say.
+    ///
+    /// # Errors
+    /// On all ranks if on one: see [`VerbsError`].
+    pub fn new(job: Arc<dyn Bootstrap>, node: Node) -> Result<Self, VerbsError> {
+        let settings = Settings::from_env();
+        // The others wait for this rank's address: a variable that is wrong is told after they have been.
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(error) => {
+                job.all_gather(&[])?;
+                return Err(error.into());
+            }
+        };
+        let hybrid = settings.hybrid.unwrap_or(!node.is_all());
+        let service = Arc::new(Service::new(&*job, &settings)?);
+        let peers = (0..job.size()).collect();
+        Ok(Verbs(Arc::new(Member::new(service, job, node, peers, hybrid, None))))
+    }
+
+    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank. It shares the queue
+    /// pairs of the job.
+    ///
+    /// # Errors
+    /// Those of the exchange.
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
+        let member = &*self.0;
+        let team = member.exchange.team(colour, key)?;
+        let memory = member.node.memory.split(colour, key)?;
+        let (Some(team), Some(memory)) = (team, memory) else { return Ok(None) };
+        let mine = [member.exchange.rank() as u64, memory.rank() as u64];
+        let all = team.all_gather(mine.map(u64::to_le_bytes).as_flattened())?;
+        let (mut peers, mut here) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+        for (rank, told) in all.iter().enumerate() {
+            let (numbers, _) = told.as_chunks::<8>();
+            let number = |at: usize| numbers.get(at).map(|number| u64::from_le_bytes(*number) as usize);
+            let old = number(0).filter(|&old| old < member.peers.len());
+            let old =
+                old.ok_or_else(|| FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") })?;
+            peers.push(member.peers[old]);
+            here.push(number(1).filter(|&on_node| member.node.here[old].is_some() && on_node < memory.size()));
+        }
+        let node = Node { memory, here: here.into() };
+        let (service, parent) = (member.service.clone(), Some(self.0.clone()));
+        Ok(Some(Verbs(Arc::new(Member::new(service, team, node, peers.into(), member.hybrid, parent)))))
+    }
+
+    /// How many queue pairs this rank has made so far, whoever asked for them.
+    pub fn queue_pairs(&self) -> QueuePairs {
+        let core = self.0.core();
+        let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
+        QueuePairs { to_others: core.made.load(Relaxed) - to_itself, to_itself }
+    }
+
+    /// What this rank has posted so far to its queue pairs to others: each is one remote operation.
+    pub fn work_requests_to_others(&self) -> WorkRequests {
+        self.0.core().endpoints.counts()[0]
+    }
+
+    /// What this rank has posted so far to its queue pair to itself: words of its own memory and, if data moves through
+    /// shared memory, of its host's.
+    pub fn work_requests_to_itself(&self) -> WorkRequests {
+        self.0.core().endpoints.counts()[1]
+    }
+
+    /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it
+    /// and it has attached, and what operations travel through.
+    pub fn registered_bytes(&self) -> usize {
+        self.0.core().rail.domain.registered()
+    }
+}
+
+impl Exchange for Verbs {
+    fn rank(&self) -> Rank {
+        self.0.exchange.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.exchange.size()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        let ledger = &self.0.ledger;
+        let all = self.0.exchange.all_gather(&ledger.tell(mine))?;
+        let message = |(rank, bytes): (Rank, &Vec<u8>)| {
+            let message = ledger.hear(self.rank(), bytes);
+            let why = || format!("rank {rank} sent {} bytes that are no message of this library", bytes.len());
+            Ok(message.ok_or_else(|| FabricError::Corrupt { why: why() })?.to_vec())
+        };
+        let messages = all.iter().enumerate().map(message).collect::<Result<_, _>>()?;
+        ledger.settle();
+        Ok(messages)
+    }
+
+    /// Tells what was let go of, too.
+    fn barrier(&self) -> Result<(), FabricError> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.0.exchange.check_peers(awaited)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.0.exchange.lost()
+    }
+
+    fn fail(&self) {
+        self.0.exchange.fail();
+    }
+}
