@@ -3,7 +3,7 @@
 use super::VerbsError;
 use super::memory::{Slot, Slots};
 use super::rail::Rail;
-use super::sys::{AddressHandle, Capacity, CompletionQueue, Datagrams, Domain, Path};
+use super::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Domain, Path};
 use super::wr::{Completions, Token};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl<const N: usize> Post<N> {
         let sent = Arc::new(CompletionQueue::new(context, depth)?);
         let capacity = Capacity { depth, receives, inline: 0 };
         let queue = Datagrams::new(&rail.domain, &sent, &received, capacity, &rail.near_end(0), key)?;
-        let slots = Slots::new(&rail.domain, ROUTE + LONGEST, (receives + depth) as usize);
+        let slots = Slots::new(&rail.domain, Access::Local, ROUTE + LONGEST, (receives + depth) as usize);
         let take = |count: u32| (0..count).map(|_| slots.take()).collect::<Result<Vec<_>, _>>();
         let (expected, sending) = (take(receives)?, take(queue.depth().min(depth))?);
         let domain = rail.domain.clone();

@@ -130,7 +130,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         self.attach(rank, key, bytes)
     }
 
-    /// Says that nobody will attach to the region any more: what is kept for that alone may go.
+    /// Says that all ranks have [reached](Self::attach_part) what they made in one collective call, and that nobody else will
+    /// attach to the region any more: what is kept for that alone may go. All ranks say so, of the same regions in the same
+    /// order.
     fn close(&self, _region: &mut Self::Region) {}
 
     /// Whether this rank's puts and gets there are its own processor's stores and loads, of memory that is shared.

@@ -164,11 +164,14 @@ impl<F: Fabric> Segment<F> {
         let attached = attach();
         // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
         let failed = fabric.all_gather(&[u8::from(attached.is_err())]).map_err(SegmentError::Late)?;
-        let (remotes, own) = attached?;
+        let (remotes, mut own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
             return Err(unmade(rank, "it could not reach the parts of all others").into());
         }
         fabric.close(&mut region);
+        if let Some((own, _)) = &mut own {
+            fabric.close(own);
+        }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
         let sizes = records.iter().map(|(record, _)| record.size).collect();
         Ok(Segment { fabric, region, remotes, sizes, base, own, counters: CounterCells::default(), rank, purpose, id })

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Zeroed, registered memory, of whole pages.
 pub(in crate::verbs) struct Buffer {
@@ -44,6 +45,14 @@ impl Buffer {
         self.layout.size()
     }
 
+    pub fn address(&self) -> u64 {
+        self.registered.address
+    }
+
+    pub fn remote_key(&self) -> u32 {
+        self.registered.remote_key()
+    }
+
     /// The memory at `offset`, as the adapter names it.
     pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
         self.check(offset, bytes);
@@ -64,6 +73,14 @@ impl Buffer {
         // The completion was seen by a function that the compiler does not know.
         // SAFETY: inside; whoever has these bytes has them alone, and nothing is under way there.
         unsafe { std::ptr::copy_nonoverlapping(self.start.add(offset).as_ptr(), into.as_mut_ptr(), into.len()) };
+    }
+
+    /// A word that peers change.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8);
+        assert!(offset.is_multiple_of(8), "a word of its buffer");
+        // SAFETY: inside and aligned, alive as long as `self`; whoever reads it as a word does so by atomics only.
+        unsafe { AtomicU64::from_ptr(self.start.add(offset).as_ptr().cast()) }
     }
 
     #[inline]

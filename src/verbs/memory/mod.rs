@@ -7,10 +7,10 @@ mod slots;
 
 pub(super) use buffer::Buffer;
 pub(super) use keys::Keys;
-pub(super) use remains::{Deferred, Ledger};
+pub(super) use remains::{Deferred, Remains};
 pub(super) use slots::{Slot, Slots};
 
-use super::sys::Domain;
+use super::sys::{Access, Domain};
 use std::sync::Arc;
 
 /// Bytes of a piece in which puts and gets that do not fit their requests travel.
@@ -19,6 +19,8 @@ const CHUNK: usize = 32 << 10;
 const CHUNKS: usize = 32;
 /// Results of atomics.
 const CELLS: usize = 512;
+/// Regions whose words for that are registered at a time.
+const COUNTS: usize = 512;
 
 /// The slots of a rank.
 pub(super) struct Memory {
@@ -26,11 +28,17 @@ pub(super) struct Memory {
     pub chunks: Arc<Slots>,
     /// Where results of atomics come.
     pub cells: Arc<Slots>,
+    /// On which those who reach a region of this rank count themselves.
+    pub counts: Arc<Slots>,
 }
 
 impl Memory {
     pub fn new(domain: &Arc<Domain>) -> Self {
-        Memory { chunks: Slots::new(domain, CHUNK, CHUNKS), cells: Slots::new(domain, 8, CELLS) }
+        Memory {
+            chunks: Slots::new(domain, Access::Local, CHUNK, CHUNKS),
+            cells: Slots::new(domain, Access::Local, 8, CELLS),
+            counts: Slots::new(domain, Access::Words, 8, COUNTS),
+        }
     }
 }
 

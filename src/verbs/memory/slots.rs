@@ -4,12 +4,14 @@
 use super::Buffer;
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{Access, Domain};
-use crate::verbs::wr::Piece;
+use crate::verbs::wr::{Piece, Place};
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Slots of one size. Locked to take one and to give it back, not while one is copied or memory is registered.
 pub(in crate::verbs) struct Slots {
     domain: Arc<Domain>,
+    access: Access,
     /// Bytes of each.
     bytes: usize,
     /// How many are registered at a time.
@@ -31,8 +33,8 @@ pub(in crate::verbs) struct Slot {
 }
 
 impl Slots {
-    pub fn new(domain: &Arc<Domain>, bytes: usize, each: usize) -> Arc<Self> {
-        Arc::new(Slots { domain: domain.clone(), bytes, each, pool: Mutex::default() })
+    pub fn new(domain: &Arc<Domain>, access: Access, bytes: usize, each: usize) -> Arc<Self> {
+        Arc::new(Slots { domain: domain.clone(), access, bytes, each, pool: Mutex::default() })
     }
 
     /// Bytes of a slot.
@@ -52,7 +54,7 @@ impl Slots {
             if let Some(slot) = self.take_free() {
                 return Ok(slot);
             }
-            let buffer = Arc::new(Buffer::new(&self.domain, self.bytes * self.each, Access::Local)?);
+            let buffer = Arc::new(Buffer::new(&self.domain, self.bytes * self.each, self.access)?);
             let mut pool = self.pool();
             pool.free.extend((0..self.each).rev().map(|slot| (buffer.clone(), slot * self.bytes)));
             pool.buffers.push(buffer);
@@ -78,6 +80,17 @@ impl Slot {
     pub fn piece(&self, bytes: usize) -> Piece {
         assert!(bytes <= self.home.bytes, "a piece of its slot");
         self.buffer().piece(self.offset, bytes)
+    }
+
+    /// Its first word, as peers name it.
+    pub fn place(&self) -> Place {
+        let buffer = self.buffer();
+        Place { address: buffer.address() + self.offset as u64, key: buffer.remote_key() }
+    }
+
+    /// Its first word, as peers left it.
+    pub fn count(&self) -> u64 {
+        self.buffer().word(self.offset).load(Acquire)
     }
 
     pub fn write(&self, source: &[u8]) {

@@ -18,6 +18,7 @@ impl Fabric for Verbs {
     type Reading = Reading;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+        self.0.remains.sweep();
         let (region, key) = self.0.node.memory.allocate(bytes)?;
         self.register_here(region, &key, Access::All)
     }
@@ -30,15 +31,19 @@ impl Fabric for Verbs {
     }
 
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
-        self.attach_to(rank, key, Sought { bytes, words: 0, lent: false })
+        self.attach_to(rank, key, Sought { bytes, words: 0, lent: false, alone: true })
     }
 
     fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote, FabricError> {
-        self.attach_to(rank, key, Sought { bytes, words, lent: false })
+        self.attach_to(rank, key, Sought { bytes, words, lent: false, alone: false })
     }
 
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
-        self.attach_to(rank, key, Sought { bytes, words: 0, lent: true })
+        self.attach_to(rank, key, Sought { bytes, words: 0, lent: true, alone: false })
+    }
+
+    fn close(&self, region: &mut Region) {
+        region.close();
     }
 
     fn is_shared(&self, at: &Remote) -> bool {

@@ -1,12 +1,14 @@
 //! A rank of a job or team, from joining to leaving.
 
+use super::collective::Mail;
 use super::wait::Patience;
 use crate::verbs::bootstrap::{Bootstrap, Node};
 use crate::verbs::connect::{Core, Service};
-use crate::verbs::memory::{Deferred, Ledger};
+use crate::verbs::memory::Remains;
 use crate::verbs::progress;
+use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_windows::FabricError;
@@ -25,15 +27,18 @@ pub(super) struct Member {
     pub peers: Box<[usize]>,
     /// Whether data goes through the memory that ranks of one host share.
     pub hybrid: bool,
-    /// What ranks of this team keep for each other.
-    pub ledger: Ledger,
-    /// What teams that are gone kept.
-    pub inherited: Mutex<Vec<Deferred>>,
+    /// What ranks of this team keep for each other: windows' memory, and all that a team has.
+    pub remains: Remains<Kept>,
+    /// Collectives over lanes; none where ranks share memory, which is faster.
+    pub mail: Option<Mail>,
     /// Whether the others were told that this rank cannot go on.
     pub failed: AtomicBool,
-    /// A team keeps the job that it was made in.
-    pub parent: Option<Arc<Member>>,
+    /// A team keeps the job that it was made in, which knows it by this number.
+    pub parent: Option<(Arc<Member>, u64)>,
 }
+
+/// Something that others may still reach: it goes when it is dropped.
+pub(super) type Kept = Box<dyn Any + Send>;
 
 /// Where operations go: a rank (in the numbers of the team), and the peer whose lane leads there.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +51,13 @@ impl Member {
     pub fn new(
         service: Arc<Service>,
         exchange: Arc<dyn Bootstrap>,
-        node: Node,
-        peers: Box<[usize]>,
+        (node, peers): (Node, Box<[usize]>),
         hybrid: bool,
-        parent: Option<Arc<Member>>,
+        mail: Option<Mail>,
+        parent: Option<(Arc<Member>, u64)>,
     ) -> Self {
-        let (ledger, inherited, failed) = Default::default();
-        Member { service, exchange, node, peers, hybrid, ledger, inherited, failed, parent }
+        let (remains, failed) = Default::default();
+        Member { service, exchange, node, peers, hybrid, remains, mail, failed, parent }
     }
 
     pub fn core(&self) -> &Core {
@@ -82,6 +87,16 @@ impl Member {
     /// The way to a peer, whose rank in this team is its own, or at least one that errors may name.
     pub fn way_to(&self, peer: usize) -> Option<Way> {
         self.peers.iter().position(|&of| of == peer).map(|rank| Way { rank, peer })
+    }
+
+    /// Returns when all that was posted is complete, or will not be: what this rank says next is behind it.
+    pub fn settle(&self) {
+        for (peer, lane) in self.core().endpoints.all().filter(|(_, lane)| !lane.is_idle()) {
+            if let Some(way) = self.way_to(peer) {
+                // Who waits for it is told.
+                let _ = self.complete(way, lane.posted());
+            }
+        }
     }
 
     /// Returns when what was put before has arrived, or its target has gone.
@@ -131,10 +146,9 @@ impl Drop for Member {
             return self.exchange.leave();
         }
         match &self.parent {
-            Some(parent) => {
-                let mut inherited = parent.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-                inherited.append(self.inherited.get_mut().unwrap_or_else(PoisonError::into_inner));
-                inherited.extend(self.ledger.close());
+            Some((parent, number)) => {
+                let remains = std::mem::take(&mut self.remains);
+                parent.remains.let_go(*number, Some(Box::new((remains, self.mail.take()))));
             }
             None => {
                 self.exchange.leave();

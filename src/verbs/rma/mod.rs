@@ -1,5 +1,6 @@
 //! Windows over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other by their adapters.
 
+mod collective;
 mod fabric;
 mod failure;
 mod member;
@@ -14,6 +15,7 @@ use super::bootstrap::{Bootstrap, Node};
 use super::connect::Service;
 use super::counts::{QueuePairs, WorkRequests};
 use super::settings::Settings;
+use collective::{Block, Mail};
 use member::Member;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -63,8 +65,21 @@ impl Verbs {
         };
         let hybrid = settings.hybrid.unwrap_or(!node.is_all());
         let service = Arc::new(Service::new(&*job, &settings)?);
+        // Ranks that share memory do together what they do by that.
+        let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size()).collect();
-        Ok(Verbs(Arc::new(Member::new(service, job, node, peers, hybrid, None))))
+        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, None))))
+    }
+
+    /// Collective, by the exchange of the job: from now on the ranks do it by their lanes.
+    fn meet(job: &dyn Exchange, service: &Service) -> Result<Mail, VerbsError> {
+        let block = Block::new(&service.core.rail.domain);
+        let all = job.all_gather(&block.as_ref().map_or(Vec::new(), Block::to_bytes))?;
+        let block = block?;
+        match all.iter().position(Vec::is_empty) {
+            Some(rank) => Err(VerbsError::Peer { rank }),
+            None => Ok(block.with(all.iter().map(Vec::as_slice))?),
+        }
     }
 
     /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank. It shares the queue
@@ -73,25 +88,42 @@ impl Verbs {
     /// # Errors
     /// Those of the exchange.
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
+        let number = self.0.remains.number(self.size());
+        let team = self.split_as(colour, key, number);
+        if !matches!(team, Ok(Some(_))) {
+            self.0.remains.let_go(number, None);
+        }
+        team
+    }
+
+    fn split_as(&self, colour: Option<u64>, key: u64, number: u64) -> Result<Option<Self>, FabricError> {
         let member = &*self.0;
         let team = member.exchange.team(colour, key)?;
         let memory = member.node.memory.split(colour, key)?;
         let (Some(team), Some(memory)) = (team, memory) else { return Ok(None) };
+        let block = member.mail.as_ref().map(|_| Block::new(&member.core().rail.domain));
+        let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
         let mine = [member.exchange.rank() as u64, memory.rank() as u64];
-        let all = team.all_gather(mine.map(u64::to_le_bytes).as_flattened())?;
-        let (mut peers, mut here) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+        let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;
+        let block = block.transpose().map_err(|error| FabricError::System {
+            what: "memory for what the ranks of a team make together".into(),
+            source: std::io::Error::other(error),
+        })?;
+        let (mut peers, mut here, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, told) in all.iter().enumerate() {
-            let (numbers, _) = told.as_chunks::<8>();
-            let number = |at: usize| numbers.get(at).map(|number| u64::from_le_bytes(*number) as usize);
-            let old = number(0).filter(|&old| old < member.peers.len());
-            let old =
-                old.ok_or_else(|| FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") })?;
-            peers.push(member.peers[old]);
-            here.push(number(1).filter(|&on_node| member.node.here[old].is_some() && on_node < memory.size()));
+            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") };
+            let (numbers, block) = told.split_first_chunk::<16>().ok_or_else(bad)?;
+            let number = |at: usize| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]) as usize;
+            let (old, on_node) = (number(0), number(1));
+            peers.push(*member.peers.get(old).ok_or_else(bad)?);
+            here.push(Some(on_node).filter(|&on_node| member.node.here[old].is_some() && on_node < memory.size()));
+            blocks.push(block);
         }
-        let node = Node { memory, here: here.into() };
-        let (service, parent) = (member.service.clone(), Some(self.0.clone()));
-        Ok(Some(Verbs(Arc::new(Member::new(service, team, node, peers.into(), member.hybrid, parent)))))
+        let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
+        let (node, service) = (Node { memory, here: here.into() }, member.service.clone());
+        let parent = Some((self.0.clone(), number));
+        let team = Member::new(service, team, (node, peers.into()), member.hybrid, mail, parent);
+        Ok(Some(Verbs(Arc::new(team))))
     }
 
     /// How many queue pairs this rank has made so far, whoever asked for them.
@@ -129,21 +161,31 @@ impl Exchange for Verbs {
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        let ledger = &self.0.ledger;
-        let all = self.0.exchange.all_gather(&ledger.tell(mine))?;
+        let Member { remains, mail, exchange, .. } = &*self.0;
+        remains.sweep();
+        if remains.is_untold() {
+            // What was let go of must not be reached by what this rank did before.
+            self.0.settle();
+        }
+        let told = remains.tell(mine);
+        let all = match mail {
+            Some(mail) => mail.all_gather(&self.0, &told),
+            None => exchange.all_gather(&told),
+        }?;
         let message = |(rank, bytes): (Rank, &Vec<u8>)| {
-            let message = ledger.hear(self.rank(), bytes);
+            let message = remains.hear(bytes);
             let why = || format!("rank {rank} sent {} bytes that are no message of this library", bytes.len());
             Ok(message.ok_or_else(|| FabricError::Corrupt { why: why() })?.to_vec())
         };
-        let messages = all.iter().enumerate().map(message).collect::<Result<_, _>>()?;
-        ledger.settle();
-        Ok(messages)
+        all.iter().enumerate().map(message).collect()
     }
 
-    /// Tells what was let go of, too.
+    /// Tells what was let go of, too, if anybody has something to tell.
     fn barrier(&self) -> Result<(), FabricError> {
-        self.all_gather(&[]).map(drop)
+        match &self.0.mail {
+            Some(mail) if !mail.barrier(&self.0, self.0.remains.is_untold())? => Ok(()),
+            _ => self.all_gather(&[]).map(drop),
+        }
     }
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {

@@ -1,12 +1,12 @@
 //! Memory of this rank, and the right to reach that of others.
 
 use super::Verbs;
-use super::member::{Member, Way};
+use super::member::{Kept, Member, Way};
 use super::operations::Bringing;
 use crate::verbs::VerbsError;
-use crate::verbs::memory::{Deferred, Keys};
+use crate::verbs::memory::{Deferred, Keys, Slot};
 use crate::verbs::sys::{Access, Registered};
-use crate::verbs::wr::Place;
+use crate::verbs::wr::{Place, Verb};
 use std::sync::Arc;
 use transom_locks::Rank;
 use transom_shm_loopback::View;
@@ -31,15 +31,31 @@ pub struct Region {
     /// Goes before the memory does.
     registration: Option<Registered>,
     pub(super) region: transom_shm_loopback::Region,
+    /// Where those who reach it by themselves count themselves.
+    reached: Option<Slot>,
+    /// What all ranks have made together with it.
+    number: Option<u64>,
     member: Arc<Member>,
+}
+
+impl Region {
+    /// All ranks have made one like this, and nobody else will reach it.
+    pub(super) fn close(&mut self) {
+        self.number.get_or_insert_with(|| self.member.remains.number(self.member.exchange.size()));
+    }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
         // Of memory that was lent: either all have let go, or it is leaked.
-        if let Some(registration) = self.registration.take() {
-            let (address, memory) = (registration.address, self.region.view().clone());
-            self.member.ledger.keep(address, Deferred { _registration: registration, _memory: memory });
+        let (remains, reached) = (&self.member.remains, self.reached.take());
+        let kept =
+            |registration| Deferred { _registration: registration, _memory: self.region.view().clone(), reached };
+        let kept = self.registration.take().map(kept);
+        match (self.number, kept) {
+            (Some(number), kept) => remains.let_go(number, kept.map(|kept| Box::new(kept) as Kept)),
+            (None, Some(kept)) => remains.detach(kept),
+            (None, None) => {}
         }
     }
 }
@@ -47,20 +63,20 @@ impl Drop for Region {
 /// The right to reach a region.
 pub struct Remote {
     pub(super) rank: Rank,
-    /// Where its owner has it.
-    address: u64,
     /// Where requests on it go, but on words that go another way.
     pub(super) way: Way,
     place: Place,
     bytes: usize,
+    /// A neighbour's protocol words, which this rank's adapter reaches by itself. Goes before the memory does.
+    words: Option<Words>,
     /// The memory itself, if data is moved by this processor.
     pub(super) view: Option<View>,
     /// Of the program's own.
     lent: bool,
-    /// A neighbour's protocol words, which this rank's adapter reaches by itself.
-    words: Option<Words>,
     /// Its rank's protocol words go another way, and what is put here must not be overtaken by them.
     pub(super) apart: bool,
+    /// The word on which this rank has counted itself, if it reached the region by itself.
+    counted: Option<Place>,
     member: Arc<Member>,
 }
 
@@ -73,8 +89,10 @@ struct Words {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.member.ledger.count(self.rank, self.address, -1);
+        let Some(count) = self.counted else { return };
+        // Behind what was posted there. Nobody waits for it.
+        if let Err(error) = self.member.start_atomic(self.way, Verb::Add(1_u64.wrapping_neg()), count) {
+            tracing::debug!(rank = self.rank, %error, "a rank is not told that its memory is not needed any more");
         }
     }
 }
@@ -147,11 +165,13 @@ pub(super) struct Sought {
     pub words: usize,
     /// Memory of the program's own.
     pub lent: bool,
+    /// Reached by this rank alone, and not by all together.
+    pub alone: bool,
 }
 
 impl Verbs {
     pub(super) fn attach_to(&self, rank: Rank, key: &[u8], sought: Sought) -> Result<Remote, FabricError> {
-        let Sought { bytes, words, lent } = sought;
+        let Sought { bytes, words, lent, alone } = sought;
         let member = &*self.0;
         let bad = |why: String| FabricError::BadKey { rank, why, source: None };
         let parsed = Keys::from_bytes(key).and_then(|(keys, shared)| Some((keys.place(RAIL)?, shared)));
@@ -163,6 +183,8 @@ impl Verbs {
         if lent != shared.is_empty() {
             return Err(bad("it leads to memory of another kind".into()));
         }
+        let (shared, count) =
+            if lent { (shared, None) } else { count_of(shared).ok_or_else(|| bad("a short key".into()))? };
         let (own, way) = (rank == member.exchange.rank(), member.way(rank));
         // Atomics of two adapters are not atomic towards each other: then all go to the owner's.
         let neighbour = member.hybrid && !own && on_node.is_some() && member.core().shares_adapter(way.peer);
@@ -178,11 +200,15 @@ impl Verbs {
         };
         let start = view.as_ref().and_then(View::start).filter(|_| neighbour && words > 0);
         let words = start.map(register).transpose()?;
-        if bytes > 0 {
-            member.ledger.count(rank, place.address, 1);
+        let counted = count.filter(|_| alone && bytes > 0);
+        let apart = lent && neighbour;
+        let mut remote =
+            Remote { rank, way, place, bytes, words, view, lent, apart, counted: None, member: self.0.clone() };
+        if let Some(count) = counted {
+            self.0.start_atomic(way, Verb::Add(1), count)?.word()?;
+            remote.counted = counted;
         }
-        let (address, apart, member) = (place.address, lent && neighbour, self.0.clone());
-        Ok(Remote { rank, address, way, place, bytes, words, view, lent, apart, member })
+        Ok(remote)
     }
 
     pub(super) fn register_here(
@@ -202,9 +228,22 @@ impl Verbs {
         let registration = start.filter(|_| bytes > 0).map(register);
         let registration = registration.transpose().map_err(system)?;
         region.leave_atomics_to_adapter();
-        let key = Keys::of(registration.as_ref()).to_bytes(shared);
-        Ok((Region { registration, region, member: self.0.clone() }, key))
+        let memory = &self.0.core().memory;
+        let reached = (!shared.is_empty()).then(|| memory.counts.take()).transpose().map_err(system)?;
+        let count = reached.as_ref().map_or(Vec::new(), |count| {
+            let Place { address, key } = count.place();
+            [&address.to_le_bytes()[..], &key.to_le_bytes()].concat()
+        });
+        let key = Keys::of(registration.as_ref()).to_bytes(&[shared, &count].concat());
+        Ok((Region { registration, region, reached, number: None, member: self.0.clone() }, key))
     }
+}
+
+/// The word on which those who reach a region count themselves, and what is before it in the key.
+fn count_of(key: &[u8]) -> Option<(&[u8], Option<Place>)> {
+    let (key, rkey) = key.split_last_chunk()?;
+    let (key, address) = key.split_last_chunk()?;
+    Some((key, Some(Place { address: u64::from_le_bytes(*address), key: u32::from_le_bytes(*rkey) })))
 }
 
 fn system(error: VerbsError) -> FabricError {
