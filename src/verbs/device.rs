@@ -121,6 +121,17 @@ impl Device {
         has_atomics(&self.limits)
     }
 
+    /// An error if its port is not active any more.
+    pub fn port_is_up(&self) -> Result<(), VerbsError> {
+        match port_attributes(self.library, self.context, &self.name, self.port)?.state {
+            ibv_port_state::IBV_PORT_ACTIVE => Ok(()),
+            state => Err(VerbsError::Unusable {
+                what: format!("port {} of RDMA device {}", self.port, self.name),
+                why: format!("it is {}", state_name(state)),
+            }),
+        }
+    }
+
     /// In a line, for people.
     pub fn describe(&self) -> String {
         let link = if self.global { "RoCE" } else { "InfiniBand" };
@@ -216,10 +227,7 @@ fn choose_port(
     }
     let mut down = Vec::new();
     for port in settings.port.map_or(1..=ports, |port| port..=port) {
-        let mut attributes = ibv_port_attr::default();
-        // SAFETY: the context is open; the exported function fills no more than the structure of today has.
-        done(unsafe { (library.ibv_query_port)(context.0.as_ptr(), port, &mut attributes) })
-            .map_err(|source| VerbsError::system(format!("asking port {port} of RDMA device {name}"), source))?;
+        let attributes = port_attributes(library, context.0, name, port)?;
         match attributes.state {
             ibv_port_state::IBV_PORT_ACTIVE => return Ok((port, attributes)),
             state => down.push(format!("port {port} is {}", state_name(state))),
@@ -227,6 +235,19 @@ fn choose_port(
     }
     let why = format!("{}; `ibv_devinfo` shows them", down.join(", "));
     Err(VerbsError::Unusable { what: format!("RDMA device {name} has no active port"), why })
+}
+
+fn port_attributes(
+    library: &Library,
+    context: NonNull<ibv_context>,
+    name: &str,
+    port: u8,
+) -> Result<ibv_port_attr, VerbsError> {
+    let mut attributes = ibv_port_attr::default();
+    // SAFETY: the context is open; the exported function fills no more than the structure of today has.
+    done(unsafe { (library.ibv_query_port)(context.as_ptr(), port, &mut attributes) })
+        .map_err(|source| VerbsError::system(format!("asking port {port} of RDMA device {name}"), source))?;
+    Ok(attributes)
 }
 
 fn state_name(state: ibv_port_state::Type) -> &'static str {

@@ -23,17 +23,17 @@ const BOUNCE_BUFFERS: usize = 32;
 /// Results of atomics.
 const CELLS: usize = 512;
 
-/// How far the connection to a peer is.
+/// Whether requests to a peer can be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// Nobody has asked for it.
+pub(super) enum Link {
+    /// Nobody here has asked for a connection.
     Absent,
-    /// This rank asked; the peer has not answered.
-    Requested,
-    /// The peer asked, and was answered. It may not have heard that yet.
-    Replied,
-    /// Both sides know.
+    /// Somebody waits for one.
+    Wanted,
+    /// Both ends are connected.
     Ready,
+    /// There is none, since an adapter refused: this rank's, or the peer's.
+    Refused { by_peer: bool, errno: i32 },
 }
 
 /// Why a connection is gone.
@@ -65,12 +65,11 @@ impl From<VerbsError> for Stop {
 
 /// This rank's side of what it has to do with another, or with itself.
 pub(super) struct Peer {
+    /// Once it is connected.
     pub queue: Option<QueuePair>,
-    pub state: State,
-    /// The first packet number of this side.
-    pub psn: u32,
-    /// The far end's queue pair, once connected.
-    pub dest_qpn: u32,
+    pub link: Link,
+    /// Of the queue pair: what is posted belongs to it, and does not complete once the queue pair has gone.
+    generation: u32,
     /// Requests posted so far; the number of the last.
     pub posted: u64,
     /// The last that is known to be complete.
@@ -115,19 +114,35 @@ pub(super) enum Lent {
 /// The order of fields is that in which they are to go.
 pub(super) struct Engine {
     pub peers: Box<[Peer]>,
-    completions: CompletionQueue,
+    pub maker: Maker,
     pub bounce: Slots,
     pub cells: Slots,
     /// Peers with something that must be complete before a verb elsewhere.
     pub ordered: Vec<u32>,
-    capacity: ibv_qp_cap,
-    /// Queue pairs made so far.
+    /// Queue pairs connected so far.
     pub made: usize,
     /// Posted so far.
     pub to_others: WorkRequests,
     pub to_itself: WorkRequests,
     me: usize,
+}
+
+/// Makes queue pairs to peers, which complete in the engine's queue; needs none of its state, and so no lock.
+#[derive(Clone)]
+pub(super) struct Maker {
+    completions: Arc<CompletionQueue>,
+    capacity: ibv_qp_cap,
     device: Arc<Device>,
+}
+
+impl Maker {
+    /// A queue pair that is not yet connected.
+    pub fn make(&self) -> Result<QueuePair, VerbsError> {
+        let kind = ibv_qp_type::IBV_QPT_RC;
+        let queue = QueuePair::new(&self.device, &self.completions, &self.completions, kind, self.capacity)?;
+        queue.initialise()?;
+        Ok(queue)
+    }
 }
 
 /// What is to be done at the far end.
@@ -170,11 +185,17 @@ impl Engine {
         let entries = (ranks as u32).saturating_mul(depth).min(most_completions);
         let depth = depth.min((entries / ranks as u32).max(4));
         let completions = CompletionQueue::new(device, entries.max(16), std::ptr::null_mut())?;
+        let capacity = ibv_qp_cap {
+            max_send_wr: depth,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: settings.inline,
+        };
         let peer = |_| Peer {
             queue: None,
-            state: State::Absent,
-            psn: 0,
-            dest_qpn: 0,
+            link: Link::Absent,
+            generation: 0,
             posted: 0,
             completed: 0,
             signalled: 0,
@@ -185,51 +206,49 @@ impl Engine {
         };
         Ok(Engine {
             peers: (0..ranks).map(peer).collect(),
-            completions,
+            maker: Maker { completions: Arc::new(completions), capacity, device: device.clone() },
             bounce: Slots::new(device, BOUNCE_BYTES, BOUNCE_BUFFERS),
             cells: Slots::new(device, 8, CELLS),
             ordered: Vec::new(),
-            capacity: ibv_qp_cap {
-                max_send_wr: depth,
-                max_recv_wr: 1,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: settings.inline,
-            },
             made: 0,
             to_others: WorkRequests::default(),
             to_itself: WorkRequests::default(),
             me,
-            device: device.clone(),
         })
     }
 
-    /// The queue pair to a peer; a new one if there is none, not yet connected.
-    pub fn queue(&mut self, peer: usize) -> Result<&QueuePair, VerbsError> {
-        if self.peers[peer].queue.is_none() {
-            let completions = &self.completions;
-            let kind = ibv_qp_type::IBV_QPT_RC;
-            let queue = QueuePair::new(&self.device, completions, completions, kind, self.capacity)?;
-            queue.initialise()?;
-            self.made += 1;
-            tracing::debug!(
-                peer,
-                number = queue.number(),
-                depth = queue.depth,
-                inline = queue.inline,
-                "queue pair made"
-            );
-            self.peers[peer].queue = Some(queue);
+    /// Takes a queue pair that was connected; requests are posted to it once the link is ready.
+    pub fn install(&mut self, peer: usize, generation: u32, queue: QueuePair) {
+        self.made += 1;
+        (self.peers[peer].queue, self.peers[peer].generation) = (Some(queue), generation);
+    }
+
+    /// Whether there is the queue pair of that generation. It goes when a request fails.
+    pub fn has(&self, peer: usize, generation: u32) -> bool {
+        self.peers[peer].queue.is_some() && self.peers[peer].generation == generation
+    }
+
+    /// Gives up the queue pair to a peer that has gone on to the next generation, to be destroyed by the caller. What is
+    /// under way there has failed: the peer's end does not answer any more.
+    pub fn retire(&mut self, peer: usize) -> Option<QueuePair> {
+        self.progress();
+        let of = &mut self.peers[peer];
+        if of.queue.is_some() && of.posted > of.completed {
+            self.fail(peer, ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
         }
-        Ok(self.peers[peer].queue.as_ref().expect("just made"))
+        self.peers[peer].queue.take()
     }
 
     /// Takes note of what has completed.
     pub fn progress(&mut self) {
-        let Engine { peers, completions, bounce, cells, .. } = self;
-        completions.poll(|completion| {
+        let Engine { peers, maker, bounce, cells, .. } = self;
+        maker.completions.poll(|completion| {
             let (peer, low) = ((completion.wr_id() >> 32) as usize, completion.wr_id() as u32);
             let of = &mut peers[peer];
+            // Of a queue pair that has gone: what was posted there was settled then.
+            if of.queue.as_ref().is_none_or(|queue| queue.number() != completion.qp_num) {
+                return;
+            }
             match completion.error() {
                 None => {
                     // The low half of its number, which is not before the last that completed.
@@ -249,13 +268,19 @@ impl Engine {
         });
     }
 
-    /// Ends the connection to a peer that is known to be gone.
-    pub fn give_up(&mut self, peer: usize) {
+    /// Ends the connection to a peer that is known to be gone. Whether that is new.
+    pub fn give_up(&mut self, peer: usize) -> bool {
+        self.fail(peer, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)
+    }
+
+    fn fail(&mut self, peer: usize, status: ibv_wc_status::Type) -> bool {
         let Engine { peers, bounce, cells, .. } = self;
-        if peers[peer].failure.is_none() {
-            peers[peer].give_up(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+        let is_new = peers[peer].failure.is_none();
+        if is_new {
+            peers[peer].give_up(status);
             peers[peer].take_back(bounce, cells);
         }
+        is_new
     }
 
     /// Whether there is room for another request to that peer; what is needed to make room is under way if not.
@@ -270,7 +295,7 @@ impl Engine {
     pub fn is_clear(&self, peer: usize, ordered: bool) -> bool {
         let of = &self.peers[peer];
         let behind = ordered && self.ordered.iter().any(|&before| before as usize != peer);
-        of.state == State::Ready && of.failure.is_none() && !behind
+        of.link == Link::Ready && of.failure.is_none() && !behind
     }
 
     /// Writes up to [`BOUNCE_BYTES`] bytes, which may be used again when this returns: they travel in the request or are copied.

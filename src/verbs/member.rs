@@ -1,9 +1,9 @@
 //! A rank of a job or team: how its operations get from the call to the adapter and back.
 
 use super::bootstrap::{Bootstrap, Node};
-use super::connect::{Core, Endpoint, refused};
+use super::connect::{Core, Endpoint};
 use super::deferred::{Deferred, Ledger};
-use super::engine::{Engine, Full, Lent, Place, State, Stop, Verb};
+use super::engine::{Engine, Full, Lent, Link, Place, Stop, Verb};
 use super::memory::Slot;
 use super::wait::Patience;
 use ibverbs_sys::ibv_wc_status as status;
@@ -13,10 +13,14 @@ use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_windows::FabricError;
 
-/// After how long a question for a connection is asked again.
-const AGAIN: Duration = Duration::from_millis(100);
-/// After how long a peer that does not answer cannot be reached.
-const UNANSWERED: Duration = Duration::from_secs(20);
+/// How often whoever waits for a connection looks whether that is vain.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long after a death a rank still tries to reach the others.
+const OTHERS_LEAVE: Duration = Duration::from_secs(2);
+/// After how long without a link a peer cannot be reached.
+const DOWN: Duration = Duration::from_secs(5);
+/// After how long without a completion, once somebody has died or left, an operation is given up.
+const UNSERVED: Duration = Duration::from_secs(10);
 /// How long a rank that leaves waits for what it put before.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -97,7 +101,7 @@ impl Member {
         match *silence {
             _ if posted <= completed => *silence = None,
             Some((before, since)) if before == completed => {
-                if since.elapsed() > UNANSWERED / 2 {
+                if since.elapsed() > UNSERVED {
                     engine.give_up(way.peer);
                     return Err(gone);
                 }
@@ -112,39 +116,44 @@ impl Member {
     fn alive(&self, way: Way) -> Result<(), FabricError> {
         match self.exchange.check_peers(Awaited::Rank(way.rank)) {
             Err(FabricError::PeerDied { rank }) if rank == way.rank => {
-                self.core().engine().give_up(way.peer);
+                self.core().died(way.peer);
                 Err(FabricError::PeerDied { rank })
             }
             _ => Ok(()),
         }
     }
 
-    /// The connection to a peer, made if there is none.
+    /// The connection to a peer, made if there is none. A peer that does not answer is waited for while the job says that
+    /// it lives and the port is up: it may be stopped.
     pub fn connect(&self, way: Way) -> Result<(), FabricError> {
-        let core = self.core();
-        if core.engine().peers[way.peer].state == State::Ready {
-            return Ok(());
-        }
-        let (began, mut wait) = (Instant::now(), AGAIN / 4);
+        let (core, began, mut down) = (self.core(), Instant::now(), None);
+        let mut link = core.want(way.peer);
         loop {
-            core.ask(way.peer).map_err(|source| refused(way.rank, source))?;
-            core.await_connection(way.peer, wait);
-            if core.engine().peers[way.peer].state == State::Ready {
-                return Ok(());
+            match link {
+                Link::Ready => return Ok(()),
+                Link::Refused { by_peer, errno } => {
+                    let whose = if by_peer { format!("rank {}", way.rank) } else { "this rank".into() };
+                    let what = format!("no connection to rank {}: the RDMA device of {whose} refuses", way.rank);
+                    return Err(FabricError::System { what, source: io::Error::from_raw_os_error(errno) });
+                }
+                Link::Absent => link = core.want(way.peer),
+                Link::Wanted => link = core.await_connection(way.peer, ROUND),
+            }
+            if link != Link::Wanted {
+                continue;
             }
             self.alive(way)?;
-            if core.refused(way.peer) {
-                let source = io::Error::other("it has no queue pair left; its log says why");
-                return Err(FabricError::System { what: format!("no connection to rank {}", way.rank), source });
-            }
-            if began.elapsed() > UNANSWERED / 10 {
+            if began.elapsed() > OTHERS_LEAVE {
                 // Left, or somebody died, so that the others leave too.
                 self.exchange.check_peers(Awaited::Rank(way.rank))?;
             }
-            if began.elapsed() > UNANSWERED {
-                return Err(self.unreachable(way, "it does not answer".into()));
+            match core.device.port_is_up() {
+                Ok(()) => down = None,
+                Err(why) if down.get_or_insert_with(Instant::now).elapsed() > DOWN => {
+                    return Err(self.unreachable(way, why.to_string()));
+                }
+                Err(_) => {}
             }
-            wait = (wait * 2).min(AGAIN * 4);
         }
     }
 

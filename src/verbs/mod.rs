@@ -41,6 +41,7 @@
 mod bootstrap;
 mod connect;
 mod counts;
+mod datagram;
 mod deferred;
 mod device;
 mod engine;
