@@ -501,7 +501,13 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         lanes(&mut another);
         let with = verbs.registered_bytes();
         assert!(with > before + 800_000);
-        let kept = if me == 0 { Some(another) } else { None };
+        let kept = match me {
+            0 => Some(another),
+            _ => {
+                drop(another);
+                None
+            }
+        };
         world.barrier().unwrap();
         assert_eq!(verbs.registered_bytes(), with, "rank 0 has not let go");
         drop(kept);
@@ -673,48 +679,165 @@ fn memory_that_cannot_be_locked_is_told() {
     });
 }
 
+/// Runs a command that must succeed.
+fn shell(command: &str) {
+    let ran = Command::new("sh").args(["-c", command]).status();
+    assert!(ran.as_ref().is_ok_and(|status| status.success()), "{command}: {ran:?}");
+}
+
 #[test]
 fn a_link_that_goes_down_is_told_in_time() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: there is no link to take down");
     }
-    let set = |to: &str| {
-        let set = Command::new("ip").args(["link", "set", LINK, to]).status();
-        assert!(set.is_ok_and(|status| status.success()), "ip link set");
-    };
-    let fast = [("TRANSOM_VERBS_TIMEOUT", "0.05")];
-    let all = [("TRANSOM_FABRIC", "verbs"), fast[0]];
-    let run = run(2, "a_link_that_goes_down_is_told_in_time", &all, || {
-        let world = transom::init().expect("a rank can join its job");
-        let other = 1 - world.rank();
-        let mut window: Window<u64> = world.allocate(10).unwrap();
-        window.fence().unwrap();
-        let begun;
-        let error = if world.rank() == 0 {
-            let epoch = window.lock_exclusive(other).unwrap();
-            set("down");
-            begun = Instant::now();
-            epoch.put(0, &[1; 10]).unwrap();
-            epoch.flush().expect_err("nothing arrives")
-        } else {
-            begun = Instant::now();
-            // Told by the other that it cannot go on.
-            window.fence().map(drop).expect_err("the other does not come")
-        };
-        println!("<<{error}>>");
-        let text = error.to_string();
-        let told = text.contains("rank 1 cannot be reached") && text.contains("the link of this port is down");
-        assert!(world.rank() == 1 || told, "{text}");
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        // What is left of the world cannot be used.
-        std::process::exit(0);
-    });
-    if let Some(outcome) = run {
-        set("up");
-        let text = outputs(&outcome);
-        assert!(text.matches("<<").count() == 2, "{outcome}\n{text}");
+    let set = |to: &str| shell(&format!("ip link set {LINK} {to}"));
+    for connected in ["after connecting", "before"] {
+        let all = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TEST_CONNECTED", connected)];
+        let run = run(2, "a_link_that_goes_down_is_told_in_time", &all, || {
+            let connected = std::env::var("TEST_CONNECTED").unwrap() == "after connecting";
+            let world = transom::init().expect("a rank can join its job");
+            let other = 1 - world.rank();
+            let mut window: Window<u64> = world.allocate(10).unwrap();
+            if connected {
+                window.fence().unwrap();
+            }
+            world.barrier().unwrap();
+            let begun = Instant::now();
+            let error = if world.rank() == 0 {
+                let put = |window: &mut Window<u64>| {
+                    let epoch = window.lock_exclusive(other)?;
+                    if connected {
+                        set("down");
+                    }
+                    epoch.put(0, &[1; 10])?;
+                    epoch.flush()
+                };
+                if !connected {
+                    set("down");
+                }
+                put(&mut window).expect_err("nothing arrives")
+            } else {
+                // Told by the other that it cannot go on.
+                world.barrier().expect_err("the other does not come")
+            };
+            println!("<<{error}>>");
+            let text = error.to_string();
+            let told = text.contains("rank 1 cannot be reached") && text.contains("the link of this port is down");
+            assert!(world.rank() == 1 || told, "{text}");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+            // What is left of the world cannot be used.
+            std::process::exit(0);
+        });
+        if let Some(outcome) = run {
+            set("up");
+            let text = outputs(&outcome);
+            assert!(text.matches("<<").count() == 2, "{connected}: {outcome}\n{text}");
+        }
     }
+}
+
+/// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
+const SILENCE: Duration = Duration::from_secs(25);
+
+/// A peer that is stopped is not dead. Before a connection there is only its process to answer; after that, its adapter does
+/// without.
+#[test]
+fn a_stopped_rank_costs_time_and_not_the_job() {
+    if skipped("a rank that is stopped") {
+        return;
+    }
+    on_verbs(2, "a_stopped_rank_costs_time_and_not_the_job", &[("TRANSOM_HYBRID", "off")], |world| {
+        let mut window: Window<u64> = world.allocate(10).unwrap();
+        // Ranks are children of one launcher.
+        let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
+        let file = std::env::temp_dir().join(format!("transom-stopped-{parent}"));
+        if world.rank() == 1 {
+            std::fs::write(&file, std::process::id().to_string()).unwrap();
+        }
+        world.barrier().unwrap();
+        let stop = || {
+            let pid = std::fs::read_to_string(&file).unwrap();
+            shell(&format!("kill -STOP {pid}; until grep -q '^State:.T' /proc/{pid}/status; do sleep 0.01; done"));
+            let wakes = format!("sleep {}; kill -CONT {pid}", SILENCE.as_secs());
+            Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell")
+        };
+        if world.rank() == 0 {
+            let mut shell = stop();
+            let begun = Instant::now();
+            let epoch = window.lock_exclusive(1).unwrap();
+            epoch.put(0, &[7]).unwrap();
+            epoch.unlock().unwrap();
+            let took = begun.elapsed();
+            assert!(took > SILENCE / 2 && took < SILENCE + Duration::from_secs(20), "before connecting: {took:?}");
+            shell.wait().unwrap();
+        }
+        world.barrier().unwrap();
+        assert!(world.rank() == 0 || window.local().get(0).unwrap() == 7);
+        world.barrier().unwrap();
+        if world.rank() == 0 {
+            let mut shell = stop();
+            let begun = Instant::now();
+            let epoch = window.lock_exclusive(1).unwrap();
+            epoch.put(0, &[8]).unwrap();
+            assert_eq!(epoch.fetch_and_op(1, Op::Sum, 5).unwrap(), 0);
+            epoch.unlock().unwrap();
+            assert!(begun.elapsed() < SILENCE / 2, "connected: {:?}", begun.elapsed());
+            world.barrier().unwrap();
+            assert!(begun.elapsed() > SILENCE / 2, "the barrier waits for the stopped: {:?}", begun.elapsed());
+            shell.wait().unwrap();
+            std::fs::remove_file(&file).unwrap();
+        } else {
+            world.barrier().unwrap();
+        }
+        assert!(world.rank() == 0 || window.local().read(0, 2).unwrap() == [8, 5]);
+        window.fence().unwrap();
+    });
+}
+
+/// On a rail of its own, so that the job knows that the peer lives: `tests/soft-roce/verbs` starts it on two hosts. Before
+/// connecting that costs time; after it, it is an error in bounded time.
+#[test]
+fn a_rail_that_loses_everything_is_told_in_time() {
+    const LINK: &str = "rail1";
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let loss = format!("tc qdisc replace dev {LINK} root netem loss 100%");
+    let world = transom::init().expect("a rank can join its job");
+    assert_eq!(world.size(), 2);
+    let mut healing = (world.rank() == 0).then(|| {
+        shell(&loss);
+        let heals = format!("sleep {}; tc qdisc del dev {LINK} root", SILENCE.as_secs());
+        Command::new("sh").args(["-c", &heals]).spawn().expect("a shell")
+    });
+    // By the hub, which is on the other rail: nobody connects before packets are lost.
+    let _team = world.split(Some(0), 0).unwrap();
+    let begun = Instant::now();
+    let mut window: Window<u64> = world.allocate(10).unwrap();
+    let took = begun.elapsed();
+    assert!(took > SILENCE / 2 && took < 2 * SILENCE, "it took {took:?}");
+    if world.rank() == 0 {
+        let epoch = window.lock_exclusive(1).unwrap();
+        epoch.put(0, &[7]).unwrap();
+        epoch.flush().unwrap();
+        healing.as_mut().expect("started").wait().unwrap();
+        shell(&loss);
+        let begun = Instant::now();
+        epoch.put(0, &[8]).unwrap();
+        let error = epoch.flush().expect_err("nothing arrives");
+        let text = error.to_string();
+        println!("<<{text}>> after {:?}", begun.elapsed());
+        assert!(text.contains("rank 1 cannot be reached"), "{text}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
+        let _ = epoch.unlock();
+    } else {
+        let error = world.barrier().expect_err("told by the other that it cannot go on");
+        println!("<<{error}>>");
+        assert_eq!(window.local().get(0).unwrap(), 7);
+    }
+    // What is left of the world cannot be used.
+    std::process::exit(0);
 }
 
 #[test]
@@ -805,7 +928,7 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
             epoch.target(other).unwrap().put(0, &[100 + round; LEN]).unwrap();
             window.fence().unwrap();
             assert_eq!(window.local().read(0, LEN).unwrap(), [100 + round; LEN], "by a fence");
-            window.fence().unwrap(); // both have read
+            world.barrier().unwrap(); // the next round's puts come after it was read
             let epoch = window.lock_exclusive(0).unwrap();
             let so_far = epoch.get_one(LEN).unwrap();
             epoch.put(LEN, &[so_far + 1]).unwrap();

@@ -298,10 +298,11 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
     }
 
-    /// Ends a lane that nothing more will come of.
-    pub fn give_up(&self, failure: Failure) {
-        let _ = self.failure.set(failure);
+    /// Ends a lane that nothing more will come of; whether it had not failed before.
+    pub fn give_up(&self, failure: Failure) -> bool {
+        let is_new = self.failure.set(failure).is_ok();
         self.reclaim();
+        is_new
     }
 
     fn sending(&self) -> MutexGuard<'_, Sending<Q, L>> {

@@ -64,7 +64,7 @@ impl Member {
     pub fn alive(&self, way: Way) -> Result<(), FabricError> {
         match self.exchange.check_peers(Awaited::Rank(way.rank)) {
             Err(FabricError::PeerDied { rank }) if rank == way.rank => {
-                self.give_up(way.peer);
+                self.core().died(way.peer);
                 Err(FabricError::PeerDied { rank })
             }
             _ => Ok(()),
@@ -141,11 +141,6 @@ impl Member {
     /// The network fails between two that live: the rest of the job is told, once.
     pub fn unreachable(&self, way: Way, why: String) -> FabricError {
         self.fail_once();
-        self.not_reached(way, why)
-    }
-
-    /// That a rank cannot be reached, as an error.
-    pub fn not_reached(&self, way: Way, why: String) -> FabricError {
         let (rail, me) = (&self.core().rail, self.exchange.rank());
         let (device, port) = (rail.name(), rail.port());
         let (kind, whose) = match rail.health.port_down() {

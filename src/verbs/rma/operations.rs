@@ -2,7 +2,7 @@
 
 use super::failure::Halt;
 use super::member::{Member, Way};
-use crate::verbs::connect::refused;
+use crate::verbs::connect::Link;
 use crate::verbs::endpoint::Endpoints;
 use crate::verbs::lane::{Lane, Signal, Stop};
 use crate::verbs::memory::{Buffer, Lent, Slot};
@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_windows::FabricError;
 
-/// After how long a question for a connection is asked again.
-const AGAIN: Duration = Duration::from_millis(100);
-/// After how long it is said that a peer does not answer, and again.
-const SAY: Duration = Duration::from_secs(10);
-/// After how long a peer that lives and does not answer cannot be reached. One that is stopped answers when it goes on.
-const UNANSWERED: Duration = Duration::from_secs(300);
+/// How often whoever waits for a connection looks whether that is vain.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long after a death a rank still tries to reach the others.
+const OTHERS_LEAVE: Duration = Duration::from_secs(2);
 /// After how long a port that is down will not come up in time.
 const PORT_DOWN: Duration = Duration::from_secs(5);
 /// Reads of a long get that are under way at once.
@@ -90,23 +88,28 @@ impl Member {
         }
     }
 
+    /// A peer that does not answer is waited for while the job says that it lives and the port is up: it may be stopped.
     #[cold]
     fn connect_first(&self, way: Way) -> Result<(), FabricError> {
-        let core = self.core();
-        let (began, mut wait, mut say, mut down) = (Instant::now(), AGAIN / 4, SAY, None);
+        let (core, began, mut down) = (self.core(), Instant::now(), None);
+        let mut link = core.want(way.peer);
         loop {
-            core.ask(way.peer).map_err(|source| refused(way.rank, source))?;
-            core.await_connection(way.peer, wait);
-            if self.endpoints().lane(way.peer).is_some() {
-                return Ok(());
+            link = match link {
+                Link::Ready => return Ok(()),
+                Link::Refused { by_peer, errno } => {
+                    let whose = if by_peer { format!("rank {}", way.rank) } else { "this rank".into() };
+                    let what = format!("no connection to rank {}: the RDMA device of {whose} refuses", way.rank);
+                    return Err(FabricError::System { what, source: std::io::Error::from_raw_os_error(errno) });
+                }
+                Link::Absent => core.want(way.peer),
+                Link::Wanted => core.await_connection(way.peer, ROUND),
+            };
+            if link != Link::Wanted {
+                continue;
             }
             self.works()?;
             self.alive(way)?;
-            if core.refused(way.peer) {
-                let source = std::io::Error::other("it has no queue pair left; its log says why");
-                return Err(FabricError::System { what: format!("no connection to rank {}", way.rank), source });
-            }
-            if began.elapsed() > Duration::from_secs(2) {
+            if began.elapsed() > OTHERS_LEAVE {
                 // Left, or somebody died, so that the others leave too.
                 self.exchange.check_peers(Awaited::Rank(way.rank))?;
             }
@@ -115,16 +118,6 @@ impl Member {
             } else if down.get_or_insert_with(Instant::now).elapsed() > PORT_DOWN {
                 return Err(self.unreachable(way, "it does not answer".into()));
             }
-            if began.elapsed() > say {
-                say += SAY;
-                let (rank, waited) = (way.rank, began.elapsed().as_secs());
-                tracing::warn!(rank, waited, "a rank that lives does not answer; asking on");
-            }
-            if began.elapsed() > UNANSWERED {
-                // It lives, and so does this rank: the job goes on, without this operation.
-                return Err(self.not_reached(way, "it does not answer".into()));
-            }
-            wait = (wait * 2).min(AGAIN * 4);
         }
     }
 
