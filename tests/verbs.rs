@@ -398,6 +398,13 @@ fn large_and_many_at_once() {
         for (at, read) in transom::Request::wait_all(reads).unwrap().into_iter().enumerate() {
             assert_eq!(read, data[at * 100..][..5000]);
         }
+        // Memory for long ones is registered once, and used again.
+        let before = verbs(&world).registrations();
+        for _ in 0..10 {
+            assert_eq!(target.rget(0, LEN).unwrap().wait().unwrap(), data);
+        }
+        let after = verbs(&world).registrations();
+        assert_eq!((after.made - before.made, after.reused - before.reused), (1, 9));
         for at in 0..50 {
             target.put(at, &[1]).unwrap();
         }
@@ -500,7 +507,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         let mut another: Window<u64> = world.allocate(100_000).unwrap();
         lanes(&mut another);
         let with = verbs.registered_bytes();
-        assert!(with > before + 800_000);
+        assert!(with > before + 799_999);
         let kept = match me {
             0 => Some(another),
             _ => {
@@ -517,7 +524,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         // What a team had.
         let team = world.split(Some(0), 0).unwrap().unwrap();
         drop(team.allocate::<u64>(100_000).unwrap());
-        assert!(verbs.registered_bytes() > before + 800_000);
+        assert!(verbs.registered_bytes() > before + 799_999);
         drop(team);
         world.barrier().unwrap();
         assert_eq!(verbs.registered_bytes(), before, "nobody is of the team any more");
@@ -529,7 +536,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
             names.fence().unwrap();
             names.fence().unwrap(); // rank 1 has reached it
             window.detach(&address).unwrap();
-            assert!(verbs.registered_bytes() > before + 800_000, "rank 1 reaches it");
+            assert!(verbs.registered_bytes() > before + 799_999, "rank 1 reaches it");
             names.fence().unwrap();
             names.fence().unwrap(); // rank 1 has dropped it
             let other = window.attach(1).unwrap();
@@ -547,6 +554,51 @@ fn what_nobody_reaches_any_more_is_not_registered() {
     });
 }
 
+/// A thread whose peer is far does not make another's wait, whose peer is near: on two hosts, started by
+/// `tests/soft-roce/verbs`. Each cycle ends with an order: what was put comes before the lock is let go of.
+#[test]
+fn threads_with_two_peers_do_not_wait_for_each_other() {
+    const LINK: &str = "rail0";
+    const DELAY: Duration = Duration::from_millis(400);
+    if std::env::var_os(ROLE).is_none() || std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {
+        return eprintln!("skipped: needs two hosts, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    assert_eq!(world.size(), 3);
+    let mut windows: [Window<u64>; 2] = [0, 1].map(|_| world.allocate(1000).unwrap());
+    for window in &mut windows {
+        (0..3).for_each(|rank| assert_eq!(window.lock_shared(rank).unwrap().get_one(0).unwrap(), 0));
+    }
+    world.barrier().unwrap();
+    if world.rank() == 0 {
+        shell(&format!("tc qdisc replace dev {LINK} root netem delay {}ms", DELAY.as_millis()));
+        let cycle = |window: &mut Window<u64>, rank| {
+            let begun = Instant::now();
+            let epoch = window.lock_exclusive(rank).unwrap();
+            epoch.put(0, &[1; 500]).unwrap();
+            epoch.unlock().unwrap();
+            window.lock_shared(0).unwrap().unlock().unwrap(); // after what was put at the other
+            begun.elapsed()
+        };
+        let [far_window, near_window] = &mut windows;
+        let far = [1, 2].into_iter().max_by_key(|&rank| cycle(far_window, rank)).unwrap();
+        let (far_took, near_took) = std::thread::scope(|scope| {
+            let far_away = scope.spawn(|| (0..5).map(|_| cycle(far_window, far)).min().unwrap());
+            let mut near = Vec::new();
+            while !far_away.is_finished() {
+                near.push(cycle(near_window, 3 - far));
+            }
+            near.sort();
+            (far_away.join().unwrap(), near)
+        });
+        let median = near_took[near_took.len() / 2];
+        println!("\n| far {far_took:?} | near {median:?}, of {} |", near_took.len());
+        assert!(far_took > DELAY && median < DELAY / 4, "far {far_took:?}, near {median:?}");
+        shell(&format!("tc qdisc del dev {LINK} root"));
+    }
+    world.barrier().unwrap();
+}
+
 /// A small read of which nobody waits goes as a get does: nothing is registered for it.
 #[test]
 fn small_reads_need_no_registration() {
@@ -561,19 +613,21 @@ fn small_reads_need_no_registration() {
         let target = epoch.rget(0, 1).unwrap();
         assert_eq!(verbs(&world).registered_bytes(), registered);
         assert_eq!(target.wait().unwrap(), [0]);
-        // The best of several batches, since others use the machine.
-        let time = |call: &dyn Fn()| {
-            let batch = |_| {
+        // By turns, and the best of each, since others use the machine.
+        if world.rank() == 0 {
+            let time = |call: &dyn Fn() -> u64| {
                 let begun = Instant::now();
-                (0..50).for_each(|_| call());
-                begun.elapsed()
+                (0..50).for_each(|_| assert_eq!(call(), 0));
+                begun.elapsed().as_secs_f64() * 1e6 / 50.0
             };
-            (0..10).map(batch).min().unwrap().as_secs_f64() * 1e6 / 50.0
-        };
-        let get = time(&|| assert_eq!(epoch.get_one(0).unwrap(), 0));
-        let rget = time(&|| assert_eq!(epoch.rget(0, 1).unwrap().wait().unwrap(), [0]));
-        println!("\n| 8-byte get {get:.1} us | rget {rget:.1} us | {:.2} |", rget / get);
-        assert!(rget < 1.5 * get, "rget {rget} us, get {get} us");
+            let [mut get, mut rget] = [f64::MAX; 2];
+            for _ in 0..20 {
+                get = get.min(time(&|| epoch.get_one(0).unwrap()));
+                rget = rget.min(time(&|| epoch.rget(0, 1).unwrap().wait().unwrap()[0]));
+            }
+            println!("\n| 8-byte get {get:.1} us | rget {rget:.1} us | {:.2} |", rget / get);
+            assert!(rget < 1.5 * get, "rget {rget} us, get {get} us");
+        }
         drop(epoch);
         world.barrier().unwrap();
     });

@@ -34,6 +34,19 @@ pub struct WorkRequests {
     pub markers: u64,
 }
 
+/// How often a rank has needed registered memory for a read of which nobody waited at once, too long for a slot.
+///
+/// # Examples
+/// See [`Verbs`](super::Verbs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Registrations {
+    /// What had come back was lent again.
+    pub reused: u64,
+    /// It was registered.
+    pub made: u64,
+}
+
 impl WorkRequests {
     pub(super) fn count(&mut self, verb: Verb, bytes: u32) {
         *match verb {

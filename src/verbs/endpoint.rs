@@ -34,6 +34,9 @@ struct Mark {
 }
 
 impl<Q: WorkQueue, L> Endpoints<Q, L> {
+    /// Bytes for each peer that this rank has nothing to do with.
+    pub const SEAT: usize = size_of::<Seat<Q, L>>();
+
     pub fn new(me: usize, ranks: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let lanes = (0..ranks).map(|_| OnceLock::new()).collect();

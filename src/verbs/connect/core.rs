@@ -55,6 +55,9 @@ pub(super) enum Command {
 }
 
 impl Core {
+    /// Bytes of the room for a lane.
+    pub(super) const SEAT: usize = Endpoints::<QueuePair, Lent>::SEAT;
+
     pub(super) fn new(me: Rank, rail: Rail, same_adapter: Box<[bool]>) -> Result<Self, VerbsError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;

@@ -2,11 +2,13 @@
 
 mod buffer;
 mod keys;
+mod leases;
 mod remains;
 mod slots;
 
 pub(super) use buffer::Buffer;
 pub(super) use keys::Keys;
+pub(super) use leases::{Lease, Leases};
 pub(super) use remains::{Deferred, Remains};
 pub(super) use slots::{Slot, Slots};
 
@@ -21,6 +23,8 @@ const CHUNKS: usize = 32;
 const CELLS: usize = 512;
 /// Regions whose words for that are registered at a time.
 const COUNTS: usize = 512;
+/// Bytes that are kept registered for further long reads.
+const KEPT: usize = 16 << 20;
 
 /// The slots of a rank.
 pub(super) struct Memory {
@@ -30,6 +34,8 @@ pub(super) struct Memory {
     pub cells: Arc<Slots>,
     /// On which those who reach a region of this rank count themselves.
     pub counts: Arc<Slots>,
+    /// What longer reads come to.
+    pub leases: Arc<Leases<Buffer>>,
 }
 
 impl Memory {
@@ -38,6 +44,7 @@ impl Memory {
             chunks: Slots::new(domain, Access::Local, CHUNK, CHUNKS),
             cells: Slots::new(domain, Access::Local, 8, CELLS),
             counts: Slots::new(domain, Access::Words, 8, COUNTS),
+            leases: Leases::new(KEPT),
         }
     }
 }
@@ -45,7 +52,7 @@ impl Memory {
 /// What a request has of this rank's memory until it is complete; free when dropped.
 pub(super) enum Lent {
     Slot(Slot),
-    Buffer(Buffer),
+    Lease(Lease<Buffer>),
 }
 
 impl Lent {
@@ -53,7 +60,7 @@ impl Lent {
     pub fn read(&self, into: &mut [u8]) {
         match self {
             Lent::Slot(slot) => slot.read(into),
-            Lent::Buffer(buffer) => buffer.read(0, into),
+            Lent::Lease(buffer) => buffer.read(0, into),
         }
     }
 }

@@ -13,7 +13,7 @@ pub use region::{Pending, Reading, Region, Remote};
 use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::Service;
-use super::counts::{QueuePairs, WorkRequests};
+use super::counts::{QueuePairs, Registrations, WorkRequests};
 use super::settings::Settings;
 use collective::{Block, Mail};
 use member::Member;
@@ -40,6 +40,7 @@ use transom_windows::{Exchange, FabricError};
 ///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
 ///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
+///         assert_eq!(verbs.registrations().made, 0); // nothing long was read
 ///     }
 ///     Err(why) => println!("{why}"), // no adapter here
 /// }
@@ -142,6 +143,12 @@ impl Verbs {
     /// shared memory, of its host's.
     pub fn work_requests_to_itself(&self) -> WorkRequests {
         self.0.core().endpoints.counts()[1]
+    }
+
+    /// How often memory was registered for long reads of which nobody waited at once (`rget`), and how often what had come
+    /// back was used again: 16 MiB are kept at most.
+    pub fn registrations(&self) -> Registrations {
+        self.0.core().memory.leases.counts()
     }
 
     /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it

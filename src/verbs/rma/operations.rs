@@ -281,10 +281,11 @@ impl Member {
         if len <= memory.chunks.bytes() {
             return self.bring(way, Verb::Read, from, memory.chunks.take().map_err(no_memory)?, len);
         }
-        let buffer = Buffer::new(&self.core().rail.domain, len, Access::Local).map_err(no_memory)?;
+        let register = |bytes| Buffer::new(&self.core().rail.domain, bytes, Access::Local);
+        let buffer = memory.leases.lease(len, register).map_err(no_memory)?;
         let pieces = (0..len).step_by(READ).map(|at| (at as u64, buffer.piece(at, (len - at).min(READ))));
         let pieces: Vec<_> = pieces.collect();
-        let mut reading = Bringing { way, number: 0, into: Some(Lent::Buffer(buffer)), member: self.clone() };
+        let mut reading = Bringing { way, number: 0, into: Some(Lent::Lease(buffer)), member: self.clone() };
         for (at, piece) in pieces {
             let from = Place { address: from.address + at, key: from.key };
             // SAFETY: as for `bring`.
