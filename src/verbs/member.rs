@@ -17,9 +17,11 @@ use transom_windows::FabricError;
 const ROUND: Duration = Duration::from_millis(100);
 /// How long after a death a rank still tries to reach the others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(2);
+/// How often it looks at the port.
+const PORT_EVERY: Duration = Duration::from_secs(1);
 /// After how long without a link a peer cannot be reached.
 const DOWN: Duration = Duration::from_secs(5);
-/// After how long without a completion, once somebody has died or left, an operation is given up.
+/// After how long without a completion an operation is given up, once somebody has died or left; else after twice that.
 const UNSERVED: Duration = Duration::from_secs(10);
 /// How long a rank that leaves waits for what it put before.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -88,12 +90,13 @@ impl Member {
         }
     }
 
-    /// An error if nothing was completed for long since somebody left or died: after a death ranks leave without waiting
-    /// for this one, and not every adapter tells that nobody is there any more (Soft-RoCE may go on for ever).
+    /// An error if nothing was completed for long: not every adapter tells that nobody answers any more (Soft-RoCE sends
+    /// again for ever where the retry count is 7). A peer that is stopped is no reason, since its adapter answers. Sooner
+    /// if somebody left or died: then ranks leave without waiting for this one.
     fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
-        let Err(gone) = self.exchange.check_peers(Awaited::Rank(way.rank)) else { return Ok(()) };
+        let gone = self.exchange.check_peers(Awaited::Rank(way.rank)).err();
         let mut engine = self.core().engine();
-        if let FabricError::PeerDied { rank } = gone {
+        if let Some(FabricError::PeerDied { rank }) = gone {
             // Room that it will never give back may be all that this one waits for.
             engine.give_up(self.peers[rank]);
         }
@@ -101,12 +104,19 @@ impl Member {
         match *silence {
             _ if posted <= completed => *silence = None,
             Some((before, since)) if before == completed => {
-                if since.elapsed() > UNSERVED {
+                if since.elapsed() > if gone.is_some() { UNSERVED } else { 2 * UNSERVED } {
                     engine.give_up(way.peer);
-                    return Err(gone);
+                    drop(engine);
+                    return Err(gone.unwrap_or_else(|| {
+                        self.unreachable(way, format!("its adapter has acknowledged nothing for {:?}", 2 * UNSERVED))
+                    }));
                 }
             }
-            _ => *silence = Some((completed, Instant::now())),
+            _ => {
+                // Else the room that it waits for may be another peer's, and of this one nothing is told.
+                let _ = engine.ask_completion(way.peer);
+                *silence = Some((completed, Instant::now()));
+            }
         }
         Ok(())
     }
@@ -127,6 +137,7 @@ impl Member {
     /// it lives and the port is up: it may be stopped.
     pub fn connect(&self, way: Way) -> Result<(), FabricError> {
         let (core, began, mut down) = (self.core(), Instant::now(), None);
+        let mut look = began + PORT_EVERY;
         let mut link = core.want(way.peer);
         loop {
             match link {
@@ -147,6 +158,10 @@ impl Member {
                 // Left, or somebody died, so that the others leave too.
                 self.exchange.check_peers(Awaited::Rank(way.rank))?;
             }
+            if Instant::now() < look {
+                continue;
+            }
+            look = Instant::now() + PORT_EVERY;
             match core.device.port_is_up() {
                 Ok(()) => down = None,
                 Err(why) if down.get_or_insert_with(Instant::now).elapsed() > DOWN => {

@@ -6,8 +6,19 @@
 //!
 //! # Queue pairs
 //! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
-//! rank answers the questions of others, by datagrams. [`Verbs::queue_pairs`] counts them,
+//! rank answers the requests of others, by datagrams. [`Verbs::queue_pairs`] counts them,
 //! [`Verbs::work_requests_to_others`] what was posted to them.
+//!
+//! The datagrams are authenticated with a secret that each rank tells the others through the job's exchange, so that nobody
+//! else has a queue pair connected elsewhere. The connections of a pair are numbered by generations: both have one queue
+//! pair in each, and where either lost its own, the next is agreed upon as the first was. That thread alone makes and
+//! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other.
+//!
+//! # Silence
+//! A peer that does not answer is asked on, each second in the end, and the log says so ever more rarely: it may be stopped,
+//! and only the job says who died. With the connection it is the peer's adapter that answers. An adapter that tells that
+//! packets are not acknowledged (some seconds, by TRANSOM_VERBS_TIMEOUT), or that completes nothing for 20 seconds, and a
+//! port that is down for 5 seconds while a connection is wanted, are errors: the rank cannot be reached, and all are told.
 //!
 //! # Words
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
@@ -22,7 +33,7 @@
 //!
 //! # What is not here
 //! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. A connection that failed stays
-//! so; an access to memory that is no longer registered ends the connection between the two. Words that change wake
+//! so for the rank whose operation failed, though its peer may get another; an access to memory that is no longer registered ends the connection between the two. Words that change wake
 //! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone.
 //!
 //! # Leaving

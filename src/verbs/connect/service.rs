@@ -214,8 +214,8 @@ impl Effects for Doing<'_> {
         let (rank, peer, address) = (self.core.me, self.peer, &self.addresses[self.peer]);
         let sealed = message.seal(rank, peer, &address.secret);
         if let Err(error) = self.datagrams.send(peer, &address.datagrams, &sealed) {
-            // As if it were lost.
-            tracing::warn!(rank, peer, %error, ?message, "not sent");
+            // As if it were lost; that the peer is silent is told in its time.
+            tracing::debug!(rank, peer, %error, ?message, "not sent");
         }
     }
 }
