@@ -70,7 +70,11 @@ impl Core {
 
     /// The job says that a peer died: its connection is gone, and there will be no other.
     pub fn died(&self, peer: Rank) {
-        if self.engine().give_up(peer) {
+        let mut engine = self.engine();
+        // Whatever failed before, it is not to be asked any more.
+        let is_asked = engine.peers[peer].link == Link::Wanted;
+        if engine.give_up(peer) || is_asked {
+            drop(engine);
             self.command(Command::Died(peer));
         }
     }

@@ -133,6 +133,7 @@ impl Service {
             State::Ready { .. } => Some(Link::Ready),
             State::Failed(Reason::Here(errno)) if wanted => Some(refused(false, errno)),
             State::Failed(Reason::There(errno)) if wanted => Some(refused(true, errno)),
+            State::Failed(Reason::Died) => Some(Link::Absent),
             _ => None,
         };
         core.note(|engine| {
