@@ -794,6 +794,27 @@ fn a_link_that_goes_down_is_told_in_time() {
 /// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
 const SILENCE: Duration = Duration::from_secs(25);
 
+/// Collective: how rank 0 stops rank 1 for a while. Nobody is connected by it.
+fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
+    // Ranks are children of one launcher.
+    let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
+    let file = std::env::temp_dir().join(format!("transom-stopped-{parent}"));
+    if world.rank() == 1 {
+        std::fs::write(&file, std::process::id().to_string()).unwrap();
+    }
+    world.barrier().unwrap();
+    let pid = std::fs::read_to_string(&file).unwrap();
+    world.barrier().unwrap();
+    if world.rank() == 1 {
+        std::fs::remove_file(&file).unwrap();
+    }
+    move || {
+        shell(&format!("kill -STOP {pid}; until grep -q '^State:.T' /proc/{pid}/status; do sleep 0.01; done"));
+        let wakes = format!("sleep {}; kill -CONT {pid}", SILENCE.as_secs());
+        Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell")
+    }
+}
+
 /// A peer that is stopped is not dead. Before a connection there is only its process to answer; after that, its adapter does
 /// without.
 #[test]
@@ -803,19 +824,7 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
     }
     on_verbs(2, "a_stopped_rank_costs_time_and_not_the_job", &[("TRANSOM_HYBRID", "off")], |world| {
         let mut window: Window<u64> = world.allocate(10).unwrap();
-        // Ranks are children of one launcher.
-        let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
-        let file = std::env::temp_dir().join(format!("transom-stopped-{parent}"));
-        if world.rank() == 1 {
-            std::fs::write(&file, std::process::id().to_string()).unwrap();
-        }
-        world.barrier().unwrap();
-        let stop = || {
-            let pid = std::fs::read_to_string(&file).unwrap();
-            shell(&format!("kill -STOP {pid}; until grep -q '^State:.T' /proc/{pid}/status; do sleep 0.01; done"));
-            let wakes = format!("sleep {}; kill -CONT {pid}", SILENCE.as_secs());
-            Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell")
-        };
+        let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
             let mut shell = stop();
             let begun = Instant::now();
@@ -840,12 +849,45 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
             world.barrier().unwrap();
             assert!(begun.elapsed() > SILENCE / 2, "the barrier waits for the stopped: {:?}", begun.elapsed());
             shell.wait().unwrap();
-            std::fs::remove_file(&file).unwrap();
         } else {
             world.barrier().unwrap();
         }
         assert!(world.rank() == 0 || window.local().read(0, 2).unwrap() == [8, 5]);
         window.fence().unwrap();
+    });
+}
+
+#[test]
+fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
+    if skipped("a rank that is stopped") {
+        return;
+    }
+    let name = "threads_with_other_peers_do_not_wait_for_a_stopped_one";
+    on_verbs(3, name, &[("TRANSOM_HYBRID", "off")], |world| {
+        let mut windows = [(); 2].map(|()| world.allocate::<u64>(1).unwrap());
+        let stop = who_is_to_be_stopped(&world);
+        if world.rank() == 0 {
+            let mut shell = stop();
+            let begun = Instant::now();
+            let count = |window: &mut Window<u64>, peer, times| {
+                for _ in 0..times {
+                    window.lock_exclusive(peer).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+                }
+                begun.elapsed()
+            };
+            let [stopped, living] = &mut windows;
+            let (stopped, living) = std::thread::scope(|scope| {
+                let stopped = scope.spawn(|| count(stopped, 1, 1));
+                let living = scope.spawn(|| count(living, 2, 200));
+                (stopped.join().unwrap(), living.join().unwrap())
+            });
+            assert!(stopped > SILENCE / 2 && living < SILENCE / 2, "stopped: {stopped:?}, living: {living:?}");
+            shell.wait().unwrap();
+        }
+        world.barrier().unwrap();
+        let [stopped, living] = windows.map(|window| window.local().get(0).unwrap());
+        assert_eq!([stopped, living], [[0, 0], [1, 0], [0, 200]][world.rank()]);
+        world.barrier().unwrap();
     });
 }
 

@@ -22,8 +22,13 @@
 //!
 //! # Queue pairs
 //! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
-//! rank answers the questions of others, by datagrams. A peer that does not answer and lives is asked on, for it may be
-//! stopped. [`Verbs::queue_pairs`] counts queue pairs, [`Verbs::work_requests_to_others`] what was posted to them.
+//! rank answers the requests of others, by datagrams. [`Verbs::queue_pairs`] counts them,
+//! [`Verbs::work_requests_to_others`] what was posted to them.
+//!
+//! The datagrams are authenticated with a secret that each rank tells the others through the job's exchange, so that nobody
+//! else has a queue pair connected elsewhere. The connections of a pair are numbered by generations: both have one queue
+//! pair in each, and where either lost its own, the next is agreed upon as the first was. That thread alone makes and
+//! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other.
 //!
 //! A lane's lock is held while a request is posted, and never over copies, registration or making queue pairs; completions
 //! are told without it. So threads of a rank with different peers do not wait for each other.
@@ -55,6 +60,12 @@
 //! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. Long reads
 //! that nobody waits for (`rget` of more than 32 KiB) have memory of their own, of which 16 MiB at most are kept for the
 //! next. The adapter's driver has memory of its own.
+//!
+//! # Silence
+//! A peer that does not answer is asked on, each second in the end, and the log says so ever more rarely: it may be stopped,
+//! and only the job says who died. With the connection it is the peer's adapter that answers. An adapter that tells that
+//! packets are not acknowledged (some seconds, by TRANSOM_VERBS_TIMEOUT), or that completes nothing for 20 seconds, and a
+//! port that is down for 5 seconds while a connection is wanted, are errors: the rank cannot be reached, and all are told.
 //!
 //! # Failures
 //! A request that fails ends its lane: those before it are complete, it and those after it fail. The error says which it

@@ -101,7 +101,9 @@ impl Core {
 
     /// The job says that a peer died: its connection is gone, and there will be no other.
     pub fn died(&self, peer: Rank) {
-        if self.endpoints.lane(peer).is_none_or(|lane| lane.give_up(Failure::known(Why::Gone))) {
+        let is_new = self.endpoints.lane(peer).is_some_and(|lane| lane.give_up(Failure::known(Why::Gone)));
+        // Whatever failed before, it is not to be asked any more.
+        if is_new || self.link(&self.links(), peer) == Link::Wanted {
             self.command(Command::Died(peer));
         }
     }

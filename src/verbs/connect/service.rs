@@ -171,6 +171,7 @@ impl Connector {
             }
             State::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
             State::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
+            State::Failed(Reason::Died) => core.note(peer, Link::Absent),
             // Whoever wants it has told this thread, or will.
             _ => {}
         }
@@ -260,8 +261,8 @@ impl Effects for Doing<'_> {
         let Destination { gid, lid, queue_pair, key } = address.datagrams;
         let to = Recipient { path: self.core.rail.path(gid, lid), queue_pair, key };
         if let Err(error) = self.post.send(peer, &to, &sealed) {
-            // As if it were lost.
-            tracing::warn!(rank, peer, %error, ?message, "not sent");
+            // As if it were lost; that the peer is silent is told in its time.
+            tracing::debug!(rank, peer, %error, ?message, "not sent");
         }
     }
 }

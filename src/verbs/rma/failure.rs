@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_windows::FabricError;
 
-/// How long a peer that left, or that leaves because somebody died, may be silent.
-const SILENCE: Duration = Duration::from_secs(10);
+/// After how long without a completion an operation is given up, once somebody has died or left; else after twice that.
+const UNSERVED: Duration = Duration::from_secs(10);
 
 /// Why an operation stopped.
 pub(super) enum Halt {
@@ -29,11 +29,12 @@ impl Member {
         Err(FabricError::System { what, source: io::Error::new(io::ErrorKind::NotConnected, broken.to_string()) })
     }
 
-    /// An error if nothing was completed for long since somebody left or died: after a death ranks leave without waiting
-    /// for this one, and not every adapter tells that nobody is there any more (Soft-RoCE may go on for ever).
+    /// An error if nothing was completed for long: not every adapter tells that nobody answers any more (Soft-RoCE sends
+    /// again for ever where the retry count is 7). A peer that is stopped is no reason, since its adapter answers. Sooner
+    /// if somebody left or died: then ranks leave without waiting for this one.
     pub fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
-        let Err(gone) = self.exchange.check_peers(Awaited::Rank(way.rank)) else { return Ok(()) };
-        if let FabricError::PeerDied { rank } = gone {
+        let gone = self.exchange.check_peers(Awaited::Rank(way.rank)).err();
+        if let Some(FabricError::PeerDied { rank }) = gone {
             // Room that it will never give back may be all that this one waits for.
             self.give_up(self.peers[rank]);
         }
@@ -42,12 +43,18 @@ impl Member {
         match *silence {
             _ if lane.is_idle() => *silence = None,
             Some((before, since)) if before == completed => {
-                if since.elapsed() > SILENCE {
+                if since.elapsed() > if gone.is_some() { UNSERVED } else { 2 * UNSERVED } {
                     self.give_up(way.peer);
-                    return Err(gone);
+                    return Err(gone.unwrap_or_else(|| {
+                        self.unreachable(way, format!("its adapter has acknowledged nothing for {:?}", 2 * UNSERVED))
+                    }));
                 }
             }
-            _ => *silence = Some((completed, Instant::now())),
+            _ => {
+                // Else the room that it waits for may be another peer's, and of this one nothing is told.
+                let _ = lane.ask();
+                *silence = Some((completed, Instant::now()));
+            }
         }
         Ok(())
     }
