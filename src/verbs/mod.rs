@@ -54,7 +54,7 @@
 //!
 //! # Memory
 //! Before a rank connects it has 45,056 registered bytes for datagrams (40,960) and counts of attached memory (4,096, with
-//! the first window), 121 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
+//! the first window), 89 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
 //! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
 //! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
 //! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. Long reads

@@ -81,7 +81,7 @@ mod tests {
     fn an_address_is_checked() {
         let address = Address {
             datagrams: Destination { gid: [9; 16], lid: 513, queue_pair: 0xff_ffff, key: 7 },
-            secret: [5; 32],
+            secret: [5; 16],
             mtu: 5,
             responder_resources: 16,
             initiator_depth: 1,

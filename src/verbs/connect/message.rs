@@ -23,7 +23,7 @@ const CODE: usize = 32;
 pub(in crate::verbs) const MESSAGE: usize = MAGIC.len() + 7 * 4 + CODE;
 
 /// What datagrams to a rank are authenticated with.
-pub(in crate::verbs) type Secret = [u8; 32];
+pub(in crate::verbs) type Secret = [u8; 16];
 
 /// One end of a connection: a queue pair and the first PSN that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,7 +99,7 @@ fn authenticated(said: &[u8], secret: &Secret) -> Hmac<Sha256> {
 mod tests {
     use super::*;
 
-    const SECRET: Secret = [7; 32];
+    const SECRET: Secret = [7; 16];
     const MINE: End = End { queue_pair: 0x11, psn: 0xff_ffff };
 
     fn all() -> [Message; 3] {
@@ -130,7 +130,7 @@ mod tests {
                 forged[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(Message::open(&forged, 5, &SECRET), None, "{message:?}, bit {bit}");
             }
-            assert_eq!(Message::open(&sealed, 5, &[8; 32]), None, "of another job");
+            assert_eq!(Message::open(&sealed, 5, &[8; 16]), None, "of another job");
             assert_eq!(Message::open(&sealed, 4, &SECRET), None, "for another rank");
         }
     }

@@ -23,9 +23,8 @@ use std::thread::JoinHandle;
 use transom_locks::Rank;
 use transom_windows::Exchange;
 
-/// Bytes that a rank has of each of the job before it connects to any; `rma` has 40 more.
-const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
-const _: () = assert!(EACH <= 81, "as the documentation says");
+/// Bytes that are kept here of each rank of the job, connected or not.
+pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
 
 /// What a rank has of its adapter, and the thread that connects. All that a rank's teams share.
 pub(super) struct Service {

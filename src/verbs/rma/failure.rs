@@ -36,7 +36,7 @@ impl Member {
         let gone = self.exchange.check_peers(Awaited::Rank(way.rank)).err();
         if let Some(FabricError::PeerDied { rank }) = gone {
             // Room that it will never give back may be all that this one waits for.
-            self.give_up(self.peers[rank]);
+            self.give_up(self.peers[rank] as usize);
         }
         let lane = self.lane(way);
         let completed = lane.completed();

@@ -3,7 +3,7 @@
 use super::collective::Mail;
 use super::wait::Patience;
 use crate::verbs::bootstrap::{Bootstrap, Node};
-use crate::verbs::connect::{Core, Service};
+use crate::verbs::connect::{self, Core, Service};
 use crate::verbs::memory::Remains;
 use crate::verbs::progress;
 use std::any::Any;
@@ -18,13 +18,17 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How long a rank that leaves keeps its memory for others after a death.
 const AFTER_DEATH: Duration = Duration::from_secs(1);
 
+/// Bytes that a rank has of each of its job before it connects to any: less than a megabyte for 10,000.
+const EACH: usize = connect::EACH + size_of::<u32>() + Node::EACH + Mail::EACH;
+const _: () = assert!(EACH <= 89, "as the documentation says");
+
 /// One rank's membership of a job or team.
 pub(super) struct Member {
     pub service: Arc<Service>,
     pub exchange: Arc<dyn Bootstrap>,
     pub node: Node,
     /// Ranks of the job, by ranks of this team.
-    pub peers: Box<[usize]>,
+    pub peers: Box<[u32]>,
     /// Whether data goes through the memory that ranks of one host share.
     pub hybrid: bool,
     /// What ranks of this team keep for each other: windows' memory, and all that a team has.
@@ -51,7 +55,7 @@ impl Member {
     pub fn new(
         service: Arc<Service>,
         exchange: Arc<dyn Bootstrap>,
-        (node, peers): (Node, Box<[usize]>),
+        (node, peers): (Node, Box<[u32]>),
         hybrid: bool,
         mail: Option<Mail>,
         parent: Option<(Arc<Member>, u64)>,
@@ -76,7 +80,7 @@ impl Member {
 
     /// The way to a rank.
     pub fn way(&self, rank: Rank) -> Way {
-        Way { rank, peer: self.peers[rank] }
+        Way { rank, peer: self.peers[rank] as usize }
     }
 
     /// The way to a neighbour's words by this rank's own adapter.
@@ -86,7 +90,7 @@ impl Member {
 
     /// The way to a peer, whose rank in this team is its own, or at least one that errors may name.
     pub fn way_to(&self, peer: usize) -> Option<Way> {
-        self.peers.iter().position(|&of| of == peer).map(|rank| Way { rank, peer })
+        self.peers.iter().position(|&of| of as usize == peer).map(|rank| Way { rank, peer })
     }
 
     /// Returns when all that was posted is complete, or will not be: what this rank says next is behind it.

@@ -68,7 +68,7 @@ impl Verbs {
         let service = Arc::new(Service::new(&*job, &settings)?);
         // Ranks that share memory do together what they do by that.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
-        let peers = (0..job.size()).collect();
+        let peers = (0..job.size() as u32).collect();
         Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, None))))
     }
 
@@ -117,11 +117,11 @@ impl Verbs {
             let number = |at: usize| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]) as usize;
             let (old, on_node) = (number(0), number(1));
             peers.push(*member.peers.get(old).ok_or_else(bad)?);
-            here.push(Some(on_node).filter(|&on_node| member.node.here[old].is_some() && on_node < memory.size()));
+            here.push(Some(on_node).filter(|&on_node| member.node.here(old).is_some() && on_node < memory.size()));
             blocks.push(block);
         }
         let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
-        let (node, service) = (Node { memory, here: here.into() }, member.service.clone());
+        let (node, service) = (Node::some(memory, here), member.service.clone());
         let parent = Some((self.0.clone(), number));
         let team = Member::new(service, team, (node, peers.into()), member.hybrid, mail, parent);
         Ok(Some(Verbs(Arc::new(team))))

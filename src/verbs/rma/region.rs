@@ -179,7 +179,10 @@ impl Verbs {
         if place.address.checked_add(bytes as u64).is_none() {
             return Err(bad(format!("it names {bytes} bytes at {:#x}", place.address)));
         }
-        let Some(&on_node) = member.node.here.get(rank) else { return Err(bad("no such rank".into())) };
+        if rank >= member.peers.len() {
+            return Err(bad("no such rank".into()));
+        }
+        let on_node = member.node.here(rank);
         if lent != shared.is_empty() {
             return Err(bad("it leads to memory of another kind".into()));
         }

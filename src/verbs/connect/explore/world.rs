@@ -5,7 +5,7 @@ use super::super::message::{End, Message, Secret};
 use super::adapter::{Doing, Made, Mutant, Refusal, errno};
 use rustix::io::Errno;
 
-const SECRETS: [Secret; 2] = [[1; 32], [2; 32]];
+const SECRETS: [Secret; 2] = [[1; 16], [2; 16]];
 const EVIL: End = End { queue_pair: 0x666, psn: 0x666 };
 
 /// What a run may still do at one side, or in all.
@@ -109,7 +109,7 @@ impl World {
                 }
             }
             Step::Forged(message) => {
-                let secret = if mutant == Some(Mutant::ForgeriesOpened) { &SECRETS[side] } else { &[3; 32] };
+                let secret = if mutant == Some(Mutant::ForgeriesOpened) { &SECRETS[side] } else { &[3; 16] };
                 if let Some((_, message)) = Message::open(&message.seal(1 - side, side, secret), side, &SECRETS[side]) {
                     machine.heard(message, &mut doing);
                 }

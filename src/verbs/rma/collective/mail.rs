@@ -76,6 +76,9 @@ impl Block {
 }
 
 impl Mail {
+    /// Bytes for each rank of the job or team.
+    pub const EACH: usize = size_of::<Place>();
+
     /// Collective: returns when all have called it; whether one did with the flag.
     pub fn barrier(&self, member: &Arc<Member>, flag: bool) -> Result<bool, FabricError> {
         self.one(member, "a barrier", |steps, me, ranks| barrier(steps, me, ranks, flag))
