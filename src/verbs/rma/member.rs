@@ -1,6 +1,6 @@
 //! A rank of a job or team, from joining to leaving.
 
-use super::collective::Mail;
+use super::mail::Mail;
 use super::wait::Patience;
 use crate::verbs::bootstrap::{Bootstrap, Node};
 use crate::verbs::connect::{self, Core, Service};

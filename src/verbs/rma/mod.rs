@@ -3,6 +3,7 @@
 mod collective;
 mod fabric;
 mod failure;
+mod mail;
 mod member;
 mod operations;
 mod region;
@@ -15,7 +16,8 @@ use super::bootstrap::{Bootstrap, Node};
 use super::connect::Service;
 use super::counts::{QueuePairs, Registrations, WorkRequests};
 use super::settings::Settings;
-use collective::{Block, Mail};
+use collective::lanes::{all_gather, barrier};
+use mail::{Block, Mail};
 use member::Member;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -176,7 +178,7 @@ impl Exchange for Verbs {
         }
         let told = remains.tell(mine);
         let all = match mail {
-            Some(mail) => mail.all_gather(&self.0, &told),
+            Some(mail) => all_gather(mail, &self.0, &told),
             None => exchange.all_gather(&told),
         }?;
         let message = |(rank, bytes): (Rank, &Vec<u8>)| {
@@ -190,7 +192,7 @@ impl Exchange for Verbs {
     /// Tells what was let go of, too, if anybody has something to tell.
     fn barrier(&self) -> Result<(), FabricError> {
         match &self.0.mail {
-            Some(mail) if !mail.barrier(&self.0, self.0.remains.is_untold())? => Ok(()),
+            Some(mail) if !barrier(mail, &self.0, self.0.remains.is_untold())? => Ok(()),
             _ => self.all_gather(&[]).map(drop),
         }
     }

@@ -4,9 +4,7 @@
 //! A barrier says that all whom this rank has heard of are there (dissemination; Hensgen, Finkel, Manber 1988); an
 //! all-gather, that what they gave can be had (Bruck et al. 1997), and the other fetches it, as much as it lacks.
 
-mod mail;
-
-pub(super) use mail::{Block, Mail};
+pub(super) mod lanes;
 
 use transom_locks::Rank;
 use transom_windows::FabricError;

@@ -1,31 +1,20 @@
-//! The steps of collectives over lanes. Each rank has a block of registered memory: for each step a place where one other
-//! says something, which it does by a write of where its bytes are and then a word, and a word that says how many
-//! collectives this rank has done.
-//!
-//! Places and bytes are there twice, for collectives of even and of odd numbers. Who says something in collective `i` has
-//! ended `i - 1`, so all have begun that, and ended `i - 2`, whose places and bytes nobody needs any more.
+//! The steps of collectives over lanes: a write of where bytes are, and then a word, to the [place](Mail::place) of another; a
+//! read of these bytes by it.
 
-use super::{Said, Steps, all_gather, barrier};
-use crate::verbs::VerbsError;
-use crate::verbs::memory::{Buffer, Keys};
+use super::{Said, Steps};
+use crate::verbs::memory::Buffer;
+use crate::verbs::rma::mail::{DONE, Mail, Turn};
 use crate::verbs::rma::member::Member;
 use crate::verbs::rma::wait::{NAPS, is_crowded};
 use crate::verbs::settings::NotifyBy;
-use crate::verbs::sys::{Access, Domain};
+use crate::verbs::sys::Access;
 use crate::verbs::wr::Place;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
-/// Steps that there are places for: more ranks do not share a lock word.
-const STEPS: usize = 16;
-/// A place: a word (twice the collective's number, and the flag), an address, a length, a key.
-const PLACE: usize = 32;
-/// Where the word is that says how many collectives a rank has done.
-const DONE: usize = 2 * STEPS * PLACE;
-const BLOCK: usize = DONE + 8;
 /// The least that bytes are kept in, and the most that is kept from one collective to the next.
 const LEAST: usize = 4 << 10;
 const KEPT: usize = 64 << 10;
@@ -34,83 +23,41 @@ const MOST: u64 = 1 << 32;
 /// How long what the others may have done already may take to come when a rank has died.
 const AFTER_DEATH: Duration = Duration::from_secs(1);
 
-/// What a rank has of the collectives of its job or team.
-pub(in crate::verbs::rma) struct Mail {
-    block: Buffer,
-    /// The blocks of all, by rank.
-    blocks: Box<[Place]>,
-    /// Threads make collective calls one after another.
-    turn: Mutex<Turn>,
+/// Collective: returns when all have called it; whether one did with the flag.
+pub(in crate::verbs::rma) fn barrier(mail: &Mail, member: &Arc<Member>, flag: bool) -> Result<bool, FabricError> {
+    one(mail, member, "a barrier", |steps, me, ranks| super::barrier(steps, me, ranks, flag))
 }
 
-struct Turn {
-    /// Collectives begun.
-    number: u64,
-    /// Registered memory with bytes for others, of even and odd collectives; in use is the last.
-    bytes: [Vec<Buffer>; 2],
+/// Collective: gives everyone's bytes to everyone.
+pub(in crate::verbs::rma) fn all_gather(
+    mail: &Mail,
+    member: &Arc<Member>,
+    mine: &[u8],
+) -> Result<Vec<Vec<u8>>, FabricError> {
+    one(mail, member, "what ranks make together", |steps, me, ranks| super::all_gather(steps, me, ranks, mine))
 }
 
-/// A block that the others have not yet been told of.
-pub(in crate::verbs::rma) struct Block(Buffer);
-
-impl Block {
-    pub fn new(domain: &Arc<Domain>) -> Result<Self, VerbsError> {
-        Buffer::new(domain, BLOCK, Access::All).map(Block)
+fn one<R>(
+    mail: &Mail,
+    member: &Arc<Member>,
+    call: &'static str,
+    run: impl FnOnce(&mut Collective<'_>, Rank, usize) -> Result<R, FabricError>,
+) -> Result<R, FabricError> {
+    let mut turn = mail.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(lost) = member.exchange.lost() {
+        return Err(lost);
     }
-
-    /// What leads others to it.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        Keys::new(self.0.address(), &[self.0.remote_key()]).to_bytes(&[])
-    }
-
-    /// Once all have told theirs.
-    pub fn with<'b>(self, all: impl Iterator<Item = &'b [u8]>) -> Result<Mail, FabricError> {
-        let place = |(rank, bytes)| {
-            let place = Keys::from_bytes(bytes).and_then(|(keys, _)| keys.place(0));
-            let place = place.filter(|place| place.address.checked_add(BLOCK as u64).is_some());
-            place.ok_or_else(|| FabricError::BadKey { rank, why: "no block of collectives".into(), source: None })
-        };
-        let blocks = all.enumerate().map(place).collect::<Result<_, _>>()?;
-        Ok(Mail { block: self.0, blocks, turn: Mutex::new(Turn { number: 0, bytes: Default::default() }) })
-    }
-}
-
-impl Mail {
-    /// Bytes for each rank of the job or team.
-    pub const EACH: usize = size_of::<Place>();
-
-    /// Collective: returns when all have called it; whether one did with the flag.
-    pub fn barrier(&self, member: &Arc<Member>, flag: bool) -> Result<bool, FabricError> {
-        self.one(member, "a barrier", |steps, me, ranks| barrier(steps, me, ranks, flag))
-    }
-
-    /// Collective: gives everyone's bytes to everyone.
-    pub fn all_gather(&self, member: &Arc<Member>, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        self.one(member, "what ranks make together", |steps, me, ranks| all_gather(steps, me, ranks, mine))
-    }
-
-    fn one<R>(
-        &self,
-        member: &Arc<Member>,
-        call: &'static str,
-        run: impl FnOnce(&mut Collective<'_>, Rank, usize) -> Result<R, FabricError>,
-    ) -> Result<R, FabricError> {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lost) = member.exchange.lost() {
-            return Err(lost);
-        }
-        let Turn { number, bytes } = &mut *turn;
-        *number += 1;
-        let bytes = &mut bytes[*number as usize % 2];
-        // Grown ones have the beginning of what the last has.
-        let last = bytes.pop().filter(|buffer| buffer.bytes() <= KEPT);
-        *bytes = last.into_iter().collect();
-        let (me, ranks) = (member.exchange.rank(), member.exchange.size());
-        let mut steps = Collective { mail: self, member, call, number: *number, bytes, written: 0 };
-        let done = run(&mut steps, me, ranks)?;
-        self.block.word(DONE).store(*number, Release);
-        Ok(done)
-    }
+    let Turn { number, bytes } = &mut *turn;
+    *number += 1;
+    let bytes = &mut bytes[*number as usize % 2];
+    // Grown ones have the beginning of what the last has.
+    let last = bytes.pop().filter(|buffer| buffer.bytes() <= KEPT);
+    *bytes = last.into_iter().collect();
+    let (me, ranks) = (member.exchange.rank(), member.exchange.size());
+    let mut steps = Collective { mail, member, call, number: *number, bytes, written: 0 };
+    let done = run(&mut steps, me, ranks)?;
+    mail.block.word(DONE).store(*number, Release);
+    Ok(done)
 }
 
 /// One collective.
@@ -125,10 +72,6 @@ struct Collective<'m> {
 }
 
 impl Collective<'_> {
-    fn place(&self, step: usize) -> usize {
-        (self.number as usize % 2 * STEPS + step) * PLACE
-    }
-
     /// Has bytes where others can fetch them: they begin with those that were there before.
     fn offer(&mut self, bytes: &[u8]) -> Result<Said, FabricError> {
         if bytes.is_empty() {
@@ -182,7 +125,7 @@ impl Steps for Collective<'_> {
     fn say(&mut self, step: usize, to: Rank, bytes: &[u8], flag: bool) -> Result<(), FabricError> {
         let said = self.offer(bytes)?;
         let (way, Place { address, key }) = (self.member.way(to), self.mail.blocks[to]);
-        let at = Place { address: address + self.place(step) as u64, key };
+        let at = Place { address: address + Mail::place(self.number, step) as u64, key };
         if said.bytes > 0 {
             let place = [said.address, said.bytes, said.key.into()].map(u64::to_ne_bytes);
             self.member.write(way, Place { address: at.address + 8, key }, place.as_flattened())?;
@@ -200,7 +143,7 @@ impl Steps for Collective<'_> {
     }
 
     fn hear(&mut self, step: usize, from: Rank) -> Result<(bool, Said), FabricError> {
-        let at = self.place(step);
+        let at = Mail::place(self.number, step);
         let look = || {
             self.member.progress();
             let word = self.mail.block.word(at).load(Acquire);
