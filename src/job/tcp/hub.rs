@@ -74,6 +74,11 @@ impl Hub {
         Ok(Hub { port, orders, wake, thread, first_death })
     }
 
+    /// How many descriptors the hub of so many ranks may have open.
+    pub fn descriptors(ranks: usize) -> usize {
+        ranks + Server::DESCRIPTORS
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

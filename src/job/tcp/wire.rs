@@ -18,6 +18,7 @@
 
 use super::frames::{HERE, REFUSED, WELCOME};
 use super::silence;
+use crate::job::hex::{from_hex, to_hex};
 use crate::job::process::ProcessId;
 use snow::params::CipherChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -63,6 +64,15 @@ impl Secret {
 
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// As digits.
+    pub fn to_text(&self) -> String {
+        to_hex(&self.0)
+    }
+
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::from_bytes(&from_hex(text)?)
     }
 }
 

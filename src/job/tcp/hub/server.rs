@@ -83,6 +83,9 @@ struct Place {
 }
 
 impl Server {
+    /// Beside those of ranks.
+    pub const DESCRIPTORS: usize = MOST_UNPROVEN + 4;
+
     pub fn new(
         size: usize,
         secret: Secret,
