@@ -84,6 +84,9 @@ pub(super) struct Hello {
     pub process: ProcessId,
 }
 
+/// The frames of a connection, where they are written and where they are read.
+type Frames = (Sealer, Opener);
+
 /// What the hub answers to a rank that knows the secret.
 pub(super) enum Answer {
     /// The connection, and the frames to the hub and from it.
@@ -175,7 +178,7 @@ impl Hello {
     }
 
     /// What a rank says of itself, and the hub's answer to it.
-    pub fn hear(hello: &[u8; HELLO], secret: &Secret) -> Result<(Self, [u8; ANSWER], (Sealer, Opener)), &'static str> {
+    pub fn hear(hello: &[u8; HELLO], secret: &Secret) -> Result<(Self, [u8; ANSWER], Frames), &'static str> {
         let message = hello.strip_prefix(&VERSION).ok_or("it does not begin as this version of transom does")?;
         let broken = |_| "the handshake cannot go on";
         let mut handshake = builder(secret).and_then(snow::Builder::build_responder).map_err(broken)?;
@@ -192,12 +195,12 @@ impl Hello {
 }
 
 /// The frames of a rank whose hello was answered so; `None` if who answers does not know the secret.
-pub(super) fn hear_answer(mut handshake: HandshakeState, answer: &[u8; ANSWER]) -> Option<(Sealer, Opener)> {
+pub(super) fn hear_answer(mut handshake: HandshakeState, answer: &[u8; ANSWER]) -> Option<Frames> {
     handshake.read_message(answer, &mut []).ok()?;
     frames(handshake).ok()
 }
 
-fn frames(handshake: HandshakeState) -> Result<(Sealer, Opener), snow::Error> {
+fn frames(handshake: HandshakeState) -> Result<Frames, snow::Error> {
     let keys = Arc::new(handshake.into_stateless_transport_mode()?);
     let opener = Opener { keys: keys.clone(), count: 0, received: Vec::new(), opened: 0, long: None };
     Ok((Sealer { keys, count: 0 }, opener))
