@@ -213,8 +213,8 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_SECRET",
         set_by: SetBy::Launcher,
-        meaning: "what a rank of a job on several hosts proves to the hub to know",
-        expected: "64 hexadecimal digits",
+        meaning: "from where a rank of a job on several hosts takes what it proves to the hub to know",
+        expected: "a process of the launcher on this host and a descriptor of it, with a comma between",
         default: "a job on this machine",
     },
     Variable {
