@@ -297,7 +297,7 @@ fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
         Window::<u64, _>::new(&fabric, 0, Flavor::Dynamic { slots: 1 }, 0).unwrap()
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             let mut window = window(home);
             let address = window.attach(8).unwrap();
             attached.send(address).unwrap();
@@ -306,7 +306,7 @@ fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
             detached.send(()).unwrap();
             tried.recv().unwrap();
         });
-        scope.spawn(|| {
+        scope.spawn(move || {
             let (window, address) = (window(other), address.recv().unwrap());
             let reached = window.reach(&address).map(drop);
             found.send(()).unwrap();

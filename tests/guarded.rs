@@ -192,13 +192,13 @@ fn who_is_told_that_a_value_is_good_finds_it_so() {
         transom::windows::GlobalMutex::new(&fabric, 0, 0, 1u64).unwrap()
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             let value = value(home);
             good.recv().unwrap();
             assert!(!value.is_poisoned().unwrap());
             good.recv().unwrap();
         });
-        scope.spawn(|| {
+        scope.spawn(move || {
             let value = value(other);
             let half = || {
                 let _guard = value.lock().unwrap();
