@@ -3,6 +3,8 @@
 
 mod ranks;
 use std::collections::HashSet;
+use transom::shm_loopback::Loopback;
+use transom::windows::Delayed;
 use transom::{Address, Error, Flavor, Op, Rank, Window, World};
 
 /// Everybody's.
@@ -278,5 +280,41 @@ fn attaching_and_detaching_leaves_nothing_behind() {
             cycle(&mut window);
         }
         assert_eq!(count(), before);
+    });
+}
+
+/// An address may come by any means, a channel say, which orders nothing that a fabric has under way.
+#[test]
+fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
+    use transom::windows::Window;
+    let (attached, address) = std::sync::mpsc::channel();
+    let (detached, gone) = std::sync::mpsc::channel();
+    let (found, tried) = std::sync::mpsc::channel();
+    let mut ranks = Loopback::threads(2).unwrap();
+    let (other, home) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    let window = |fabric| {
+        let fabric = Delayed::new(fabric).unwrap();
+        Window::<u64, _>::new(&fabric, 0, Flavor::Dynamic { slots: 1 }, 0).unwrap()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut window = window(home);
+            let address = window.attach(8).unwrap();
+            attached.send(address).unwrap();
+            tried.recv().unwrap();
+            window.detach(&address).unwrap();
+            detached.send(()).unwrap();
+            tried.recv().unwrap();
+        });
+        scope.spawn(move || {
+            let (window, address) = (window(other), address.recv().unwrap());
+            let reached = window.reach(&address).map(drop);
+            found.send(()).unwrap();
+            gone.recv().unwrap();
+            let then = window.reach(&address).map(drop);
+            found.send(()).unwrap();
+            reached.unwrap();
+            assert!(matches!(then, Err(Error::Detached { rank: 0, slot: 0, .. })), "{then:?}");
+        });
     });
 }

@@ -149,11 +149,18 @@ fn one_that_fails_keeps_no_lock() {
     const VICTIM: usize = 1;
     let name = "one_that_fails_keeps_no_lock";
     let outcome = ranks::outcome_of(3, name, |world| {
-        let [_words, mut window] = windows::<u64>(&world, 600);
+        let [mut words, mut window] = windows::<u64>(&world, 600);
         let epoch = window.fence().unwrap();
         if world.rank() == VICTIM {
+            // What it sent to those that are still in the fence would be lost with it.
+            while words.local().get(0).unwrap() < 2 {
+                std::thread::yield_now();
+            }
             std::process::abort();
         }
+        let out = words.lock_shared(VICTIM).unwrap();
+        out.fetch_and_op(0, Op::Sum, 1).unwrap();
+        let _ = out.unlock(); // it may have died by now
         let target = epoch.target(VICTIM).unwrap();
         for _ in 0..2 {
             let error = loop {

@@ -31,7 +31,7 @@ fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
     transom::threads(2, |world| -> Result<(), Error> {
         let count: GlobalMutex<u64> = world.mutex(1, 5)?;
         *count.lock()? += 1;
-        world.barrier().expect("both come");
+        world.barrier()?;
         assert_eq!(*count.lock()?, 7);
         let limit: GlobalRwLock<f64> = world.rw_lock(0, 0.5)?;
         assert_eq!(*limit.read()?, 0.5);

@@ -5,7 +5,8 @@ mod ranks;
 use ranks::Waiter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
-use transom::windows::{ReadGuard, WriteGuard};
+use transom::shm_loopback::Loopback;
+use transom::windows::{Delayed, ReadGuard, WriteGuard};
 use transom::{Counters, Error, GlobalMutex, GlobalRwLock, Op, Status, Window, World, locks};
 
 const IN_TIME: Duration = Duration::from_secs(1);
@@ -177,6 +178,37 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
         });
         world.barrier().unwrap();
         assert_eq!(*lock.read().unwrap(), [2 + n as u64, 2]);
+    });
+}
+
+/// Whoever cleared the poison may say so by any means, a channel say, which orders nothing that a fabric has under way.
+#[test]
+fn who_is_told_that_a_value_is_good_finds_it_so() {
+    let (cleared, good) = std::sync::mpsc::channel();
+    let mut ranks = Loopback::threads(2).unwrap();
+    let (other, home) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    let value = |fabric| {
+        let fabric = Delayed::new(fabric).unwrap();
+        transom::windows::GlobalMutex::new(&fabric, 0, 0, 1u64).unwrap()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let value = value(home);
+            good.recv().unwrap();
+            assert!(!value.is_poisoned().unwrap());
+            good.recv().unwrap();
+        });
+        scope.spawn(move || {
+            let value = value(other);
+            let half = || {
+                let _guard = value.lock().unwrap();
+                panic!("between the halves");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(half)).is_err() && value.is_poisoned().unwrap());
+            value.clear_poison().unwrap();
+            cleared.send(()).unwrap();
+            cleared.send(()).unwrap();
+        });
     });
 }
 

@@ -6,7 +6,7 @@ use overlap::Overlapping;
 use transom::provider::Provider;
 use transom::shm_loopback::Loopback;
 use transom::windows::{Attached, Target};
-use transom::{Address, Assert, Error, FabricError, Flavor, Mode, Op, Rank, Request, Section, Window, World};
+use transom::{Address, Assert, Error, FabricError, Flavor, Local, Mode, Op, Rank, Request, Section, Window, World};
 
 type At<'e> = Target<'e, u64, Provider>;
 
@@ -441,6 +441,42 @@ fn sync_orders_loads_and_stores() {
             }
         }
         world.barrier().unwrap();
+    });
+}
+
+/// Two ranks each set a word of their own, then read the other's: at least one must find it set. Without `sync` a processor
+/// lets a load pass the store before it, which on x86 is all that it reorders.
+#[test]
+fn of_two_that_set_and_sync_one_sees_the_other() {
+    const ROUNDS: usize = 20_000;
+    const LINE: usize = 8;
+    ranks::on(&[2], "of_two_that_set_and_sync_one_sees_the_other", |world| {
+        if !ranks::share_memory(&world) {
+            return;
+        }
+        let (me, rounds) = (world.rank(), ranks::rounds(ROUNDS));
+        // A line for each round: its word, and what its rank found. In the last line how far this rank is.
+        let window = make(&world, "shared", LINE * (ROUNDS + 1)).window;
+        let (mine, theirs) = (window.local(), window.local().of(1 - me).unwrap());
+        for round in 0..rounds {
+            mine.set(LINE * ROUNDS, round as u64 + 1).unwrap();
+            // Both at once; with less than a processor each they take turns, which finds nothing.
+            for look in 0.. {
+                match theirs.get(LINE * ROUNDS).unwrap() {
+                    there if there > round as u64 => break,
+                    _ if look > 1_000 => std::thread::yield_now(),
+                    _ => std::hint::spin_loop(),
+                }
+            }
+            mine.set(LINE * round, 1).unwrap();
+            window.sync();
+            let found = theirs.get(LINE * round).unwrap();
+            mine.set(LINE * round + 1, found).unwrap();
+        }
+        world.barrier().unwrap();
+        let saw = |part: &Local<'_, u64>, round| part.get(LINE * round + 1).unwrap() == 1;
+        let neither = (0..rounds).filter(|&round| !saw(&mine, round) && !saw(&theirs, round)).count();
+        assert_eq!(neither, 0, "rounds of {rounds} in which neither saw the other");
     });
 }
 

@@ -63,10 +63,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             Address { rank: rank_there, slot: slot_there, number, len: len_there, window, key_bytes, key: [0; KEY] };
         let long = FabricError::Misuse { why: format!("a key of {} bytes does not fit an address", key.len()) };
         address.key.get_mut(..key.len()).ok_or(failed(long))?.copy_from_slice(&key);
-        // The number last: who finds it finds the rest.
-        let (slot_at, unnumbered) = (core.data.slot_offset(rank, slot), Address { number: 0, ..address });
-        core.data.fabric.put(&core.data.remotes[rank], slot_at, bytemuck::bytes_of(&unnumbered)).map_err(failed)?;
-        core.say(slot, number)?;
+        core.say(&address)?;
         core.attached[slot] = Some(Attachment { region, address });
         tracing::debug!(window, rank, slot, number, len, "memory attached");
         Ok(address)
@@ -82,7 +79,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     pub fn detach(&mut self, address: &Address) -> Result<(), Error> {
         self.core.attached_here(address)?;
         let slot = address.slot as usize;
-        self.core.say(slot, 0)?;
+        self.core.say(&Address { number: 0, ..*address })?;
         self.core.attached[slot] = None;
         tracing::debug!(window = self.core.id, slot, number = address.number, "memory detached");
         Ok(())
@@ -142,12 +139,13 @@ impl<T: Pod, F: Fabric> Core<T, F> {
         }
     }
 
-    /// Writes the number in one of this rank's slots.
-    fn say(&self, slot: usize, number: u64) -> Result<(), Error> {
+    /// Writes an address in its slot, one of this rank's: once this returns, others find it there, by whatever means they
+    /// were told of it. One that reads the slot meanwhile finds some of the old and some of the new, so none of both.
+    fn say(&self, address: &Address) -> Result<(), Error> {
         let (data, rank) = (&self.data, self.data.fabric.rank());
-        let at = data.slot_offset(rank, slot) + std::mem::offset_of!(Address, number);
-        let said = data.fabric.notify(&data.remotes[rank], at, number);
-        said.map_err(|source| Error::Fabric { window: self.id, rank, source })
+        let (slot, at) = (data.slot_offset(rank, address.slot as usize), &data.remotes[rank]);
+        let put = data.fabric.put(at, slot, bytemuck::bytes_of(address)).and_then(|()| data.fabric.flush(at));
+        put.map_err(|source| Error::Fabric { window: self.id, rank, source })
     }
 
     #[cold]

@@ -45,8 +45,8 @@ pub trait Exchange {
         self.all_gather(&[]).map(drop)
     }
 
-    /// Whether a wait for `awaited` can still end: not once a rank has died, nor when all who could end it have left. For
-    /// those that ask again and again instead of waiting.
+    /// Whether a wait for `awaited` can still end: not once a rank has died, nor when all who could end it have left
+    /// ([`Awaited::gone`]). For those that ask again and again instead of waiting.
     ///
     /// # Errors
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
@@ -202,7 +202,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Starts a fetch-and-add on an aligned word.
     ///
     /// # Errors
-    /// As [`cas`](Self::cas); then nothing was started.
+    /// As [`start_cas`](Self::start_cas); then nothing was started: the word is as it was. (After an error of any other
+    /// verb it is not known what became of it.)
     fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64, wake: Wake)
     -> Result<Self::Pending, FabricError>;
 
