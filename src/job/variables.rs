@@ -155,6 +155,13 @@ pub const TABLE: &[Variable] = &[
         default: "128, less if the device has less",
     },
     Variable {
+        name: "TRANSOM_VERBS_REGISTER",
+        set_by: SetBy::User,
+        meaning: "from how many bytes on the memory of a put or get is registered for it, and not copied",
+        expected: "a number from 32768 to 4294967295",
+        default: "262144",
+    },
+    Variable {
         name: "TRANSOM_VERBS_TIMEOUT",
         set_by: SetBy::User,
         meaning: "after how long a packet that is not answered is sent again; after 8 times the peer cannot be reached",

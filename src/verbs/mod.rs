@@ -113,7 +113,7 @@ mod wr;
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use rma::{Pending, Reading, Region, Remote, Verbs};
+pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.
 ///

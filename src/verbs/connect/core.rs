@@ -61,7 +61,8 @@ impl Core {
     pub(super) fn new(me: Rank, rail: Rail, same_adapter: Box<[bool]>) -> Result<Self, VerbsError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
-        let (endpoints, memory) = (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain));
+        let (endpoints, memory) =
+            (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
         let (links, changed, commands, made) = Default::default();
         Ok(Core { me, endpoints, memory, same_adapter, links, changed, commands, wake, made, rail })
     }

@@ -22,6 +22,8 @@ pub(super) struct Rail {
     pub queues: Queues,
     pub health: Health,
     pub notify_by: NotifyBy,
+    /// From how many bytes on the memory of an operation is registered for it.
+    pub register_from: usize,
     choice: Choice,
     capacity: Capacity,
     service_level: u8,
@@ -79,6 +81,7 @@ impl Rail {
             domain: Arc::new(Domain::new(context)?),
             health: Health::default(),
             notify_by,
+            register_from: settings.register_from as usize,
             choice,
             capacity: Capacity { depth, receives: RECEIVES, inline: settings.inline },
             service_level: settings.service_level,
