@@ -159,7 +159,7 @@ pub const TABLE: &[Variable] = &[
         set_by: SetBy::User,
         meaning: "from how many bytes on the memory of a put or get is registered for it, and not copied",
         expected: "a number from 32768 to 4294967295",
-        default: "262144",
+        default: "131072",
     },
     Variable {
         name: "TRANSOM_VERBS_TIMEOUT",

@@ -57,9 +57,20 @@
 //! the first window), 89 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
 //! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
 //! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
-//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. Long reads
-//! that nobody waits for (`rget` of more than 32 KiB) have memory of their own, of which 16 MiB at most are kept for the
-//! next. The adapter's driver has memory of its own.
+//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. The adapter's
+//! driver has memory of its own.
+//!
+//! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
+//! this rank has registered for as long as its owner has it: windows, and buffers
+//! ([`World::buffer`](crate::World::buffer)). Other memory, from `TRANSOM_VERBS_REGISTER` bytes on, is registered for the
+//! operation: for the call if it is lent for that (`put`, `get`), and until the adapter is done if it is handed over (`rput`,
+//! `rget`), even if the request is dropped or leaked. No registration outlives the right to the memory, so none is ever found
+//! for memory that has gone, and no hook need watch what the program frees. A call that fails amid its requests ends the
+//! queue pair before it gives the memory back. Where memory cannot be registered, slots do; the log says so once.
+//!
+//! Leases are memory that the library has: buffers, and what an `rget` of more than 32 KiB and less than
+//! `TRANSOM_VERBS_REGISTER` bytes comes to. What comes back stays registered for the next, 16 MiB at most.
+//! [`Verbs::registrations`] counts all these, [`Verbs::copied_bytes`] what went through slots.
 //!
 //! # Silence
 //! A peer that does not answer is asked on, each second in the end, and the log says so ever more rarely: it may be stopped,

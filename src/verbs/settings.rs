@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
-const REGISTER_FROM: u32 = 256 << 10;
+const REGISTER_FROM: u32 = 128 << 10;
 
 /// What the variables say.
 #[derive(Clone, Debug, Default)]

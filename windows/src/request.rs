@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use bytemuck::allocation::{BoxBytes, try_from_box_bytes};
 use transom_locks::Rank;
 
-/// An operation under way, and the buffer it needs. Dropped, it is not cancelled: a put is done as if it had been waited
+/// An operation under way, and the buffer it needs, which the provider has meanwhile if it is under way indeed. Dropped, it is not cancelled: a put is done as if it had been waited
 /// for, and what a get reads is lost.
 ///
 /// # Examples

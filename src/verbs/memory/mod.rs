@@ -37,7 +37,8 @@ const CELLS: usize = 512;
 const COUNTS: usize = 512;
 /// Bytes that are kept registered for further buffers and reads.
 const KEPT: usize = 16 << 20;
-/// From how many bytes on operations look whether their memory is registered. Below, a copy is as fast.
+/// From how many bytes on operations look whether their memory is registered. Below, a copy takes little more, and a put need
+/// not wait until the bytes have arrived.
 const LOOKED_UP: usize = CHUNK;
 
 /// The registered memory of a rank.
