@@ -174,7 +174,6 @@ fn buffers_of_any_length_are_handed_over_and_come_back() {
                 assert_eq!(get.wait().unwrap(), data(part), "turn {turn}");
             }
         }
-        drop(target);
         epoch.unlock().unwrap();
         window.fence().unwrap();
     });

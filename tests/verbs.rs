@@ -475,7 +475,6 @@ fn what_is_large_is_not_copied() {
         let copied = [middle as u64, 0, 0, 0, 0, 0];
         costs(verbs, "put of middle length", copied, || target.put(0, &back[..middle / 8]));
         costs(verbs, "get of middle length", copied, || target.get(0, &mut back[..middle / 8]));
-        drop(target);
         epoch.unlock().unwrap();
         window.fence().unwrap();
     });
@@ -560,8 +559,6 @@ fn any_length_from_any_place() {
                 let read = target.rget(from + 5000, len).unwrap().wait().unwrap();
                 assert_eq!(read, model[from + 5000..from + 5000 + len], "rget of {len} from {from} at {to}");
             }
-            drop(target);
-            drop(epoch);
             window.fence().unwrap();
         }
         window.free().unwrap();
@@ -621,7 +618,6 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
         }
         target.flush().unwrap();
         assert_eq!(verbs.registered_bytes() - registered, 2 * leaked);
-        drop(target);
         epoch.unlock().unwrap();
         window.fence().unwrap();
     });
@@ -973,7 +969,6 @@ fn memory_that_cannot_be_registered_is_copied() {
         assert_eq!(costs(verbs, "rget", refused, || target.rget(0, BYTES)?.wait()), back);
         let error = world.buffer::<u8>(BYTES).map(drop).unwrap_err().to_string();
         assert!(error.contains("buffer") && error.contains("ulimit -l"), "{error}");
-        drop(target);
         epoch.unlock().unwrap();
         window.fence().unwrap();
     });
