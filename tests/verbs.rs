@@ -1383,6 +1383,34 @@ fn ranks_of_several_hosts_are_one_job() {
         for rank in [0, n - 1] {
             assert_eq!(window.lock_shared(rank).unwrap().get_one(word).unwrap(), EACH * n as u64, "at {rank}");
         }
+        // Large ones, of which packets may have to be sent again: the memory is the program's again when a call returns, and what
+        // was handed over and dropped is kept as long as it takes.
+        const LARGE: usize = 40_000;
+        let far = (me + n / 2) % n;
+        let mut large: Window<u64> = world.allocate(2 * LARGE).unwrap();
+        for round in 1..=3u64 {
+            let element = |of: usize, at: usize| round << 40 | (of as u64) << 32 | at as u64;
+            let epoch = large.lock_all().unwrap();
+            let target = epoch.target(far).unwrap();
+            let mut source: Vec<u64> = (0..LARGE).map(|at| element(me, at)).collect();
+            drop(target.rput(LARGE, source.clone()).unwrap());
+            let other = vec![0; LARGE]; // where that was, perhaps
+            target.put(0, &source).unwrap();
+            source.fill(0);
+            target.flush().unwrap();
+            let request = target.rget(0, LARGE).unwrap();
+            let mut into = other;
+            target.get(LARGE, &mut into).unwrap();
+            for got in [&into, &request.wait().unwrap()] {
+                assert!(got.iter().enumerate().all(|(at, &got)| got == element(me, at)), "round {round}");
+            }
+            drop(epoch);
+            world.barrier().unwrap();
+            let from = (me + n - n / 2) % n;
+            let mine = large.local().read(0, 2 * LARGE).unwrap();
+            assert!(mine.iter().enumerate().all(|(at, &found)| found == element(from, at % LARGE)), "from {from}");
+            world.barrier().unwrap();
+        }
         // Between hosts ranks meet by their lanes: one says it to another in each of ceil(log2 n) steps.
         let meets = n.next_power_of_two().ilog2() as u64;
         if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() {
