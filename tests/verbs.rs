@@ -144,6 +144,50 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     }
 }
 
+/// Atomics of two adapters are not atomic towards each other: a rank reaches the words of a neighbour whose adapter is another
+/// by the connection to it, not by its own adapter. `tests/soft-roce/verbs` starts it on one host, each rank with a device.
+#[test]
+fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
+    if std::env::var_os(ROLE).is_none() || std::env::var_os("TRANSOM_VERBS_DEVICE").is_none() {
+        return eprintln!("skipped: needs two devices that reach each other, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let (me, verbs) = (world.rank(), verbs(&world));
+    assert_eq!((world.size(), probe().unwrap().contains(&format!("rxe{me}"))), (2, true), "{:?}", probe());
+    let mut window: Window<u64> = world.allocate(2).unwrap();
+    window.fence().unwrap();
+    assert!(window.local().of(1 - me).is_ok(), "data moves through shared memory");
+    let others_and_itself = || {
+        let counts = [verbs.work_requests_to_others(), verbs.work_requests_to_itself()];
+        counts.map(|posted| posted.compare_and_swaps + posted.fetch_and_adds)
+    };
+    const EACH: u64 = 20;
+    let mut add = || {
+        let epoch = window.lock_shared(0).unwrap();
+        epoch.fetch_and_op(0, Op::Sum, 1).unwrap();
+        epoch.unlock().unwrap();
+    };
+    add(); // the epoch of the fence ends
+    let before = others_and_itself();
+    (1..EACH).for_each(|_| add());
+    let posted = others_and_itself();
+    // To lock, to add, to unlock.
+    let [at_home, elsewhere] = [[0, 3 * (EACH - 1)], [3 * (EACH - 1), 0]];
+    assert_eq!([0, 1].map(|at| posted[at] - before[at]), if me == 0 { at_home } else { elsewhere });
+    world.barrier().unwrap(); // nobody queued for the lock so far
+    for _ in 0..EACH {
+        let epoch = window.lock_exclusive(0).unwrap();
+        let value = epoch.get_one(1).unwrap();
+        epoch.put(1, &[value + 1]).unwrap();
+        epoch.unlock().unwrap();
+    }
+    window.fence().unwrap();
+    let mut found = [0; 2];
+    window.lock_shared(0).unwrap().get(0, &mut found).unwrap();
+    assert_eq!(found, [2 * EACH; 2]);
+    window.fence().unwrap();
+}
+
 /// Work requests to others and to itself: writes, reads, compare-and-swaps, fetch-and-adds, markers.
 type Work = [[u64; 5]; 2];
 
