@@ -836,7 +836,7 @@ fn a_link_that_goes_down_is_told_in_time() {
 }
 
 /// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
-const SILENCE: Duration = Duration::from_secs(25);
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Collective: how rank 0 stops rank 1 for a while. Nobody is connected by it.
 fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
