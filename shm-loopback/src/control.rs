@@ -189,8 +189,15 @@ impl Control {
 
     /// An error if a wait for `awaited` cannot end any more: a rank died, or all who could end it have left.
     pub fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
-        if let Some(rank) = self.dead(me) {
-            return Err(FabricError::PeerDied { rank });
+        if let Some(first) = self.dead(me) {
+            // Whom one waits for is told of rather than who died first.
+            return Err(match awaited {
+                Awaited::Rank(rank) => {
+                    self.ended(rank).err().filter(|error| matches!(error, FabricError::PeerDied { .. }))
+                }
+                _ => None,
+            }
+            .unwrap_or(FabricError::PeerDied { rank: first }));
         }
         let gone = awaited.gone(me, self.ranks(), |rank| self.has_left(rank));
         gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))

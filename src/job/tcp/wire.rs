@@ -18,8 +18,8 @@
 
 use super::frames::{HERE, REFUSED, WELCOME};
 use super::silence;
-use crate::job::hex::{from_hex, to_hex};
 use crate::job::process::ProcessId;
+use data_encoding::HEXLOWER;
 use snow::params::CipherChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::Cipher;
@@ -68,11 +68,11 @@ impl Secret {
 
     /// As digits.
     pub fn to_text(&self) -> String {
-        to_hex(&self.0)
+        HEXLOWER.encode(&self.0)
     }
 
     pub fn from_text(text: &str) -> Option<Self> {
-        Self::from_bytes(&from_hex(text)?)
+        Self::from_bytes(&HEXLOWER.decode(text.as_bytes()).ok()?)
     }
 }
 
