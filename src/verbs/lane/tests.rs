@@ -1,8 +1,8 @@
 //! A lane's account, against a queue that pretends.
 
 use super::*;
-use crate::verbs::fake::{Events, Queue, Thing, completion};
-use crate::verbs::wr::Why;
+use crate::verbs::fake::{Events, Queue, START, Thing, completion};
+use crate::verbs::wr::{Kind, Why};
 
 const TO: Place = Place { address: 4096, key: 9 };
 const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
@@ -11,7 +11,7 @@ type Tested = Lane<Queue, Thing>;
 
 fn lane(depth: u32) -> (Tested, Queue) {
     let queue = Queue::new(77, depth);
-    (Lane::new(3, queue.clone()), queue)
+    (Lane::new(3, queue.clone(), START), queue)
 }
 
 fn post(lane: &Tested, verb: Verb) -> Result<u64, Stop> {
@@ -138,14 +138,14 @@ fn what_had_completed_has_and_what_is_behind_a_failure_fails() {
         lend(&lane, name, &events).unwrap();
     }
     // The second fails: the first, not told, is complete. The adapter says of those behind that they were not done.
-    lane.complete(&completion(3, 77, 2, Err(failure(Why::Silence))));
+    lane.complete(&completion(3, 77, 2, Err(failure(Why::Refused))));
     lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
     lane.complete(&completion(3, 77, 4, Ok(())));
     assert_eq!(lane.is_complete(1), Ok(true));
-    assert_eq!([2, 3, 4].map(|number| lane.is_complete(number)), [Err(failure(Why::Silence)); 3]);
+    assert_eq!([2, 3, 4].map(|number| lane.is_complete(number)), [Err(failure(Why::Refused)); 3]);
     assert!(lane.is_idle());
     assert!(events.lock().unwrap().is_empty(), "the adapter may still write there");
-    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Silence));
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Refused));
     assert_eq!(*events.lock().unwrap(), ["queue gone", "1", "2", "3", "4"], "in this order");
     lane.lend(4, Thing("late", events.clone()));
     assert_eq!(events.lock().unwrap().last(), Some(&"late"));

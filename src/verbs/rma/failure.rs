@@ -82,7 +82,11 @@ impl Member {
     pub fn unheard(&self) -> Result<(), FabricError> {
         self.progress();
         self.works()?;
-        let failed = self.core().endpoints.all().find_map(|(peer, lane)| Some((peer, lane.failure()?)));
+        let endpoints = &self.core().endpoints;
+        endpoints.all().filter(|(_, lane)| lane.is_broken() && !lane.is_idle()).for_each(|(peer, _)| {
+            self.core().want(peer);
+        });
+        let failed = endpoints.all().find_map(|(peer, lane)| Some((peer, lane.failure()?)));
         match failed.and_then(|(peer, failure)| Some((self.way_to(peer)?, failure))) {
             Some((way, failure)) => match self.why(way, Halt::Failed(failure)) {
                 FabricError::PeerLeft { .. } => Ok(()),

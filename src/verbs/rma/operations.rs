@@ -74,6 +74,10 @@ impl Member {
             if patience.pause() {
                 self.works()?;
                 self.alive(way)?;
+                if lane.is_broken() {
+                    // How long that may take, who makes it knows: then the lane has ended.
+                    self.core().want(way.peer);
+                }
                 self.served(way, &mut silence)?;
             }
         }
@@ -352,7 +356,14 @@ impl Bringing {
     }
 
     /// The word that an atomic brings.
+    ///
+    /// # Errors
+    /// Also if it was executed, and its result was lost with the connection.
     pub fn word(self) -> Result<u64, FabricError> {
+        self.member.complete(self.way, self.number)?;
+        if self.member.lane(self.way).is_lost(self.number) {
+            return Err(lost_result(self.way));
+        }
         self.finish(|cell| {
             let mut word = [0; 8];
             cell.read(&mut word);
@@ -361,11 +372,20 @@ impl Bringing {
     }
 }
 
-/// None where there is no room now.
+fn lost_result(way: Way) -> FabricError {
+    let why = "an atomic was executed, and what it found is lost with the connection, which was made anew: the word has \
+               changed, as far as the atomic changes it; read it, or begin anew what depends on it";
+    FabricError::System {
+        what: format!("an operation on a word of rank {}", way.rank),
+        source: std::io::Error::new(std::io::ErrorKind::ConnectionReset, why),
+    }
+}
+
+/// None where there is no room now, or no connection until it was made anew.
 fn retry<T>(posted: Result<T, Stop>) -> Result<Option<T>, Halt> {
     match posted {
         Ok(done) => Ok(Some(done)),
-        Err(Stop::Full) => Ok(None),
+        Err(Stop::Full | Stop::Broken) => Ok(None),
         Err(Stop::Failed(failure)) => Err(Halt::Failed(failure)),
         Err(Stop::System(error)) => Err(Halt::System(error)),
     }

@@ -7,6 +7,7 @@
 //! begins to deliver, and whoever wants a connection must get it, or the reason why not.
 
 mod adapter;
+mod traffic;
 mod world;
 
 use adapter::{Mutant, Refusal};
@@ -14,7 +15,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use world::{Budget, Step, World, changes_nothing};
 
-const MUTANTS: [Mutant; 18] = [
+const MUTANTS: [Mutant; 26] = [
     Mutant::ForgeriesOpened,
     Mutant::OldHeard,
     Mutant::NewUnheard,
@@ -33,6 +34,14 @@ const MUTANTS: [Mutant; 18] = [
     Mutant::GenerationsAnew,
     Mutant::DeathUntold,
     Mutant::DeathAsLoss,
+    Mutant::ToldTooSoon,
+    Mutant::OldForgotten,
+    Mutant::AllAgain,
+    Mutant::NothingAgain,
+    Mutant::OnePacketLess,
+    Mutant::OnePacketMore,
+    Mutant::AnyGeneration,
+    Mutant::ResultsForged,
 ];
 
 /// A state, the number of the one before, and what led from that to this.
@@ -55,6 +64,9 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
     let mut at = 0;
     while at < found.len() {
         let world = found[at].0.clone();
+        if budget.posts != [0, 0] {
+            world.finishes(mutant).map_err(|wrong| story(&found, at, wrong))?;
+        }
         world.settles(None, mutant).map_err(|wrong| story(&found, at, wrong))?;
         for side in 0..2 {
             if !world.sides[side].dead {
@@ -63,7 +75,7 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
                 }
                 changes_nothing(&world, side, mutant).map_err(|wrong| story(&found, at, wrong))?;
             }
-            for step in world.steps(side) {
+            for step in world.steps(side, mutant) {
                 for refusal in [Refusal::None, Refusal::Make, Refusal::Connect] {
                     if refusal != Refusal::None && world.budget.refusals == 0 {
                         continue;
@@ -87,9 +99,9 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
 }
 
 const RUNS: [Budget; 3] = [
-    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0 },
-    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0 },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0] },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0] },
+    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0] },
 ];
 
 #[test]
@@ -109,7 +121,7 @@ fn machines_agree_whatever_the_network_does() {
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
 fn machines_agree_with_more_of_everything() {
-    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1 };
+    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0] };
     println!("{} states", explore(budget, None).unwrap_or_else(|wrong| panic!("{wrong}")));
 }
 
