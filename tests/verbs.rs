@@ -936,6 +936,140 @@ fn a_rail_that_loses_everything_is_told_in_time() {
     std::process::exit(0);
 }
 
+/// A rail of its own, whose guest loses all that it sends for a while, again and again, as long as this lives.
+struct Flapping(std::process::Child);
+
+impl Flapping {
+    const LINK: &str = "rail1";
+
+    /// With a time between two losses that each lasts a second: a connection breaks after a tenth of one.
+    fn begin(first: f32, between: f32) -> Self {
+        let loses = format!("tc qdisc replace dev {0} root netem loss 100%", Self::LINK);
+        let heals = format!("tc qdisc del dev {} root", Self::LINK);
+        let script = format!("sleep {first}; while {loses}; do sleep 1; {heals}; sleep {between}; done");
+        Flapping(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"))
+    }
+}
+
+impl Drop for Flapping {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = Command::new("sh").args(["-c", &format!("tc qdisc del dev {} root 2>&1", Self::LINK)]).output();
+        // The other's may lose on for a while.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+}
+
+/// What an atomic did, and whether what it found is lost with its connection.
+fn executed<R>(what: Result<R, transom::Error>) -> bool {
+    match what {
+        Ok(_) => false,
+        Err(error) => {
+            let why = error.to_string();
+            assert!(why.contains("was executed, and what it found is lost"), "{why}");
+            true
+        }
+    }
+}
+
+/// Connections that break under what both ranks do, by what either of them loses: `tests/soft-roce/verbs` starts it on two
+/// hosts, with a job that is on another rail. Nothing is done twice, nothing is lost.
+#[test]
+fn connections_that_break_are_made_anew() {
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(Flapping::LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    const LEN: usize = 3000;
+    const TIME: Duration = Duration::from_secs(25);
+    let world = transom::init().expect("a rank can join its job");
+    let (me, other) = (world.rank(), 1 - world.rank());
+    let mut counts: Window<u64> = world.allocate(2).unwrap();
+    let mut data: Window<u64> = world.allocate(LEN + 1).unwrap();
+    for window in [&mut counts, &mut data] {
+        window.lock_shared(other).unwrap().get_one(0).unwrap();
+    }
+    world.barrier().unwrap();
+    let pairs = || verbs(&world).queue_pairs().to_others;
+
+    // Both count at both.
+    let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
+    let (begun, mut done, mut lost) = (Instant::now(), 0_u64, 0_u64);
+    let epoch = counts.lock_all().unwrap();
+    while begun.elapsed() < TIME {
+        for rank in 0..2 {
+            lost += u64::from(executed(epoch.target(rank).unwrap().fetch_and_op(me, Op::Sum, 1)));
+        }
+        done += 1;
+    }
+    drop(flapping);
+    let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
+    println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
+    assert_eq!(found, [done; 2], "each was executed once");
+    assert!(pairs() > 3, "connections broke: {}", pairs());
+    epoch.unlock().unwrap();
+    world.barrier().unwrap();
+
+    // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
+    let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
+    let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
+    let epoch = data.lock_all().unwrap();
+    let (mine, theirs) = (epoch.target(me).unwrap(), epoch.target(other).unwrap());
+    let (mut rounds, mut last) = (0_u64, false);
+    while !last {
+        rounds += 1;
+        let value = rounds << 1 | u64::from(begun.elapsed() > TIME);
+        theirs.put(0, &[value; LEN]).unwrap();
+        lost += u64::from(executed(theirs.fetch_and_op(LEN, Op::Sum, 1)));
+        while mine.get_one(LEN).unwrap() < rounds {
+            assert!(begun.elapsed() < 3 * TIME, "round {rounds} does not come");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let came = mine.get_one(0).unwrap();
+        let all = || {
+            let mut all = vec![0; LEN];
+            mine.get(0, &mut all).unwrap();
+            all
+        };
+        assert!(came >> 1 == rounds && all() == vec![came; LEN], "round {rounds}: {came}");
+        mine.put(0, &[0; LEN]).unwrap();
+        if rounds % 50 == 0 {
+            // As long as it takes to break and come back.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        world.barrier().unwrap();
+        assert_eq!(all(), [0; LEN], "undone in round {rounds}");
+        world.barrier().unwrap();
+        last = (value | came) & 1 == 1;
+    }
+    drop(flapping);
+    println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
+    assert!(pairs() > before, "connections broke");
+    epoch.unlock().unwrap();
+    world.barrier().unwrap();
+
+    // Neither rank is in the library when it breaks.
+    if me == 0 {
+        let epoch = data.lock_shared(1).unwrap();
+        world.barrier().unwrap();
+        let flapping = Flapping::begin(0.0, 1000.0);
+        std::thread::sleep(Duration::from_millis(200));
+        epoch.put(0, &[77; LEN]).unwrap();
+        std::thread::sleep(Duration::from_secs(10));
+        epoch.flush().unwrap();
+        epoch.unlock().unwrap();
+        drop(flapping);
+    } else {
+        world.barrier().unwrap();
+        let begun = Instant::now();
+        while data.local().get(LEN - 1).unwrap() != 77 {
+            assert!(begun.elapsed() < Duration::from_secs(8), "nothing came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    data.fence().unwrap();
+}
+
 #[test]
 fn errors_have_a_source() {
     use std::error::Error;

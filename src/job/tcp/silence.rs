@@ -35,8 +35,23 @@ sockopt_impl!(
     GetOnly,
     libc::IPPROTO_TCP,
     libc::TCP_INFO,
-    libc::tcp_info
+    Known
 );
+
+/// The beginning of what the kernel knows, as all kernels have it: libc's has what only the latest do, and nix wants all.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Known {
+    _state: [u8; 3],
+    probes: u8,
+    _options: [u8; 4],
+    _times: [u32; 4],
+    unacked: u32,
+    _others: [u32; 4],
+    last_data_sent: u32,
+    _never: [u32; 2],
+    last_ack_recv: u32,
+}
 
 /// Since when a host has not answered.
 #[derive(Default)]
@@ -49,13 +64,13 @@ impl Silence {
     /// from where something was sent to it *after* its last answer.
     pub fn is_final(&mut self, stream: &TcpStream) -> bool {
         let Ok(info) = getsockopt(stream, TcpInfo) else { return false };
-        let asked = info.tcpi_unacked > 0 && info.tcpi_last_data_sent <= info.tcpi_last_ack_recv;
-        if !asked && info.tcpi_probes == 0 {
+        let asked = info.unacked > 0 && info.last_data_sent <= info.last_ack_recv;
+        if !asked && info.probes == 0 {
             self.0 = None;
             return false;
         }
         let now = Instant::now();
-        let answered = now.checked_sub(Duration::from_millis(info.tcpi_last_ack_recv.into()));
+        let answered = now.checked_sub(Duration::from_millis(info.last_ack_recv.into()));
         let since = self.0.filter(|since| answered.is_none_or(|answered| answered <= *since)).unwrap_or(now);
         self.0 = Some(since);
         now - since >= SILENT

@@ -309,9 +309,15 @@ impl Member {
         let mut guess = guess;
         loop {
             let swap = Verb::CompareAndSwap { expected: guess, new: value };
-            match self.start_atomic(way, swap, at)?.word()? {
-                found if found == guess => return Ok(()),
-                found => guess = found,
+            match self.start_atomic(way, swap, at)?.outcome()? {
+                Some(found) if found == guess => return Ok(()),
+                Some(found) => guess = found,
+                None => {
+                    // If it is there it was put; if not, whoever reads it may have changed it since.
+                    let mut now = [0; 8];
+                    self.read(way, at, &mut now)?;
+                    return if u64::from_ne_bytes(now) == value { Ok(()) } else { Err(lost_result(way)) };
+                }
             }
         }
     }
@@ -358,17 +364,21 @@ impl Bringing {
     /// The word that an atomic brings.
     ///
     /// # Errors
-    /// Also if it was executed, and its result was lost with the connection.
+    /// Also if the atomic was executed, and its result was lost with the connection.
     pub fn word(self) -> Result<u64, FabricError> {
-        self.member.complete(self.way, self.number)?;
-        if self.member.lane(self.way).is_lost(self.number) {
-            return Err(lost_result(self.way));
-        }
-        self.finish(|cell| {
+        let way = self.way;
+        self.outcome()?.ok_or_else(|| lost_result(way))
+    }
+
+    /// As [`word`](Self::word), but none if it is lost.
+    pub fn outcome(self) -> Result<Option<u64>, FabricError> {
+        let (member, way, number) = (self.member.clone(), self.way, self.number);
+        let word = self.finish(|cell| {
             let mut word = [0; 8];
             cell.read(&mut word);
             u64::from_ne_bytes(word)
-        })
+        })?;
+        Ok((!member.lane(way).is_lost(number)).then_some(word))
     }
 }
 

@@ -64,12 +64,14 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
     let mut at = 0;
     while at < found.len() {
         let world = found[at].0.clone();
-        if budget.posts != [0, 0] {
+        let carries = budget.posts != [0, 0];
+        if carries {
             world.finishes(mutant).map_err(|wrong| story(&found, at, wrong))?;
+        } else {
+            world.settles(None, mutant).map_err(|wrong| story(&found, at, wrong))?;
         }
-        world.settles(None, mutant).map_err(|wrong| story(&found, at, wrong))?;
         for side in 0..2 {
-            if !world.sides[side].dead {
+            if !carries && !world.sides[side].dead {
                 for refusal in [Refusal::None, Refusal::Make, Refusal::Connect] {
                     world.settles(Some((side, refusal)), mutant).map_err(|wrong| story(&found, at, wrong))?;
                 }
@@ -104,6 +106,26 @@ const RUNS: [Budget; 3] = [
     Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0] },
 ];
 
+/// With requests: of both sides at once, and over more connections.
+const TRAFFIC: [Budget; 3] = [
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0] },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1] },
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0] },
+];
+
+#[test]
+fn nothing_is_done_twice_nor_lost() {
+    for budget in TRAFFIC {
+        match explore(budget, None) {
+            Ok(states) => {
+                println!("{budget:?}: {states} states");
+                assert!(states > 1000, "{budget:?}: {states} states only");
+            }
+            Err(wrong) => panic!("{budget:?}\n{wrong}"),
+        }
+    }
+}
+
 #[test]
 fn machines_agree_whatever_the_network_does() {
     for budget in RUNS {
@@ -129,7 +151,7 @@ fn machines_agree_with_more_of_everything() {
 fn every_mutant_is_caught() {
     let mut passed = Vec::new();
     for mutant in MUTANTS {
-        match RUNS.iter().find_map(|&budget| explore(budget, Some(mutant)).err()) {
+        match RUNS.iter().chain(&TRAFFIC).find_map(|&budget| explore(budget, Some(mutant)).err()) {
             Some(wrong) => {
                 let what = wrong.lines().find(|line| !line.starts_with('(')).unwrap_or_default();
                 println!("{:<18} {what}", format!("{mutant:?}"));

@@ -235,15 +235,21 @@ impl World {
         })
     }
 
-    /// The network delivers from now on, and no connection breaks: all that was posted is complete in the end.
+    /// The network delivers from now on: all that was posted is complete in the end.
     pub fn finishes(&self, mutant: Option<Mutant>) -> Result<(), String> {
         let mut world = self.clone();
-        for _ in 0..8 {
+        for round in 0..8 {
             for side in 0..2 {
-                let Side { machine, traffic, .. } = &world.sides[side];
-                let step = match machine.state() {
+                if world.sides[side].traffic.is_finished() {
+                    continue;
+                }
+                let step = match world.sides[side].machine.state() {
+                    // Nothing was answered: the connection breaks.
+                    State::Ready { .. } if round > 0 => {
+                        world.budget.losses += 1;
+                        Step::Lost
+                    }
                     State::Ready { .. } | State::Failed(_) => continue,
-                    _ if traffic.is_finished() => continue,
                     _ => Step::Want,
                 };
                 let mut under_way = vec![(side, step)];
