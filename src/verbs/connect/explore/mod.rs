@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use world::{Budget, Step, World, changes_nothing};
 
-const MUTANTS: [Mutant; 26] = [
+const MUTANTS: [Mutant; 18] = [
     Mutant::ForgeriesOpened,
     Mutant::OldHeard,
     Mutant::NewUnheard,
@@ -34,6 +34,9 @@ const MUTANTS: [Mutant; 26] = [
     Mutant::GenerationsAnew,
     Mutant::DeathUntold,
     Mutant::DeathAsLoss,
+];
+
+const TRAFFIC_MUTANTS: [Mutant; 8] = [
     Mutant::ToldTooSoon,
     Mutant::OldForgotten,
     Mutant::AllAgain,
@@ -108,9 +111,9 @@ const RUNS: [Budget; 3] = [
 
 /// With requests: of both sides at once, and over more connections.
 const TRAFFIC: [Budget; 3] = [
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0] },
     Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0] },
     Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1] },
-    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0] },
 ];
 
 #[test]
@@ -149,9 +152,18 @@ fn machines_agree_with_more_of_everything() {
 
 #[test]
 fn every_mutant_is_caught() {
+    caught(&MUTANTS, &RUNS);
+}
+
+#[test]
+fn every_mutant_of_what_is_done_again_is_caught() {
+    caught(&TRAFFIC_MUTANTS, &TRAFFIC);
+}
+
+fn caught(mutants: &[Mutant], runs: &[Budget]) {
     let mut passed = Vec::new();
-    for mutant in MUTANTS {
-        match RUNS.iter().chain(&TRAFFIC).find_map(|&budget| explore(budget, Some(mutant)).err()) {
+    for &mutant in mutants {
+        match runs.iter().find_map(|&budget| explore(budget, Some(mutant)).err()) {
             Some(wrong) => {
                 let what = wrong.lines().find(|line| !line.starts_with('(')).unwrap_or_default();
                 println!("{:<18} {what}", format!("{mutant:?}"));

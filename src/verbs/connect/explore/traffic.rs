@@ -173,6 +173,16 @@ impl Traffic {
         }
         self.completed = number;
         self.account.as_mut().expect("attached").complete(number);
+        self.is_right_of(number, marker)
+    }
+
+    /// Whether what is complete was done, once.
+    pub fn is_right(&self) -> Result<(), String> {
+        (1..=self.completed).try_for_each(|number| self.is_right_of(number, self.lost.contains(&number)))
+    }
+
+    /// `marker`: a write of nothing was posted in its place at last.
+    fn is_right_of(&self, number: u64, marker: bool) -> Result<(), String> {
         let times = |last| self.done.iter().filter(|done| **done == (number, last)).count();
         let is_right = match self.posted[number as usize - 1] {
             What::Write => times(1) == 1,

@@ -268,7 +268,7 @@ impl World {
         }
         match (0..2).find(|&side| !world.sides[side].traffic.is_finished()) {
             Some(side) => Err(format!("requests of side {side} do not end: {self:#?} becomes {world:#?}")),
-            None => Ok(()),
+            None => world.sides.iter().try_for_each(|side| side.traffic.is_right()),
         }
     }
 
