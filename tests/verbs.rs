@@ -791,6 +791,47 @@ fn a_link_that_goes_down_is_told_in_time() {
     }
 }
 
+/// A link that is down for less than it takes to give the others up costs time: lanes to others, to oneself, and datagrams.
+#[test]
+fn a_link_that_comes_back_costs_time_and_not_the_job() {
+    const LINK: &str = "rail0"; // of the guests of tests/soft-roce
+    if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: there is no link to take down");
+    }
+    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
+    on_verbs(2, "a_link_that_comes_back_costs_time_and_not_the_job", &variables, |world| {
+        const DOWN: Duration = Duration::from_secs(2);
+        let (me, other) = (world.rank(), 1 - world.rank());
+        let mut window: Window<u64> = world.allocate(1001).unwrap();
+        window.fence().unwrap();
+        for round in 1..=3 {
+            let epoch = window.lock_all().unwrap();
+            world.barrier().unwrap();
+            let begun = Instant::now();
+            let up = (me == 0).then(|| {
+                shell(&format!("ip link set {LINK} down"));
+                let up = format!("sleep {}; ip link set {LINK} up", DOWN.as_secs());
+                Command::new("sh").args(["-c", &up]).spawn().expect("a shell")
+            });
+            while {
+                for rank in [me, other] {
+                    epoch.target(rank).unwrap().put(1 + 500 * me, &[round; 500]).unwrap();
+                    executed(epoch.target(rank).unwrap().fetch_and_op(0, Op::Sum, 0));
+                }
+                epoch.flush_all().unwrap();
+                begun.elapsed() < 2 * DOWN
+            } {}
+            up.map(|mut up| up.wait().unwrap());
+            println!("\n| link down for {DOWN:?} | took {:?} |", begun.elapsed());
+            epoch.unlock().unwrap();
+            window.fence().unwrap();
+            assert_eq!(window.local().read(1, 1000).unwrap(), [round; 1000]);
+            window.fence().unwrap();
+        }
+        println!("\n| {} queue pairs to others |", verbs(&world).queue_pairs().to_others);
+    });
+}
+
 /// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
 const SILENCE: Duration = Duration::from_secs(25);
 

@@ -234,6 +234,9 @@ impl Connector {
     /// A rank's words are reached through a queue pair that leads back to it. Its ends are one.
     fn connect_to_itself(&mut self) {
         let Connector { connections, post, addresses, core, ended, .. } = self;
+        if core.endpoints.lane(core.me).is_some_and(|lane| !lane.is_broken()) {
+            return core.note(core.me, Link::Ready);
+        }
         let Connection { pair, .. } = connections.entry(core.me).or_default();
         let generation = pair.generation() + 1;
         let mut doing = Doing { peer: core.me, pair, post, addresses, core, ended };

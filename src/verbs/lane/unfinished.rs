@@ -38,6 +38,8 @@ pub(in crate::verbs) struct Kept {
     pub inline: bool,
 }
 
+const _: () = assert!(size_of::<Kept>() <= 64, "as the documentation says");
+
 /// The far end says that it has received what was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::verbs) struct NotSent;
