@@ -828,7 +828,9 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
             assert_eq!(window.local().read(1, 1000).unwrap(), [round; 1000]);
             window.fence().unwrap();
         }
-        println!("\n| {} queue pairs to others |", verbs(&world).queue_pairs().to_others);
+        let pairs = verbs(&world).queue_pairs();
+        println!("\n| {} queue pairs to others |", pairs.to_others);
+        assert!(pairs.to_others > 1, "{pairs:?}: connections broke");
     });
 }
 

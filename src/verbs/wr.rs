@@ -161,7 +161,7 @@ pub(super) enum Why {
     Refused,
     /// The far end does not answer.
     Silence,
-    /// The queue pair was in error before it was begun: the far end ended the connection.
+    /// The queue pair was in error before it was begun, or failed by itself: the connection has ended.
     Ended,
     /// This rank's adapter cannot do it.
     Adapter,

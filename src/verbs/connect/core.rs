@@ -28,7 +28,7 @@ pub(in crate::verbs) struct Core {
     commands: Mutex<Vec<Command>>,
     /// Readable when there are commands.
     pub(super) wake: OwnedFd,
-    /// Queue pairs made so far.
+    /// Queue pairs to others made so far.
     pub made: AtomicUsize,
     pub rail: Rail,
 }

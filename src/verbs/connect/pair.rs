@@ -35,6 +35,8 @@ pub(super) struct Pair {
     unknown: Option<Errno>,
     /// Where they complete.
     polled: Option<Arc<Polled>>,
+    /// The last generation of a connection to itself.
+    own: u32,
 }
 
 pub(super) struct Made {
@@ -54,9 +56,10 @@ pub(super) struct Doing<'a> {
 }
 
 impl Pair {
-    /// Of the one that is connected; zero if there is none.
-    pub fn generation(&self) -> u32 {
-        self.connected.map_or(0, |(generation, _)| generation)
+    /// Of the next, where there is no machine that knows better: the two ends are one.
+    pub fn next_generation(&mut self) -> u32 {
+        self.own += 1;
+        self.own
     }
 }
 
@@ -144,7 +147,9 @@ impl Effects for Doing<'_> {
             return Err(Errno::CONNABORTED);
         }
         let (queue, psn) = self.make_queue().map_err(|error| self.refused(&error))?;
-        self.core.made.fetch_add(1, Relaxed);
+        if self.peer != self.core.me {
+            self.core.made.fetch_add(1, Relaxed);
+        }
         let (peer, queue_pair, depth, inline) = (self.peer, queue.number(), queue.depth(), queue.inline());
         let received = self.pair.received;
         tracing::debug!(peer, generation, queue_pair, depth, inline, ?received, "queue pair made");

@@ -15,7 +15,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
@@ -92,7 +91,7 @@ impl Connector {
 
     /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
     fn wait(&mut self) -> Result<(), Errno> {
-        let Connector { core, received, due, look, .. } = self;
+        let Connector { core, connections, received, due, look, .. } = self;
         let channel = received.channel().expect("datagrams are told");
         let context = core.rail.context();
         let mut waiting = [
@@ -101,7 +100,7 @@ impl Connector {
             PollFd::new(&**context, PollFlags::IN),
         ];
         // There is nothing to look after before there is a connection.
-        let look = (core.made.load(Relaxed) > 0).then_some(*look);
+        let look = (!connections.is_empty()).then_some(*look);
         let due = due.first().map(|(due, _)| *due).into_iter().chain(look).min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));
@@ -204,9 +203,14 @@ impl Connector {
             (state, core.endpoints.lane(peer))
             && lane.is_broken()
         {
-            // The peer has ended the connection for good; else it is as if there were no other.
-            let aborted = errno == Errno::CONNABORTED;
-            lane.give_up(if aborted { Failure::known(Why::Ended) } else { lane.why_broken() });
+            match errno {
+                // The peer has ended the connection for good.
+                Errno::CONNABORTED => _ = lane.give_up(Failure::known(Why::Ended)),
+                // An adapter does not tell what it has received.
+                Errno::OPNOTSUPP => _ = lane.give_up(lane.why_broken()),
+                // For now: it is looked after.
+                _ => {}
+            }
         }
         match state {
             State::Ready { theirs, .. } => {
@@ -238,7 +242,7 @@ impl Connector {
             return core.note(core.me, Link::Ready);
         }
         let Connection { pair, .. } = connections.entry(core.me).or_default();
-        let generation = pair.generation() + 1;
+        let generation = pair.next_generation();
         let mut doing = Doing { peer: core.me, pair, post, addresses, core, ended };
         doing.retire();
         let connected = doing.make(generation).and_then(|end| doing.connect(end).map(|()| end));
@@ -249,9 +253,6 @@ impl Connector {
             }
             (connected, _) => {
                 let errno = connected.err().unwrap_or(Errno::NOTCONN);
-                if let Some(lane) = core.endpoints.lane(core.me) {
-                    lane.give_up(lane.why_broken());
-                }
                 Link::Refused { by_peer: false, errno: errno.raw_os_error() }
             }
         };

@@ -264,7 +264,11 @@ impl Drop for QueuePair {
 }
 
 /// A queue pair of unreliable datagrams.
-pub(in crate::verbs) struct Datagrams(QueuePair);
+pub(in crate::verbs) struct Datagrams {
+    pair: QueuePair,
+    near: NearEnd,
+    key: u32,
+}
 
 impl Datagrams {
     /// One that takes datagrams that bring `key`. What was sent and what was received complete apart.
@@ -276,31 +280,45 @@ impl Datagrams {
         near: &NearEnd,
         key: u32,
     ) -> Result<Self, VerbsError> {
-        use ibv_qp_attr_mask as mask;
         let queues = [sent.clone(), received.clone()];
         let pair = QueuePair::new(domain, queues, ibv_qp_type::IBV_QPT_UD, capacity)?;
+        let datagrams = Datagrams { pair, near: *near, key };
+        datagrams.open()?;
+        Ok(datagrams)
+    }
+
+    fn open(&self) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
         let mut to = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
-            port_num: near.port,
-            pkey_index: near.pkey_index,
-            qkey: key,
+            port_num: self.near.port,
+            pkey_index: self.near.pkey_index,
+            qkey: self.key,
             ..Default::default()
         };
         let what = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_QKEY;
-        pair.modify(&mut to, what, "initialising")?;
+        self.pair.modify(&mut to, what, "initialising")?;
         to.qp_state = ibv_qp_state::IBV_QPS_RTR;
-        pair.modify(&mut to, mask::IBV_QP_STATE, "opening")?;
-        (to.qp_state, to.sq_psn) = (ibv_qp_state::IBV_QPS_RTS, near.psn);
-        pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")?;
-        Ok(Datagrams(pair))
+        self.pair.modify(&mut to, mask::IBV_QP_STATE, "opening")?;
+        (to.qp_state, to.sq_psn) = (ibv_qp_state::IBV_QPS_RTS, self.near.psn);
+        self.pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")
+    }
+
+    /// Takes it out of the state that an error has left it in: what was handed over is forgotten, which `forgotten` is to
+    /// take from the completion queues.
+    pub fn open_again(&self, forgotten: impl FnOnce()) -> Result<(), VerbsError> {
+        let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..Default::default() };
+        self.pair.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "resetting")?;
+        forgotten();
+        self.open()
     }
 
     pub fn number(&self) -> u32 {
-        self.0.number()
+        self.pair.number()
     }
 
     pub fn depth(&self) -> u32 {
-        self.0.depth
+        self.pair.depth
     }
 
     /// Hands a buffer over for a datagram to come.
@@ -311,7 +329,7 @@ impl Datagrams {
         let mut sge = sge(piece);
         let mut raw = ibv_recv_wr { wr_id: token.bits(), next: null_mut(), sg_list: &mut sge, num_sge: 1 };
         // SAFETY: alive until dropped; the memory by the caller's word.
-        unsafe { post_recv(self.0.raw.as_ptr(), &mut raw) }
+        unsafe { post_recv(self.pair.raw.as_ptr(), &mut raw) }
     }
 
     /// Sends a datagram to that queue pair, which takes those that bring `key`.
@@ -334,6 +352,6 @@ impl Datagrams {
         raw.wr.ud.remote_qpn = queue_pair;
         raw.wr.ud.remote_qkey = key;
         // SAFETY: alive until dropped, and so is the address handle now; the memory by the caller's word.
-        unsafe { post_send(self.0.raw.as_ptr(), &mut raw) }
+        unsafe { post_send(self.pair.raw.as_ptr(), &mut raw) }
     }
 }
