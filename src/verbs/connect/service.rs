@@ -147,14 +147,15 @@ impl Connector {
         let core = self.core.clone();
         let Core { rail, endpoints, .. } = &*core;
         progress::poll(rail, endpoints);
-        for (peer, lane) in endpoints.all().filter(|(_, lane)| lane.is_broken()) {
+        for (peer, lane) in endpoints.all() {
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
-            if lane.is_idle() && !asked {
+            let ended = lane.failure().is_some() && asked;
+            if !ended && !(lane.is_broken() && (asked || !lane.is_idle())) {
                 continue;
             }
-            if lane.waits() > if rail.health.port_down() { LOOKS_PORT_DOWN } else { LOOKS } {
-                let failure = lane.why_broken();
-                lane.give_up(failure);
+            let most = if rail.health.port_down() { LOOKS_PORT_DOWN } else { LOOKS };
+            if ended || lane.waits() > most {
+                lane.give_up(lane.why_broken());
                 self.drive(peer, false, |machine, effects| machine.given_up(Errno::TIMEDOUT, effects));
             } else if peer == core.me {
                 self.connect_to_itself();

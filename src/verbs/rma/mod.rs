@@ -1,5 +1,6 @@
 //! Windows over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other by their adapters.
 
+mod bringing;
 mod collective;
 mod fabric;
 mod failure;

@@ -1,8 +1,8 @@
 //! Memory of this rank, and the right to reach that of others.
 
 use super::Verbs;
+use super::bringing::Bringing;
 use super::member::{Kept, Member, Way};
-use super::operations::Bringing;
 use crate::verbs::VerbsError;
 use crate::verbs::memory::{Deferred, Keys, Slot};
 use crate::verbs::sys::{Access, Registered};

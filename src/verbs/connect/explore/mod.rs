@@ -7,6 +7,7 @@
 //! begins to deliver, and whoever wants a connection must get it, or the reason why not.
 
 mod adapter;
+mod carry;
 mod traffic;
 mod world;
 
