@@ -96,7 +96,8 @@ impl Traffic {
         };
         account.begin(start, theirs, told).map_err(|_| "what was received was never sent".to_owned())?;
         if mutant == Some(Mutant::NothingAgain) {
-            (account.clear(), self.completed = self.posted.len() as u64);
+            account.clear();
+            self.completed = self.posted.len() as u64;
             return Ok(());
         }
         let each = account.each::<()>(|number, kept, fenced| {
