@@ -1076,6 +1076,55 @@ fn a_link_that_goes_down_is_told_in_time() {
     }
 }
 
+/// A link that is down for less than it takes to give the others up costs time: lanes to others, to oneself, and datagrams.
+#[test]
+fn a_link_that_comes_back_costs_time_and_not_the_job() {
+    const LINK: &str = "rail0"; // of the guests of tests/soft-roce
+    if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: there is no link to take down");
+    }
+    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
+    on_verbs(2, "a_link_that_comes_back_costs_time_and_not_the_job", &variables, |world| {
+        const DOWN: Duration = Duration::from_secs(2);
+        let (me, other) = (world.rank(), 1 - world.rank());
+        let mut window: Window<u64> = world.allocate(1001).unwrap();
+        window.fence().unwrap();
+        // Until a connection broke: what is sent to the same host may not notice.
+        for round in 1..=10 {
+            let epoch = window.lock_all().unwrap();
+            world.barrier().unwrap();
+            let begun = Instant::now();
+            let up = (me == 0).then(|| {
+                shell(&format!("ip link set {LINK} down"));
+                let up = format!("sleep {}; ip link set {LINK} up", DOWN.as_secs());
+                Command::new("sh").args(["-c", &up]).spawn().expect("a shell")
+            });
+            while {
+                for rank in [me, other] {
+                    epoch.target(rank).unwrap().put(1 + 500 * me, &[round; 500]).unwrap();
+                    executed(epoch.target(rank).unwrap().fetch_and_op(0, Op::Sum, 0));
+                }
+                epoch.flush_all().unwrap();
+                begun.elapsed() < 2 * DOWN
+            } {}
+            up.map(|mut up| up.wait().unwrap());
+            println!("\n| link down for {DOWN:?} | took {:?} |", begun.elapsed());
+            epoch.unlock().unwrap();
+            window.fence().unwrap();
+            assert_eq!(window.local().read(1, 1000).unwrap(), [round; 1000]);
+            let broke = verbs(&world).queue_pairs().to_others > 1;
+            let epoch = window.fence().unwrap();
+            epoch.target(0).unwrap().fetch_and_op(0, Op::Sum, u64::from(broke)).unwrap();
+            let epoch = window.fence().unwrap();
+            if epoch.target(0).unwrap().get_one(0).unwrap() > 0 {
+                window.fence().unwrap();
+                return;
+            }
+        }
+        panic!("the link was not missed");
+    });
+}
+
 /// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -1219,6 +1268,140 @@ fn a_rail_that_loses_everything_is_told_in_time() {
     }
     // What is left of the world cannot be used.
     std::process::exit(0);
+}
+
+/// A rail of its own, whose guest loses all that it sends for a while, again and again, as long as this lives.
+struct Flapping(std::process::Child);
+
+impl Flapping {
+    const LINK: &str = "rail1";
+
+    /// With a time between two losses that each lasts a second: a connection breaks after a tenth of one.
+    fn begin(first: f32, between: f32) -> Self {
+        let loses = format!("tc qdisc replace dev {0} root netem loss 100%", Self::LINK);
+        let heals = format!("tc qdisc del dev {} root", Self::LINK);
+        let script = format!("sleep {first}; while {loses}; do sleep 1; {heals}; sleep {between}; done");
+        Flapping(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"))
+    }
+}
+
+impl Drop for Flapping {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = Command::new("sh").args(["-c", &format!("tc qdisc del dev {} root 2>&1", Self::LINK)]).output();
+        // The other's may lose on for a while.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+}
+
+/// What an atomic did, and whether what it found is lost with its connection.
+fn executed<R>(what: Result<R, transom::Error>) -> bool {
+    match what {
+        Ok(_) => false,
+        Err(error) => {
+            let why = error.to_string();
+            assert!(why.contains("was executed, and what it found is lost"), "{why}");
+            true
+        }
+    }
+}
+
+/// Connections that break under what both ranks do, by what either of them loses: `tests/soft-roce/verbs` starts it on two
+/// hosts, with a job that is on another rail. Nothing is done twice, nothing is lost.
+#[test]
+fn connections_that_break_are_made_anew() {
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(Flapping::LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    const LEN: usize = 3000;
+    const TIME: Duration = Duration::from_secs(25);
+    let world = transom::init().expect("a rank can join its job");
+    let (me, other) = (world.rank(), 1 - world.rank());
+    let mut counts: Window<u64> = world.allocate(2).unwrap();
+    let mut data: Window<u64> = world.allocate(LEN + 1).unwrap();
+    for window in [&mut counts, &mut data] {
+        window.lock_shared(other).unwrap().get_one(0).unwrap();
+    }
+    world.barrier().unwrap();
+    let pairs = || verbs(&world).queue_pairs().to_others;
+
+    // Both count at both.
+    let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
+    let (begun, mut done, mut lost) = (Instant::now(), 0_u64, 0_u64);
+    let epoch = counts.lock_all().unwrap();
+    while begun.elapsed() < TIME {
+        for rank in 0..2 {
+            lost += u64::from(executed(epoch.target(rank).unwrap().fetch_and_op(me, Op::Sum, 1)));
+        }
+        done += 1;
+    }
+    drop(flapping);
+    let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
+    println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
+    assert_eq!(found, [done; 2], "each was executed once");
+    assert!(pairs() > 3, "connections broke: {}", pairs());
+    epoch.unlock().unwrap();
+    world.barrier().unwrap();
+
+    // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
+    let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
+    let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
+    let epoch = data.lock_all().unwrap();
+    let (mine, theirs) = (epoch.target(me).unwrap(), epoch.target(other).unwrap());
+    let (mut rounds, mut last) = (0_u64, false);
+    while !last {
+        rounds += 1;
+        let value = rounds << 1 | u64::from(begun.elapsed() > TIME);
+        theirs.put(0, &[value; LEN]).unwrap();
+        lost += u64::from(executed(theirs.fetch_and_op(LEN, Op::Sum, 1)));
+        while mine.get_one(LEN).unwrap() < rounds {
+            assert!(begun.elapsed() < 3 * TIME, "round {rounds} does not come");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let came = mine.get_one(0).unwrap();
+        let all = || {
+            let mut all = vec![0; LEN];
+            mine.get(0, &mut all).unwrap();
+            all
+        };
+        assert!(came >> 1 == rounds && all() == vec![came; LEN], "round {rounds}: {came}");
+        mine.put(0, &[0; LEN]).unwrap();
+        if rounds % 50 == 0 {
+            // As long as it takes to break and come back.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        world.barrier().unwrap();
+        assert_eq!(all(), [0; LEN], "undone in round {rounds}");
+        world.barrier().unwrap();
+        last = (value | came) & 1 == 1;
+    }
+    drop(flapping);
+    println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
+    assert!(pairs() > before, "connections broke");
+    epoch.unlock().unwrap();
+    world.barrier().unwrap();
+
+    // Neither rank is in the library when it breaks.
+    if me == 0 {
+        let epoch = data.lock_shared(1).unwrap();
+        world.barrier().unwrap();
+        let flapping = Flapping::begin(0.0, 1000.0);
+        std::thread::sleep(Duration::from_millis(200));
+        epoch.put(0, &[77; LEN]).unwrap();
+        std::thread::sleep(Duration::from_secs(10));
+        epoch.flush().unwrap();
+        epoch.unlock().unwrap();
+        drop(flapping);
+    } else {
+        world.barrier().unwrap();
+        let begun = Instant::now();
+        while data.local().get(LEN - 1).unwrap() != 77 {
+            assert!(begun.elapsed() < Duration::from_secs(8), "nothing came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    data.fence().unwrap();
 }
 
 #[test]

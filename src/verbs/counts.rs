@@ -9,13 +9,13 @@ use super::wr::Verb;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuePairs {
-    /// To other ranks, one each, made when first needed by either.
+    /// To other ranks, one each, made when first needed by either, and again where a connection broke.
     pub to_others: usize,
     /// To itself, for words of its own memory and, if data moves through shared memory, of its host's.
     pub to_itself: usize,
 }
 
-/// What a rank has posted to queue pairs so far.
+/// What a rank has posted to queue pairs so far; what is posted again, since a connection broke, counts once.
 ///
 /// # Examples
 /// See [`Verbs`](super::Verbs).

@@ -29,6 +29,8 @@ pub(super) struct Settings {
     pub register_from: u32,
     /// After how long what is not answered is sent again.
     pub timeout: Duration,
+    /// How often it is, before the connection counts as broken.
+    pub retries: u8,
     pub notify_by: Option<NotifyBy>,
     /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
     pub hybrid: Option<bool>,
@@ -58,6 +60,7 @@ impl Settings {
             register_from: get::<Within<32_768, { u32::MAX }>>("TRANSOM_VERBS_REGISTER")?
                 .map_or(REGISTER_FROM, |bytes| bytes.0),
             timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
+            retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })

@@ -1,5 +1,6 @@
 //! Connections on demand: whoever first needs a peer asks it by a datagram, and a thread of the peer answers, whatever
-//! the program does meanwhile. [`machine`] is what both agree by, [`message`] what they say, [`service`] the thread.
+//! the program does meanwhile. [`machine`] is what both agree by, [`message`] what they say, [`pair`] the queue pairs that
+//! come of it, [`service`] the thread.
 
 mod address;
 mod core;
@@ -7,6 +8,7 @@ mod core;
 mod explore;
 mod machine;
 mod message;
+mod pair;
 mod service;
 
 pub(super) use core::{Core, Link};

@@ -8,6 +8,7 @@ mod member;
 mod moving;
 mod operations;
 mod region;
+mod under_way;
 mod wait;
 
 pub use moving::Moving;
@@ -135,7 +136,7 @@ impl Verbs {
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
-        QueuePairs { to_others: core.made.load(Relaxed) - to_itself, to_itself }
+        QueuePairs { to_others: core.made.load(Relaxed), to_itself }
     }
 
     /// What this rank has posted so far to its queue pairs to others: each is one remote operation.

@@ -6,7 +6,8 @@
 
 use super::failure::Halt;
 use super::member::{Member, Way};
-use super::operations::{UnderWay, retry};
+use super::operations::retry;
+use super::under_way::UnderWay;
 use crate::verbs::lane::Signal;
 use crate::verbs::memory::{Lent, Passing, Slot};
 use crate::verbs::sys::Access;

@@ -2,6 +2,7 @@
 
 use super::failure::Halt;
 use super::member::{Member, Way};
+use super::under_way::{UnderWay, lost_result};
 use crate::verbs::connect::Link;
 use crate::verbs::endpoint::Endpoints;
 use crate::verbs::lane::{Lane, Signal, Stop};
@@ -21,24 +22,6 @@ const OTHERS_LEAVE: Duration = Duration::from_secs(2);
 const PORT_DOWN: Duration = Duration::from_secs(5);
 
 pub(super) type RailLane = Lane<QueuePair, Lent>;
-
-/// Requests under way, and the memory of this rank that they need. Dropped, they leave it to the lane until they are complete.
-pub(super) struct UnderWay {
-    pub way: Way,
-    /// Of the last; 0 if none was posted.
-    pub number: u64,
-    /// None once it was taken.
-    pub memory: Option<Lent>,
-    member: Arc<Member>,
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if let Some(memory) = self.memory.take().filter(|_| self.number > 0) {
-            self.member.abandon(self.way, self.number, memory);
-        }
-    }
-}
 
 impl Member {
     fn endpoints(&self) -> &Endpoints<QueuePair, Lent> {
@@ -71,16 +54,25 @@ impl Member {
             if patience.pause() {
                 self.works()?;
                 self.alive(way)?;
+                if lane.is_broken() {
+                    // How long that may take, who makes it knows: then the lane has ended.
+                    self.core().want(way.peer);
+                }
                 self.served(way, &mut silence)?;
             }
         }
     }
 
-    /// The connection to a peer, made if there is none.
+    /// The connection to a peer, made if there is none. One that broke will be there, or have ended.
     #[inline]
     pub fn connect(&self, way: Way) -> Result<(), FabricError> {
         match self.endpoints().lane(way.peer) {
-            Some(_) => Ok(()),
+            Some(lane) => {
+                if lane.is_broken() {
+                    self.core().want(way.peer);
+                }
+                Ok(())
+            }
             None => self.connect_first(way),
         }
     }
@@ -189,7 +181,9 @@ impl Member {
         let cell = self.core().memory.cells.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
         // SAFETY: what is returned keeps the memory, and leaves it to the lane if it is dropped sooner.
         let number = unsafe { self.post_for(way, true, verb, at, cell.piece(8)) }?;
-        Ok(UnderWay { way, number, memory: Some(Lent::Slot(cell)), member: self.clone() })
+        let mut under_way = UnderWay::new(self, way, Lent::Slot(cell));
+        under_way.number = number;
+        Ok(under_way)
     }
 
     /// Puts a word in one piece, towards readers and atomics.
@@ -197,9 +191,15 @@ impl Member {
         let mut guess = guess;
         loop {
             let swap = Verb::CompareAndSwap { expected: guess, new: value };
-            match self.start_atomic(way, swap, at)?.word()? {
-                found if found == guess => return Ok(()),
-                found => guess = found,
+            match self.start_atomic(way, swap, at)?.outcome()? {
+                Some(found) if found == guess => return Ok(()),
+                Some(found) => guess = found,
+                None => {
+                    // If it is there it was put; if not, whoever reads it may have changed it since.
+                    let mut now = [0; 8];
+                    self.read(way, at, &mut now)?;
+                    return if u64::from_ne_bytes(now) == value { Ok(()) } else { Err(lost_result(way)) };
+                }
             }
         }
     }
@@ -228,38 +228,11 @@ impl Member {
     }
 }
 
-impl UnderWay {
-    /// Nothing yet of what needs that memory.
-    pub fn new(member: &Arc<Member>, way: Way, memory: Lent) -> Self {
-        UnderWay { way, number: 0, memory: Some(memory), member: member.clone() }
-    }
-
-    /// Whether all is complete.
-    pub fn is_done(&self) -> Result<bool, FabricError> {
-        self.member.progress();
-        let done = self.member.lane(self.way).is_complete(self.number);
-        done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
-    }
-
-    /// Waits until it is; the memory.
-    pub fn finish(mut self) -> Result<Lent, FabricError> {
-        self.member.complete(self.way, self.number)?;
-        Ok(self.memory.take().expect("taken once"))
-    }
-
-    /// The word that an atomic brings.
-    pub fn word(self) -> Result<u64, FabricError> {
-        let mut word = [0; 8];
-        self.finish()?.read(&mut word);
-        Ok(u64::from_ne_bytes(word))
-    }
-}
-
-/// None where there is no room now.
+/// None where there is no room now, or no connection until it was made anew.
 pub(super) fn retry<T>(posted: Result<T, Stop>) -> Result<Option<T>, Halt> {
     match posted {
         Ok(done) => Ok(Some(done)),
-        Err(Stop::Full) => Ok(None),
+        Err(Stop::Full | Stop::Broken) => Ok(None),
         Err(Stop::Failed(failure)) => Err(Halt::Failed(failure)),
         Err(Stop::System(error)) => Err(Halt::System(error)),
     }

@@ -2,7 +2,7 @@
 
 use super::Verbs;
 use super::member::{Kept, Member, Way};
-use super::operations::UnderWay;
+use super::under_way::UnderWay;
 use crate::verbs::VerbsError;
 use crate::verbs::memory::{Deferred, Entry, Keys, Slot};
 use crate::verbs::sys::{Access, Registered};
