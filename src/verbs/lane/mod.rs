@@ -72,7 +72,7 @@ struct Sending<Q, L> {
     lost: Vec<u64>,
     /// How often in a row the queue was replaced, and what had completed at the first time.
     fruitless: (u32, u64),
-    /// How often somebody [looked](Lane::is_hopeless) and found no queue.
+    /// How often somebody [looked](Lane::waits) and found no queue.
     waits: u32,
     counts: WorkRequests,
 }
