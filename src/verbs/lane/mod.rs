@@ -72,13 +72,14 @@ struct Sending<Q, L> {
     lost: Vec<u64>,
     /// How often in a row the queue was replaced, and what had completed at the first time.
     fruitless: (u32, u64),
-    /// How often somebody [looked](Lane::is_hopeless) and found no queue.
+    /// How often somebody [looked](Lane::waits) and found no queue.
     waits: u32,
     counts: WorkRequests,
 }
 
 impl<Q: WorkQueue, L> Lane<Q, L> {
     pub fn new(number: u32, queue: Q, start: Start) -> Self {
+        let unfinished = Unfinished::new(start, queue.depth() as usize, queue.inline() as usize);
         Lane {
             number,
             queue_pair: AtomicU32::new(queue.number()),
@@ -93,7 +94,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             sending: Mutex::new(Sending {
                 queue: Some(queue),
                 signalled: 0,
-                unfinished: Unfinished::new(start),
+                unfinished,
                 lent: VecDeque::new(),
                 lost: Vec::new(),
                 fruitless: (0, 0),

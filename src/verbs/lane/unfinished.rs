@@ -23,8 +23,10 @@ pub(in crate::verbs) struct Unfinished {
     /// The number of the first packet of the first.
     psn: u32,
     requests: VecDeque<Kept>,
-    /// What inline requests take along.
-    bytes: VecDeque<u8>,
+    /// What inline requests take along, each in the place of its number; made when the first does.
+    bytes: Box<[u8]>,
+    /// So many places, of so many bytes each.
+    places: [usize; 2],
     /// The numbers of the last read and the last atomic: their answers come later than they take effect.
     last: [u64; 2],
 }
@@ -59,16 +61,19 @@ impl Kept {
             Kind::Atomic => 1,
         }
     }
-
-    fn inline_bytes(&self) -> usize {
-        if self.inline { self.piece.bytes as usize } else { 0 }
-    }
 }
 
 impl Unfinished {
-    pub fn new(start: Start) -> Self {
+    /// Of at most `depth` requests, that take at most `inline` bytes along.
+    pub fn new(start: Start, depth: usize, inline: usize) -> Self {
         let (requests, bytes) = Default::default();
-        Unfinished { before: 0, start, psn: start.psn, requests, bytes, last: [0; 2] }
+        Unfinished { before: 0, start, psn: start.psn, requests, bytes, places: [depth, inline], last: [0; 2] }
+    }
+
+    /// Where the bytes of a request are.
+    fn place(places: [usize; 2], number: u64) -> usize {
+        let [depth, inline] = places;
+        number as usize % depth * inline
     }
 
     /// Whether a request of that kind has to wait until those before it were answered: what is fetched must not be what a
@@ -80,10 +85,16 @@ impl Unfinished {
 
     /// Remembers a request, the next in order. `bytes` are those that it takes along.
     pub fn push(&mut self, kept: Kept, bytes: &[u8]) {
-        debug_assert_eq!(bytes.len(), kept.inline_bytes());
         self.requests.push_back(kept);
-        self.bytes.extend(bytes);
-        self.sent(kept, self.before + self.requests.len() as u64);
+        let number = self.before + self.requests.len() as u64;
+        if kept.inline {
+            if self.bytes.is_empty() {
+                self.bytes = vec![0; self.places[0] * self.places[1]].into();
+            }
+            let at = Self::place(self.places, number);
+            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        self.sent(kept, number);
     }
 
     fn sent(&mut self, kept: Kept, number: u64) {
@@ -103,9 +114,6 @@ impl Unfinished {
             };
             self.before += 1;
             self.psn = (self.psn + kept.packets(self.start.mtu)) % PSNS;
-            if kept.inline {
-                self.bytes.drain(..kept.inline_bytes());
-            }
         }
     }
 
@@ -136,20 +144,15 @@ impl Unfinished {
         if u64::from(packets) > self.requests.iter().map(|kept| u64::from(kept.packets(mtu))).sum() {
             return Err(NotSent);
         }
-        let mut inline = 0;
         for (kept, number) in self.requests.iter_mut().zip(self.before + 1..) {
-            let (needs, bytes) = (kept.packets(mtu), kept.inline_bytes());
-            let Some(rest) = packets.checked_sub(needs) else { break };
+            let Some(rest) = packets.checked_sub(kept.packets(mtu)) else { break };
             packets = rest;
-            match kept.verb.kind() {
-                Kind::Read => inline += bytes,
-                kind => {
-                    self.bytes.drain(inline..inline + bytes);
-                    *kept = Kept::MARKER;
-                    if kind == Kind::Atomic {
-                        executed(number);
-                    }
-                }
+            let kind = kept.verb.kind();
+            if kind != Kind::Read {
+                *kept = Kept::MARKER;
+            }
+            if kind == Kind::Atomic {
+                executed(number);
             }
         }
         (self.start, self.psn, self.last) = (start, start.psn, [0; 2]);
@@ -158,14 +161,13 @@ impl Unfinished {
 
     /// Hands over each with its number and whether it waits for those before it, until one cannot be posted.
     pub fn each<E>(&mut self, mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>) -> Result<(), E> {
-        let (mut at, mut number) = (0, self.before);
-        self.bytes.make_contiguous();
+        let mut number = self.before;
         for next in 0..self.requests.len() {
             number += 1;
             let mut kept = self.requests[next];
             if kept.inline {
-                let bytes = &self.bytes.as_slices().0[at..at + kept.piece.bytes as usize];
-                (kept.piece, at) = (Piece::inline(bytes), at + bytes.len());
+                let at = Self::place(self.places, number);
+                kept.piece = Piece::inline(&self.bytes[at..at + kept.piece.bytes as usize]);
             }
             post(number, kept, self.fences(kept.verb.kind(), self.before))?;
             self.sent(kept, number);

@@ -77,7 +77,7 @@ impl Traffic {
         let start = Start { generation: made.generation, psn: made.end.psn, mtu: MTU };
         let before = std::mem::replace(&mut self.generation, made.generation);
         let Some(account) = &mut self.account else {
-            self.account = Some(Account::new(start));
+            self.account = Some(Account::new(start, 8, 0));
             return Ok(());
         };
         let with = |by: u32| Received { next: (theirs.next + by) % (1 << 24), ..theirs };
