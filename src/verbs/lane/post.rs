@@ -42,7 +42,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         lent: Option<L>,
     ) -> Result<u64, (Stop, Option<L>)> {
         // SAFETY: by the caller's word.
-        unsafe { self.post_with(Kept { verb, to, piece, inline: false }, &[], signal, lent) }
+        unsafe { self.post_with(Kept::new(verb, to, piece, false), &[], signal, lent) }
     }
 
     /// Posts a write that takes its bytes along.
@@ -51,7 +51,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     /// As [`post`](Self::post).
     pub fn post_inline(&self, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
         assert!(bytes.len() <= self.inline(), "as many as a request can take along");
-        let kept = Kept { verb: Verb::Write, to, piece: Piece::inline(bytes), inline: true };
+        let kept = Kept::new(Verb::Write, to, Piece::inline(bytes), true);
         // SAFETY: the adapter's driver reads them before this returns.
         let posted = unsafe { self.post_with(kept, bytes, Signal::NowAndThen, None) };
         posted.map_err(|(stop, _)| stop)
@@ -104,7 +104,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         let fenced = sending.unfinished.fences(kept.verb.kind(), completed);
         // SAFETY: by the caller's word.
         unsafe { self.hand_over(queue, number, kept, signalled, fenced) }?;
-        sending.unfinished.push(kept, bytes);
+        sending.unfinished.push(number, kept, bytes);
         self.posted.store(number, Release);
         sending.counts.count(kept.verb, kept.piece.bytes);
         if signalled {
@@ -122,7 +122,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         signalled: bool,
         fenced: bool,
     ) -> Result<(), Stop> {
-        let Kept { verb, to, piece, inline } = kept;
+        let Kept { verb, to, piece, inline, .. } = kept;
         let token = Token::new(self.number, number);
         // SAFETY: by the caller's word.
         let posted = unsafe { queue.post(&Request { token, verb, to, piece, signalled, fenced, inline }) };

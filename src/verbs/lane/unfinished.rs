@@ -1,7 +1,6 @@
 //! Requests that are not known complete: what it takes to post them again, and which of them the far end has executed.
 
 use crate::verbs::wr::{Kind, Piece, Place, Received, Verb};
-use std::collections::VecDeque;
 
 /// The connection that requests are posted to, as this end began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,21 +13,45 @@ pub(in crate::verbs) struct Start {
 }
 
 /// Requests of a lane that are not known complete, in their order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(in crate::verbs) struct Unfinished {
-    /// The number of the request before the first.
+    /// The number of the request before the first, and that of the last.
     before: u64,
+    last: u64,
     /// Their connection.
     start: Start,
-    /// The number of the first packet of the first.
+    /// The numbers of the first packet of the first, and of the first after the last.
     psn: u32,
-    requests: VecDeque<Kept>,
-    /// What inline requests take along, each in the place of its number; made when the first does.
+    next: u32,
+    /// Each in the place of its number: as many as there can be, rounded up to a power of two.
+    requests: Box<[Kept]>,
+    /// What inline requests take along, likewise, so many bytes for each; made when the first does.
     bytes: Box<[u8]>,
-    /// So many places, of so many bytes each.
-    places: [usize; 2],
-    /// The numbers of the last read and the last atomic: their answers come later than they take effect.
-    last: [u64; 2],
+    inline: usize,
+    answered: Answered,
+}
+
+/// The numbers of the last read and the last atomic: their answers come later than they take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+struct Answered {
+    read: u64,
+    atomic: u64,
+}
+
+impl Answered {
+    #[inline]
+    fn note(&mut self, number: u64, kind: Kind) {
+        match kind {
+            Kind::Read => self.read = number,
+            Kind::Atomic => self.atomic = number,
+            Kind::Write => {}
+        }
+    }
+
+    #[inline]
+    fn fences(self, kind: Kind, completed: u64) -> bool {
+        self.read > completed && kind != Kind::Read || self.atomic > completed && kind != Kind::Atomic
+    }
 }
 
 /// What is kept of a request: as small as can be, since it is written for each.
@@ -38,6 +61,8 @@ pub(in crate::verbs) struct Kept {
     pub to: Place,
     pub piece: Piece,
     pub inline: bool,
+    /// The number of the first packet after it, once it is kept.
+    pub end: u32,
 }
 
 const _: () = assert!(size_of::<Kept>() <= 64, "as the documentation says");
@@ -51,8 +76,11 @@ const PSNS: u32 = 1 << 24;
 
 impl Kept {
     /// A write of nothing: it takes effect nowhere, and completes in its turn.
-    pub const MARKER: Kept =
-        Kept { verb: Verb::Write, to: Place { address: 0, key: 0 }, piece: Piece::NOTHING, inline: false };
+    pub const MARKER: Kept = Kept::new(Verb::Write, Place { address: 0, key: 0 }, Piece::NOTHING, false);
+
+    pub const fn new(verb: Verb, to: Place, piece: Piece, inline: bool) -> Self {
+        Kept { verb, to, piece, inline, end: 0 }
+    }
 
     /// As many numbers as it takes: of packets that bring bytes, or are answered with bytes.
     fn packets(&self, mtu: u32) -> u32 {
@@ -66,63 +94,69 @@ impl Kept {
 impl Unfinished {
     /// Of at most `depth` requests, that take at most `inline` bytes along.
     pub fn new(start: Start, depth: usize, inline: usize) -> Self {
-        let (requests, bytes) = Default::default();
-        Unfinished { before: 0, start, psn: start.psn, requests, bytes, places: [depth, inline], last: [0; 2] }
+        let requests = vec![Kept::MARKER; depth.next_power_of_two()].into();
+        let (before, last, answered, bytes) = Default::default();
+        Unfinished { before, last, start, psn: start.psn, next: start.psn, requests, bytes, inline, answered }
     }
 
-    /// Where the bytes of a request are.
-    fn place(places: [usize; 2], number: u64) -> usize {
-        let [depth, inline] = places;
-        number as usize % depth * inline
+    /// The place of a number.
+    #[inline]
+    fn place(&self, number: u64) -> usize {
+        number as usize & (self.requests.len() - 1)
     }
 
     /// Whether a request of that kind has to wait until those before it were answered: what is fetched must not be what a
     /// later request puts there, and the other way about. `completed`: requests up to that are.
+    #[inline]
     pub fn fences(&self, kind: Kind, completed: u64) -> bool {
-        let [reads, atomics] = self.last;
-        reads > completed && kind != Kind::Read || atomics > completed && kind != Kind::Atomic
+        self.answered.fences(kind, completed)
     }
 
-    /// Remembers a request, the next in order. `bytes` are those that it takes along.
-    pub fn push(&mut self, kept: Kept, bytes: &[u8]) {
-        self.requests.push_back(kept);
-        let number = self.before + self.requests.len() as u64;
+    /// Remembers a request, the next in order, whose number is one more than the last's. `bytes` are those that it takes
+    /// along.
+    #[inline]
+    pub fn push(&mut self, number: u64, kept: Kept, bytes: &[u8]) {
+        let at = self.place(number);
+        debug_assert!(number - self.before <= self.requests.len() as u64, "as many as the queue takes");
         if kept.inline {
             if self.bytes.is_empty() {
-                self.bytes = vec![0; self.places[0] * self.places[1]].into();
+                self.bytes = vec![0; self.requests.len() * self.inline].into();
             }
-            let at = Self::place(self.places, number);
-            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+            self.bytes[at * self.inline..][..bytes.len()].copy_from_slice(bytes);
         }
-        self.sent(kept, number);
+        self.put(number, kept);
+        self.last = number;
     }
 
-    fn sent(&mut self, kept: Kept, number: u64) {
-        match kept.verb.kind() {
-            Kind::Read => self.last[0] = number,
-            Kind::Atomic => self.last[1] = number,
-            Kind::Write => {}
-        }
+    /// Puts a request in the place of its number, behind the last.
+    #[inline]
+    fn put(&mut self, number: u64, kept: Kept) {
+        self.next = (self.next + kept.packets(self.start.mtu)) % PSNS;
+        self.requests[self.place(number)] = Kept { end: self.next, ..kept };
+        self.answered.note(number, kept.verb.kind());
     }
 
     /// Requests with numbers up to this are complete.
+    #[inline]
     pub fn complete(&mut self, number: u64) {
-        while self.before < number {
-            let Some(kept) = self.requests.pop_front() else {
-                self.before = number;
-                return;
-            };
-            self.before += 1;
-            self.psn = (self.psn + kept.packets(self.start.mtu)) % PSNS;
+        if number > self.before {
+            self.psn = self.requests[self.place(number)].end;
+            self.before = number;
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.before >= self.last
     }
 
+    /// Those that are kept, with their numbers.
+    fn kept(&self) -> impl Iterator<Item = (u64, Kept)> {
+        (self.before + 1..=self.last).map(|number| (number, self.requests[self.place(number)]))
+    }
+
+    /// Nothing of them will be needed any more.
     pub fn clear(&mut self) {
-        (self.requests, self.bytes) = Default::default();
+        self.before = self.last;
     }
 
     /// Before the requests are posted to the next connection, all under their own numbers: what the far end has executed is
@@ -139,39 +173,63 @@ impl Unfinished {
             _ => return Err(NotSent),
         };
         // From the first unfinished one on. Far fewer than there are numbers can be under way.
-        let mut packets = (next + PSNS - self.psn) % PSNS;
-        let mtu = self.start.mtu;
-        if u64::from(packets) > self.requests.iter().map(|kept| u64::from(kept.packets(mtu))).sum() {
+        let from_first = |psn: u32| (psn + PSNS - self.psn) % PSNS;
+        let packets = from_first(next);
+        if packets > from_first(self.next) {
             return Err(NotSent);
         }
-        for (kept, number) in self.requests.iter_mut().zip(self.before + 1..) {
-            let Some(rest) = packets.checked_sub(kept.packets(mtu)) else { break };
-            packets = rest;
-            let kind = kept.verb.kind();
-            if kind != Kind::Read {
-                *kept = Kept::MARKER;
-            }
-            if kind == Kind::Atomic {
-                executed(number);
+        let again: Vec<_> = self.kept().map(|(number, kept)| (number, kept, from_first(kept.end) <= packets)).collect();
+        (self.start, self.psn, self.next, self.answered) = (start, start.psn, start.psn, Answered::default());
+        for (number, kept, is_executed) in again {
+            match kept.verb.kind() {
+                Kind::Read => self.put(number, kept),
+                _ if !is_executed => self.put(number, kept),
+                kind => {
+                    self.put(number, Kept::MARKER);
+                    if kind == Kind::Atomic {
+                        executed(number);
+                    }
+                }
             }
         }
-        (self.start, self.psn, self.last) = (start, start.psn, [0; 2]);
         Ok(())
     }
 
     /// Hands over each with its number and whether it waits for those before it, until one cannot be posted.
-    pub fn each<E>(&mut self, mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>) -> Result<(), E> {
-        let mut number = self.before;
-        for next in 0..self.requests.len() {
-            number += 1;
-            let mut kept = self.requests[next];
+    pub fn each<E>(&self, mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>) -> Result<(), E> {
+        let mut before = Answered::default();
+        for (number, mut kept) in self.kept() {
+            let kind = kept.verb.kind();
             if kept.inline {
-                let at = Self::place(self.places, number);
-                kept.piece = Piece::inline(&self.bytes[at..at + kept.piece.bytes as usize]);
+                let bytes = &self.bytes[self.place(number) * self.inline..][..kept.piece.bytes as usize];
+                kept.piece = Piece::inline(bytes);
             }
-            post(number, kept, self.fences(kept.verb.kind(), self.before))?;
-            self.sent(kept, number);
+            post(number, kept, before.fences(kind, self.before))?;
+            before.note(number, kind);
         }
         Ok(())
+    }
+}
+
+/// What explored states are told apart by: not what is left in places of requests that are complete.
+#[cfg(test)]
+mod state {
+    use super::*;
+    use std::hash::{Hash, Hasher};
+
+    impl PartialEq for Unfinished {
+        fn eq(&self, other: &Self) -> bool {
+            (self.before, self.start, self.psn, self.answered) == (other.before, other.start, other.psn, other.answered)
+                && self.kept().eq(other.kept())
+        }
+    }
+
+    impl Eq for Unfinished {}
+
+    impl Hash for Unfinished {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            (self.before, self.start, self.psn, self.answered).hash(state);
+            self.kept().for_each(|kept| kept.hash(state));
+        }
     }
 }

@@ -54,13 +54,13 @@ impl What {
             What::Atomic => (Verb::Add(1), 8),
         };
         let (to, piece) = (Place { address: 8, key: 1 }, Piece { address: 8, bytes, key: 1 });
-        Kept { verb, to, piece, inline: false }
+        Kept::new(verb, to, piece, false)
     }
 }
 
 fn sent(number: u64, kept: Kept, fenced: bool) -> Sent {
     let packets = if kept.verb == Verb::Write && kept.piece.bytes > 0 { 2 } else { 1 };
-    Sent { number, kind: kept.verb.kind(), packets, marker: kept == Kept::MARKER, fenced }
+    Sent { number, kind: kept.verb.kind(), packets, marker: Kept { end: 0, ..kept } == Kept::MARKER, fenced }
 }
 
 impl Traffic {
@@ -112,8 +112,9 @@ impl Traffic {
         self.posted.push(what);
         let account = self.account.as_mut().expect("attached");
         let (kept, fenced) = (what.kept(), account.fences(what.kept().verb.kind(), self.completed));
-        account.push(kept, &[]);
-        made.sent.push(sent(self.posted.len() as u64, kept, fenced));
+        let number = self.posted.len() as u64;
+        account.push(number, kept, &[]);
+        made.sent.push(sent(number, kept, fenced));
     }
 
     /// Which of the packets of `made` comes next at `theirs`, if one may.
