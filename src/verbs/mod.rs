@@ -58,9 +58,9 @@
 //! the first window), 89 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
 //! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
 //! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
-//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. A lane keeps 64 bytes for each of
-//! its requests, and from the first that takes bytes along room for those (`TRANSOM_VERBS_INLINE`), to post them again: 24 KiB
-//! by the defaults, which are not registered. The adapter's driver has memory of its own.
+//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. A lane keeps
+//! 64 bytes for each of its requests, and from the first that takes bytes along room for those (`TRANSOM_VERBS_INLINE`), to
+//! post them again: 24 KiB by the defaults, which are not registered. The adapter's driver has memory of its own.
 //!
 //! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
 //! this rank has registered for as long as its owner has it: windows, and buffers
