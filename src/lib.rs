@@ -4,6 +4,7 @@ mod aliases;
 mod error;
 mod job;
 pub mod provider;
+mod random;
 mod start;
 #[cfg(feature = "verbs")]
 pub mod verbs;

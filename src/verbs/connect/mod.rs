@@ -17,9 +17,10 @@ use super::VerbsError;
 use super::datagram::Post;
 use super::rail::Rail;
 use super::settings::Settings;
+use crate::random::random;
 use address::{Address, Card, Destination};
 use message::MESSAGE;
-use service::{Connector, random};
+use service::Connector;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use transom_locks::Rank;
@@ -58,14 +59,15 @@ impl Service {
 
     fn prepare(settings: &Settings) -> Result<(Rail, Post<MESSAGE>, Card), VerbsError> {
         let rail = Rail::open(settings)?;
+        let random_numbers = |source| VerbsError::system("random numbers", source);
         // Keys whose highest bit is set are the system's own.
-        let key = u32::from_le_bytes(random()?) & 0x7fff_ffff;
+        let key = u32::from_le_bytes(random().map_err(random_numbers)?) & 0x7fff_ffff;
         let post = Post::new(&rail, key)?;
         let (gid, lid, queue_pair) = (rail.gid(), rail.lid(), post.number());
         let [initiator_depth, responder_resources] = rail.initiated_and_served();
         let address = Address {
             datagrams: Destination { gid, lid, queue_pair, key },
-            secret: random()?,
+            secret: random().map_err(random_numbers)?,
             mtu: rail.mtu() as u8,
             responder_resources,
             initiator_depth,

@@ -4,7 +4,7 @@ use super::address::{Address, Destination};
 use super::core::Core;
 use super::machine::Effects;
 use super::message::{End, MESSAGE, Message};
-use super::service::random;
+use crate::random::random;
 use crate::verbs::VerbsError;
 use crate::verbs::datagram::{Post, Recipient};
 use crate::verbs::lane::Start;
@@ -84,7 +84,10 @@ impl Doing<'_> {
         note_ends(polled, self.ended);
         self.ended.remove(&queue.number());
         queue.watch()?;
-        Ok((queue, u32::from_le_bytes(random()?) & 0xff_ffff))
+        Ok((
+            queue,
+            u32::from_le_bytes(random().map_err(|source| VerbsError::system("random numbers", source))?) & 0xff_ffff,
+        ))
     }
 }
 

@@ -6,7 +6,6 @@ use super::core::{Command, Core, Link};
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
 use super::pair::{Doing, Made, Pair};
-use crate::verbs::VerbsError;
 use crate::verbs::datagram::Post;
 use crate::verbs::progress;
 use crate::verbs::sys::CompletionQueue;
@@ -259,19 +258,4 @@ impl Connector {
         };
         core.note(core.me, outcome);
     }
-}
-
-/// Random bytes that nobody can foresee.
-pub(super) fn random<const N: usize>() -> Result<[u8; N], VerbsError> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
-            Ok(more) => filled += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(VerbsError::system("random numbers", errno.into())),
-        }
-    }
-    Ok(bytes)
 }

@@ -2,8 +2,7 @@
 
 use super::super::machine::Effects;
 use super::super::message::{End, Message};
-use super::traffic::Sent;
-use crate::verbs::wr::Received;
+use crate::verbs::wr::{Kind, Received};
 use rustix::io::Errno;
 
 /// A queue pair that a side has made.
@@ -22,6 +21,17 @@ pub struct Made {
     pub arrived: u32,
     /// Of a mutant: it has told what it received, and goes on.
     pub sooner: bool,
+}
+
+/// A request as it was posted to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sent {
+    pub number: u64,
+    pub kind: Kind,
+    pub packets: u32,
+    /// In place of one that was executed.
+    pub marker: bool,
+    pub fenced: bool,
 }
 
 /// Which of the adapter's verbs is refused.

@@ -1,7 +1,7 @@
 //! Requests by the connection: the account that ships, a network that brings packets late, though never out of order, and
 //! what has really happened at the far end.
 
-use super::adapter::{Made, Mutant};
+use super::adapter::{Made, Mutant, Sent};
 use crate::verbs::lane::{Account, Kept, Start};
 use crate::verbs::wr::{Kind, Piece, Place, Received, Verb};
 
@@ -31,17 +31,6 @@ pub enum What {
     Write,
     Read,
     Atomic,
-}
-
-/// A request as it was posted to a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Sent {
-    number: u64,
-    kind: Kind,
-    packets: u32,
-    /// In place of one that was executed.
-    marker: bool,
-    fenced: bool,
 }
 
 impl What {
