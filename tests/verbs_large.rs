@@ -7,7 +7,6 @@ mod adapter;
 use adapter::*;
 use std::time::{Duration, Instant};
 use transom::verbs::Verbs;
-use transom::windows::Fabric;
 use transom::{Flavor, Window};
 
 #[test]
