@@ -221,12 +221,18 @@ impl Member {
     /// Several pieces at once.
     fn read_by_slots(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
         let chunks = &self.core().memory.chunks;
+        let start = |from, len| {
+            let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
+            self.start(way, Verb::Read, from, Lent::Slot(slot), len)
+        };
+        if into.len() <= chunks.bytes() {
+            return self.bring(start(from, into.len())?, into);
+        }
         let mut from = from;
         for window in into.chunks_mut(AT_ONCE * chunks.bytes()) {
             let mut under_way: [Option<UnderWay>; AT_ONCE] = [const { None }; AT_ONCE];
             for (piece, reading) in window.chunks(chunks.bytes()).zip(&mut under_way) {
-                let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
-                *reading = Some(self.start(way, Verb::Read, from, Lent::Slot(slot), piece.len())?);
+                *reading = Some(start(from, piece.len())?);
                 from.address += piece.len() as u64;
             }
             for (piece, reading) in window.chunks_mut(chunks.bytes()).zip(under_way) {
