@@ -93,7 +93,7 @@ impl<T, F: Fabric> Drop for ValueLock<T, F> {
     /// A guard that was leaked keeps the lock, which nobody could release after this.
     fn drop(&mut self) {
         if !self.lock.release_held_mut() {
-            self.data.fabric.fail();
+            self.data.leave_unended();
         }
     }
 }

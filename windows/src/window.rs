@@ -52,7 +52,7 @@ impl<T, F: Fabric> Drop for Window<T, F> {
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
         let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
         if !self.lock.release_held_mut() || !bulk || !completed {
-            self.core.data.fabric.fail();
+            self.core.data.leave_unended();
         }
     }
 }
