@@ -10,7 +10,7 @@ use transom_windows::FabricError;
 #[cfg(any(feature = "verbs", feature = "delayed"))]
 mod several;
 #[cfg(any(feature = "verbs", feature = "delayed"))]
-pub use several::{Pending, Provider, Reading, Region, Remote};
+pub use several::{Moving, Pending, Provider, Region, Remote};
 
 /// The provider of a [`World`](crate::World): shared memory.
 #[cfg(not(any(feature = "verbs", feature = "delayed")))]

@@ -19,6 +19,7 @@
 use super::frames::{HERE, REFUSED, WELCOME};
 use super::silence;
 use crate::job::process::ProcessId;
+use crate::random::random;
 use data_encoding::HEXLOWER;
 use snow::params::CipherChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -148,15 +149,6 @@ fn read_by(stream: &mut TcpStream, into: &mut [u8], until: Instant) -> io::Resul
             read => return read,
         }
     }
-}
-
-pub(super) fn random() -> io::Result<[u8; LONG]> {
-    let mut bytes = [0; LONG];
-    let mut filled = 0;
-    while filled < LONG {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(bytes)
 }
 
 /// The handshake of either side; its first messages fail if the version differs.
