@@ -2,7 +2,6 @@
 
 use crate::core::Core;
 use crate::{Error, Fabric, FabricError, Wait};
-use bytemuck::Pod;
 use std::fmt;
 use transom_locks::{Awaited, Rank};
 
@@ -22,11 +21,11 @@ use transom_locks::{Awaited, Rank};
 /// epoch.unlock()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Signals<'w, T, F: Fabric> {
-    pub(crate) core: &'w Core<T, F>,
+pub struct Signals<'w, F: Fabric> {
+    pub(crate) core: &'w Core<F>,
 }
 
-impl<T: Pod, F: Fabric> Signals<'_, T, F> {
+impl<F: Fabric> Signals<'_, F> {
     /// How many this rank has.
     pub fn len(&self) -> usize {
         self.core.data.sizes[self.rank()].signals
@@ -99,7 +98,7 @@ impl<T: Pod, F: Fabric> Signals<'_, T, F> {
     }
 }
 
-impl<T, F: Fabric> Core<T, F> {
+impl<F: Fabric> Core<F> {
     /// Where a rank's signal lies, in bytes.
     #[inline]
     pub(crate) fn signal_offset(&self, rank: Rank, signal: usize) -> Result<usize, Error> {

@@ -27,7 +27,7 @@ use transom_locks::Rank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Target<'e, T, F: Fabric> {
-    pub(crate) core: &'e Core<T, F>,
+    pub(crate) core: &'e Core<F>,
     pub(crate) remote: &'e F::Remote,
     rank: Rank,
     /// Where the elements begin.
@@ -38,11 +38,12 @@ pub struct Target<'e, T, F: Fabric> {
     pub(crate) exclusive: bool,
     /// Not to be shared by threads.
     unshared: PhantomData<Cell<()>>,
+    element: PhantomData<fn() -> T>,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
-    pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
+    pub(crate) fn new(core: &'e Core<F>, rank: Rank) -> Result<Self, Error> {
         match (core.data.part(rank), core.data.sizes.get(rank)) {
             (Some((remote, base)), Some(size)) => Ok(Target {
                 core,
@@ -52,6 +53,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
                 len: size.bytes / size_of::<T>(),
                 exclusive: false,
                 unshared: PhantomData,
+                element: PhantomData,
             }),
             _ => Err(core.no_such_rank(rank)),
         }
@@ -59,7 +61,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
 
     /// As [`new`](Self::new), where the epoch locks it.
     #[inline(always)]
-    pub(crate) fn locked(core: &'e Core<T, F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
+    pub(crate) fn locked(core: &'e Core<F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
         // Memory of the user's takes no atomics, so none of their kind either.
         Ok(Target { exclusive: mode == Mode::Exclusive && !core.data.is_user_memory(), ..Self::new(core, rank)? })
     }

@@ -36,7 +36,7 @@ use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Window<T, F: Fabric> {
-    pub(crate) core: Core<T, F>,
+    pub(crate) core: Core<F>,
     pub(crate) lock: PassiveLock<Arc<Segment<F>>>,
     pub(crate) barrier: Barrier,
     pub(crate) pscw: Pscw,
@@ -44,6 +44,7 @@ pub struct Window<T, F: Fabric> {
     pub(crate) user: Option<UserBuffer<T>>,
     /// When a test of the exposure epoch last asked whether its origins live.
     pub(crate) asked: Option<Instant>,
+    pub(crate) element: PhantomData<fn() -> T>,
 }
 
 impl<T, F: Fabric> Drop for Window<T, F> {
@@ -82,7 +83,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 
     /// This rank's own signal words. No epoch is needed.
-    pub fn signals(&self) -> Signals<'_, T, F> {
+    pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: &self.core }
     }
 

@@ -208,7 +208,7 @@ epochs! {
 /// own memory, never in memory that the program lends; so this need not ask, and makes no [`Target`], which would be
 /// written to the stack for the sake of its errors.
 #[inline(always)]
-fn place<T, F: Fabric>(core: &Core<T, F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
+fn place<T, F: Fabric>(core: &Core<F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
 where
     T: Pod,
 {
@@ -224,7 +224,7 @@ where
 /// What a target would say.
 #[cold]
 #[inline(never)]
-fn failed<T: Pod, F: Fabric>(core: &Core<T, F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
+fn failed<T: Pod, F: Fabric>(core: &Core<F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
     match Target::new(core, rank) {
         Ok(target) => target.error(error, offset, len),
         Err(no_such_rank) => no_such_rank,
