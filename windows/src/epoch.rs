@@ -51,6 +51,16 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         self.ahead
     }
 
+    /// This rank's own part.
+    pub fn local(&self) -> Local<'_, T, F> {
+        Local::new(self.target.core)
+    }
+
+    /// This rank's own signal words.
+    pub fn signals(&self) -> Signals<'_, F> {
+        Signals { core: self.target.core }
+    }
+
     /// The target for threads of this rank that work in the epoch at once.
     ///
     /// # Examples
@@ -226,7 +236,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         if self.pscw.is_target(rank) {
             return Target::new(self.core, rank);
         }
-        Target::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
+        Target::<T, F>::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
     }
 
     /// This rank's own part.

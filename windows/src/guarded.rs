@@ -78,6 +78,26 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.write()
     }
 
+    /// [`lock`](Self::lock), if that needs no waiting: [`GlobalRwLock::try_write`].
+    ///
+    /// # Errors
+    /// As `lock`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let next = transom_windows::GlobalMutex::new(&fabric, 0, 0, 10u64)?;
+    /// match next.try_lock()? {
+    ///     Some(mut next) => *next += 1,
+    ///     None => println!("somebody else is at it"),
+    /// }
+    /// # assert_eq!(*next.lock()?, 11);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
+        self.0.try_write()
+    }
+
     /// As [`lock`](Self::lock), whether the value is poisoned or not.
     ///
     /// # Errors
@@ -205,6 +225,41 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         let (value, poisoned) = self.0.take(Mode::Shared)?;
         let guard = ReadGuard::new(&self.0, value);
         if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(guard) }
+    }
+
+    /// [`write`](Self::write), if that needs no waiting; none if somebody has the lock, or waits for it, another thread of this
+    /// rank too. It takes no place in the queue.
+    ///
+    /// # Errors
+    /// As `write`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let limits = transom_windows::GlobalRwLock::new(&fabric, 0, 0, 5u64)?;
+    /// if let Some(mut limits) = limits.try_write()? {
+    ///     *limits += 1;
+    /// }
+    /// assert_eq!(*limits.try_read()?.expect("nobody writes"), 6);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_write(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
+        let Some((value, poisoned)) = self.0.try_take(Mode::Exclusive)? else { return Ok(None) };
+        let guard = WriteGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+    }
+
+    /// [`read`](Self::read), if that needs no waiting; else as [`try_write`](Self::try_write).
+    ///
+    /// # Errors
+    /// As `read`.
+    ///
+    /// # Examples
+    /// See `try_write`.
+    pub fn try_read(&self) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
+        let Some((value, poisoned)) = self.0.try_take(Mode::Shared)? else { return Ok(None) };
+        let guard = ReadGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
     }
 
     /// As [`write`](Self::write), whether the value is poisoned or not.

@@ -21,10 +21,10 @@ use transom_locks::Rank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Local<'w, T, F: Fabric> {
-    core: &'w Core<F>,
+    pub(crate) core: &'w Core<F>,
     memory: Memory<'w, F>,
     /// Whose.
-    rank: Rank,
+    pub(crate) rank: Rank,
     /// Where the elements begin.
     base: usize,
     len: usize,
@@ -36,6 +36,14 @@ enum Memory<'w, F: Fabric> {
     Own(&'w F::Region),
     Shared(&'w F::Remote),
 }
+
+impl<F: Fabric> Clone for Memory<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Fabric> Copy for Memory<'_, F> {}
 
 impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     #[inline(always)]
@@ -88,6 +96,12 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     pub fn attached(&self, address: &Address) -> Result<Local<'w, T, F>, Error> {
         let region = self.core.attached_here(address)?;
         Ok(Local { memory: Memory::Own(region), base: 0, len: address.len(), ..Self::new(self.core) })
+    }
+
+    /// `len` other elements, from byte `offset` of these on.
+    pub(crate) fn as_elements<U>(&self, offset: usize, len: usize) -> Local<'w, U, F> {
+        let Local { core, rank, .. } = *self;
+        Local { core, memory: self.memory, rank, base: self.base + offset, len, element: PhantomData }
     }
 
     /// How many elements the part has.

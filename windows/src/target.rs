@@ -1,7 +1,7 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::core::Core;
-use crate::{Attached, Error, Fabric, FabricError, Mode, Wake};
+use crate::{Attached, Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -29,16 +29,16 @@ use transom_locks::Rank;
 pub struct Target<'e, T, F: Fabric> {
     pub(crate) core: &'e Core<F>,
     pub(crate) remote: &'e F::Remote,
-    rank: Rank,
+    pub(crate) rank: Rank,
     /// Where the elements begin.
-    base: usize,
-    len: usize,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
     /// Whether nobody else accumulates at the target meanwhile: no other rank, since the epoch locks it exclusively, nor
     /// another thread.
     pub(crate) exclusive: bool,
     /// Not to be shared by threads.
-    unshared: PhantomData<Cell<()>>,
-    element: PhantomData<fn() -> T>,
+    pub(crate) unshared: PhantomData<Cell<()>>,
+    pub(crate) element: PhantomData<fn() -> T>,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
@@ -106,15 +106,9 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// See [`Signals`](crate::Signals).
     #[inline]
     pub fn put_signal(&self, offset: usize, source: &[T], signal: usize, add: u64) -> Result<(), Error> {
-        let signal = self.core.signal_offset(self.rank, signal)?;
+        self.core.signal_offset(self.rank, signal)?;
         self.put(offset, source)?;
-        self.core.data.counters.signals.bump();
-        let fabric = &self.core.data.fabric;
-        let words = &self.core.data.remotes[self.rank];
-        match fabric.start_add(words, signal, add, Wake::Home).and_then(|pending| fabric.finish(pending)) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.error(error, offset, source.len())),
-        }
+        self.signal(signal, add)
     }
 
     /// Reads elements from `offset` on; they are there when it returns. 1 read.

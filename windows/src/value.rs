@@ -26,6 +26,20 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         if ahead != Ahead::default() {
             tracing::trace!(window = self.id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
         }
+        self.taken()
+    }
+
+    /// As [`take`](Self::take), if that needs no waiting.
+    pub fn try_take(&self, mode: Mode) -> Result<Option<(Value<T>, bool)>, Error> {
+        if !self.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))? {
+            return Ok(None);
+        }
+        self.data.counters.locks.bump();
+        self.taken().map(Some)
+    }
+
+    /// The value, now that the lock is held.
+    fn taken(&self) -> Result<(Value<T>, bool), Error> {
         let mut value = Value::<T>::zeroed();
         match self.get(0, value.with_mark()) {
             Ok(()) => {
