@@ -97,4 +97,4 @@ pub type AccessEpoch<'w, T> = windows::AccessEpoch<'w, T, Provider>;
 pub type Local<'w, T> = windows::Local<'w, T, Provider>;
 
 /// A rank's own signal words of a [`Window`]; see [`windows::Signals`].
-pub type Signals<'w, T> = windows::Signals<'w, T, Provider>;
+pub type Signals<'w> = windows::Signals<'w, Provider>;

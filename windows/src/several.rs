@@ -76,9 +76,7 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
         match self.held.binary_search_by_key(&rank, |(rank, _)| *rank) {
             Ok(at) => Target::locked(self.core, rank, self.held[at].1),
-            Err(_) => {
-                Target::<T, F>::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
-            }
+            Err(_) => Target::<T, F>::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank })),
         }
     }
 

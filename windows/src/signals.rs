@@ -121,11 +121,7 @@ impl<F: Fabric> Signals<'_, F> {
     ///
     /// # Examples
     /// See [`wait_all`](Self::wait_all).
-    pub fn wait_some(
-        &self,
-        signals: &[usize],
-        until: impl Fn(usize, u64) -> bool,
-    ) -> Result<Vec<(usize, u64)>, Error> {
+    pub fn wait_some(&self, signals: &[usize], until: impl Fn(usize, u64) -> bool) -> Result<Vec<(usize, u64)>, Error> {
         let first = self.wait_any(signals, &until)?;
         let mut some = vec![first];
         let after = signals.iter().position(|&signal| signal == first.0).map_or(0, |at| at + 1);
