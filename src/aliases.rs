@@ -87,6 +87,9 @@ pub type LockEpoch<'w, T> = windows::LockEpoch<'w, T, Provider>;
 /// The epoch of `lock_all` on a [`Window`]; see [`windows::LockAllEpoch`].
 pub type LockAllEpoch<'w, T> = windows::LockAllEpoch<'w, T, Provider>;
 
+/// Several ranks of a [`Window`] locked; see [`windows::LockRanksEpoch`].
+pub type LockRanksEpoch<'w, T> = windows::LockRanksEpoch<'w, T, Provider>;
+
 /// The epoch between two fences of a [`Window`]; see [`windows::FenceEpoch`].
 pub type FenceEpoch<'w, T> = windows::FenceEpoch<'w, T, Provider>;
 

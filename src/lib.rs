@@ -11,8 +11,8 @@ pub mod verbs;
 mod world;
 
 pub use aliases::{
-    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, Request, Requests,
-    Signals, Target, Window,
+    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, LockRanksEpoch,
+    Request, Requests, Signals, Target, Window,
 };
 pub use bytemuck;
 pub use error::StartError;

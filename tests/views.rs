@@ -56,7 +56,10 @@ fn what_is_no_view_is_refused() {
         assert!(why(usize::MAX).is_err());
         assert!(matches!(epoch.view::<()>(0), Err(Error::View { .. })));
         let view = epoch.view::<u64>(8).unwrap();
-        assert!(matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })), "no more than its own");
+        assert!(
+            matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })),
+            "no more than its own"
+        );
         // A view of a view begins where that does.
         view.view::<u16>(2).unwrap().put_one(0, 7).unwrap();
         assert_eq!(epoch.get_one(5).unwrap(), 7);
