@@ -7,7 +7,7 @@ use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback};
 #[cfg(feature = "delayed")]
 use transom_windows::Delayed;
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Change, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
 /// The types of each provider, side by side.
 macro_rules! providers {
@@ -247,6 +247,14 @@ impl Fabric for Provider {
     #[inline(always)]
     fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
         both!(self, at, Remote, fabric, at => fabric.read_word(at, offset))
+    }
+
+    #[inline(always)]
+    fn change(&self, at: &Remote, offset: usize, change: Change, operand: u64) -> Option<Result<u64, FabricError>> {
+        match (self, at) {
+            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.change(at, offset, change, operand),
+            _ => None,
+        }
     }
 
     #[inline(always)]

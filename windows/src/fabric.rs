@@ -226,6 +226,21 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         self.finish(self.start_add(at, offset, 0, Wake::Nobody)?)
     }
 
+    /// Changes an aligned word by an operation in one step, and returns what it held; none if the fabric has no such
+    /// operation, for which a compare-and-swap is to be tried until it takes. Atomic towards all other atomics; wakes nobody.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas).
+    fn change(
+        &self,
+        _at: &Self::Remote,
+        _offset: usize,
+        _change: Change,
+        _operand: u64,
+    ) -> Option<Result<u64, FabricError>> {
+        None
+    }
+
     /// What the word of a started atomic held.
     ///
     /// # Errors
@@ -308,6 +323,25 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.order(remote))
     }
+}
+
+/// What a fabric may do to a word in one step, beside adding: [`Fabric::change`].
+///
+/// # Examples
+/// ```
+/// use transom_windows::Change;
+/// assert_ne!(Change::And, Change::Swap);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Bitwise and.
+    And,
+    /// Bitwise or.
+    Or,
+    /// Bitwise exclusive or.
+    Xor,
+    /// The operand instead.
+    Swap,
 }
 
 /// Whether an atomic wakes the rank whose memory it is on. A rank waits for words of protocols and signals only; to wake
