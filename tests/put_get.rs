@@ -85,9 +85,11 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
         for turn in 0..3 {
             let mut buffer = world.buffer::<T>(len).unwrap();
             assert_eq!((buffer.len(), &buffer[..]), (len, &vec![T::zeroed(); len][..]), "turn {turn}");
-            // Another thread may have it, and this one has it back.
+            // Another thread may have it, and this one has it back: joined, since ThreadSanitizer does not see how a
+            // scope waits for its threads.
             std::thread::scope(|scope| {
-                scope.spawn(|| buffer.iter_mut().enumerate().for_each(|(at, element)| *element = make(at + turn)));
+                let fill = || buffer.iter_mut().enumerate().for_each(|(at, element)| *element = make(at + turn));
+                scope.spawn(fill).join().unwrap();
             });
             let other = world.buffer::<T>(len).unwrap();
             let epoch = window.lock_all().unwrap();

@@ -191,13 +191,11 @@ impl Control {
     pub fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
         if let Some(first) = self.dead(me) {
             // Whom one waits for is told of rather than who died first.
-            return Err(match awaited {
-                Awaited::Rank(rank) => {
-                    self.ended(rank).err().filter(|error| matches!(error, FabricError::PeerDied { .. }))
-                }
-                _ => None,
-            }
-            .unwrap_or(FabricError::PeerDied { rank: first }));
+            let rank = match awaited {
+                Awaited::Rank(rank) | Awaited::Behind(rank) if self.has_died(rank) => rank,
+                _ => first,
+            };
+            return Err(FabricError::PeerDied { rank });
         }
         let gone = awaited.gone(me, self.ranks(), |rank| self.has_left(rank));
         gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))
@@ -211,6 +209,10 @@ impl Control {
             Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
             Ok(_) => Err(FabricError::PeerDied { rank }),
         }
+    }
+
+    fn has_died(&self, rank: Rank) -> bool {
+        matches!(self.ended(rank), Err(FabricError::PeerDied { .. }))
     }
 
     /// The first rank that died. Noticing it tells all others.

@@ -45,7 +45,6 @@ pub use address::{Address, Attached};
 pub use array::{Distribution, GlobalArray, GlobalPtr};
 pub use assert::Assert;
 pub use buffer::Buffer;
-/// Exclusive or shared: how a lock is taken.
 pub use bytemuck::allocation::BoxBytes;
 pub use counters::Counters;
 pub use delayed::Delayed;
@@ -64,6 +63,7 @@ pub use section::Section;
 pub use several::LockRanksEpoch;
 pub use signals::Signals;
 pub use target::Target;
+/// Exclusive or shared: how a lock is taken.
 pub use transom_locks::Mode;
 pub use user_memory::UserMemory;
 pub use waiting::{Look, Wait, Waiting};

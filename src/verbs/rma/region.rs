@@ -43,6 +43,7 @@ pub struct Region {
 impl Region {
     /// All ranks have made one like this, and nobody else will reach it.
     pub(super) fn close(&mut self) {
+        self.member.node.memory.close(&mut self.region);
         self.number.get_or_insert_with(|| self.member.remains.number(self.member.exchange.size()));
     }
 }
