@@ -2,6 +2,7 @@
 
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Verbs};
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback};
@@ -214,6 +215,31 @@ impl Fabric for Provider {
 
     fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
         both!(self, moving, Moving, fabric, moving => fabric.finish_moving(moving))
+    }
+
+    unsafe fn lend_put(
+        &self,
+        to: &Remote,
+        offset: usize,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: by the caller's word.
+        both!(self, to, Remote, fabric, to, made: Moving => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
+    }
+
+    unsafe fn lend_get(
+        &self,
+        from: &Remote,
+        offset: usize,
+        into: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: by the caller's word.
+        both!(self, from, Remote, fabric, from, made: Moving => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
+    }
+
+    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+        // SAFETY: by the caller's word.
+        both!(self, moving, Moving, fabric, moving => unsafe { fabric.finish_get(moving, into) })
     }
 
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
