@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
 use transom_locks::Rank;
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Change, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
 
 /// Memory of this rank that others may reach by its key.
 pub struct Region {
@@ -184,6 +184,11 @@ impl Fabric for Loopback {
     #[inline(always)]
     fn read_word(&self, at: &View, offset: usize) -> Result<u64, FabricError> {
         words::read(at, offset)
+    }
+
+    #[inline(always)]
+    fn change(&self, at: &View, offset: usize, change: Change, operand: u64) -> Option<Result<u64, FabricError>> {
+        Some(words::change(at, offset, change, operand))
     }
 
     #[inline(always)]

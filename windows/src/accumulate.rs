@@ -4,7 +4,7 @@
 //! A fabric has 64-bit compare-and-swap and fetch-and-add on aligned words, and nothing else. An element lies within
 //! one word, since a part begins at a cache line, ends with a whole word, and elements are aligned to their size. So
 //! every accumulate is one of those two verbs on the words that hold its elements: a sum of 8-byte integers is a
-//! fetch-and-add; anything else is a compare-and-swap of the word as it should be, tried again with what it held
+//! fetch-and-add; anything else (but what a fabric can do [at once](Fabric::change)) is a compare-and-swap of the word as it should be, tried again with what it held
 //! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
 //! the next starts, which is what orders them.
 //!
@@ -20,7 +20,7 @@
 
 use crate::core::Bulk;
 use crate::target::Target;
-use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
+use crate::{Atomic, Change, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;
 
 /// Bytes of the pieces in which elements are read, changed and written back.
@@ -216,12 +216,30 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             (Op::Sum, &[operand]) if T::INTEGER && size_of::<T>() == 8 => {
                 fabric.finish(fabric.start_add(self.remote, at, word_of(operand), Wake::Nobody)?)
             }
-            _ => self.change_word(at, |elements| {
-                for (element, &operand) in elements.iter_mut().zip(operands) {
-                    *element = T::apply(op, *element, operand);
-                }
-            }),
+            _ => match self.change_at_once(at, op, operands) {
+                Some(found) => found,
+                None => self.change_word(at, |elements| {
+                    for (element, &operand) in elements.iter_mut().zip(operands) {
+                        *element = T::apply(op, *element, operand);
+                    }
+                }),
+            },
         }
+    }
+
+    /// As [`apply_in_word`](Self::apply_in_word), in one step, if the fabric has that: bits of neighbours are left as they are by
+    /// the operand that changes nothing.
+    #[inline(always)]
+    fn change_at_once(&self, at: usize, op: Op, operands: &[T]) -> Option<Result<u64, FabricError>> {
+        let (change, mut operand) = match op {
+            Op::And if T::INTEGER => (Change::And, u64::MAX),
+            Op::Or if T::INTEGER => (Change::Or, 0),
+            Op::Xor if T::INTEGER => (Change::Xor, 0),
+            Op::Replace if size_of::<T>() == 8 => (Change::Swap, 0),
+            _ => return None,
+        };
+        elements(&mut operand, at)[..operands.len()].copy_from_slice(operands);
+        self.core.data.fabric.change(self.remote, word_at::<T>(at), change, operand)
     }
 
     /// Applies an operation to elements from byte `at` on while nobody else can, by reading and writing them piece by

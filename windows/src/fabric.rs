@@ -2,6 +2,7 @@
 
 use crate::{FabricError, Memory, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
 
@@ -178,6 +179,57 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`put`](Self::put).
     fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
 
+    /// [`start_put`](Self::start_put) of bytes that the caller lends; none if they may be used again already. What is under way is
+    /// finished by [`finish_moving`](Self::finish_moving), whose buffer is nothing then, or dropped: either way the provider is
+    /// done with the bytes when that returns.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the provider is done with the bytes.
+    ///
+    /// # Safety
+    /// The bytes must stay where they are, and nobody change them, until the provider is done with them.
+    unsafe fn lend_put(
+        &self,
+        to: &Self::Remote,
+        offset: usize,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Self::Moving>, FabricError> {
+        // SAFETY: lent by the caller.
+        self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
+    }
+
+    /// [`start_get`](Self::start_get) into bytes that the caller lends; none if they are there already. What is under way is
+    /// finished by [`finish_get`](Self::finish_get), or dropped: either way the provider is done with the bytes when that
+    /// returns.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the provider is done with the bytes.
+    ///
+    /// # Safety
+    /// The bytes must stay where they are, and nobody use them, until the provider is done with them.
+    unsafe fn lend_get(
+        &self,
+        from: &Self::Remote,
+        offset: usize,
+        into: NonNull<[u8]>,
+    ) -> Result<Option<Self::Moving>, FabricError> {
+        self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
+    }
+
+    /// Waits until the bytes of a read that [`lend_get`](Self::lend_get) started are in those that were lent.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the provider is done with the bytes.
+    ///
+    /// # Safety
+    /// They must be those that it was started with.
+    unsafe fn finish_get(&self, moving: Self::Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+        let bytes = self.finish_moving(moving)?;
+        // SAFETY: lent by the caller, and nobody else uses them.
+        unsafe { into.as_mut() }.copy_from_slice(&bytes);
+        Ok(())
+    }
+
     /// Memory of this rank alone that large operations are best done from and to ([`Buffer`](crate::Buffer)): at least so
     /// many zeroed bytes from the beginning of a page on. Plain memory unless a provider knows better.
     ///
@@ -224,6 +276,21 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     #[inline(always)]
     fn read_word(&self, at: &Self::Remote, offset: usize) -> Result<u64, FabricError> {
         self.finish(self.start_add(at, offset, 0, Wake::Nobody)?)
+    }
+
+    /// Changes an aligned word by an operation in one step, and returns what it held; none if the fabric has no such
+    /// operation, for which a compare-and-swap is to be tried until it takes. Atomic towards all other atomics; wakes nobody.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas).
+    fn change(
+        &self,
+        _at: &Self::Remote,
+        _offset: usize,
+        _change: Change,
+        _operand: u64,
+    ) -> Option<Result<u64, FabricError>> {
+        None
     }
 
     /// What the word of a started atomic held.
@@ -308,6 +375,25 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.order(remote))
     }
+}
+
+/// What a fabric may do to a word in one step, beside adding: [`Fabric::change`].
+///
+/// # Examples
+/// ```
+/// use transom_windows::Change;
+/// assert_ne!(Change::And, Change::Swap);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Bitwise and.
+    And,
+    /// Bitwise or.
+    Or,
+    /// Bitwise exclusive or.
+    Xor,
+    /// The operand instead.
+    Swap,
 }
 
 /// Whether an atomic wakes the rank whose memory it is on. A rank waits for words of protocols and signals only; to wake
