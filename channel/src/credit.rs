@@ -1,0 +1,196 @@
+//! Credits as values that only grow: what may be told to a peer, and how many bytes of messages that nobody waits for a
+//! rank lets its peers send.
+
+use crate::sequence::{Beyond, reached};
+
+/// A value that rides on every packet, and is told by a packet of its own once `step` of it is untold.
+#[derive(Debug, Clone)]
+pub struct Owed {
+    value: u32,
+    told: u32,
+    step: u32,
+}
+
+impl Owed {
+    /// Both sides know `value`.
+    pub fn new(value: u32, step: u32) -> Owed {
+        Owed { value, told: value, step: step.max(1) }
+    }
+
+    /// The value now.
+    pub fn value(&self) -> u32 {
+        self.value
+    }
+
+    /// It has grown.
+    pub fn set(&mut self, value: u32) {
+        debug_assert!(reached(value, self.value), "a credit is never taken back");
+        self.value = value;
+    }
+
+    /// A packet with the value is under way.
+    pub fn tell(&mut self) {
+        self.told = self.value;
+    }
+
+    /// Whether some of it is untold.
+    pub fn owed(&self) -> bool {
+        self.told != self.value
+    }
+
+    /// Whether so much is untold that the peer might run out.
+    pub fn due(&self) -> bool {
+        self.value.wrapping_sub(self.told) >= self.step
+    }
+
+    /// What the peer may know at most.
+    pub fn told(&self) -> u32 {
+        self.told
+    }
+}
+
+/// What one message without a receive costs its receiver beside its data, in bytes: the cost of an RTS.
+pub const HEADER: u32 = 64;
+
+/// What a sender has of its peer's grant.
+#[derive(Debug, Clone)]
+pub struct Purse {
+    granted: u32,
+    spent: u32,
+}
+
+impl Purse {
+    /// Every peer may send `floor` bytes unasked.
+    pub fn new(floor: u32) -> Purse {
+        Purse { granted: floor, spent: 0 }
+    }
+
+    /// What may be sent, in bytes.
+    pub fn room(&self) -> u32 {
+        self.granted.wrapping_sub(self.spent)
+    }
+
+    /// Sends so much.
+    pub fn spend(&mut self, cost: u32) {
+        debug_assert!(cost <= self.room());
+        self.spent = self.spent.wrapping_add(cost);
+    }
+
+    /// What the peer grants now. Late values change nothing.
+    pub fn granted(&mut self, granted: u32) {
+        if reached(granted, self.granted) {
+            self.granted = granted;
+        }
+    }
+}
+
+/// What a receiver lets one peer send: `limit` bytes beyond those that were taken.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    limit: u32,
+    spilled: u32,
+    arrived: u32,
+    released: u32,
+}
+
+impl Grant {
+    /// As the peer's [`Purse`] begins.
+    pub fn new(floor: u32) -> Grant {
+        Grant { limit: floor, spilled: 0, arrived: 0, released: 0 }
+    }
+
+    /// The value to tell.
+    pub fn value(&self) -> u32 {
+        self.released.wrapping_add(self.limit)
+    }
+
+    /// What the peer may send at a time, in bytes.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// What is kept of the peer's, in bytes.
+    pub fn kept(&self) -> u32 {
+        self.arrived.wrapping_sub(self.released)
+    }
+
+    /// A message of this cost came; `Err` if it was not granted.
+    pub fn arrived(&mut self, cost: u64) -> Result<(), Beyond> {
+        if cost > u64::from(self.limit - self.kept()) {
+            return Err(Beyond);
+        }
+        self.arrived = self.arrived.wrapping_add(cost as u32);
+        Ok(())
+    }
+}
+
+/// What a rank lets all its peers send together: `total` bytes in shares, and beside them `spill` for the headers of
+/// messages that stand before the one that a receive waits for; and each peer's floor.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    floor: u32,
+    total: u32,
+    left: u32,
+    spill: u32,
+    active: u32,
+}
+
+impl Budget {
+    /// Nothing is granted but the floors.
+    pub fn new(floor: u32, total: u32, spill: u32) -> Budget {
+        Budget { floor, total, left: total, spill, active: 0 }
+    }
+
+    /// What is granted of the shares and the spill, in bytes.
+    pub fn outstanding(&self, spill: u32) -> u32 {
+        self.total - self.left + (spill - self.spill)
+    }
+
+    /// A peer sends for the first time, and gets a share.
+    pub fn join(&mut self, grant: &mut Grant) {
+        self.active += 1;
+        self.raise(grant);
+    }
+
+    /// A message of this cost is kept no longer. What the peer has beyond its share is not granted again.
+    pub fn release(&mut self, grant: &mut Grant, cost: u32) {
+        grant.released = grant.released.wrapping_add(cost);
+        let unspilled = cost.min(grant.spilled);
+        grant.spilled -= unspilled;
+        self.spill += unspilled;
+        let beyond = (grant.limit - grant.spilled - unspilled - self.floor).saturating_sub(self.share());
+        let beyond = beyond.min(cost - unspilled);
+        self.left += beyond;
+        grant.limit -= unspilled + beyond;
+        self.raise(grant);
+    }
+
+    /// A receive waits, and the peer may have to send other headers before: grants one more if it can send none. Says
+    /// whether that has changed anything.
+    pub fn spill(&mut self, grant: &mut Grant) -> bool {
+        let need = grant.limit - grant.kept() < HEADER && self.spill >= HEADER;
+        if need {
+            grant.limit += HEADER;
+            grant.spilled += HEADER;
+            self.spill -= HEADER;
+        }
+        need
+    }
+
+    /// The peer is dead, and its grant with it.
+    pub fn leave(&mut self, grant: &Grant, joined: bool) {
+        self.active -= u32::from(joined);
+        self.spill += grant.spilled;
+        self.left += grant.limit - grant.spilled - self.floor;
+    }
+
+    fn share(&self) -> u32 {
+        self.total / self.active.max(4)
+    }
+
+    fn raise(&mut self, grant: &mut Grant) {
+        let more = self.share().saturating_sub(grant.limit - grant.spilled - self.floor).min(self.left);
+        grant.limit += more;
+        self.left -= more;
+    }
+}
