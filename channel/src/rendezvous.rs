@@ -51,7 +51,9 @@ pub struct Unfit;
 /// Where a sender stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// The RTS is out, or will be.
+    /// Nothing has gone to the receiver.
+    Queued,
+    /// The RTS is out; or the whole message, and its sender wants to know when it is matched.
     Announced,
     /// Stripes that the adapters have not ended.
     Writing(u8),
@@ -62,6 +64,11 @@ pub enum Sending {
 }
 
 impl Sending {
+    /// The first packet is out.
+    pub fn announce(&mut self) -> Result<(), Unfit> {
+        self.step(matches!(self, Sending::Queued), Sending::Announced)
+    }
+
     /// The CTS asks for so many bytes, which the sender is going to write in so many stripes.
     pub fn write(&mut self, stripes: u8) -> Result<(), Unfit> {
         self.step(matches!(self, Sending::Announced) && stripes > 0, Sending::Writing(stripes))
@@ -93,8 +100,8 @@ impl Sending {
         }
     }
 
-    /// The receiver has read the message.
-    pub fn read(&mut self) -> Result<(), Unfit> {
+    /// The receiver has matched, or read, the message.
+    pub fn acked(&mut self) -> Result<(), Unfit> {
         self.step(matches!(self, Sending::Announced), Sending::Done)
     }
 

@@ -170,8 +170,8 @@ pub trait Wire {
     /// that requests to this peer named.
     fn sever(&mut self, peer: Rank);
 
-    /// Memory of this rank's own: for a ring, or for a message that nobody waits for yet.
-    fn take(&mut self, length: usize) -> Self::Memory;
+    /// Memory of this rank's own, all 0: for a ring, or for a message that has no other yet. `None` if there is not so much.
+    fn take(&mut self, length: usize) -> Option<Self::Memory>;
     /// Gives back what was taken, or a slot that arrived.
     fn give(&mut self, memory: Self::Memory);
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.
