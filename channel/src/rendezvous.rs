@@ -18,9 +18,11 @@ pub struct Facts {
     pub zero_copy_from: u64,
 }
 
+type Row = (Mover, fn(&Facts) -> bool);
+
 /// The first row that holds is taken. A receiver that was first has its CTS under way at once, and writing wins; one that is
 /// late reads, and saves a crossing.
-const ROWS: [(Mover, fn(&Facts) -> bool); 5] = [
+const ROWS: [Row; 5] = [
     (Mover::Copy, |facts| facts.length < facts.zero_copy_from),
     (Mover::Write, |facts| facts.writable && facts.receiver_first),
     (Mover::Read, |facts| facts.readable),

@@ -8,6 +8,9 @@ use model::{Job, Setup};
 fn run(seed: u64) -> Result<Job, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let setup = Setup::random(&mut rng);
+    if std::env::var("SEED").is_ok() {
+        println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.config);
+    }
     Job::new(seed, setup).run()
 }
 

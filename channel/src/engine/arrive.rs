@@ -113,6 +113,8 @@ impl<W: Wire> Engine<W> {
             return Ok(true);
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
+        // Those about rings themselves do not: else peers that say nothing else would take turns for ever.
+        let speaks = !matches!(packet.body, Body::Join { .. } | Body::Leave { .. } | Body::Left { .. });
         let data = Part { at: part.at + header, length: part.length - header, ..part };
         match peer.incoming.place(packet.sequence) {
             Place::Now => {
@@ -131,7 +133,7 @@ impl<W: Wire> Engine<W> {
             Place::Old => self.meter.old += 1,
             Place::TooFar => return Err(Lost::Broken("it sent more than the window")),
         }
-        if !self.peers[&from].ring_refused && self.marker.is_some() {
+        if speaks && !self.peers[&from].ring_refused {
             match self.polling.packet(from) {
                 Some(Change::Join(peer)) => self.join(peer),
                 Some(Change::Leave(peer)) => {

@@ -155,6 +155,9 @@ impl<W: Wire> Engine<W> {
         }
         peer.purse.spend(cost as u32);
         self.meter.eager += 1;
+        if peer.mark.is_some() {
+            self.list(to);
+        }
         true
     }
 

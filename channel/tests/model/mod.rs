@@ -122,7 +122,8 @@ impl Job {
         while let Some(rank) = self.sim.step() {
             steps += 1;
             if steps > 3_000_000 {
-                return Err("it does not come to an end".into());
+                let rest: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).at_rest()).collect();
+                return Err(format!("it does not come to an end, at {} ns: {rest:?}", self.sim.now()));
             }
             self.collect(rank)?;
             self.act(rank)?;
@@ -229,7 +230,7 @@ impl Job {
             _ => 1 << self.rng.u32(10..=23),
         };
         // Packets of 8 MiB by the hundred bytes take long to simulate.
-        let length = if self.setup.ranks > 3 || self.rng.u8(..10) > 0 { length.min(40_000) } else { length };
+        let length = if self.setup.ranks > 3 || self.setup.config.window < 8 || self.rng.u8(..10) > 0 { length.min(40_000) } else { length };
         let number = self.messages.len() as u64;
         let tag = if length == 0 { TAGS + number as u32 } else { self.rng.u32(..TAGS) };
         let context = self.rng.u32(..2);
@@ -313,9 +314,13 @@ impl Job {
 
     /// Nothing is under way any more: what waits now waits for ever.
     fn finish(&mut self) -> Result<(), String> {
-        for (number, message) in self.messages.iter().enumerate() {
+        for number in 0..self.messages.len() {
+            let message = &self.messages[number];
             if message.taken.is_none() || !message.sent {
-                let Message { from, to, length, taken, sent, .. } = message;
+                let Message { from, to, length, taken, sent, .. } = *message;
+                let rest: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).at_rest()).collect();
+                let keeps: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).kept()).collect();
+                println!("{rest:?} keep {keeps:?}, under way {:?}", self.open);
                 return Err(format!("message {number} from {from} to {to} of {length} bytes: taken {taken:?}, sent {sent}"));
             }
         }
