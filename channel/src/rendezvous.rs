@@ -51,7 +51,7 @@ pub fn stripes(length: u64, lanes: usize, least: u64) -> impl Iterator<Item = (u
 pub struct Unfit;
 
 /// Where a sender stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sending {
     /// Nothing has gone to the receiver.
     Queued,
@@ -118,7 +118,7 @@ impl Sending {
 }
 
 /// Where a receiver stands, once it has chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Receiving {
     /// FINs that came; each says how many lanes there are.
     Written(u8),

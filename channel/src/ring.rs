@@ -30,7 +30,7 @@ impl Marker {
 }
 
 /// How large a ring is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Slots.
     pub slots: u32,
@@ -68,7 +68,7 @@ fn stamp(nth: u32) -> u32 {
 }
 
 /// The sender's half.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sender {
     /// Which ring of this peer.
     pub ring: u16,
@@ -131,7 +131,7 @@ impl Sender {
 }
 
 /// The receiver's half.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Receiver {
     /// Which ring of this peer.
     pub ring: u16,

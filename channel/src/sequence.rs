@@ -8,7 +8,7 @@ pub(crate) fn reached(value: u32, other: u32) -> bool {
 }
 
 /// The sender's side: at most `window` packets are not acknowledged.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Outgoing {
     next: u32,
     acked: u32,
@@ -72,7 +72,7 @@ pub enum Place {
 }
 
 /// The receiver's side.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Incoming<P> {
     expected: u32,
     window: u32,
