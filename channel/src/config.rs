@@ -18,8 +18,6 @@ pub struct Config {
     pub order: Order,
     /// Packets to one peer that are not acknowledged at most, and so the packets that are held.
     pub window: u32,
-    /// How many of these new messages and copied data leave to answers, which let others go on.
-    pub reserve: u32,
     /// Bytes that each peer may send before any receive, unasked; 64 a message beside its data.
     pub floor: u32,
     /// Bytes beyond the floors that all peers may send together.
@@ -47,7 +45,6 @@ impl Default for Config {
             ring_after: 16,
             order: Order::Circular,
             window: 64,
-            reserve: 16,
             floor: 256,
             budget: 4 << 20,
             spill: 4 << 20,
@@ -76,11 +73,20 @@ impl Config {
     /// Whether all can be, with packets of this length.
     pub fn check(&self, longest: usize) -> Result<(), Misconfigured> {
         let rows = [
-            ("eager", self.eager as u64, self.eager + crate::packet::EAGER <= longest, "less than the rail's longest send"),
-            ("ring", self.ring.size() as u64, self.ring.is_sound(), "2 to 1024 slots of 64 to 65536 bytes, divisible by 8"),
+            (
+                "eager",
+                self.eager as u64,
+                self.eager + crate::packet::EAGER <= longest,
+                "less than the rail's longest send",
+            ),
+            (
+                "ring",
+                self.ring.size() as u64,
+                self.ring.is_sound(),
+                "2 to 1024 slots of 64 to 65536 bytes, divisible by 8",
+            ),
             ("ring.bytes", self.ring.bytes.into(), self.ring.longest() >= crate::packet::LONGEST, "at least 144"),
             ("window", self.window.into(), (2..=1 << 16).contains(&self.window), "2 to 65536"),
-            ("reserve", self.reserve.into(), (1..self.window).contains(&self.reserve), "1 to the window, exclusively"),
             ("floor", self.floor.into(), (128..=1 << 16).contains(&self.floor), "128 to 65536"),
             ("budget", self.budget.into(), self.budget <= 1 << 30, "1 GiB at most"),
             ("spill", self.spill.into(), (64..=1 << 30).contains(&self.spill), "64 B to 1 GiB"),

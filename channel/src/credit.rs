@@ -3,18 +3,17 @@
 
 use crate::sequence::{Beyond, reached};
 
-/// A value that rides on every packet, and is told by a packet of its own once `step` of it is untold.
+/// A value that rides on every packet, and is told by a packet of its own once much of it is untold.
 #[derive(Debug, Clone)]
 pub struct Owed {
     value: u32,
     told: u32,
-    step: u32,
 }
 
 impl Owed {
     /// Both sides know `value`.
-    pub fn new(value: u32, step: u32) -> Owed {
-        Owed { value, told: value, step: step.max(1) }
+    pub fn new(value: u32) -> Owed {
+        Owed { value, told: value }
     }
 
     /// The value now.
@@ -33,14 +32,9 @@ impl Owed {
         self.told = self.value;
     }
 
-    /// Whether some of it is untold.
-    pub fn owed(&self) -> bool {
-        self.told != self.value
-    }
-
-    /// Whether so much is untold that the peer might run out.
-    pub fn due(&self) -> bool {
-        self.value.wrapping_sub(self.told) >= self.step
+    /// How much of it is untold.
+    pub fn untold(&self) -> u32 {
+        self.value.wrapping_sub(self.told)
     }
 
     /// What the peer may know at most.

@@ -29,8 +29,11 @@ impl Label {
     /// All selections that this message fits, the exact one first.
     fn fits(self) -> [Select; 4] {
         let Label { context, source, tag } = self;
-        [(Some(source), Some(tag)), (Some(source), None), (None, Some(tag)), (None, None)]
-            .map(|(source, tag)| Select { context, source, tag })
+        [(Some(source), Some(tag)), (Some(source), None), (None, Some(tag)), (None, None)].map(|(source, tag)| Select {
+            context,
+            source,
+            tag,
+        })
     }
 }
 

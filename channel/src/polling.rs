@@ -108,7 +108,8 @@ impl PollingSet {
 
     /// Who is polled, in order, each once.
     pub fn turn(&self) -> impl Iterator<Item = Rank> + use<> {
-        let from = if self.order == Order::Circular && !self.members.is_empty() { self.next % self.members.len() } else { 0 };
+        let from =
+            if self.order == Order::Circular && !self.members.is_empty() { self.next % self.members.len() } else { 0 };
         let mut peers: Vec<Rank> = self.members.iter().map(|member| member.peer).collect();
         peers.rotate_left(from);
         peers.into_iter()

@@ -24,7 +24,8 @@ pub enum Marker {
 impl Marker {
     /// The cheapest that the rail allows; without one there is no ring.
     pub fn of(rail: &Rail) -> Option<Marker> {
-        let rows = [(rail.mark_last, Marker::Last), (rail.immediate, Marker::Immediate), (rail.whole_word, Marker::Second)];
+        let rows =
+            [(rail.mark_last, Marker::Last), (rail.immediate, Marker::Immediate), (rail.whole_word, Marker::Second)];
         rows.into_iter().find(|(promised, _)| *promised).map(|(_, marker)| marker)
     }
 }
@@ -53,18 +54,28 @@ impl Shape {
     pub fn longest(self) -> usize {
         self.bytes as usize - MARK
     }
-
-    /// Where the mark of the ring's nth message stands.
-    fn mark(self, nth: u32) -> usize {
-        (nth % self.slots) as usize * self.bytes as usize + self.longest()
-    }
 }
 
-/// Message `nth` of a ring: counted from 0, it wraps at a multiple of every number of slots that is a power of two; others
-/// are not used for that long.
-fn stamp(nth: u32) -> u32 {
-    // Never 0, which is what fresh memory holds.
-    (nth % 0xffff_fffe) + 1
+/// Which slot is next, and its stamp. Both halves go through the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Cursor {
+    slot: u32,
+    stamp: u32,
+}
+
+impl Cursor {
+    /// Never stamped 0, which is what fresh memory holds.
+    const FIRST: Cursor = Cursor { slot: 0, stamp: 1 };
+
+    fn advance(&mut self, shape: Shape) {
+        self.slot = (self.slot + 1) % shape.slots;
+        self.stamp = self.stamp.checked_add(1).unwrap_or(1);
+    }
+
+    /// Where the mark of the next message stands.
+    fn mark_at(&self, shape: Shape) -> usize {
+        self.slot as usize * shape.bytes as usize + shape.longest()
+    }
 }
 
 /// The sender's half.
@@ -76,6 +87,7 @@ pub struct Sender {
     pub shape: Shape,
     /// Where.
     pub key: Key,
+    next: Cursor,
     sent: u32,
     freed: u32,
 }
@@ -94,7 +106,7 @@ pub struct Spot {
 impl Sender {
     /// A fresh ring.
     pub fn new(ring: u16, shape: Shape, key: Key) -> Sender {
-        Sender { ring, shape, key, sent: 0, freed: 0 }
+        Sender { ring, shape, key, next: Cursor::FIRST, sent: 0, freed: 0 }
     }
 
     /// Where a message of this length goes; none if it is too long, or no slot is free. Then it goes by another path.
@@ -102,13 +114,14 @@ impl Sender {
         if self.flying() == self.shape.slots || length > self.shape.longest() {
             return None;
         }
-        let mark_at = self.shape.mark(self.sent);
-        let mark = (length as u64) << 32 | u64::from(stamp(self.sent));
+        let mark_at = self.next.mark_at(self.shape);
+        let mark = (length as u64) << 32 | u64::from(self.next.stamp);
         Some(Spot { at: mark_at - length, mark_at, mark })
     }
 
     /// The message of the last claim was posted.
     pub fn sent(&mut self) {
+        self.next.advance(self.shape);
         self.sent = self.sent.wrapping_add(1);
     }
 
@@ -137,6 +150,7 @@ pub struct Receiver {
     pub ring: u16,
     /// How large.
     pub shape: Shape,
+    next: Cursor,
     seen: u32,
     /// Messages that an immediate value has told of; `None` where the marker needs none.
     told: Option<u32>,
@@ -161,12 +175,12 @@ pub enum Look {
 impl Receiver {
     /// A fresh ring, its memory all 0.
     pub fn new(ring: u16, shape: Shape, marker: Marker) -> Receiver {
-        Receiver { ring, shape, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
+        Receiver { ring, shape, next: Cursor::FIRST, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
     }
 
     /// Where to look for the next mark; nowhere before an immediate value has told of it.
     pub fn place(&self) -> Option<usize> {
-        (self.told != Some(self.seen)).then(|| self.shape.mark(self.seen))
+        (self.told != Some(self.seen)).then(|| self.next.mark_at(self.shape))
     }
 
     /// An immediate value came; `Err` if more have come than there are slots.
@@ -181,18 +195,56 @@ impl Receiver {
 
     /// What the mark there says.
     pub fn look(&self, mark: u64) -> Look {
-        if mark as u32 != stamp(self.seen) {
+        if mark as u32 != self.next.stamp {
             return if self.told.is_some() { Look::Broken } else { Look::Empty };
         }
         match (mark >> 32) as usize {
-            length if length <= self.shape.longest() => Look::Message { at: self.shape.mark(self.seen) - length, length },
+            length if length <= self.shape.longest() => {
+                Look::Message { at: self.next.mark_at(self.shape) - length, length }
+            }
             _ => Look::Broken,
         }
     }
 
     /// The message was taken out, and its slot is free. Gives the value to tell.
     pub fn free(&mut self) -> u32 {
+        self.next.advance(self.shape);
         self.seen = self.seen.wrapping_add(1);
         self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After 2^32 messages, in rings whose slots do not divide that.
+    #[test]
+    fn counters_wrap() {
+        for slots in [2, 3, 5] {
+            let shape = Shape { slots, bytes: 64 };
+            let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
+            let mut receiver = Receiver::new(1, shape, Marker::Last);
+            let near = Cursor { slot: 1, stamp: u32::MAX - 3 };
+            (sender.sent, sender.freed, sender.next) = (u32::MAX - 2, u32::MAX - 2, near.clone());
+            (receiver.seen, receiver.next) = (u32::MAX - 2, near);
+            let mut memory = [0; 5];
+            for _ in 0..20 {
+                let mut filled = Vec::new();
+                while let Some(spot) = sender.claim(8) {
+                    filled.push(spot.mark_at / 64);
+                    memory[spot.mark_at / 64] = spot.mark;
+                    sender.sent();
+                }
+                filled.sort();
+                assert_eq!(filled, (0..slots as usize).collect::<Vec<_>>(), "each slot once");
+                for _ in 0..slots {
+                    let slot = receiver.place().unwrap() / 64;
+                    assert_eq!(receiver.look(memory[slot]), Look::Message { at: slot * 64 + 48, length: 8 });
+                    sender.freed(receiver.free()).unwrap();
+                }
+                assert_eq!(receiver.look(memory[receiver.place().unwrap() / 64]), Look::Empty);
+            }
+        }
     }
 }

@@ -67,9 +67,9 @@ impl<T> Slab<T> {
 
     /// All that is kept.
     pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
-        (0..).zip(&self.places).filter_map(|(index, (generation, value))| {
-            Some((Id { index, generation: *generation }, value.as_ref()?))
-        })
+        (0..)
+            .zip(&self.places)
+            .filter_map(|(index, (generation, value))| Some((Id { index, generation: *generation }, value.as_ref()?)))
     }
 
     /// How many are kept.

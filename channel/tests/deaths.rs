@@ -54,7 +54,9 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
                     assert_eq!(memory.whose(length), (length > 0).then_some(whose), "{status:?}");
                     memory.spoil();
                 }
-                Err(Error::Lost { rank: 1, lost: Lost::Died }) => assert!(peer.is_none_or(|peer| peer == 1), "{peer:?}"),
+                Err(Error::Lost { rank: 1, lost: Lost::Died }) => {
+                    assert!(peer.is_none_or(|peer| peer == 1), "{peer:?}")
+                }
                 Err(other) => panic!("rank {rank} with {peer:?}: {other}"),
             }
         }
@@ -96,7 +98,7 @@ fn in_every_phase() {
         base.clone(),
         Config { offer: false, ..base.clone() },
         Config { zero_copy_from: u64::MAX, ..base.clone() },
-        Config { eager: 0, budget: 0, floor: 128, window: 4, reserve: 1, batch: 1, ..base },
+        Config { eager: 0, budget: 0, floor: 128, window: 4, batch: 1, ..base },
     ];
     let mut phases = 0;
     for (seed, config) in (0..).zip(&configs) {

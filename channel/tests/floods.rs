@@ -24,7 +24,14 @@ impl Flood {
     fn new(ranks: Rank, config: &Config) -> Flood {
         let conditions = Conditions { slots: 16, ..Conditions::default() };
         let sim = Sim::new(1, ranks, conditions, config).unwrap();
-        Flood { sim, kept: vec![0; ranks as usize], came: vec![Vec::new(); ranks as usize], sent: 0, sends: HashSet::new(), receives: HashMap::new() }
+        Flood {
+            sim,
+            kept: vec![0; ranks as usize],
+            came: vec![Vec::new(); ranks as usize],
+            sent: 0,
+            sends: HashSet::new(),
+            receives: HashMap::new(),
+        }
     }
 
     fn send(&mut self, from: Rank, to: Rank, tag: u32, number: u64, length: usize) {

@@ -91,12 +91,8 @@ fn any_packet() {
         let (mut sim, bystanders) = job(seed);
         (0..rng.usize(..120)).for_each(|_| _ = sim.step());
         for _ in 0..rng.usize(1..4) {
-            let values = Values {
-                ack: rng.u32(..8),
-                granted: rng.u32(..1000),
-                freed: rng.u32(..4),
-                ring: rng.u16(..3),
-            };
+            let values =
+                Values { ack: rng.u32(..8), granted: rng.u32(..1000), freed: rng.u32(..4), ring: rng.u16(..3) };
             let body = random_body(&mut rng);
             let source = rng.u32(..20) / 19;
             let mut bytes = [0; LONGEST];

@@ -280,7 +280,10 @@ fn a_rendezvous_in_every_order() {
                 let mut step = |change: &dyn Fn(&mut Meeting)| {
                     let mut new = state.clone();
                     change(&mut new);
-                    if new.receiving == Some(Receiving::Done) && !matches!(new.sending, Sending::Announced) && mover == Mover::Write {
+                    if new.receiving == Some(Receiving::Done)
+                        && !matches!(new.sending, Sending::Announced)
+                        && mover == Mover::Write
+                    {
                         assert!(new.refusals == 0 || new.landed.iter().all(|landed| *landed), "before its data");
                     }
                     follow.push(new);
@@ -364,7 +367,11 @@ fn a_rendezvous_in_every_order() {
                 follow
             };
             every(first, next, |end| {
-                assert_eq!((end.sending, end.receiving), (Sending::Done, Some(Receiving::Done)), "{mover:?} by {lanes}");
+                assert_eq!(
+                    (end.sending, end.receiving),
+                    (Sending::Done, Some(Receiving::Done)),
+                    "{mover:?} by {lanes}"
+                );
             });
         }
     }
@@ -373,7 +380,9 @@ fn a_rendezvous_in_every_order() {
 #[test]
 fn a_rendezvous_refuses_what_does_not_fit() {
     let mut sending = Sending::Queued;
-    assert!(sending.copy(1).is_err() && sending.write(1).is_err() && sending.acked().is_err() && sending.written().is_err());
+    assert!(
+        sending.copy(1).is_err() && sending.write(1).is_err() && sending.acked().is_err() && sending.written().is_err()
+    );
     sending.announce().unwrap();
     sending.copy(10).unwrap();
     assert!(sending.acked().is_err() && sending.posted(11).is_err() && sending.posted(0).is_err());
@@ -432,7 +441,10 @@ fn matching_beside_plain_rows() {
             let waiting = |plain: &Plain| plain.unexpected.iter().position(|(label, _)| fits(select, *label));
             match rng.u32(..20) {
                 0..8 => {
-                    assert_eq!(matching.peek(select).map(|found| *found.1), waiting(&plain).map(|at| plain.unexpected[at].1));
+                    assert_eq!(
+                        matching.peek(select).map(|found| *found.1),
+                        waiting(&plain).map(|at| plain.unexpected[at].1)
+                    );
                     let took = matching.take(select);
                     assert_eq!(took, waiting(&plain).map(|at| plain.unexpected.remove(at)));
                     if took.is_none() && rng.u8(..4) > 0 {
@@ -487,7 +499,7 @@ fn grants_are_bounded_and_come_back() {
         let (floor, total, spill) = (128 + rng.u32(..300), rng.u32(..20_000), 64 + rng.u32(..2000));
         let mut budget = Budget::new(floor, total, spill);
         let mut peers: Vec<_> = (0..rng.u32(1..12))
-            .map(|_| (Purse::new(floor), Grant::new(floor), Owed::new(floor, 64), false, VecDeque::new()))
+            .map(|_| (Purse::new(floor), Grant::new(floor), Owed::new(floor), false, VecDeque::new()))
             .collect();
         for step in 0..2000 {
             let count = peers.len();
@@ -542,15 +554,13 @@ fn grants_are_bounded_and_come_back() {
 }
 
 #[test]
-fn a_credit_is_due_by_its_step() {
-    let mut owed = Owed::new(u32::MAX - 1, 4);
-    assert!(!owed.owed() && !owed.due());
-    owed.set(1);
-    assert!(owed.owed() && !owed.due());
+fn a_credit_is_told_once() {
+    let mut owed = Owed::new(u32::MAX - 1);
+    assert_eq!(owed.untold(), 0);
     owed.set(2);
-    assert!(owed.due());
+    assert_eq!((owed.untold(), owed.told()), (4, u32::MAX - 1));
     owed.tell();
-    assert!(!owed.owed() && !owed.due());
+    assert_eq!((owed.untold(), owed.told(), owed.value()), (0, 2, 2));
 }
 
 #[test]
@@ -608,7 +618,9 @@ fn a_polling_set_keeps_its_cap() {
                 }
                 None => {}
             }
-            if rng.u8(..10) == 0 && let Some(peer) = leaving.take() {
+            if rng.u8(..10) == 0
+                && let Some(peer) = leaving.take()
+            {
                 rings.remove(&peer);
                 set.left(peer);
             }

@@ -20,7 +20,9 @@ fn id() -> impl Strategy<Value = Id> {
 }
 
 fn keys() -> impl Strategy<Value = [Option<Key>; RAILS]> {
-    prop::array::uniform4(prop::option::of((any::<u64>(), any::<u64>()).prop_map(|(address, key)| Key { address, key })))
+    prop::array::uniform4(prop::option::of(
+        (any::<u64>(), any::<u64>()).prop_map(|(address, key)| Key { address, key }),
+    ))
 }
 
 fn envelope(most: u64) -> impl Strategy<Value = Envelope> {
@@ -88,7 +90,12 @@ proptest! {
 
 #[test]
 fn what_is_wrong_is_said() {
-    let ack = Packet { source: 0, sequence: 0, values: Values::default(), body: Body::Ack { sender: Id::from_wire(1 << 32).unwrap() } };
+    let ack = Packet {
+        source: 0,
+        sequence: 0,
+        values: Values::default(),
+        body: Body::Ack { sender: Id::from_wire(1 << 32).unwrap() },
+    };
     let mut bytes = [0; LONGEST];
     let header = ack.encode(&mut bytes);
     assert_eq!(header, 40);

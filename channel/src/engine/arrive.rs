@@ -32,7 +32,8 @@ impl<W: Wire> Engine<W> {
                 Event::Done(token, _) => self.moved(token),
                 Event::Arrived { lane, slot, length } => {
                     let part = Part { memory: &slot, at: 0, length };
-                    let taken = if self.reach(lane.peer).is_ok() { self.packet(lane.peer, part, false) } else { Ok(true) };
+                    let taken =
+                        if self.reach(lane.peer).is_ok() { self.packet(lane.peer, part, false) } else { Ok(true) };
                     self.wire.give(slot);
                     if let Err(lost) = taken {
                         self.fail(lane.peer, lost);
@@ -266,7 +267,7 @@ impl<W: Wire> Engine<W> {
         };
         peer.rings_made = peer.rings_made.wrapping_add(1);
         let ring = peer.rings_made;
-        peer.freed = Owed::new(0, shape.slots / 2);
+        peer.freed = Owed::new(0);
         peer.ring_in = Some(RingIn { half: Receiver::new(ring, shape, marker), memory, key });
         self.meter.joins += 1;
         self.reply(rank, Body::Join { ring, slots: shape.slots, bytes: shape.bytes, key });
@@ -275,7 +276,7 @@ impl<W: Wire> Engine<W> {
     /// The peer has left its ring, and will write there no more.
     fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
         let peer = self.peers.get_mut(&rank).expect("it has a ring");
-        peer.freed = Owed::new(0, self.config.ring.slots / 2);
+        peer.freed = Owed::new(0);
         self.wire.release(0, ring.key);
         self.wire.give(ring.memory);
         self.polling.left(rank);

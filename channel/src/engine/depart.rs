@@ -81,20 +81,16 @@ impl<W: Wire> Engine<W> {
     /// Posts an answer, a message or a piece of one.
     fn post_packet(&mut self, rank: Rank) -> Step {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
-        let room = peer.outgoing.room();
-        if room == 0 {
+        if peer.outgoing.room() == 0 {
             return Step::Waits;
         }
+        // Answers first: they let others go on, and there are a few for each request at most.
         if let Some(Reply { body, rail }) = peer.replies.pop_front() {
             if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, None, rail) {
                 return Step::Posted;
             }
             peer.replies.push_front(Reply { body, rail });
             return Step::Busy;
-        }
-        // The rest of the window is for answers: what a full window of messages waits for must still move.
-        if room <= self.config.reserve {
-            return Step::Waits;
         }
         let (copies, sends) = (peer.copies.front().copied(), peer.sends.front().copied());
         // By turns, so that neither keeps the other out.
@@ -143,10 +139,16 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Sends a whole message, if it is granted, the window is open and the wire takes it.
-    pub(super) fn send_eager(&mut self, to: Rank, envelope: Envelope, sync: Option<Id>, data: Part<'_, W::Memory>) -> bool {
+    pub(super) fn send_eager(
+        &mut self,
+        to: Rank,
+        envelope: Envelope,
+        sync: Option<Id>,
+        data: Part<'_, W::Memory>,
+    ) -> bool {
         let peer = self.peers.get_mut(&to).expect("was reached");
         let cost = cost(envelope.length);
-        if u64::from(peer.purse.room()) < cost || peer.outgoing.room() <= self.config.reserve {
+        if u64::from(peer.purse.room()) < cost || peer.outgoing.room() == 0 {
             return false;
         }
         let body = Body::Eager { envelope, sync };
@@ -173,7 +175,17 @@ impl<W: Wire> Engine<W> {
         if envelope.length <= self.config.eager as u64 && u64::from(granted) >= cost(envelope.length) {
             let data = Part { memory: &send.memory, at: 0, length: envelope.length as usize };
             let body = Body::Eager { envelope, sync: send.sync.then_some(id) };
-            if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None) {
+            if !post(
+                &mut self.wire,
+                &mut self.meter,
+                &self.rails,
+                self.marker,
+                self.rank,
+                peer,
+                &body,
+                Some(data),
+                None,
+            ) {
                 return Step::Busy;
             }
             peer.purse.spend(cost(envelope.length) as u32);
@@ -209,7 +221,8 @@ impl<W: Wire> Engine<W> {
         let (Sending::Copying(at, length), Some(receiver)) = (send.state, send.receiver) else {
             unreachable!("what is copied was answered")
         };
-        let slot = peer.ring_out.as_ref().filter(|ring| ring.claim(DATA + 1).is_some()).map(|ring| ring.shape.longest());
+        let slot =
+            peer.ring_out.as_ref().filter(|ring| ring.claim(DATA + 1).is_some()).map(|ring| ring.shape.longest());
         let queue = self.rails.iter().map(|rail| rail.longest).min().expect("there is a rail");
         let piece = (length - at).min((slot.unwrap_or(queue) - DATA) as u64);
         let body = Body::Data { receiver, offset: at, length: piece as u32 };
@@ -248,7 +261,7 @@ impl<W: Wire> Engine<W> {
             let Some(rank) = self.owing.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(&rank) else { continue };
             peer.owing = peer.owes();
-            if peer.is_up() && peer.is_due(now, self.config.credit_delay) {
+            if peer.is_up() && peer.is_due(now, &self.config) {
                 let body = Body::Control { mask: 0 };
                 if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, None, None) {
                     peer.owing = false;
@@ -323,7 +336,7 @@ fn post<W: Wire>(
                     peer.mark = Some((ring.key, spot.mark_at, spot.mark));
                 }
             }
-        } else {
+        } else if total <= ring.shape.longest() {
             meter.fallbacks += 1;
         }
     }

@@ -104,7 +104,7 @@ impl<W: Wire> Engine<W> {
         let envelope = Envelope { context, tag, length: length as u64 };
         let reached = self.reach(to);
         let send =
-            Send { to, envelope, sync, memory, state: Sending::Queued, keys: Default::default() , receiver: None };
+            Send { to, envelope, sync, memory, state: Sending::Queued, keys: Default::default(), receiver: None };
         let id = self.requests.insert(Request::Send(send));
         match reached {
             Ok(()) => {
@@ -226,7 +226,9 @@ impl<W: Wire> Engine<W> {
                 let waits = (peer.moves.len(), peer.replies.len(), peer.sends.len(), peer.copies.len());
                 return Err(format!(
                     "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}",
-                    self.rank, peer.owes(), peer.incoming.held()
+                    self.rank,
+                    peer.owes(),
+                    peer.incoming.held()
                 ));
             }
         }

@@ -90,9 +90,9 @@ impl<M> Peer<M> {
             purse: Purse::new(config.floor),
             grant: Grant::new(config.floor),
             joined: false,
-            ack: Owed::new(0, config.window / 2),
-            granted: Owed::new(config.floor, config.floor / 2),
-            freed: Owed::new(0, config.ring.slots / 2),
+            ack: Owed::new(0),
+            granted: Owed::new(config.floor),
+            freed: Owed::new(0),
             owed_since: None,
             urgent: false,
             ring_out: None,
@@ -125,13 +125,15 @@ impl<M> Peer<M> {
     }
 
     pub fn owes(&self) -> bool {
-        self.ack.owed() || self.granted.owed() || self.freed.owed()
+        [&self.ack, &self.granted, &self.freed].into_iter().any(|owed| owed.untold() > 0)
     }
 
-    /// Whether the peer may run out before `delay` is over.
-    pub fn is_due(&self, now: u64, delay: u64) -> bool {
-        let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= delay);
-        self.owes() && (self.urgent || late || self.ack.due() || self.granted.due() || self.freed.due())
+    /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
+    pub fn is_due(&self, now: u64, config: &Config) -> bool {
+        let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= config.credit_delay);
+        let halves =
+            [(&self.ack, config.window), (&self.granted, self.grant.limit()), (&self.freed, config.ring.slots)];
+        self.owes() && (self.urgent || late || halves.into_iter().any(|(owed, all)| owed.untold() >= all / 2))
     }
 
     /// A packet with all values is under way.

@@ -39,7 +39,9 @@ impl<W: Wire> Engine<W> {
 
     /// A message has met its receive.
     pub(super) fn matched(&mut self, id: Id, message: Unexpected<W::Memory>, receiver_first: bool) {
-        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("only receives are matched") };
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else {
+            unreachable!("only receives are matched")
+        };
         receive.posted = None;
         let status = Status { peer: message.from, tag: message.envelope.tag, length: message.envelope.length };
         if let Room::Probe = receive.room {
@@ -163,8 +165,7 @@ impl<W: Wire> Engine<W> {
     /// The memory of a message is offered, where the peer may read it.
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
-        let rails: Vec<usize> =
-            (0..self.rails.len()).filter(|rail| peer.up[*rail] && self.rails[*rail].read).collect();
+        let rails: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail] && self.rails[*rail].read).collect();
         self.register(id, &rails);
     }
 

@@ -48,9 +48,7 @@ impl What {
     fn byte(&self, at: usize) -> u8 {
         match self {
             What::Zero => 0,
-            What::Pattern(seed, from) => {
-                ((seed ^ (from + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-            }
+            What::Pattern(seed, from) => ((seed ^ (from + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8,
             What::Bytes(bytes, from) => bytes[from + at],
         }
     }

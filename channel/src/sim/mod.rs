@@ -40,7 +40,8 @@ pub struct Conditions {
 
 impl Default for Conditions {
     fn default() -> Conditions {
-        let rail = Rail { longest: 16 << 10, mark_last: true, whole_word: true, immediate: true, write: true, read: true };
+        let rail =
+            Rail { longest: 16 << 10, mark_last: true, whole_word: true, immediate: true, write: true, read: true };
         Conditions {
             rails: vec![rail],
             latency: 500..1500,

@@ -46,9 +46,27 @@ struct Flight {
 enum Flying {
     Send(Vec<Run>),
     /// Pieces that become visible one after the other.
-    Put { to: Key, pieces: VecDeque<(usize, Vec<Run>)>, immediate: Option<u32> },
-    Write { from: Memory, from_at: usize, length: usize, to: Key, at: usize, token: u64 },
-    Read { from: Key, at: usize, into: Memory, into_at: usize, length: usize, token: u64 },
+    Put {
+        to: Key,
+        pieces: VecDeque<(usize, Vec<Run>)>,
+        immediate: Option<u32>,
+    },
+    Write {
+        from: Memory,
+        from_at: usize,
+        length: usize,
+        to: Key,
+        at: usize,
+        token: u64,
+    },
+    Read {
+        from: Key,
+        at: usize,
+        into: Memory,
+        into_at: usize,
+        length: usize,
+        token: u64,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,7 +207,9 @@ impl Net {
                 let (at, bytes) = pieces.pop_front().expect("a put has a piece");
                 target(place, *key, at, memory::length(&bytes)).map(|memory| {
                     memory.write(at, &bytes);
-                    immediate.take_if(|_| pieces.is_empty()).map(|value| Event::Immediate(Lane { peer: from, rail }, value))
+                    immediate
+                        .take_if(|_| pieces.is_empty())
+                        .map(|value| Event::Immediate(Lane { peer: from, rail }, value))
                 })
             }
             Flying::Write { from: source, from_at, length, to: key, at, token } => {
@@ -306,10 +326,14 @@ impl Wire for SimWire {
             return Err(Busy);
         }
         let rail = self.rails[lane.rail];
-        let part = |part: Option<Part<'_, Memory>>| part.map_or(Vec::new(), |part| part.memory.slice(part.at, part.length));
+        let part =
+            |part: Option<Part<'_, Memory>>| part.map_or(Vec::new(), |part| part.memory.slice(part.at, part.length));
         let registered = |memory: &Memory| {
             let mut keys = net.ranks[self.rank as usize].keys.values();
-            assert!(keys.any(|(known, on)| known.is(memory) && *on == lane.rail), "this memory is not registered there");
+            assert!(
+                keys.any(|(known, on)| known.is(memory) && *on == lane.rail),
+                "this memory is not registered there"
+            );
         };
         let (length, what) = match request {
             Request::Send { head, body } => {

@@ -26,7 +26,14 @@ impl Setup {
         let longest = *rng.choice(&[512, 1024, 4096, 16 << 10]).unwrap();
         let rail = |rng: &mut fastrand::Rng| {
             let (mark_last, immediate) = (rng.bool(), rng.bool());
-            Rail { longest, mark_last, whole_word: rng.u8(..4) > 0, immediate, write: rng.u8(..4) > 0, read: rng.u8(..4) > 0 }
+            Rail {
+                longest,
+                mark_last,
+                whole_word: rng.u8(..4) > 0,
+                immediate,
+                write: rng.u8(..4) > 0,
+                read: rng.u8(..4) > 0,
+            }
         };
         let rails = (0..rng.usize(1..=3)).map(|_| rail(rng)).collect();
         let conditions = Conditions {
@@ -40,15 +47,13 @@ impl Setup {
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
             torn: rng.bool(),
         };
-        let window = *rng.choice(&[2, 3, 8, 64]).unwrap();
         let config = Config {
             eager: *rng.choice(&[0, 64, 400]).unwrap(),
             ring: Shape { slots: rng.u32(2..8), bytes: 8 * rng.u32(20..80) },
             rings: rng.usize(..4),
             ring_after: rng.u32(1..6),
             order: *rng.choice(&[Order::Sequential, Order::Circular, Order::RecentFirst]).unwrap(),
-            window,
-            reserve: rng.u32(1..window),
+            window: *rng.choice(&[2, 3, 8, 64]).unwrap(),
             floor: 64 * rng.u32(2..5),
             budget: *rng.choice(&[0, 300, 4000, 1 << 20]).unwrap(),
             spill: *rng.choice(&[64, 640, 1 << 16]).unwrap(),
@@ -180,7 +185,9 @@ impl Job {
         if room != receive.room.filter(|room| *room < length) {
             return Err(format!("receive {number} of {length} bytes into {:?}: truncated to {room:?}", receive.room));
         }
-        let id = if length == 0 { u64::from(status.tag - TAGS) } else {
+        let id = if length == 0 {
+            u64::from(status.tag - TAGS)
+        } else {
             memory.whose(there).ok_or_else(|| format!("receive {number}: {status:?} is not whole: {memory:?}"))?
         };
         memory.spoil();
@@ -230,7 +237,11 @@ impl Job {
             _ => 1 << self.rng.u32(10..=23),
         };
         // Packets of 8 MiB by the hundred bytes take long to simulate.
-        let length = if self.setup.ranks > 3 || self.setup.config.window < 8 || self.rng.u8(..10) > 0 { length.min(40_000) } else { length };
+        let length = if self.setup.ranks > 3 || self.setup.config.window < 8 || self.rng.u8(..10) > 0 {
+            length.min(40_000)
+        } else {
+            length
+        };
         let number = self.messages.len() as u64;
         let tag = if length == 0 { TAGS + number as u32 } else { self.rng.u32(..TAGS) };
         let context = self.rng.u32(..2);
@@ -274,7 +285,8 @@ impl Job {
     }
 
     fn cancel(&mut self, rank: Rank) -> Result<(), String> {
-        let mut mine: Vec<_> = self.open.iter().filter(|((at, _), _)| *at == rank).map(|((_, id), n)| (*n, *id)).collect();
+        let mut mine: Vec<_> =
+            self.open.iter().filter(|((at, _), _)| *at == rank).map(|((_, id), n)| (*n, *id)).collect();
         mine.sort();
         let Some((number, id)) = self.rng.choice(&mine).copied() else { return Ok(()) };
         if let Cancelled::Withdrawn(memory) = self.sim.engine(rank).cancel(id) {
@@ -321,7 +333,9 @@ impl Job {
                 let rest: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).at_rest()).collect();
                 let keeps: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).kept()).collect();
                 println!("{rest:?} keep {keeps:?}, under way {:?}", self.open);
-                return Err(format!("message {number} from {from} to {to} of {length} bytes: taken {taken:?}, sent {sent}"));
+                return Err(format!(
+                    "message {number} from {from} to {to} of {length} bytes: taken {taken:?}, sent {sent}"
+                ));
             }
         }
         let mut open: Vec<_> = self.open.drain().collect();
@@ -339,7 +353,9 @@ impl Job {
             if (engine.under_way(), engine.kept()) != (0, 0) {
                 return Err(format!("rank {rank} keeps {} requests and {} bytes", engine.under_way(), engine.kept()));
             }
-            if engine.ring_bytes() > config.rings * config.ring.size() || engine.granted() > config.budget + config.spill {
+            if engine.ring_bytes() > config.rings * config.ring.size()
+                || engine.granted() > config.budget + config.spill
+            {
                 return Err(format!("rank {rank} gave more than it may"));
             }
         }
