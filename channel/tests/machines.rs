@@ -606,11 +606,9 @@ fn a_polling_set_keeps_its_cap() {
         let order = *rng.choice(&[Order::Sequential, Order::Circular, Order::RecentFirst]).unwrap();
         let mut set = PollingSet::new(cap, rng.u32(1..5), order);
         let (mut rings, mut leaving) = (HashSet::new(), None);
-        let mut changes = 0;
-        for _ in 0..3000 {
+        for nth in 0..3000 {
             // Who speaks most changes slowly.
-            let peer = (changes / 500 + rng.u32(..4) * rng.u32(..4)) % 12;
-            changes += 1;
+            let peer = (nth / 500 + rng.u32(..4) * rng.u32(..4)) % 12;
             match set.packet(peer) {
                 Some(Change::Join(peer)) => assert!(rings.insert(peer), "two rings"),
                 Some(Change::Leave(peer)) => {
