@@ -1,7 +1,10 @@
 //! The one header of all paths, and its check. A peer's bytes are no index and no length before they went through here.
 
+mod fields;
+
 use crate::slab::Id;
 use crate::wire::{Key, RAILS, Rank};
+use fields::{MOST, Reader, Writer};
 
 /// The longest header, in bytes.
 pub const LONGEST: usize = COMMON + 24 + 1 + 16 * RAILS;
@@ -327,92 +330,5 @@ impl Packet {
             return Err(Malformed::Data { came, said: body.data() });
         }
         Ok((Packet { source, sequence, values, body }, from.at))
-    }
-}
-
-/// The longest message: what is left of 64 bits beside the mover.
-const MOST: u64 = (1 << 62) - 1;
-
-struct Writer<'a> {
-    into: &'a mut [u8; LONGEST],
-    at: usize,
-}
-
-impl Writer<'_> {
-    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
-        self.into[self.at..self.at + N].copy_from_slice(&bytes);
-        self.at += N;
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.put(value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.put(value.to_le_bytes());
-    }
-
-    fn envelope(&mut self, envelope: &Envelope) {
-        self.u32(envelope.context);
-        self.u32(envelope.tag);
-        self.u64(envelope.length);
-    }
-
-    fn keys(&mut self, keys: &Keys) {
-        self.put([(0..RAILS).map(|rail| u8::from(keys[rail].is_some()) << rail).sum()]);
-        for key in keys.iter().flatten() {
-            self.u64(key.address);
-            self.u64(key.key);
-        }
-    }
-}
-
-struct Reader<'a> {
-    from: &'a [u8],
-    at: usize,
-}
-
-impl Reader<'_> {
-    fn get<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let short = Malformed::Short { came: self.from.len(), needed: self.at + N };
-        let bytes = self.from.get(self.at..self.at + N).ok_or(short)?;
-        self.at += N;
-        Ok(bytes.try_into().expect("as many as were asked for"))
-    }
-
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.get()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.get()?))
-    }
-
-    fn length(&mut self) -> Result<u64, Malformed> {
-        let value = self.u64()?;
-        if value > MOST { Err(Malformed::Field { field: "length", value }) } else { Ok(value) }
-    }
-
-    fn id(&mut self) -> Result<Id, Malformed> {
-        let value = self.u64()?;
-        Id::from_wire(value).ok_or(Malformed::Field { field: "request", value })
-    }
-
-    fn envelope(&mut self) -> Result<Envelope, Malformed> {
-        Ok(Envelope { context: self.u32()?, tag: self.u32()?, length: self.length()? })
-    }
-
-    fn keys(&mut self) -> Result<Keys, Malformed> {
-        let [mask] = self.get()?;
-        if mask >> RAILS != 0 {
-            return Err(Malformed::Field { field: "rails", value: mask.into() });
-        }
-        let mut keys = [None; RAILS];
-        for (rail, key) in keys.iter_mut().enumerate() {
-            if mask >> rail & 1 == 1 {
-                *key = Some(Key { address: self.u64()?, key: self.u64()? });
-            }
-        }
-        Ok(keys)
     }
 }

@@ -17,7 +17,8 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         for (a, b) in [(0, 1), (0, 2), (1, 2)] {
             for (a, b) in [(a, b), (b, a)] {
                 let send = sim.engine(a).send(b, 0, tag, Memory::pattern(9, length), length, tag == 1);
-                let room = if seed.is_multiple_of(2) { Room::Allocate } else { Room::Into(Memory::zero(length), length) };
+                let room =
+                    if seed.is_multiple_of(2) { Room::Allocate } else { Room::Into(Memory::zero(length), length) };
                 let receive = sim.engine(b).receive(from(Some(a), Some(tag)), room);
                 open.insert((a, send), Some(b));
                 open.insert((b, receive), Some(a));

@@ -112,6 +112,87 @@ fn any_packet() {
     assert!(seen.len() > 8, "few ways to be cut off: {seen:#?}");
 }
 
+/// What rank 1 says of rank 0 once this packet of it has come, to a receive that waits for it.
+fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
+    let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
+    while sim.engine(1).completed().is_some() {}
+    let mut bytes = [0; LONGEST];
+    let length = packet.encode(&mut bytes);
+    inject(sim, &bytes[..length]);
+    while sim.step().is_some() {}
+    let mut done = std::iter::from_fn(|| sim.engine(1).completed());
+    match done.find(|done| done.id == id)?.result {
+        Err(Error::Lost { rank: 0, lost }) => Some(lost),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_credit_of_another_ring_is_passed_over() {
+    for (ring, lost) in [(7, None), (1, Some(Lost::Broken("it acknowledged or used more than it had")))] {
+        let (mut sim, _) = job(1);
+        while sim.step().is_some() {}
+        let values = Values { freed: 1000, ring, ..Values::default() };
+        let packet = Packet { source: 0, sequence: 0, values, body: Body::Control { mask: 0 } };
+        assert_eq!(after(&mut sim, &packet), lost);
+    }
+}
+
+#[test]
+fn each_rule_is_named() {
+    let (length, key) = (100_000, Key { address: 0, key: 0 });
+    let receiver = Id::from_wire(1 << 32).unwrap();
+    let cts = move |sender, mover, length| Body::Cts { sender, receiver, mover, length, keys: [None; RAILS] };
+    let join = move |slots, bytes| Body::Join { ring: 1, slots, bytes, key };
+    let long = Envelope { context: 0, tag: 5, length: 1000 };
+    type Row = (&'static str, u32, Box<dyn Fn(Id) -> Body>);
+    let rows: Vec<Row> = vec![
+        ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Copy, length + 1))),
+        ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Write, (1 << 62) - 1))),
+        ("a packet for no request of it", 0, Box::new(move |_| cts(Id::from_wire(99 << 32).unwrap(), Mover::Copy, 1))),
+        ("a packet for no request of it", 0, Box::new(|id| Body::Fin { receiver: id, lanes: 1 })),
+        ("a packet for no request of it", 0, Box::new(|id| Body::Data { receiver: id, offset: 0, length: 0 })),
+        ("a packet for no request of it", 0, Box::new(|id| Body::Nak { receiver: id })),
+        ("it offered a ring that cannot be", 0, Box::new(move |_| join(5, 3))),
+        ("it offered a ring that cannot be", 0, Box::new(move |_| join(0, 2048))),
+        ("it offered a ring that cannot be", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
+        ("it took back a ring that it has not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
+        ("it left a ring that it does not have", 0, Box::new(|_| Body::Left { ring: 0 })),
+        ("it sent more than the window", 64, Box::new(|id| Body::Ack { sender: id })),
+    ];
+    for (rule, sequence, body) in rows {
+        let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
+        // Announced, and not received.
+        let id = sim.engine(1).send(0, 0, 5, Memory::pattern(1, length as usize), length as usize, false);
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
+        assert_eq!(after(&mut sim, &packet), Some(Lost::Broken(rule)), "{:?}", packet.body);
+    }
+    let (mut sim, _) = job(1);
+    let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
+    assert_eq!(after(&mut sim, &packet), Some(Lost::Broken("it sent in the name of another rank")));
+    // More messages than granted: 256 bytes are four headers, and a receive that waits is worth one more.
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, spill: 64, ..Config::default() }).unwrap();
+    sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    // Its own engine would find the acknowledgements of what it has not sent wrong.
+    sim.stop(0, true);
+    let body = Body::Rts { envelope: long, sender: receiver, keys: [None; RAILS] };
+    for sequence in 0..4 {
+        let mut bytes = [0; LONGEST];
+        let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
+        let length = packet.encode(&mut bytes);
+        inject(&mut sim, &bytes[..length]);
+    }
+    while sim.step().is_some() {}
+    assert_eq!(sim.engine(1).kept(), 256);
+    let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
+    assert_eq!(after(&mut sim, &packet(4)), None);
+    assert_eq!(after(&mut sim, &packet(5)), Some(Lost::Broken("it acknowledged or used more than it had")));
+}
+
 #[test]
 fn what_a_ring_holds() {
     // Rank 0 writes what it likes into its ring at rank 1.

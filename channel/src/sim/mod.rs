@@ -3,9 +3,10 @@
 
 mod memory;
 mod net;
+mod wire;
 
 pub use memory::Memory;
-pub use net::SimWire;
+pub use wire::SimWire;
 
 use crate::config::{Config, Misconfigured};
 use crate::engine::Engine;

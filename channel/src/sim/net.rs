@@ -2,11 +2,9 @@
 
 use super::Conditions;
 use super::memory::{self, Memory, Run};
-use crate::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
-use std::cell::RefCell;
+use crate::wire::{Event, Key, Lane, Rank, Why};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::rc::Rc;
 
 pub(super) struct Net {
     pub now: u64,
@@ -15,8 +13,8 @@ pub(super) struct Net {
     pub ranks: Vec<Place>,
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     happened: u64,
-    lanes: BTreeMap<(Rank, Rank, usize), Flights>,
-    keys: u64,
+    pub lanes: BTreeMap<(Rank, Rank, usize), Flights>,
+    pub keys: u64,
 }
 
 /// What the network keeps of a rank.
@@ -27,23 +25,23 @@ pub(super) struct Place {
     pub dead: bool,
     pub turn_at: Option<u64>,
     /// Slots that have arrived and are not given back.
-    slots: usize,
-    keys: BTreeMap<u64, (Memory, usize)>,
+    pub slots: usize,
+    pub keys: BTreeMap<u64, (Memory, usize)>,
 }
 
 #[derive(Default)]
-struct Flights {
-    queue: VecDeque<Flight>,
-    free_at: u64,
-    due: u64,
+pub(super) struct Flights {
+    pub queue: VecDeque<Flight>,
+    pub free_at: u64,
+    pub due: u64,
 }
 
-struct Flight {
-    due: u64,
-    what: Flying,
+pub(super) struct Flight {
+    pub due: u64,
+    pub what: Flying,
 }
 
-enum Flying {
+pub(super) enum Flying {
     Send(Vec<Run>),
     /// Pieces that become visible one after the other.
     Put {
@@ -70,7 +68,7 @@ enum Flying {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+pub(super) enum Happening {
     Head(Rank, Rank, usize),
     Turn(Rank),
     /// To a rank, of a peer, on a rail: which of the events below.
@@ -78,7 +76,7 @@ enum Happening {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+pub(super) enum Told {
     Up,
     Died,
     Unreachable,
@@ -144,7 +142,7 @@ impl Net {
     }
 
     /// Ends the lanes between a rank and one peer, or all; the peers are told.
-    fn cut(&mut self, rank: Rank, with: Option<Rank>, told: &Told) {
+    pub fn cut(&mut self, rank: Rank, with: Option<Rank>, told: &Told) {
         let cut = |a: Rank, b: Rank| (a == rank && with.is_none_or(|with| with == b)).then_some(b);
         let ended: Vec<_> =
             self.lanes.keys().copied().filter(|(a, b, _)| cut(*a, *b).or(cut(*b, *a)).is_some()).collect();
@@ -158,12 +156,12 @@ impl Net {
         }
     }
 
-    fn happens(&mut self, at: u64, happening: Happening) {
+    pub fn happens(&mut self, at: u64, happening: Happening) {
         self.happened += 1;
         self.heap.push(Reverse((at, self.happened, happening)));
     }
 
-    fn latency(&mut self) -> u64 {
+    pub fn latency(&mut self) -> u64 {
         self.rng.u64(self.conditions.latency.clone())
     }
 
@@ -252,163 +250,5 @@ impl Net {
             Some(event) => self.tell(to, from, event),
             None => self.wake(to),
         }
-    }
-}
-
-/// The wire of one rank of a simulated job.
-pub struct SimWire {
-    pub(super) net: Rc<RefCell<Net>>,
-    pub(super) rails: Vec<Rail>,
-    pub(super) rank: Rank,
-}
-
-impl Wire for SimWire {
-    type Memory = Memory;
-
-    fn rails(&self) -> &[Rail] {
-        &self.rails
-    }
-
-    fn connect(&mut self, lane: Lane) {
-        let net = &mut *self.net.borrow_mut();
-        let at = net.now + net.latency();
-        if net.ranks[lane.peer as usize].dead {
-            return net.happens(at, Happening::Told(self.rank, lane.peer, lane.rail, Told::Died));
-        }
-        for (from, to) in [(self.rank, lane.peer), (lane.peer, self.rank)] {
-            if let std::collections::btree_map::Entry::Vacant(new) = net.lanes.entry((from, to, lane.rail)) {
-                new.insert(Flights::default());
-                net.happens(at, Happening::Told(from, to, lane.rail, Told::Up));
-            }
-        }
-    }
-
-    fn sever(&mut self, peer: Rank) {
-        let net = &mut *self.net.borrow_mut();
-        net.cut(self.rank, Some(peer), &Told::Unreachable);
-        let place = &mut net.ranks[self.rank as usize];
-        let slots = &mut place.slots;
-        place.inbox.retain(|(of, event)| {
-            *slots -= usize::from(*of == peer && matches!(event, Event::Arrived { .. }));
-            *of != peer
-        });
-    }
-
-    fn take(&mut self, length: usize) -> Option<Memory> {
-        (length <= 1 << 40).then(|| Memory::zero(length))
-    }
-
-    fn give(&mut self, memory: Memory) {
-        if memory.is_slot {
-            self.net.borrow_mut().ranks[self.rank as usize].slots -= 1;
-        }
-    }
-
-    fn register(&mut self, memory: &Memory, rail: usize) -> Option<Key> {
-        let net = &mut *self.net.borrow_mut();
-        if net.rng.u32(..) % 1000 < net.conditions.unregistered {
-            return None;
-        }
-        net.keys += 1;
-        net.ranks[self.rank as usize].keys.insert(net.keys, (memory.clone(), rail));
-        Some(Key { address: 0, key: net.keys })
-    }
-
-    fn release(&mut self, _: usize, key: Key) {
-        let known = self.net.borrow_mut().ranks[self.rank as usize].keys.remove(&key.key);
-        assert!(known.is_some(), "a registration ends once");
-    }
-
-    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
-        let net = &mut *self.net.borrow_mut();
-        let Some(flights) = net.lanes.get(&(self.rank, lane.peer, lane.rail)) else { return Err(Busy) };
-        if flights.queue.len() >= net.conditions.depth || net.rng.u32(..) % 1000 < net.conditions.busy {
-            return Err(Busy);
-        }
-        let rail = self.rails[lane.rail];
-        let part =
-            |part: Option<Part<'_, Memory>>| part.map_or(Vec::new(), |part| part.memory.slice(part.at, part.length));
-        let registered = |memory: &Memory| {
-            let mut keys = net.ranks[self.rank as usize].keys.values();
-            assert!(
-                keys.any(|(known, on)| known.is(memory) && *on == lane.rail),
-                "this memory is not registered there"
-            );
-        };
-        let (length, what) = match request {
-            Request::Send { head, body } => {
-                let bytes = memory::chain(memory::said(head, 0), part(body));
-                assert!(memory::length(&bytes) <= rail.longest, "longer than the longest send");
-                (memory::length(&bytes), Flying::Send(bytes))
-            }
-            Request::Put { to, at, head, body, mark, immediate } => {
-                let bytes = memory::chain(memory::said(head, 0), part(body));
-                let length = memory::length(&bytes);
-                let mut pieces = Vec::new();
-                if net.conditions.torn && length > 1 {
-                    let here = net.rng.usize(1..length);
-                    let (first, second) = memory::cut(&bytes, here);
-                    pieces.extend([(at, first), (at + here, second)]);
-                } else if length > 0 {
-                    pieces.push((at, bytes));
-                }
-                let mark = mark.map(|mark| (at + length, mark.to_le_bytes()));
-                let mark = mark.inspect(|(at, _)| assert!(at % 8 == 0, "a mark that is not aligned"));
-                match mark {
-                    Some((at, mark)) if rail.mark_last => pieces.push((at, memory::said(&mark, 0))),
-                    Some((at, mark)) if rail.whole_word && length == 0 => pieces.push((at, memory::said(&mark, 0))),
-                    // Nothing is promised: any piece may be seen first, and the mark in halves.
-                    Some((at, mark)) => {
-                        pieces.extend([(at, memory::said(&mark[..4], 0)), (at + 4, memory::said(&mark[4..], 0))]);
-                        net.rng.shuffle(&mut pieces);
-                    }
-                    None => {}
-                }
-                (length + 8, Flying::Put { to, pieces: pieces.into(), immediate })
-            }
-            Request::Write { from, to, at, token } => {
-                registered(from.memory);
-                let (memory, from_at, length) = (from.memory.clone(), from.at, from.length);
-                (length, Flying::Write { from: memory, from_at, length, to, at, token })
-            }
-            Request::Read { from, at, into, token } => {
-                registered(into.memory);
-                let (memory, into_at, length) = (into.memory.clone(), into.at, into.length);
-                (length, Flying::Read { from, at, into: memory, into_at, length, token })
-            }
-        };
-        let latency = net.latency();
-        let lane = (self.rank, lane.peer, lane.rail);
-        let flights = net.lanes.get_mut(&lane).expect("was looked at");
-        flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds / 1000;
-        flights.due = flights.due.max(flights.free_at + latency);
-        let due = flights.due;
-        flights.queue.push_back(Flight { due, what });
-        if flights.queue.len() == 1 {
-            net.happens(due, Happening::Head(lane.0, lane.1, lane.2));
-        }
-        Ok(())
-    }
-
-    fn poll(&mut self) -> Option<Event<Memory>> {
-        self.net.borrow_mut().ranks[self.rank as usize].inbox.pop_front().map(|(_, event)| event)
-    }
-
-    fn now(&self) -> u64 {
-        self.net.borrow().now
-    }
-
-    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    fn word(&self, ring: &Memory, at: usize) -> u64 {
-        let mut word = [0; 8];
-        ring.read(at, &mut word);
-        u64::from_le_bytes(word)
-    }
-
-    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
-        to.write(at, &from.memory.slice(from.at, from.length));
     }
 }

@@ -353,6 +353,13 @@ impl Job {
             if (engine.under_way(), engine.kept()) != (0, 0) {
                 return Err(format!("rank {rank} keeps {} requests and {} bytes", engine.under_way(), engine.kept()));
             }
+            let rings = engine.ring_bytes() / config.ring.size();
+            if engine.wire().registrations() != rings {
+                return Err(format!(
+                    "rank {rank} has {rings} rings, and {} registrations",
+                    engine.wire().registrations()
+                ));
+            }
             if engine.ring_bytes() > config.rings * config.ring.size()
                 || engine.granted() > config.budget + config.spill
             {
