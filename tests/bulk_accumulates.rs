@@ -158,9 +158,9 @@ fn one_that_fails_keeps_no_lock() {
             }
             std::process::abort();
         }
-        let out = words.lock_shared(VICTIM).unwrap();
-        out.fetch_and_op(0, Op::Sum, 1).unwrap();
-        let _ = out.unlock(); // it may have died by now
+        let told = words.lock_shared(VICTIM).unwrap();
+        told.fetch_and_op(0, Op::Sum, 1).unwrap();
+        let _ = told.unlock(); // it may have died by now
         let target = epoch.target(VICTIM).unwrap();
         for _ in 0..2 {
             let error = loop {

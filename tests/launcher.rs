@@ -457,7 +457,8 @@ fn info_tells_all() {
         ("TRANSOM_VERBS_TIMEOUT", "not set; 0.25"),
     ] {
         // All values of a section begin in one column, behind the longest name.
-        assert!(text.contains(&format!("\n  {name:<21}  {said}\n")), "{name} in\n{text}");
+        let longest = "TRANSOM_VERBS_TRAFFIC_CLASS".len();
+        assert!(text.contains(&format!("\n  {name:<longest$}  {said}\n")), "{name} in\n{text}");
     }
     let memory: Vec<_> = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().collect();
     assert!(!memory.iter().any(|entry| entry.file_name().to_string_lossy().contains("transom")), "{memory:?}");

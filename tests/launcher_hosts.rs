@@ -53,6 +53,9 @@ struct Call {
 
 const SCRIPT: &str = "#!/bin/sh
 [ $# = 2 ] || exit 99
+echo $1 >>$0.calls
+[ \"$1\" = loud ] && { i=0; while [ $i -lt 2000 ]; do echo 'a line of fifty bytes, as a login may well print it' >&2; i=$((i + 1)); done; }
+[ \"$1\" = slow ] && exec sleep 1000
 [ \"$1\" = unreachable ] && { echo \"ssh: no route to $1\" >&2; exit 255; }
 [ \"$1\" = closed ] && exec sleep 1000 >&-
 [ \"$1\" = full ] && { echo transom: ready; echo >\"$0.there\"; exec sleep 1000; }
@@ -96,6 +99,11 @@ impl Call {
 
     /// Waits for the end, and that nothing is left.
     fn end(self) -> Ended {
+        self.ended_with(|| ()).0
+    }
+
+    /// And looks at what is in its folder.
+    fn ended_with<R>(self, look: impl FnOnce() -> R) -> (Ended, R) {
         let Call { child, mark, _folder } = self;
         let pid = Pid::from_child(&child);
         let (send, receive) = mpsc::channel();
@@ -108,7 +116,7 @@ impl Call {
         let Output { status, stdout, stderr } = output.unwrap();
         let mut lines: Vec<_> = String::from_utf8_lossy(&stdout).lines().map(str::to_owned).collect();
         lines.sort();
-        Ended { code: status.code(), lines, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+        (Ended { code: status.code(), lines, stderr: String::from_utf8_lossy(&stderr).into_owned() }, look())
     }
 }
 
@@ -183,6 +191,86 @@ fn ranks_are_placed_and_told_where_they_are() {
 fn more_ranks_than_a_host_lets_in_at_once() {
     let ended = script("a,b", "40", "echo $TRANSOM_RANK");
     assert_eq!((ended.code, ended.lines.len()), (Some(0), 40), "{ended:?}");
+}
+
+#[test]
+fn a_host_is_asked_once() {
+    let call = Call::start(&["a:20,b:20", "-n", "40", "sh", "-c", "echo $TRANSOM_RANK"]);
+    let calls = call._folder.0.join("ssh.calls");
+    let (ended, calls) = call.ended_with(|| std::fs::read_to_string(&calls).unwrap());
+    assert_eq!((ended.code, ended.lines.len()), (Some(0), 40), "{ended:?}");
+    let mut calls: Vec<_> = calls.lines().collect();
+    calls.sort();
+    assert_eq!(calls, ["a", "b"]);
+}
+
+/// Nobody waits for a login that writes, nor for a host that does not answer when the job has failed.
+#[test]
+fn no_host_is_waited_for_in_vain() {
+    let begun = Instant::now();
+    let ended = script("loud,a", "2", "echo $TRANSOM_RANK");
+    assert_eq!((ended.code, ended.lines.as_slice()), (Some(0), &["0".to_owned(), "1".to_owned()][..]));
+    let ended = script("a,slow", "2", "echo out of luck >&2; exit 3");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert_eq!(ended.stderr, "[0] out of luck\ntransom: rank 0 exited with status 3\n");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn lines_stay_whole_and_bytes_as_they_are() {
+    // Many short lines, one that is longer than a record, and bytes that are no text, of each stream of four ranks.
+    let write = "letter=$(printf '%b' \\\\14$TRANSOM_RANK); long=$letter; i=0
+        while [ $i -lt 18 ]; do long=$long$long; i=$((i + 1)); done
+        i=0; while [ $i -lt 300 ]; do echo $letter$letter; echo $letter >&2; i=$((i + 1)); done
+        printf '%s\\000\\377\\n' $letter; echo $long; echo $long >&2; printf end >&2";
+    let mut call = Call::start(&["a:2,b:2", "-n", "4", "--tag=none", "sh", "-c", write]);
+    let (mut out, mut err) = (call.child.stdout.take().unwrap(), call.child.stderr.take().unwrap());
+    let read = |pipe: &mut dyn std::io::Read| {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        let mut lines: Vec<_> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        lines.sort();
+        lines
+    };
+    let (out, err) = std::thread::scope(|scope| {
+        let out = scope.spawn(|| read(&mut out));
+        let err = read(&mut err);
+        (out.join().unwrap(), err)
+    });
+    let expected = |of_rank: &dyn Fn(u8) -> Vec<Vec<u8>>| {
+        let mut lines: Vec<_> = (0..4).flat_map(|rank| of_rank(b'`' + rank)).chain([Vec::new()]).collect();
+        lines.sort();
+        lines
+    };
+    let of_err = |letter| [vec![vec![letter]; 300], vec![vec![letter; 1 << 18], b"end".to_vec()]].concat();
+    let of_out = |letter| [vec![vec![letter; 2]; 300], vec![vec![letter, 0, 255], vec![letter; 1 << 18]]].concat();
+    assert!(err == expected(&of_err), "stderr: {} lines", err.len());
+    assert!(out == expected(&of_out), "stdout: {} lines", out.len());
+    assert_eq!(call.end().code, Some(0));
+}
+
+/// The ranks' hub needs a descriptor for each.
+#[test]
+fn open_files_are_raised_or_said_to_be_too_few() {
+    let run = format!("exec {} run --hosts localhost -n 150", env!("CARGO_BIN_EXE_transom"));
+    let limited = |limit: &str, what: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit}; {run} {what}")]).env_remove("TRANSOM_SSH");
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let raised = limited("-Sn 128", "sh -c 'ulimit -Sn'");
+    assert!(raised.status.success(), "{}", String::from_utf8_lossy(&raised.stderr));
+    // And the ranks have the limit that their user set.
+    assert_eq!(String::from_utf8_lossy(&raised.stdout), "128\n".repeat(150));
+    let begun = Instant::now();
+    let refused = limited("-n 128", "true");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(126), "{said}");
+    assert!(
+        said.contains("150 ranks needs") && said.contains("128 is the limit") && said.contains("ulimit -n"),
+        "{said}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
@@ -334,10 +422,10 @@ fn what_is_asked_of_a_launch_holds_on_hosts() {
         }
         Ok("names") => {
             // Names of the commands that start a rank must not be among those that a program may use.
-            let names = ["t", "nl", "c", "k", "p", "w", "e", "s", "line"];
-            let print = format!("echo said: {}", names.map(|name| format!("${name}")).join("-"));
+            let names = ["t", "line", "_transom_setsid", "_transom_newline", "_transom_hub", "HOME", "ENV", "LC_ALL"];
+            let print = format!("echo said: {}", names.map(|name| format!("$(printenv {name})")).join("-"));
             let launch = launch("a").args(["-c", &print]);
-            let launch = names.iter().fold(launch, |launch, name| launch.env(name, format!("my {name}")));
+            let launch = names.iter().fold(launch, |launch, name| launch.env(name, format!("my{name}")));
             std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
         }
         Ok("deadline") => {
@@ -346,7 +434,8 @@ fn what_is_asked_of_a_launch_holds_on_hosts() {
         }
         _ => {
             assert_eq!(said(name, "path", |_| {}), "/nowhere");
-            assert_eq!(said(name, "names", |_| {}), "my t-my nl-my c-my k-my p-my w-my e-my s-my line");
+            let names = "myt-myline-my_transom_setsid-my_transom_newline-my_transom_hub-myHOME-myENV-myLC_ALL";
+            assert_eq!(said(name, "names", |_| {}), names);
             assert_eq!(said(name, "deadline", |_| {}), "the deadline passed before all hosts were reached");
         }
     }
@@ -360,8 +449,7 @@ fn more_ranks_than_there_can_be_are_refused() {
     }
     for size in [1 << 15, 1 << 32, usize::MAX] {
         let said = said(name, "rank", |command| {
-            let secret = "07".repeat(32);
-            command.env("TRANSOM_HUB", "127.0.0.1:9").env("TRANSOM_SECRET", secret).env("TRANSOM_HOST", "a");
+            command.env("TRANSOM_HUB", "127.0.0.1:9").env("TRANSOM_SECRET", "1,3").env("TRANSOM_HOST", "a");
             command.env("TRANSOM_RANK", "0").env("TRANSOM_SIZE", size.to_string());
         });
         assert!(said.contains(&format!("at most 32767 ranks, and the launcher says {size}")), "{said}");
@@ -369,17 +457,84 @@ fn more_ranks_than_there_can_be_are_refused() {
 }
 
 #[test]
-fn the_secret_is_on_no_command_line() {
-    let mut call = Call::start(&["a,b", "-n", "2", "sh", "-c", "echo $TRANSOM_SECRET; exec sleep 1000"]);
+fn the_secret_is_on_no_command_line_and_in_no_environment() {
+    let mut call = Call::start(&[
+        "a,b",
+        "-n",
+        "2",
+        "sh",
+        "-c",
+        "read -r transom word secret </proc/${TRANSOM_SECRET%,*}/fd/${TRANSOM_SECRET#*,}; echo $secret; exec sleep 1000",
+    ]);
     let mut lines = BufReader::new(call.child.stdout.as_mut().unwrap()).lines();
     let secret = lines.next().unwrap().unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), secret);
     assert!(secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit()), "{secret}");
-    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|process| command_line(&process.path()));
-    let seen: Vec<_> = all.filter(|line| line.contains(&secret)).collect();
+    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    let environment = |path: &Path| std::fs::read(path.join("environ")).unwrap_or_default();
+    let seen = |path: &PathBuf| {
+        command_line(path).contains(&secret) || String::from_utf8_lossy(&environment(path)).contains(&secret)
+    };
+    let seen: Vec<_> = all.filter(seen).collect();
     assert!(seen.is_empty(), "{seen:?}");
     call.signal(Signal::TERM);
     call.end();
+}
+
+/// What a rank starts is no rank, and what it inherits leads nobody to the job's secret.
+#[test]
+fn what_a_rank_starts_gets_no_secret() {
+    let name = "what_a_rank_starts_gets_no_secret";
+    match std::env::var(ROLE).as_deref() {
+        Ok("rank") => {
+            let world = transom::init().unwrap();
+            let [program, args @ ..] = copy(name);
+            let mut child = Command::new(program);
+            let output = child.args(args).env(ROLE, "child").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let said = said.lines().find_map(|line| Some(&line[line.find("child:")?..]));
+            let line = format!("{}\n", said.unwrap_or("nothing"));
+            world.barrier().unwrap();
+            return std::io::stdout().write_all(line.as_bytes()).unwrap();
+        }
+        Ok(_) => {
+            let place = std::env::var("TRANSOM_SECRET").unwrap().replace(',', "/fd/");
+            let found = std::fs::read_to_string(format!("/proc/{place}")).unwrap();
+            let world = transom::init().unwrap();
+            return println!("child: {} of {} after {}", world.rank(), world.size(), found.trim().len() < 30);
+        }
+        Err(_) => {}
+    }
+    let program = copy(name);
+    let args = [&["a", "-n", "2"][..], &program.each_ref().map(String::as_str)].concat();
+    let ended = Call::start_with(&args, |command| _ = command.env(ROLE, "rank")).end();
+    let said: Vec<_> = ended.lines.iter().filter(|line| line.contains("child:")).collect();
+    assert!(said.len() == 2 && said.iter().all(|said| said.ends_with("child: 0 of 1 after true")), "{ended:?}");
+}
+
+#[test]
+fn a_secret_that_is_not_there_is_said() {
+    let name = "a_secret_that_is_not_there_is_said";
+    if std::env::var_os(ROLE).is_some() {
+        return println!("said: {}", transom::init().map(drop).unwrap_err());
+    }
+    let me = std::process::id();
+    let folder = Folder::new();
+    let file = std::fs::File::open(folder.file("else", "something else", 0o600)).unwrap();
+    for (place, wrong) in [
+        ("4194305,3".to_owned(), "No such file"),
+        (format!("{me},999"), "No such file"),
+        (format!("{me},0"), "it is not a file"),
+        (format!("{me},{}", std::os::fd::AsRawFd::as_raw_fd(&file)), "there is no secret"),
+        ("3".to_owned(), "expected a process"),
+        ("secret,3".to_owned(), "expected a process"),
+    ] {
+        let said = said(name, "rank", |command| {
+            command.env("TRANSOM_HUB", "127.0.0.1:9").env("TRANSOM_SECRET", &place).env("TRANSOM_HOST", "a");
+            command.env("TRANSOM_RANK", "0").env("TRANSOM_SIZE", "2").stdin(Stdio::null());
+        });
+        assert!(said.contains("TRANSOM_SECRET=") && said.contains(wrong), "{place}: {said}");
+    }
 }
 
 /// What every rank does to show that all are one job.

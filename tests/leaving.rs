@@ -78,6 +78,16 @@ fn a_rank_that_left_is_not_named() {
     }
 }
 
+/// The rank has died, as the others see it; its process goes on, until theirs have ended.
+fn die_but_stay(world: transom::World) {
+    let panicked = std::thread::spawn(move || {
+        let _world = world; // dropped in the panic
+        panic!("as it should");
+    });
+    panicked.join().unwrap_err();
+    std::thread::sleep(Duration::from_millis(700));
+}
+
 /// Another rank's process may be seen to end before that of the rank that died.
 #[test]
 fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
@@ -86,12 +96,7 @@ fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
         let world = transom::init().unwrap();
         world.barrier().unwrap();
         if world.rank() == 1 {
-            let panicked = std::thread::spawn(move || {
-                let _world = world; // dropped in the panic
-                panic!("as it should");
-            });
-            panicked.join().unwrap_err();
-            std::thread::sleep(Duration::from_millis(700));
+            die_but_stay(world);
             std::process::exit(4);
         }
         world.barrier().unwrap_err();
@@ -109,12 +114,7 @@ fn a_signal_after_a_failure_is_not_the_cause() {
         let world = transom::init().unwrap();
         world.barrier().unwrap();
         if world.rank() == 1 {
-            let panicked = std::thread::spawn(move || {
-                let _world = world; // dropped in the panic
-                panic!("as it should");
-            });
-            panicked.join().unwrap_err();
-            std::thread::sleep(Duration::from_millis(700));
+            die_but_stay(world);
             let launcher = rustix::process::getppid().unwrap();
             rustix::process::kill_process(launcher, rustix::process::Signal::TERM).unwrap();
             std::thread::sleep(Duration::from_secs(30));

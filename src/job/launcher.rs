@@ -7,6 +7,7 @@ mod outcome;
 mod output;
 mod ranks;
 mod remote;
+mod script;
 mod settings;
 mod signals;
 mod tag;
@@ -16,6 +17,8 @@ pub use hosts::{HostList, HostListError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 pub use tag::Tag;
 
+use crate::job::descriptors::{self, TooFew};
+use crate::job::tcp::Hub;
 use crate::job::variables::{self, Seconds};
 use control_plane::ControlPlane;
 use orphans::Orphans;
@@ -62,8 +65,8 @@ impl Launch {
         self
     }
 
-    /// Where the ranks run, if not on this machine. Each is started through `ssh`, or what the variable `TRANSOM_SSH`
-    /// names, in this folder; the host needs the program there, and `sh`. `localhost` and this machine's own name need no
+    /// Where the ranks run, if not on this machine. Those of a host are started through one `ssh`, or what the variable
+    /// `TRANSOM_SSH` names, in this folder; the host needs the program there, `sh`, coreutils and `setsid`. `localhost` and this machine's own name need no
     /// `ssh`. Ranks get, of this process's environment: variables that [`variables`] has for users to set, `RUST_` and
     /// `OMP_` variables, `LD_LIBRARY_PATH`, and `PATH` behind the host's own, unless [`env`](Launch::env) sets it. All
     /// stdins are empty. A status above 128 is taken for the end by a signal, as shells report it.
@@ -184,11 +187,21 @@ impl Launch {
         let system = |what: &'static str| move |source: io::Error| LaunchError::System { what, source };
         let deadline = settings.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let control_plane = ControlPlane::create(settings)?;
+        let hosts = control_plane.hosts().map(|hosts| hosts.len());
+        let of_hub = hosts.map_or(0, |_| Hub::descriptors(settings.ranks));
+        descriptors::make_room(Ranks::descriptors(settings.ranks, hosts) + of_hub)
+            .map_err(|TooFew { need, limit }| LaunchError::OpenFiles { ranks: settings.ranks, need, limit })?;
         let orphans = settings.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
-        let mut signals =
-            settings.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
-        let (ranks, pipes) = Ranks::start(settings, &control_plane, signals.as_mut(), deadline)?;
-        let output = Output::new(pipes, tag, settings.capture).map_err(system("preparing the output"))?;
+        let signals = settings.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
+        let (ranks, pipes) = Ranks::start(settings, &control_plane)?;
+        let output = match control_plane.hosts() {
+            None => Output::here(pipes, tag, settings.capture),
+            Some(hosts) => {
+                let names: Vec<&str> = hosts.iter().map(|(name, _)| *name).collect();
+                Output::on_hosts(settings.ranks, &names, tag, settings.capture)
+            }
+        };
+        let output = output.map_err(system("preparing the output"))?;
         Watch::new(control_plane, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

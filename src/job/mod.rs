@@ -5,6 +5,7 @@
 //! several hosts, and [`variables`], the environment.
 
 pub(crate) mod bootstrap;
+mod descriptors;
 mod hex;
 pub mod launcher;
 pub(crate) mod process;

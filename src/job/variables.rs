@@ -96,7 +96,7 @@ pub const TABLE: &[Variable] = &[
         set_by: SetBy::User,
         meaning: "the RDMA device",
         expected: "a name that `ibv_devices` lists, e.g. `mlx5_0`",
-        default: "the first with an active port",
+        default: "the first with an active port, of those with atomics if there are any",
     },
     Variable {
         name: "TRANSOM_VERBS_PORT",
@@ -127,6 +127,20 @@ pub const TABLE: &[Variable] = &[
         default: "0",
     },
     Variable {
+        name: "TRANSOM_VERBS_TRAFFIC_CLASS",
+        set_by: SetBy::User,
+        meaning: "the traffic class of packets with a global address: on RoCE the DSCP, times 4",
+        expected: "a number from 0 to 255",
+        default: "0",
+    },
+    Variable {
+        name: "TRANSOM_VERBS_PKEY",
+        set_by: SetBy::User,
+        meaning: "the partition of the port, by its key",
+        expected: "a number from 1 to 65535, e.g. `0x8001`",
+        default: "the first of the port",
+    },
+    Variable {
         name: "TRANSOM_VERBS_DEPTH",
         set_by: SetBy::User,
         meaning: "how many operations may be under way between two ranks",
@@ -144,7 +158,7 @@ pub const TABLE: &[Variable] = &[
         name: "TRANSOM_VERBS_TIMEOUT",
         set_by: SetBy::User,
         meaning: "after how long a packet that is not answered is sent again; after 8 times the peer cannot be reached",
-        expected: "seconds, e.g. `0.25`",
+        expected: "seconds above 0, e.g. `0.25`",
         default: "0.25",
     },
     Variable {
@@ -199,8 +213,8 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_SECRET",
         set_by: SetBy::Launcher,
-        meaning: "what a rank of a job on several hosts proves to the hub to know",
-        expected: "64 hexadecimal digits",
+        meaning: "from where a rank of a job on several hosts takes what it proves to the hub to know",
+        expected: "a process of the launcher on this host and a descriptor of it, with a comma between",
         default: "a job on this machine",
     },
     Variable {

@@ -174,6 +174,10 @@ impl Fabric for Provider {
         each!(self, fabric, made: Remote => fabric.attach(rank, key, bytes).map(made))
     }
 
+    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote, FabricError> {
+        each!(self, fabric, made: Remote => fabric.attach_part(rank, key, bytes, words).map(made))
+    }
+
     fn close(&self, region: &mut Region) {
         let closed: Result<(), FabricError> = both!(self, region, Region, fabric, region => {
             fabric.close(region);

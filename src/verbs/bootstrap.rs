@@ -59,21 +59,25 @@ impl Bootstrap for Tcp {
 /// ```
 pub struct Node {
     pub(super) memory: Loopback,
-    /// Their ranks there, by rank in the job; none for those on other hosts.
-    pub(super) here: Box<[Option<Rank>]>,
+    /// Their ranks there, by rank in the job. Small: there may be many ranks.
+    here: Box<[u32]>,
 }
+
+/// For ranks on other hosts.
+const ELSEWHERE: u32 = u32::MAX;
 
 impl Node {
     /// Of a job all of whose ranks are here, under the same numbers.
     pub fn all(memory: Loopback) -> Self {
-        let here = (0..memory.size()).map(Some).collect();
-        Node { memory, here }
+        let here: Vec<_> = (0..memory.size()).map(Some).collect();
+        Node::some(memory, here)
     }
 
     /// Of a job of several hosts: `here` tells for each of its ranks under which number it takes part in `memory`, or
     /// that it is on another host.
     pub fn some(memory: Loopback, here: impl Into<Box<[Option<Rank>]>>) -> Self {
-        Node { memory, here: here.into() }
+        let here = here.into().iter().map(|rank| rank.map_or(ELSEWHERE, |rank| rank as u32)).collect();
+        Node { memory, here }
     }
 
     /// How many ranks are here.
@@ -83,6 +87,14 @@ impl Node {
 
     /// Whether all ranks of the job are.
     pub fn is_all(&self) -> bool {
-        self.here.iter().all(Option::is_some)
+        self.here.iter().all(|&here| here != ELSEWHERE)
+    }
+
+    /// Bytes for each rank of the job.
+    pub(super) const EACH: usize = size_of::<u32>();
+
+    /// The rank there of a rank of the job that is here.
+    pub(super) fn here(&self, rank: Rank) -> Option<Rank> {
+        self.here.get(rank).filter(|&&here| here != ELSEWHERE).map(|&here| here as Rank)
     }
 }

@@ -60,7 +60,19 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// What the system said, if it was the system.
+    pub(super) fn errno(&self) -> Option<rustix::io::Errno> {
+        match self {
+            VerbsError::System { source, .. } => rustix::io::Errno::from_io_error(source),
+            _ => None,
+        }
+    }
+
     pub(super) fn system(what: impl Into<String>, source: std::io::Error) -> Self {
         VerbsError::System { what: what.into(), source }
+    }
+
+    pub(super) fn unusable(what: String, why: String) -> Self {
+        VerbsError::Unusable { what, why }
     }
 }

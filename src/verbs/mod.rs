@@ -4,31 +4,86 @@
 //! target does something else, or sleeps. TRANSOM_FABRIC=verbs chooses it where shared memory would do (for tests);
 //! TRANSOM_VERBS_ variables say which device and how ([`crate::job::variables`]).
 //!
+//! # Layers
+//! Each knows only those above it in this table; what decides is tested against queues that pretend.
+//!
+//! | module | |
+//! |---|---|
+//! | `wr` | a work request, its token, its completion: the words of all layers |
+//! | `sys` | what libibverbs has, freed when dropped; no policy |
+//! | `rail` | device, port, GID, protection domain, completion queues; which are chosen; whether they work |
+//! | `memory` | slots, leases of registered memory, keys (one for each rail), what is kept for others |
+//! | `lane` | one reliable queue pair: numbers of requests, signalling now and then, what is lent; a lock of its own |
+//! | `endpoint` | the lanes to peers, and the order of what a thread does at several |
+//! | `progress` | takes completions and hands each to the lane that its token names |
+//! | `datagram` | unreliable datagrams |
+//! | `connect` | connections on demand: what both agree by, and the thread that does it |
+//! | `rma` | the `Fabric` of windows, and collectives over lanes |
+//!
 //! # Queue pairs
 //! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
-//! rank answers the questions of others, by datagrams. [`Verbs::queue_pairs`] counts them,
+//! rank answers the requests of others, by datagrams. [`Verbs::queue_pairs`] counts them,
 //! [`Verbs::work_requests_to_others`] what was posted to them.
+//!
+//! The datagrams are authenticated with a secret that each rank tells the others through the job's exchange, so that nobody
+//! else has a queue pair connected elsewhere. The connections of a pair are numbered by generations: both have one queue
+//! pair in each, and where either lost its own, the next is agreed upon as the first was. That thread alone makes and
+//! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other.
+//!
+//! A lane's lock is held while a request is posted, and never over copies, registration or making queue pairs; completions
+//! are told without it. So threads of a rank with different peers do not wait for each other.
 //!
 //! # Words
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
 //! the home rank too, through a queue pair that leads from a rank to itself. Where data moves through the memory that
-//! ranks of a host share (`TRANSOM_HYBRID`), a rank reaches its neighbours' words in the same way, by a registration of its
-//! own of their memory: p queue pairs on a host of p ranks. Memory that the program lends to a window is not shared; its
-//! words and data go through the connection to its rank.
+//! ranks of a host share (`TRANSOM_HYBRID`), a rank reaches the words of its neighbours' protocols in the same way, by a
+//! registration of its own of these words alone: for locks, fences and the like a host of p ranks has p queue pairs.
+//! Atomics on a neighbour's elements, signals and attached memory go through the connection to it; so does everything if
+//! its adapter is another, since two adapters' atomics are not atomic towards each other. Memory that the program lends to
+//! a window is not shared; its data goes through the connection to its rank.
 //!
 //! # Order
-//! What one rank does at another is done in order. What it does at several is not, so after
-//! [`order`](transom_windows::Fabric::order) a verb to one waits until the others have acknowledged.
+//! What one rank does at another is done in order. What a thread does at several is not, so after
+//! [`order`](transom_windows::Fabric::order) its next verb to another waits until what it did before was acknowledged.
+//!
+//! # Collectives
+//! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a
+//! barrier or a window, goes by lanes in ceil(log2 n) steps, each of one write and one word to one peer, and for what is
+//! made together one read: so each rank has lanes to the ranks at distances that are powers of two. Ranks that all share
+//! memory do it there.
+//!
+//! # Memory
+//! Before a rank connects it has 45,056 registered bytes for datagrams (40,960) and counts of attached memory (4,096, with
+//! the first window), 89 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
+//! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
+//! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
+//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. Long reads
+//! that nobody waits for (`rget` of more than 32 KiB) have memory of their own, of which 16 MiB at most are kept for the
+//! next. The adapter's driver has memory of its own.
+//!
+//! # Silence
+//! A peer that does not answer is asked on, each second in the end, and the log says so ever more rarely: it may be stopped,
+//! and only the job says who died. With the connection it is the peer's adapter that answers. An adapter that tells that
+//! packets are not acknowledged (some seconds, by TRANSOM_VERBS_TIMEOUT), or that completes nothing for 20 seconds, and a
+//! port that is down for 5 seconds while a connection is wanted, are errors: the rank cannot be reached, and all are told.
+//!
+//! # Failures
+//! A request that fails ends its lane: those before it are complete, it and those after it fail. The error says which it
+//! was: the access was refused, the peer does not answer, the peer ended the connection, the port is down. A device that
+//! fails or is taken away, or a completion queue that fails, is told within a tenth of a second to whoever waits, as is
+//! the death of a peer.
 //!
 //! # What is not here
 //! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. A connection that failed stays
 //! so; an access to memory that is no longer registered ends the connection between the two. Words that change wake
-//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone.
+//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone. One rail.
 //!
 //! # Leaving
-//! Dropping a window, or detaching memory, is not collective: the memory stays registered until all have let go of it,
-//! as they tell each other when they next make a window or pass a barrier of the world together, or until all have left
-//! the job. So memory that the program lent may be registered for a while after it has it back.
+//! Dropping a window is not collective: its memory stays registered until all have dropped theirs, as they tell each other
+//! (8 bytes for each window) when they next make a window or pass a barrier of the same world or team. What a team has
+//! goes when its members have dropped it, and this is told among the ranks that it was made of. Memory that was detached
+//! stays until those who had reached it have dropped their right to: each counts itself on a word of the owner. So memory
+//! that the program lent may be registered for a while after it has it back.
 //!
 //! The last handle on the job, when dropped, says that this rank has left, and returns when the others have, or soon if
 //! one died. A team keeps the job that it was made in.
@@ -41,22 +96,24 @@
 mod bootstrap;
 mod connect;
 mod counts;
-mod deferred;
-mod device;
-mod engine;
+mod datagram;
+mod endpoint;
 mod error;
-mod fabric;
-mod library;
-mod member;
+#[cfg(test)]
+mod fake;
+mod lane;
 mod memory;
-mod queue;
+mod progress;
+mod rail;
+mod rma;
 pub(crate) mod settings;
-mod wait;
+mod sys;
+mod wr;
 
 pub use bootstrap::{Bootstrap, Node};
-pub use counts::{QueuePairs, WorkRequests};
+pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use fabric::{Pending, Reading, Region, Remote, Verbs};
+pub use rma::{Pending, Reading, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.
 ///
@@ -67,7 +124,7 @@ pub use fabric::{Pending, Reading, Region, Remote, Verbs};
 /// See [`VerbsError`].
 pub fn probe() -> Result<String, VerbsError> {
     let settings = settings::Settings::from_env()?;
-    Ok(device::Device::open(&settings)?.describe())
+    Ok(rail::Rail::open(&settings)?.describe())
 }
 
 /// What is wrong with the value of a TRANSOM_VERBS_ variable, if something is.

@@ -7,13 +7,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What the variables say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     pub device: Option<String>,
     pub port: Option<u8>,
     pub gid: Option<u8>,
     pub mtu: Option<ibv_mtu>,
     pub service_level: u8,
+    /// Of packets with a global header: RoCE's DSCP and ECN.
+    pub traffic_class: u8,
+    /// The partition, by its key; the first of the port if none is asked for.
+    pub pkey: Option<u16>,
     /// Operations under way on one queue pair.
     pub depth: u32,
     /// Bytes of a write that travel in the request itself.
@@ -42,9 +46,11 @@ impl Settings {
             gid: get::<Within<0, 255>>("TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
             mtu: get::<Mtu>("TRANSOM_VERBS_MTU")?.map(|mtu| mtu.0),
             service_level: get::<Within<0, 15>>("TRANSOM_VERBS_SL")?.map_or(0, |level| level.0 as u8),
+            traffic_class: get::<Within<0, 255>>("TRANSOM_VERBS_TRAFFIC_CLASS")?.map_or(0, |class| class.0 as u8),
+            pkey: get::<Partition>("TRANSOM_VERBS_PKEY")?.map(|pkey| pkey.0),
             depth: get::<Within<4, 32768>>("TRANSOM_VERBS_DEPTH")?.map_or(128, |depth| depth.0),
             inline: get::<Within<0, 4096>>("TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
-            timeout: get::<Seconds>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
+            timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })
@@ -72,6 +78,36 @@ impl<const LOW: u32, const HIGH: u32> FromStr for Within<LOW, HIGH> {
             Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Within(number)),
             _ => Err(format!("not a number from {LOW} to {HIGH}")),
         }
+    }
+}
+
+/// A time, not zero: an adapter takes that for ever.
+struct Timeout(Duration);
+
+impl FromStr for Timeout {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.parse::<Seconds>()?.0 {
+            Duration::ZERO => Err("0 would never send again"),
+            time => Ok(Timeout(time)),
+        }
+    }
+}
+
+/// A partition key, in hexadecimal as `ibv_devinfo -v` has it, or in decimal.
+struct Partition(u16);
+
+impl FromStr for Partition {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let text = text.trim();
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u16::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        parsed.ok().filter(|pkey| pkey & 0x7fff != 0).map(Partition).ok_or("no partition key")
     }
 }
 

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use transom_locks::Rank;
 
 /// Bytes of a provider's key that an address has room for.
-pub(crate) const KEY: usize = 32;
+pub(crate) const KEY: usize = 96;
 
 /// The address of memory that a rank attached: plain data, to be put into windows and sent as the program likes. It is
 /// checked when it is used.

@@ -63,7 +63,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             Address { rank: rank_there, slot: slot_there, number, len: len_there, window, key_bytes, key: [0; KEY] };
         let long = FabricError::Misuse { why: format!("a key of {} bytes does not fit an address", key.len()) };
         address.key.get_mut(..key.len()).ok_or(failed(long))?.copy_from_slice(&key);
-        core.say(&address)?;
+        core.write_slot(&address)?;
         core.attached[slot] = Some(Attachment { region, address });
         tracing::debug!(window, rank, slot, number, len, "memory attached");
         Ok(address)
@@ -79,7 +79,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     pub fn detach(&mut self, address: &Address) -> Result<(), Error> {
         self.core.attached_here(address)?;
         let slot = address.slot as usize;
-        self.core.say(&Address { number: 0, ..*address })?;
+        self.core.write_slot(&Address { number: 0, ..*address })?;
         self.core.attached[slot] = None;
         tracing::debug!(window = self.core.id, slot, number = address.number, "memory detached");
         Ok(())
@@ -141,7 +141,7 @@ impl<T: Pod, F: Fabric> Core<T, F> {
 
     /// Writes an address in its slot, one of this rank's: once this returns, others find it there, by whatever means they
     /// were told of it. One that reads the slot meanwhile finds some of the old and some of the new, so none of both.
-    fn say(&self, address: &Address) -> Result<(), Error> {
+    fn write_slot(&self, address: &Address) -> Result<(), Error> {
         let (data, rank) = (&self.data, self.data.fabric.rank());
         let (slot, at) = (data.slot_offset(rank, address.slot as usize), &data.remotes[rank]);
         let put = data.fabric.put(at, slot, bytemuck::bytes_of(address)).and_then(|()| data.fabric.flush(at));

@@ -376,6 +376,10 @@ impl<F: Fabric> Fabric for Delayed<F> {
         Ok(Remote::new(rank, bytes, false, self.line.fabric.attach(rank, key, bytes)?))
     }
 
+    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote<F>, FabricError> {
+        Ok(Remote::new(rank, bytes, false, self.line.fabric.attach_part(rank, key, bytes, words)?))
+    }
+
     fn close(&self, region: &mut F::Region) {
         self.line.fabric.close(region);
     }

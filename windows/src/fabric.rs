@@ -121,7 +121,18 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::BadKey`] if the key or what it leads to is not such a region.
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
-    /// Says that nobody will attach to the region any more: what is kept for that alone may go.
+    /// [`attach`](Self::attach) of a region that all ranks made in one collective call, each its own, as large as it said. The
+    /// first `words` bytes are words of protocols. A rank drops all that it reached so together with its own region.
+    ///
+    /// # Errors
+    /// As `attach`.
+    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, _words: usize) -> Result<Self::Remote, FabricError> {
+        self.attach(rank, key, bytes)
+    }
+
+    /// Says that all ranks have [reached](Self::attach_part) what they made in one collective call, and that nobody else will
+    /// attach to the region any more: what is kept for that alone may go. All ranks say so, of the same regions in the same
+    /// order.
     fn close(&self, _region: &mut Self::Region) {}
 
     /// Whether this rank's puts and gets there are its own processor's stores and loads, of memory that is shared.
@@ -266,7 +277,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
     /// After this call this caller's earlier operations at that rank, as for [`flush`](Self::flush), take effect before any
-    /// later operation of it at whichever rank. Need not wait.
+    /// later operation of the same thread at whichever rank. Need not wait.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).

@@ -40,7 +40,7 @@ pub(crate) struct Size {
 }
 
 /// Words of a slot.
-pub(crate) const SLOT_WORDS: usize = 8;
+pub(crate) const SLOT_WORDS: usize = 16;
 
 impl Size {
     /// Where a signal lies, from the beginning of the bytes. Slots come after the signals, as if they were more of them.
@@ -153,7 +153,7 @@ impl<F: Fabric> Segment<F> {
         let all = || records.iter().enumerate();
         let attach = || -> Result<_, FabricError> {
             let remotes: Result<_, _> =
-                all().map(|(rank, (record, total))| fabric.attach(rank, record.key, *total)).collect();
+                all().map(|(rank, (record, total))| fabric.attach_part(rank, record.key, *total, base)).collect();
             let attach_own = |(rank, (record, _)): (Rank, &(Record, usize))| {
                 // SAFETY: the key is that rank's, of a window that all make alike; who has it drops it before `free` is over.
                 unsafe { fabric.attach_user_memory(rank, record.own_key, record.size.bytes) }
@@ -164,11 +164,14 @@ impl<F: Fabric> Segment<F> {
         let attached = attach();
         // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
         let failed = fabric.all_gather(&[u8::from(attached.is_err())]).map_err(SegmentError::Late)?;
-        let (remotes, own) = attached?;
+        let (remotes, mut own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
             return Err(unmade(rank, "it could not reach the parts of all others").into());
         }
         fabric.close(&mut region);
+        if let Some((own, _)) = &mut own {
+            fabric.close(own);
+        }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
         let sizes = records.iter().map(|(record, _)| record.size).collect();
         Ok(Segment { fabric, region, remotes, sizes, base, own, counters: CounterCells::default(), rank, purpose, id })

@@ -51,8 +51,9 @@ const LOOKS: u32 = 64;
 /// How long a wait yields between looks before it sleeps, where every rank has a core of its own; and where ranks share
 /// cores.
 const YIELD: [Duration; 2] = [Duration::from_millis(10), Duration::from_micros(200)];
-/// A yield that takes longer has let somebody else run: this core is wanted.
-const LONG_YIELD: Duration = Duration::from_micros(10);
+/// A yield that takes longer has let somebody compute: this core is wanted. Shorter ones are the kernel's, or of a process that
+/// soon waits again.
+const LONG_YIELD: Duration = Duration::from_micros(100);
 /// How long a thread whose core is wanted sleeps instead of yielding. Who sleeps is woken on a core that is free, or before
 /// those that compute; who yields waits for a turn on the same core, which may take milliseconds.
 const WANTED: Duration = Duration::from_millis(10);

@@ -16,8 +16,8 @@ use transom::{HostList, Launch, LaunchError, StartError, Tag};
 /// there. Output is passed on by whole lines, so that lines of different ranks never mix, and lines of stderr begin with
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
-/// On hosts, each rank is started through ssh, in the folder of the same name, and has an empty stdin. The host needs `sh`
-/// and the program, and must reach this machine by TCP.
+/// On hosts, ranks are started through ssh, one for each host, in the folder of the same name, and have an empty stdin. The
+/// host needs `sh` and the program, and must reach this machine by TCP.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
@@ -93,7 +93,7 @@ pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
-        Some(LaunchError::Start { .. }) => 126,
+        Some(LaunchError::Start { .. } | LaunchError::OpenFiles { .. }) => 126,
         Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),
         Some(LaunchError::Deadline) => 124,
         None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,

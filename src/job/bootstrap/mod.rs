@@ -7,16 +7,19 @@ mod key_value;
 mod kind;
 mod pmi;
 mod pmix;
+mod secret;
 
 pub use error::BootstrapError;
 pub(crate) use host::Hosts;
 pub use kind::Bootstrap;
 
+use super::descriptors::{self, TooFew};
 use super::process::{ProcessId, ancestors};
 use super::tcp::{Contact, Hub, HubAt, JoinError, Secret, Tcp};
 use super::variables;
 use host::Host;
 use key_value::KeyValue;
+use secret::Handed;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transom_locks::Rank;
 use transom_shm_loopback::{Invitation, Job, Loopback};
@@ -90,15 +93,19 @@ fn join_by_hub() -> Result<Option<Joined>, BootstrapError> {
     };
     let rank: Rank = variables::get("TRANSOM_RANK")?.ok_or_else(incomplete)?;
     let size = variables::get("TRANSOM_SIZE")?.filter(|&size| rank < size).ok_or_else(incomplete)?;
-    let contact = Contact::from_env()?.ok_or_else(incomplete)?;
+    let addresses = Contact::addresses_from_env()?.ok_or_else(incomplete)?;
     not_too_many(size)?;
+    let secret = match secret::take()?.ok_or_else(incomplete)? {
+        Handed::Secret(secret) => secret,
+        Handed::TakenBy(by) if by == std::process::id() => return Err(joined_before()),
+        Handed::TakenBy(by) if ancestors().any(|ancestor| ancestor == by) => return Ok(started_by_rank(rank, by)),
+        Handed::TakenBy(by) => return Err(BootstrapError::Taken { rank, process: Some(by) }),
+    };
+    let contact = Contact { addresses, secret };
     let host = Host::here();
     let process = |number| ProcessId::new(&host.identity, number);
     match Tcp::join(rank, size, process(std::process::id()), &contact, HubAt::Launcher) {
-        Ok(tcp) => {
-            let records = tcp.all_gather(&host.to_bytes())?;
-            on_hosts(tcp, Hosts::from_records(&records)?).map(Some)
-        }
+        Ok(tcp) => on_hosts(tcp, &host).map(Some),
         Err(JoinError::Fabric(error)) => Err(error.into()),
         Err(JoinError::Ended) => Err(ended_before(rank)),
         Err(JoinError::Taken(by)) if by == process(std::process::id()) => Err(joined_before()),
@@ -131,34 +138,23 @@ fn once() -> Result<(), BootstrapError> {
 }
 
 /// Joins ranks that another launcher started.
-fn meet(mut launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
+fn meet(launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
     let (rank, size) = (launcher.rank(), launcher.size());
     tracing::debug!(rank, size, "started by another launcher");
     not_too_many(size)?;
-    let host = Host::here();
-    launcher.put("host", &host.to_bytes())?;
-    launcher.fence()?;
-    let records = (0..size).map(|rank| launcher.get(rank, "host")).collect::<Result<Vec<_>, _>>()?;
-    let hosts = Hosts::from_records(&records)?;
-    if hosts.names.len() == 1 {
-        let job = (rank == 0).then(|| Job::create(size)).transpose();
-        // If rank 0 could not make it, it tells an empty key, so that the others do not wait for one.
-        let key = job.as_ref().map_or(None, Option::as_ref).map(Job::key).unwrap_or_default();
-        let key = from_rank_0(launcher, "key", &key)?;
-        let _open = job?; // until all have joined
-        let fabric = Loopback::join(&key, rank, &hosts.processes)?;
-        return Ok(Joined::Here(fabric));
-    }
+    // Each rank gets one value, that of rank 0: if it got one of each other, the launcher would give n * n.
     let hub = (rank == 0).then(|| start_hub(size)).transpose();
+    // If rank 0 could not start it, it tells an empty contact, so that the others do not wait for one.
     let contact = hub.as_ref().map_or(None, Option::as_ref).map(|(_, contact)| contact.to_bytes()).unwrap_or_default();
     let contact = from_rank_0(launcher, "hub", &contact)?;
     let hub = hub?.map(|(hub, _)| hub);
     let no_contact =
         || BootstrapError::Record { why: "rank 0 could not start the hub of the job; its own error says why".into() };
     let contact = Contact::from_bytes(&contact).ok_or_else(no_contact)?;
+    let host = Host::here();
     let process = ProcessId::new(&host.identity, std::process::id());
     match Tcp::join(rank, size, process, &contact, HubAt::Rank0(hub)) {
-        Ok(tcp) => on_hosts(tcp, hosts),
+        Ok(tcp) => on_hosts(tcp, &host),
         Err(JoinError::Fabric(error)) => Err(error.into()),
         Err(JoinError::Ended) => Err(ended_before(rank)),
         Err(JoinError::Taken(_)) => Err(BootstrapError::Taken { rank, process: None }),
@@ -185,7 +181,8 @@ fn from_rank_0(mut launcher: Box<dyn KeyValue>, key: &str, value: &[u8]) -> Resu
 }
 
 /// The ranks of each host become a job of that host.
-fn on_hosts(tcp: Tcp, hosts: Hosts) -> Result<Joined, BootstrapError> {
+fn on_hosts(tcp: Tcp, host: &Host) -> Result<Joined, BootstrapError> {
+    let hosts = Hosts::from_records(&tcp.all_gather(&host.to_bytes())?)?;
     let neighbours = hosts.neighbours(tcp.rank());
     let processes: Vec<u32> = neighbours.iter().map(|&rank| hosts.processes[rank]).collect();
     let me = neighbours.iter().position(|&rank| rank == tcp.rank()).expect("a rank is on its own host");
@@ -201,6 +198,12 @@ fn on_hosts(tcp: Tcp, hosts: Hosts) -> Result<Joined, BootstrapError> {
 /// The hub of a job that another launcher started, at rank 0.
 fn start_hub(size: usize) -> Result<(Hub, Contact), BootstrapError> {
     let failed = |source| BootstrapError::System { what: "starting the hub of the job", source };
+    descriptors::make_room(Hub::descriptors(size)).map_err(|TooFew { need, limit }| BootstrapError::Record {
+        why: format!(
+            "rank 0 runs the hub of the job, for which it needs {need} open files of {limit}; raise the limit (`ulimit -n \
+             {need}` before the launcher), or start fewer ranks"
+        ),
+    })?;
     let secret = Secret::fresh().map_err(failed)?;
     let hub = Hub::start(size, secret.clone()).map_err(failed)?;
     let contact = Contact::new(hub.port(), secret);

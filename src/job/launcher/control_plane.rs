@@ -7,6 +7,7 @@ use super::settings::Settings;
 use crate::job::tcp::{Contact, Hub, Secret};
 use crate::job::variables;
 use std::io;
+use std::ops::Range;
 use transom_locks::Rank;
 use transom_shm_loopback::Job;
 
@@ -55,11 +56,16 @@ impl ControlPlane {
         Ok(ControlPlane { medium, ranks, depth: depth + 1 })
     }
 
-    /// The host of each rank, if the job is on hosts.
-    pub fn hosts(&self) -> Option<Vec<&str>> {
+    /// The hosts that have ranks, and which, if the job is on hosts.
+    pub fn hosts(&self) -> Option<Vec<(&str, Range<Rank>)>> {
         let Medium::Hub(hub) = &self.medium else { return None };
         let names: Vec<&str> = hub.hosts.names().collect();
-        Some(hub.placed.iter().map(|&host| names[host]).collect())
+        Some(HostList::ranges(&hub.placed).into_iter().map(|(host, ranks)| (names[host], ranks)).collect())
+    }
+
+    /// What ranks on hosts read from a descriptor.
+    pub fn secret(&self) -> Option<String> {
+        if let Medium::Hub(hub) = &self.medium { Some(hub.contact.secret.to_text()) } else { None }
     }
 
     /// The variables that the launcher sets for a rank, after it has removed those of
@@ -68,10 +74,10 @@ impl ControlPlane {
         let mut environment = match &self.medium {
             Medium::ControlBlock(job) => job.environment(rank).to_vec(),
             Medium::Hub(HubOfHosts { contact, hosts, placed, .. }) => {
-                let [addresses, secret] = contact.environment();
+                let addresses = contact.environment();
                 let host = ("TRANSOM_HOST", hosts.label(placed[rank]));
                 let (rank, size) = (("TRANSOM_RANK", rank.to_string()), ("TRANSOM_SIZE", self.ranks.to_string()));
-                vec![rank, size, addresses, secret, host]
+                vec![rank, size, addresses, host]
             }
         };
         environment.push(("TRANSOM_NESTING", self.depth.to_string()));

@@ -50,6 +50,18 @@ impl HostList {
         }
     }
 
+    /// The ranks of each host that has some: its number, and which they are.
+    pub(super) fn ranges(placed: &[usize]) -> Vec<(usize, std::ops::Range<usize>)> {
+        let mut ranges: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+        for (rank, &host) in placed.iter().enumerate() {
+            match ranges.last_mut() {
+                Some((last, range)) if *last == host => range.end = rank + 1,
+                _ => ranges.push((host, rank..rank + 1)),
+            }
+        }
+        ranges
+    }
+
     /// The number of each rank's host.
     pub(super) fn place(&self, ranks: usize) -> Result<Vec<usize>, LaunchError> {
         let hosts = self.0.len();

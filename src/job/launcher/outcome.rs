@@ -116,6 +116,19 @@ pub enum LaunchError {
         /// How many they are.
         depth: usize,
     },
+    /// The system lets this process open fewer files than the job needs.
+    #[error(
+        "a launcher of {ranks} ranks needs {need} open files, and {limit} is the limit; raise it (`ulimit -n {need}`, as root or \
+         in /etc/security/limits.conf if that is refused), or start fewer ranks"
+    )]
+    OpenFiles {
+        /// The ranks asked for.
+        ranks: usize,
+        /// How many files are or would be open.
+        need: u64,
+        /// How many may be, also after this process raised what it may raise itself.
+        limit: u64,
+    },
     /// A host could not be reached.
     #[error("rank {rank}: host {host}: {why}; does `ssh {host} true` work without a password?")]
     Host {

@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use transom_locks::Rank;
 
-/// In bytes. A longer line is passed on in parts, with lines of others between them, so that a rank that writes no
-/// newlines does not fill the memory.
-const LONGEST_LINE: usize = 64 << 20;
+/// How many bytes of lines that have not ended are kept, of all ranks together. A line that is longer than its stream's
+/// share is passed on in parts, with lines of others between them, so that ranks that write no newlines do not fill the
+/// memory.
+const UNENDED: usize = 64 << 20;
+/// The least share of a stream.
+const LEAST_SHARE: usize = 64 << 10;
 /// While this many bytes wait to be written, no more is read, and ranks that write wait.
 const ENOUGH: usize = 1 << 20;
 /// `PIPE_BUF`: so many bytes can be written to a pipe that `poll` says is ready without blocking, and in one piece.
@@ -22,8 +25,11 @@ pub(super) type Pipes = [OwnedFd; 2];
 
 /// The ranks' pipes, and what was read from them.
 pub(super) struct Output {
-    /// Two for each rank, in order.
+    /// Two for each rank, in order; then one for each host.
     sources: Vec<Source>,
+    ranks: usize,
+    /// How many bytes of a line that has not ended a source may keep.
+    share: usize,
     sink: Sink,
     buffer: Vec<u8>,
 }
@@ -35,10 +41,12 @@ enum Stream {
 }
 
 struct Source {
-    rank: Rank,
+    /// None: it is the `ssh` of a host.
+    rank: Option<Rank>,
     stream: Stream,
     /// Written before each line.
     tag: String,
+    /// If it is read here.
     pipe: Option<OwnedFd>,
     /// What has come of a line that has not ended.
     line: Vec<u8>,
@@ -63,27 +71,64 @@ struct Queue {
 }
 
 impl Output {
-    pub fn new(pipes: Vec<Pipes>, tag: Tag, keep: bool) -> io::Result<Self> {
+    /// Of ranks on this machine: their pipes.
+    pub fn here(pipes: Vec<Pipes>, tag: Tag, keep: bool) -> io::Result<Self> {
         let ranks = pipes.len();
-        let mut sources = Vec::with_capacity(2 * ranks);
-        for (rank, pipes) in pipes.into_iter().enumerate() {
-            for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
-                rustix::io::ioctl_fionbio(&pipe, true)?;
-                let tagged = tag == Tag::All || (tag, stream) == (Tag::Stderr, Stream::Stderr);
-                let tag = if tagged { format!("[{rank}] ") } else { String::new() };
-                sources.push(Source { rank, stream, tag, pipe: Some(pipe), line: Vec::new(), begun: false });
-            }
-        }
+        let pipes: Vec<OwnedFd> = pipes.into_iter().flatten().collect();
+        pipes.iter().try_for_each(|pipe| rustix::io::ioctl_fionbio(pipe, true))?;
+        Self::new(ranks, pipes.into_iter().map(Some), &[], tag, keep)
+    }
+
+    /// Of ranks on these hosts, whose output is [passed](Output::take).
+    pub fn on_hosts(ranks: usize, hosts: &[&str], tag: Tag, keep: bool) -> io::Result<Self> {
+        Self::new(ranks, (0..2 * ranks).map(|_| None), hosts, tag, keep)
+    }
+
+    fn new(
+        ranks: usize,
+        pipes: impl Iterator<Item = Option<OwnedFd>>,
+        hosts: &[&str],
+        tag: Tag,
+        keep: bool,
+    ) -> io::Result<Self> {
+        let tagged = |stream, name: String| {
+            let tagged = tag == Tag::All || (tag, stream) == (Tag::Stderr, Stream::Stderr);
+            if tagged { format!("[{name}] ") } else { String::new() }
+        };
+        let source = |rank, stream, tag, pipe| Source { rank, stream, tag, pipe, line: Vec::new(), begun: false };
+        let of_rank = |(number, pipe)| {
+            let (rank, stream) = (number / 2, [Stream::Stdout, Stream::Stderr][number % 2]);
+            source(Some(rank), stream, tagged(stream, rank.to_string()), pipe)
+        };
+        let mut sources: Vec<Source> = pipes.enumerate().map(of_rank).collect();
+        let of_host = |host: &&str| source(None, Stream::Stderr, tagged(Stream::Stderr, (*host).to_owned()), None);
+        sources.extend(hosts.iter().map(of_host));
+        let share = (UNENDED / sources.len().max(1)).max(LEAST_SHARE);
         let sink = if keep { Sink::Kept(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
-        Ok(Output { sources, sink, buffer: vec![0; READ] })
+        Ok(Output { sources, ranks, share, sink, buffer: vec![0; READ] })
+    }
+
+    /// Whether more is to be read now.
+    pub fn has_room(&self) -> bool {
+        match &self.sink {
+            Sink::Kept(_) => true,
+            Sink::Forwarded(queue) => queue.bytes < ENOUGH,
+        }
+    }
+
+    /// What a rank wrote to stdout (0) or stderr (1).
+    pub fn take(&mut self, rank: Rank, stream: usize, bytes: &[u8]) {
+        self.sources[2 * rank + stream].take(bytes, self.share, &mut self.sink);
+    }
+
+    /// What the `ssh` of a host wrote to stderr.
+    pub fn take_of_host(&mut self, host: usize, bytes: &[u8]) {
+        self.sources[2 * self.ranks + host].take(bytes, self.share, &mut self.sink);
     }
 
     /// The pipes to be read now, by number.
     pub fn pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
-        let room = match &self.sink {
-            Sink::Kept(_) => true,
-            Sink::Forwarded(queue) => queue.bytes < ENOUGH,
-        };
+        let room = self.has_room();
         let open = self.sources.iter().enumerate().filter(move |_| room);
         open.filter_map(|(number, source)| Some((number, source.pipe.as_ref()?.as_fd())))
     }
@@ -99,12 +144,12 @@ impl Output {
                 0
             }
             Ok(read) => {
-                source.take(&self.buffer[..read], &mut self.sink);
+                source.take(&self.buffer[..read], self.share, &mut self.sink);
                 read
             }
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(error) => {
-                tracing::warn!(rank = source.rank, %error, "a rank's output cannot be read any more");
+                tracing::warn!(rank = ?source.rank, %error, "a rank's output cannot be read any more");
                 source.pipe = None;
                 source.complete(&mut self.sink);
                 0
@@ -130,10 +175,13 @@ impl Output {
 
     /// Ends the reading. To be called when no rank is left; processes that they left behind may keep the pipes open.
     pub fn close(&mut self) {
-        for rank in 0..self.sources.len() / 2 {
+        for rank in 0..self.ranks {
             self.finish(rank);
         }
-        self.sources.iter_mut().for_each(|source| source.pipe = None);
+        for source in &mut self.sources {
+            source.pipe = None;
+            source.complete(&mut self.sink);
+        }
     }
 
     /// A line of the launcher's own, for stderr.
@@ -169,7 +217,7 @@ impl Output {
 }
 
 impl Source {
-    fn take(&mut self, bytes: &[u8], sink: &mut Sink) {
+    fn take(&mut self, bytes: &[u8], share: usize, sink: &mut Sink) {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let (ended, rest) = bytes.split_at(whole);
         if !ended.is_empty() {
@@ -177,7 +225,7 @@ impl Source {
             self.pass_on(sink);
         }
         self.line.extend_from_slice(rest);
-        if self.line.len() > LONGEST_LINE {
+        if self.line.len() > share {
             self.pass_on(sink);
         }
     }
@@ -198,11 +246,15 @@ impl Source {
             }
         };
         match sink {
-            Sink::Kept(kept) => kept[self.rank].extend(lines.into_iter().flatten()),
+            Sink::Kept(kept) => {
+                let kept = self.rank.and_then(|rank| kept.get_mut(rank));
+                kept.into_iter().for_each(|kept| lines.iter().for_each(|line| kept.extend_from_slice(line)));
+            }
             Sink::Forwarded(queue) => queue.push(self.stream, &lines),
         }
         self.begun = self.line.last() != Some(&b'\n');
         self.line.clear();
+        self.line.shrink_to(READ);
     }
 }
 

@@ -1,65 +1,133 @@
-//! The processes of the ranks: starting them, sending signals to them, and ending them all.
+//! The processes of the ranks, here or on hosts: starting them, sending signals to them, and ending them all.
 
 use super::control_plane::ControlPlane;
 use super::outcome::{LaunchError, Status};
-use super::output::Pipes;
-use super::remote;
+use super::output::{Output, Pipes};
+use super::remote::{Host, Told};
+use super::script;
 use super::settings::Settings;
-use super::signals::Signals;
-use crate::job::variables;
+use crate::job::{descriptors, variables};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal};
-use rustix::process::{getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Resource, Signal};
+use rustix::process::{getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setrlimit};
+use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// The processes of all ranks. Those that have not ended are killed when it is dropped.
-pub(super) struct Ranks(Vec<Process>);
+/// How long ranks on other hosts have to end when they are killed, before their `ssh` is.
+const KILL_TO_CUT: Duration = Duration::from_secs(2);
+/// How many hosts are being reached at once. Each takes a processor for a moment.
+const AT_ONCE: usize = 64;
+/// Descriptors that a rank here takes, and those while it is started.
+const OF_RANK: usize = 3;
+const OF_START: usize = 8;
+/// Descriptors that a host takes.
+const OF_HOST: usize = 4;
+
+/// All ranks. Those that have not ended are killed when it is dropped.
+pub(super) struct Ranks {
+    statuses: Vec<Option<Status>>,
+    /// By rank, if they are on this machine.
+    here: Vec<Process>,
+    /// The hosts that were asked.
+    hosts: Vec<Host>,
+    /// Of each rank on them.
+    there: Vec<There>,
+    /// Hosts that are to be asked: the name, the ranks, and the line that starts them.
+    next: VecDeque<(String, Range<Rank>, Vec<u8>)>,
+}
 
 struct Process {
     child: Child,
     /// Readable when the process has ended.
     pidfd: OwnedFd,
-    status: Option<Status>,
-    /// It is the `ssh` of a rank on another host.
-    remote: bool,
 }
 
-/// How long ranks on other hosts have to end when they are killed, before their `ssh` is.
-const KILL_TO_CUT: Duration = Duration::from_secs(2);
+/// What a host has told of a rank.
+#[derive(Clone, Copy, Default)]
+struct There {
+    exited: Option<Status>,
+    /// How many of its two streams have ended.
+    ended: usize,
+}
+
+/// What a descriptor is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Rank(Rank),
+    Host(usize),
+}
 
 impl Ranks {
-    /// Starts all of them. If one cannot be started, those before it are killed.
-    pub fn start(
-        settings: &Settings,
-        control_plane: &ControlPlane,
-        signals: Option<&mut Signals>,
-        deadline: Option<Instant>,
-    ) -> Result<(Self, Vec<Pipes>), LaunchError> {
-        let mut ranks = Ranks(Vec::with_capacity(settings.ranks));
-        let mut pipes = Vec::with_capacity(settings.ranks);
-        let environment = |rank| control_plane.environment(rank);
+    /// Starts all of them, or begins to reach their hosts. If one cannot be started, those before it are killed.
+    pub fn start(settings: &Settings, control_plane: &ControlPlane) -> Result<(Self, Vec<Pipes>), LaunchError> {
+        let count = settings.ranks;
+        let mut ranks = Ranks {
+            statuses: vec![None; count],
+            here: Vec::new(),
+            hosts: Vec::new(),
+            there: Vec::new(),
+            next: VecDeque::new(),
+        };
         if let Some(hosts) = control_plane.hosts() {
-            let failed = |source| LaunchError::System { what: "watching the connections to the hosts", source };
-            // If this fails for one, those after it end as the pipes of their connections are closed.
-            for child in remote::start(settings, &hosts, environment, signals, deadline)? {
-                pipes.push(ranks.add(child, true).map_err(failed)?);
-            }
-            return Ok((ranks, pipes));
+            ranks.there = vec![There::default(); count];
+            ranks.prepare_hosts(settings, control_plane, hosts)?;
+            ranks.ask_hosts()?;
+            return Ok((ranks, Vec::new()));
         }
-        for rank in 0..settings.ranks {
-            let started = ranks.start_here(rank, settings, environment(rank));
+        let mut pipes = Vec::with_capacity(count);
+        for rank in 0..count {
+            let started = ranks.start_here(rank, settings, control_plane.environment(rank));
             pipes.push(started.map_err(|source| {
-                let advice = advice(&source, &settings.program, settings.ranks);
+                let advice = advice(&source, &settings.program);
                 LaunchError::Start { program: settings.program.clone(), rank, advice, source }
             })?);
         }
         Ok((ranks, pipes))
+    }
+
+    /// How many descriptors this needs for so many ranks on so many hosts, or here.
+    pub fn descriptors(ranks: usize, hosts: Option<usize>) -> usize {
+        OF_START + hosts.map_or(OF_RANK * ranks, |hosts| OF_HOST * hosts)
+    }
+
+    fn prepare_hosts(
+        &mut self,
+        settings: &Settings,
+        control_plane: &ControlPlane,
+        hosts: Vec<(&str, Range<Rank>)>,
+    ) -> Result<(), LaunchError> {
+        let system = |source| LaunchError::System { what: "finding this folder", source };
+        let folder = std::env::current_dir().map_err(system)?;
+        let secret = control_plane.secret().unwrap_or_default();
+        for (host, ranks) in hosts {
+            let variables: Vec<_> = ranks.clone().map(|rank| (rank, control_plane.environment(rank))).collect();
+            let line = script::line(settings, folder.as_os_str(), &secret, &variables);
+            let line = line.map_err(|why| LaunchError::Host {
+                rank: ranks.start,
+                host: host.to_owned(),
+                why: why.to_string(),
+            })?;
+            self.next.push_back((host.to_owned(), ranks, line));
+        }
+        Ok(())
+    }
+
+    fn ask_hosts(&mut self) -> Result<(), LaunchError> {
+        let mut asked = self.hosts.iter().filter(|host| !host.is_reached()).count();
+        while asked < AT_ONCE
+            && let Some((name, ranks, line)) = self.next.pop_front()
+        {
+            self.hosts.push(Host::start(&name, ranks, line)?);
+            asked += 1;
+        }
+        Ok(())
     }
 
     fn start_here(
@@ -74,74 +142,170 @@ impl Ranks {
         command.envs(environment);
         let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let launcher = getpid();
-        let die_with_launcher = move || {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            // If the launcher died before the call above, no signal comes.
-            if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
-        };
-        // SAFETY: between fork and exec it makes two system calls and nothing else: it does not allocate, lock, or
-        // touch what another thread may have been changing.
-        unsafe { command.pre_exec(die_with_launcher) };
-        let child = command.spawn()?;
+        die_with_launcher(&mut command);
+        let mut child = command.spawn()?;
         tracing::debug!(rank, pid = child.id(), "rank started");
-        self.add(child, false)
-    }
-
-    fn add(&mut self, mut child: Child, remote: bool) -> io::Result<Pipes> {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
             let _ = child.kill();
             let _ = child.wait();
         })?;
         let missing = || io::Error::other("a pipe that was asked for is not there");
         let pipes = (child.stdout.take(), child.stderr.take());
-        self.0.push(Process { child, pidfd, status: None, remote });
+        self.here.push(Process { child, pidfd });
         Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
     }
 
-    /// The ranks that have not ended, each with a descriptor that becomes readable when it does.
-    pub fn running(&self) -> impl Iterator<Item = (Rank, BorrowedFd<'_>)> {
-        let running = self.0.iter().enumerate().filter(|(_, process)| process.status.is_none());
-        running.map(|(rank, process)| (rank, process.pidfd.as_fd()))
+    /// The ranks that have not ended.
+    pub fn running(&self) -> impl Iterator<Item = Rank> {
+        self.statuses.iter().enumerate().filter(|(_, status)| status.is_none()).map(|(rank, _)| rank)
     }
 
-    /// How a rank ended, if it has.
-    pub fn reap(&mut self, rank: Rank) -> io::Result<Option<Status>> {
-        let process = &mut self.0[rank];
-        if process.status.is_none() {
-            let status = process.child.try_wait()?.map(Status::from);
-            process.status = status.map(|status| if process.remote { status.of_shell() } else { status });
+    /// Whether all hosts have been reached that are to be.
+    pub fn are_reached(&self) -> bool {
+        self.next.is_empty() && self.hosts.iter().all(Host::is_reached)
+    }
+
+    /// What may happen. Output of ranks on hosts is read if there is `room` for it.
+    pub fn awaited(&self, room: bool) -> impl Iterator<Item = (Of, PollFd<'_>)> {
+        let running = self.here.iter().enumerate().filter(|(rank, _)| self.statuses[*rank].is_none());
+        let here = running
+            .map(|(rank, process)| (Of::Rank(rank), PollFd::from_borrowed_fd(process.pidfd.as_fd(), PollFlags::IN)));
+        let hosts = self.hosts.iter().enumerate();
+        here.chain(hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd))))
+    }
+
+    /// When a host must be looked at even if nothing happens.
+    pub fn next_time(&self) -> Option<Instant> {
+        self.hosts.iter().filter_map(Host::until).min()
+    }
+
+    /// Deals with what has happened: which ranks have ended, and how. What ranks on hosts wrote goes to `output`.
+    pub fn turn(&mut self, happened: &[Of], output: &mut Output) -> Result<Vec<(Rank, Status)>, LaunchError> {
+        let failed = |source| LaunchError::System { what: "asking how a rank ended", source };
+        let mut ended = Vec::new();
+        for of in happened {
+            if let Of::Rank(rank) = *of
+                && let Some(status) = self.here[rank].child.try_wait().map_err(failed)?
+            {
+                ended.push((rank, Status::from(status)));
+            }
         }
-        Ok(process.status)
+        let now = Instant::now();
+        for number in 0..self.hosts.len() {
+            let late = self.hosts[number].until().is_some_and(|until| until <= now);
+            if late || happened.contains(&Of::Host(number)) {
+                self.turn_host(number, output, &mut ended)?;
+            }
+        }
+        self.ask_hosts()?;
+        for &(rank, status) in &ended {
+            self.statuses[rank] = Some(status);
+        }
+        self.release();
+        Ok(ended)
     }
 
-    /// How a rank ended, if it has been reaped.
+    fn turn_host(
+        &mut self,
+        number: usize,
+        output: &mut Output,
+        ended: &mut Vec<(Rank, Status)>,
+    ) -> Result<(), LaunchError> {
+        let host = &mut self.hosts[number];
+        let before = host.ended;
+        for told in host.turn(output.has_room())? {
+            let rank = match told {
+                Told::Complained(bytes) => {
+                    output.take_of_host(number, &bytes);
+                    continue;
+                }
+                Told::Wrote(rank, stream, bytes) => {
+                    self.there[rank].ended += usize::from(bytes.is_empty());
+                    output.take(rank, stream, &bytes);
+                    rank
+                }
+                Told::Exited(rank, status) => {
+                    self.there[rank].exited = Some(status);
+                    rank
+                }
+            };
+            if let There { exited: Some(status), ended: 2 } = self.there[rank] {
+                ended.push((rank, status));
+            }
+        }
+        if host.ended && !before {
+            let status = host.status().unwrap_or(Status::Exited(255));
+            let left = host.ranks.clone().filter(|&rank| self.statuses[rank].is_none());
+            let left: Vec<Rank> = left.filter(|rank| ended.iter().all(|(other, _)| other != rank)).collect();
+            ended.extend(left.into_iter().map(|rank| (rank, self.there[rank].exited.unwrap_or(status))));
+        }
+        Ok(())
+    }
+
+    /// Lets hosts go whose ranks have all ended.
+    fn release(&mut self) {
+        for host in self.hosts.iter_mut().filter(|host| host.is_reached()) {
+            if self.statuses[host.ranks.clone()].iter().all(Option::is_some) {
+                host.release();
+            }
+        }
+    }
+
+    /// Reaches no more hosts: those of their ranks that could not start have ended so.
+    pub fn reach_no_more(&mut self) -> Vec<(Rank, Status)> {
+        let mut ended = Vec::new();
+        let mut number = 0;
+        let status = Status::Killed(Signal::TERM.as_raw());
+        while let Some(host) = self.hosts.get_mut(number) {
+            if !host.is_reached() && !host.ended {
+                host.give_up();
+                ended.extend(host.ranks.clone().map(|rank| (rank, status)));
+            }
+            number += 1;
+        }
+        ended.extend(
+            std::mem::take(&mut self.next).into_iter().flat_map(|(_, ranks, _)| ranks.map(|rank| (rank, status))),
+        );
+        for &(rank, status) in &ended {
+            self.statuses[rank] = Some(status);
+        }
+        ended
+    }
+
+    /// How a rank ended, if that is known.
     pub fn status(&self, rank: Rank) -> Option<Status> {
-        self.0[rank].status
+        self.statuses[rank]
     }
 
     /// How all ranks ended, once they have.
     pub fn statuses(&self) -> Option<Vec<Status>> {
-        self.0.iter().map(|process| process.status).collect()
+        self.statuses.iter().copied().collect()
     }
 
     /// Sends a signal to all that have not ended.
     pub fn signal(&mut self, signal: Signal) {
-        for (rank, process) in self.0.iter_mut().enumerate().filter(|(_, process)| process.status.is_none()) {
-            tracing::debug!(rank, signal = signal.as_raw(), "signal sent");
-            // An error means that it has ended meanwhile.
-            match process.remote {
-                true => remote::signal(&mut process.child, signal),
-                false => drop(pidfd_send_signal(&process.pidfd, signal)),
+        let running: Vec<Rank> = self.running().collect();
+        tracing::debug!(ranks = ?running, signal = signal.as_raw(), "signal sent");
+        for rank in running {
+            if let Some(process) = self.here.get(rank) {
+                // An error means that it has ended meanwhile.
+                let _ = pidfd_send_signal(&process.pidfd, signal);
+            }
+            // One that has exited waits for what it left behind.
+            if self.there.get(rank).is_some_and(|there| there.exited.is_none())
+                && let Some(host) = self.hosts.iter_mut().find(|host| host.is_reached() && host.ranks.contains(&rank))
+            {
+                host.signal(rank, signal);
             }
         }
     }
 
     /// Kills the `ssh` of ranks that have not ended: their hosts do not answer.
     pub fn cut(&mut self) {
-        for (rank, process) in self.0.iter_mut().enumerate().filter(|(_, process)| process.status.is_none()) {
-            tracing::debug!(rank, "killing its ssh");
-            let _ = process.child.kill();
+        for host in &mut self.hosts {
+            if self.statuses[host.ranks.clone()].contains(&None) {
+                host.cut();
+            }
         }
     }
 }
@@ -149,20 +313,39 @@ impl Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        let until = Instant::now() + KILL_TO_CUT;
-        for process in self.0.iter_mut().filter(|process| process.status.is_none()) {
-            if process.remote {
-                let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-                let _ = poll(&mut [PollFd::new(&process.pidfd, PollFlags::IN)], left.as_ref());
-                let _ = process.child.kill();
+        for (rank, process) in self.here.iter_mut().enumerate() {
+            if self.statuses[rank].is_none() {
+                let _ = process.child.wait();
             }
-            let _ = process.child.wait();
+        }
+        // Hosts end their ranks when the pipe to them is closed.
+        let until = Instant::now() + KILL_TO_CUT;
+        self.hosts.iter_mut().for_each(Host::close);
+        for host in self.hosts.iter_mut().filter(|host| host.is_reached() && !host.ended) {
+            let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+            let _ = poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref());
         }
     }
 }
 
+/// Has a process end with this one, and have the limit of open files that this one had before it raised it.
+pub(super) fn die_with_launcher(command: &mut Command) {
+    let (launcher, limit) = (getpid(), descriptors::limit_for_others());
+    let prepare = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // If the launcher died before the call above, no signal comes.
+        if getppid() != Some(launcher) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        limit.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
+    };
+    // SAFETY: between fork and exec it makes three system calls and nothing else: it does not allocate, lock, or touch
+    // what another thread may have been changing.
+    unsafe { command.pre_exec(prepare) };
+}
+
 /// Why a program cannot be started, and what to do.
-fn advice(error: &io::Error, program: &Path, ranks: usize) -> String {
+fn advice(error: &io::Error, program: &Path) -> String {
     use rustix::io::Errno;
     let shown = program.display();
     let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
@@ -178,9 +361,7 @@ fn advice(error: &io::Error, program: &Path, ranks: usize) -> String {
         Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
                                 `#!/bin/sh`"
             .to_owned(),
-        Some(Errno::MFILE | Errno::NFILE) => {
-            format!("too many open files: {ranks} ranks need {}; `ulimit -n` says and sets the limit", 3 * ranks + 32)
-        }
+        Some(Errno::MFILE | Errno::NFILE) => "too many open files; `ulimit -n` says and sets the limit".to_owned(),
         Some(Errno::AGAIN) => "too many processes; `ulimit -u` says and sets the limit".to_owned(),
         Some(Errno::TOOBIG) => "its arguments and environment are too long".to_owned(),
         _ => error.to_string(),

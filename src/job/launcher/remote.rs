@@ -1,22 +1,18 @@
-//! Ranks on other hosts: one `ssh` for each. The host needs `sh`, `setsid` and the program, but no transom.
+//! The ranks of one host: one `ssh` starts them all. The command that it gets as an argument only prints [`READY`], reads
+//! one line from its stdin and executes it ([`script`]). That line has all else, the secret too, so nothing of it is seen in
+//! a list of processes.
 //!
-//! The command that `ssh` gets as an argument only prints [`READY`], reads one line from its stdin and executes it. That
-//! line has all else, the secret too, so nothing of it is seen in a list of processes. Afterwards stdin carries signals.
-//! When it ends, for whatever reason, the rank and what it started in its session are killed. Processes that left the
-//! session are not found, and `ssh` stays while they hold the rank's stdout or stderr.
+//! Nothing here waits: the launcher's loop says when there is something to read or to write.
 
-use super::outcome::LaunchError;
-use super::settings::Settings;
-use super::signals::Signals;
-use crate::job::variables::{SetBy, TABLE, removed_for_ranks};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
-use std::ffi::{OsStr, OsString};
+use super::outcome::{LaunchError, Status};
+use super::script;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
@@ -24,21 +20,16 @@ use transom_locks::Rank;
 const READY: &[u8] = b"transom: ready";
 const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r line && eval \"$line\"'";
 const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5";
-/// How many may log in to a host at once; many hosts refuse more.
-const AT_ONCE: usize = 8;
-/// How long an `ssh` that has closed its stdout may take to end.
-const END_WITHIN: Duration = Duration::from_secs(1);
 /// How long logging in may take.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long an `ssh` that has closed its stdout may take to end.
+const END_WITHIN: Duration = Duration::from_secs(1);
 /// How many bytes a login may print before [`READY`].
 const MOST_CHATTER: usize = 1 << 20;
-/// Gives a name to a newline, which `$(..)` would cut off at the end of what is printed.
-const NEWLINE: &[u8] = b"_transom_newline=$(printf '\\nx'); _transom_newline=${_transom_newline%x}; ";
-/// Variables of this process's environment whose names begin so are set for ranks on other hosts, and those that
-/// transom reads,
-const CARRIED: [&str; 3] = ["RUST_", "OMP_", "LD_LIBRARY_PATH"];
-/// except this, which is for the launcher.
-const NOT_CARRIED: &str = "TRANSOM_SSH";
+/// How many bytes of stderr are kept until the host is ready: the last ones.
+const COMPLAINT: usize = 4 << 10;
+/// The longest line before the bytes of a record.
+const LONGEST_HEAD: usize = 64;
 
 /// The command that executes a line on a host.
 fn ssh(host: &str) -> Command {
@@ -59,278 +50,313 @@ fn ssh(host: &str) -> Command {
     command
 }
 
-/// Starts a rank on each of the hosts named, with the variables of that rank, all before the deadline. None is left
-/// running after an error.
-pub(super) fn start(
-    settings: &Settings,
-    hosts: &[&str],
-    variables: impl Fn(Rank) -> Vec<(&'static str, String)>,
-    mut signals: Option<&mut Signals>,
-    deadline: Option<Instant>,
-) -> Result<Vec<Child>, LaunchError> {
-    let folder =
-        std::env::current_dir().map_err(|source| LaunchError::System { what: "finding this folder", source })?;
-    let mut ready: Vec<Option<Waiting>> = hosts.iter().map(|_| None).collect();
-    let (mut started, mut waiting) = (0, Vec::<Waiting>::new());
-    while started < hosts.len() || !waiting.is_empty() {
-        while let Some(host) = hosts.get(started) {
-            if waiting.iter().filter(|other| other.host == *host).count() >= AT_ONCE {
-                break;
-            }
-            let begun = Waiting::begin(started, host);
-            waiting.push(begun.map_err(|source| unreachable(started, host, source.to_string()))?);
-            started += 1;
-        }
-        if let Some(signal) = sleep(&waiting, &mut signals, deadline) {
-            return Err(LaunchError::Interrupted { signal });
-        }
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(LaunchError::Deadline);
-        }
-        for mut other in std::mem::take(&mut waiting) {
-            let rank = other.rank;
-            let line = || line(settings, folder.as_os_str(), variables(rank));
-            match other.step(line) {
-                Ok(false) => waiting.push(other),
-                Ok(true) => {
-                    tracing::debug!(rank, host = other.host, "rank started");
-                    ready[rank] = Some(other);
-                }
-                Err(why) => return Err(unreachable(rank, &other.host, why)),
-            }
-        }
-    }
-    Ok(ready.into_iter().flatten().filter_map(Waiting::into_child).collect())
+/// What a host told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// A rank wrote to its stdout (0) or stderr (1); no bytes: it will write no more.
+    Wrote(Rank, usize, Vec<u8>),
+    Exited(Rank, Status),
+    /// `ssh` itself, or the login, wrote to stderr.
+    Complained(Vec<u8>),
 }
 
-/// Passes a signal on to the rank at the other end, and to what it has started.
-pub(super) fn signal(child: &mut Child, signal: Signal) {
-    let name = if signal == Signal::KILL { "KILL" } else { "TERM" };
-    // The pipe has room for these few bytes. An error means that `ssh` has ended.
-    let _ = child.stdin.as_mut().map(|control| control.write_all(format!("{name}\n").as_bytes()));
-}
-
-fn unreachable(rank: Rank, host: &str, why: String) -> LaunchError {
-    LaunchError::Host { rank, host: host.to_owned(), why }
-}
-
-/// An `ssh` that has not got the whole line. It is killed when this is dropped.
-struct Waiting {
-    rank: Rank,
-    host: String,
-    child: Option<Child>,
+/// A host, and the `ssh` to it. That is killed when this is dropped.
+pub(super) struct Host {
+    pub name: String,
+    pub ranks: Range<Rank>,
+    child: Child,
+    pub pidfd: OwnedFd,
+    stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    /// What stdin has not taken.
+    unsent: Vec<u8>,
     received: Vec<u8>,
-    /// What is left of the line, once the host is ready to read it.
-    unsent: Option<Vec<u8>>,
-    until: Instant,
+    /// What it wrote to stderr before it was ready.
+    complaint: Vec<u8>,
+    /// When it must have got the line; `None` once it has.
+    until: Option<Instant>,
+    /// The line, until it is ready for that.
+    line: Option<Vec<u8>>,
+    /// The `ssh` has ended, and all that it wrote is read.
+    pub ended: bool,
 }
 
-impl Waiting {
-    fn begin(rank: Rank, host: &str) -> io::Result<Self> {
-        let mut command = ssh(host);
+impl Host {
+    pub fn start(name: &str, ranks: Range<Rank>, line: Vec<u8>) -> Result<Self, LaunchError> {
+        let failed = |why: String| LaunchError::Host { rank: ranks.start, host: name.to_owned(), why };
+        let mut command = ssh(name);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal sends SIGINT to the launcher only, which passes it on.
         command.process_group(0);
-        let launcher = getpid();
-        let die_with_launcher = move || {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            // If the launcher died before the call above, no signal comes.
-            if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
-        };
-        // SAFETY: between fork and exec it makes two system calls and nothing else: it does not allocate, lock, or
-        // touch what another thread may have been changing.
-        unsafe { command.pre_exec(die_with_launcher) };
-        let child = command.spawn().map_err(|source| {
-            let program = command.get_program().display();
-            io::Error::new(source.kind(), format!("cannot start {program}: {source}"))
+        super::ranks::die_with_launcher(&mut command);
+        let mut child = command
+            .spawn()
+            .map_err(|why| failed(format!("cannot start {}: {why}", command.get_program().display())))?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let prepared = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).and_then(|pidfd| {
+            stdin.as_ref().map_or(Ok(()), |pipe| rustix::io::ioctl_fionbio(pipe, true))?;
+            stdout.as_ref().map_or(Ok(()), |pipe| rustix::io::ioctl_fionbio(pipe, true))?;
+            stderr.as_ref().map_or(Ok(()), |pipe| rustix::io::ioctl_fionbio(pipe, true))?;
+            Ok(pidfd)
+        });
+        let pidfd = prepared.map_err(|why| {
+            let _ = child.kill();
+            let _ = child.wait();
+            failed(format!("cannot watch its ssh: {why}"))
         })?;
-        let (host, until) = (host.to_owned(), Instant::now() + READY_WITHIN);
-        Ok(Waiting { rank, host, child: Some(child), received: Vec::new(), unsent: None, until })
+        tracing::debug!(host = name, ranks = ranks.len(), "host asked");
+        Ok(Host {
+            name: name.to_owned(),
+            ranks,
+            child,
+            pidfd,
+            stdin,
+            stdout,
+            stderr,
+            unsent: Vec::new(),
+            received: Vec::new(),
+            complaint: Vec::new(),
+            until: Some(Instant::now() + READY_WITHIN),
+            line: Some(line),
+            ended: false,
+        })
     }
 
-    fn child(&self) -> &Child {
-        self.child.as_ref().expect("it is there until it is taken")
+    /// Whether it has got the line, so that its ranks run.
+    pub fn is_reached(&self) -> bool {
+        self.until.is_none()
     }
 
-    /// Reads what is there, and sends the line once the host is ready; whether all of it is sent.
-    fn step(&mut self, line: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<bool, String> {
-        if self.unsent.is_none() && self.is_ready()? {
-            self.unsent = Some(line().map_err(|error| error.to_string())?);
-        }
-        if self.unsent.is_some() && self.send().map_err(|error| error.to_string())? {
-            return Ok(true);
-        }
-        if Instant::now() >= self.until {
-            return Err(format!("no answer within {} seconds{}", READY_WITHIN.as_secs(), self.complaint()));
-        }
-        Ok(false)
+    /// When it must be looked at even if nothing happens.
+    pub fn until(&self) -> Option<Instant> {
+        self.until
     }
 
-    fn is_ready(&mut self) -> Result<bool, String> {
-        let stdout = self.child.as_mut().and_then(|child| child.stdout.as_mut()).ok_or("no pipe")?;
-        if readable(stdout) {
-            let mut chunk = [0; 4096];
-            match stdout.read(&mut chunk) {
-                Ok(0) => return Err(self.last_words()),
-                Ok(read) => self.received.extend_from_slice(&chunk[..read]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
+    /// What may happen. Output of ranks is read if there is `room` for it.
+    pub fn awaited(&self, room: bool) -> impl Iterator<Item = PollFd<'_>> {
+        let wanted = |fd, flags| PollFd::from_borrowed_fd(fd, flags);
+        let stdout = self.stdout.as_ref().filter(|_| room).map(|pipe| wanted(pipe.as_fd(), PollFlags::IN));
+        let stderr = self.stderr.as_ref().filter(|_| room).map(|pipe| wanted(pipe.as_fd(), PollFlags::IN));
+        let unsent = (!self.unsent.is_empty()).then_some(self.stdin.as_ref()).flatten();
+        let stdin = unsent.map(|pipe| wanted(pipe.as_fd(), PollFlags::OUT));
+        // Once it has ended, its pipes are read to their ends first.
+        let process = (!self.ended && self.stdout.is_none()).then(|| wanted(self.pidfd.as_fd(), PollFlags::IN));
+        [stdout, stderr, stdin, process].into_iter().flatten()
+    }
+
+    /// Reads and writes what goes without waiting. An error says why it cannot be reached.
+    pub fn turn(&mut self, room: bool) -> Result<Vec<Told>, LaunchError> {
+        let mut told = Vec::new();
+        let why = self.try_turn(room, &mut told).err().or_else(|| {
+            let late = self.until.is_some_and(|until| until <= Instant::now());
+            late.then(|| format!("no answer within {} seconds", READY_WITHIN.as_secs()))
+        });
+        match why {
+            Some(why) if !self.is_reached() => {
+                self.hear_complaint();
+                let said = String::from_utf8_lossy(&self.complaint).trim().replace(['\r', '\n'], " ");
+                let why = if said.is_empty() { why } else { format!("{why}: {said}") };
+                Err(LaunchError::Host { rank: self.ranks.start, host: self.name.clone(), why })
+            }
+            Some(why) => {
+                tracing::error!(host = self.name, why, "the connection to a host failed");
+                self.cut();
+                self.stdout = None;
+                Ok(told)
+            }
+            None => Ok(told),
+        }
+    }
+
+    fn try_turn(&mut self, room: bool, told: &mut Vec<Told>) -> Result<(), String> {
+        let mut chunk = vec![0; 64 << 10];
+        if room {
+            self.hear_complaint();
+            if let Some(read) = read(&mut self.stdout, &mut chunk) {
+                self.received.extend_from_slice(&chunk[..read]);
             }
         }
+        self.send()?;
+        if self.line.is_some() && self.is_ready()? {
+            self.received.clear();
+            self.unsent = self.line.take().unwrap_or_default();
+            self.send()?;
+        }
+        if self.line.is_none() && self.unsent.is_empty() && self.until.take().is_some() {
+            tracing::debug!(host = self.name, ranks = self.ranks.len(), "ranks started");
+        }
+        if self.is_reached() {
+            if !self.complaint.is_empty() {
+                told.push(Told::Complained(std::mem::take(&mut self.complaint)));
+            }
+            self.take_records(told)?;
+        }
+        if self.stdout.is_none() && !self.ended {
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is on stderr. Until the host is ready, only the last of it is kept.
+    fn hear_complaint(&mut self) {
+        let mut chunk = [0; COMPLAINT];
+        while let Some(read) = read(&mut self.stderr, &mut chunk) {
+            self.complaint.extend_from_slice(&chunk[..read]);
+            if self.is_reached() {
+                break;
+            }
+            let much = self.complaint.len().saturating_sub(COMPLAINT);
+            self.complaint.drain(..much);
+        }
+    }
+
+    fn is_ready(&self) -> Result<bool, String> {
         // The host prints no more before it has read the line.
         if self.received.split(|byte| *byte == b'\n').any(|line| line == READY) && self.received.ends_with(b"\n") {
             return Ok(true);
         }
-        if self.received.len() > MOST_CHATTER {
-            return Err("its login prints without end".into());
-        }
-        Ok(false)
+        if self.received.len() > MOST_CHATTER { Err("its login prints without end".into()) } else { Ok(false) }
     }
 
-    /// Sends as much as goes without waiting; whether that was all.
-    fn send(&mut self) -> io::Result<bool> {
-        let (control, unsent) = (self.child.as_mut().and_then(|child| child.stdin.as_mut()), self.unsent.as_mut());
-        let (control, unsent) = control.zip(unsent).ok_or_else(|| io::Error::other("no pipe"))?;
-        rustix::io::ioctl_fionbio(&*control, true)?;
-        while !unsent.is_empty() {
-            match control.write(unsent) {
-                Ok(written) => drop(unsent.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+    /// Sends as much as goes without waiting.
+    fn send(&mut self) -> Result<(), String> {
+        while let Some(stdin) = self.stdin.as_mut().filter(|_| !self.unsent.is_empty()) {
+            match stdin.write(&self.unsent) {
+                Ok(written) => drop(self.unsent.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                // Why it ended is said when it is read.
+                Err(_) => {
+                    self.stdin = None;
+                    if self.is_reached() {
+                        self.unsent.clear();
+                    }
+                }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Why it ended, or that it has not, although it has closed its stdout.
-    fn last_words(&mut self) -> String {
-        let until = Instant::now() + END_WITHIN;
-        let status = loop {
-            let status = self.child.as_mut().map(Child::try_wait);
-            match status {
-                Some(Ok(None)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
-                Some(Ok(Some(status))) => break status.to_string(),
-                // It is killed when this is dropped.
-                _ => break "it closed its stdout and does not end".to_owned(),
+    fn take_records(&mut self, told: &mut Vec<Told>) -> Result<(), String> {
+        let mut taken = 0;
+        while let Some(end) = self.received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
+            let head = &self.received[taken..taken + end];
+            let (kind, rank, number) = parse(head)
+                .filter(|(_, rank, _)| self.ranks.contains(rank))
+                .ok_or_else(|| format!("it says {:?}, which is no record", String::from_utf8_lossy(head)))?;
+            let begin = taken + end + 1;
+            let len = if kind == b'x' { 0 } else { number };
+            let Some(bytes) = self.received.get(begin..begin + len) else { break };
+            told.push(match kind {
+                b'x' => Told::Exited(rank, Status::Exited(number as i32).of_shell()),
+                _ => Told::Wrote(rank, usize::from(kind == b'e'), bytes.to_vec()),
+            });
+            taken = begin + len;
+        }
+        self.received.drain(..taken);
+        if self.received.len() > LONGEST_HEAD && !self.received[..LONGEST_HEAD].contains(&b'\n') {
+            return Err("what it says is no record".into());
+        }
+        Ok(())
+    }
+
+    /// To be called when stdout has ended.
+    fn end(&mut self) -> Result<(), String> {
+        let status = self.child.try_wait().map_err(|error| error.to_string())?;
+        match status {
+            None if !self.is_reached() => {
+                // It must not take long.
+                let soon = Instant::now() + END_WITHIN;
+                if self.until.is_some_and(|until| until > soon) {
+                    self.until = Some(soon);
+                }
+                if self.until.is_some_and(|until| until <= Instant::now()) {
+                    return Err("it cannot be reached (it closed its stdout and does not end)".into());
+                }
             }
-        };
-        format!("it cannot be reached ({status}){}", self.complaint())
+            None => {}
+            Some(status) => {
+                self.ended = true;
+                if !self.is_reached() {
+                    return Err(format!("it cannot be reached ({status})"));
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// What is on stderr.
-    fn complaint(&mut self) -> String {
-        let Some(stderr) = self.child.as_mut().and_then(|child| child.stderr.as_mut()) else { return String::new() };
-        let mut chunk = [0; 2048];
-        let read = if readable(stderr) { stderr.read(&mut chunk).unwrap_or(0) } else { 0 };
-        let said = String::from_utf8_lossy(&chunk[..read]).trim().replace(['\r', '\n'], " ");
-        if said.is_empty() { said } else { format!(": {said}") }
+    /// How its ranks have ended of which it did not tell, once it has ended.
+    pub fn status(&mut self) -> Option<Status> {
+        self.child.try_wait().ok().flatten().map(|status| Status::from(status).of_shell())
     }
 
-    fn into_child(mut self) -> Option<Child> {
-        self.child.take()
+    /// Passes a signal on to a rank, and to what that has started.
+    pub fn signal(&mut self, rank: Rank, signal: Signal) {
+        let name = if signal == Signal::KILL { "KILL" } else { "TERM" };
+        self.unsent.extend_from_slice(format!("{name} {rank}\n").as_bytes());
+        let _ = self.send();
+    }
+
+    /// To be called when all its ranks have ended.
+    pub fn release(&mut self) {
+        if self.stdin.is_none() {
+            return;
+        }
+        self.unsent.extend_from_slice(b"END\n");
+        let _ = self.send();
+        self.stdin = None;
+    }
+
+    /// Stops reaching it.
+    pub fn give_up(&mut self) {
+        self.cut();
+        let _ = self.child.wait();
+        (self.stdin, self.stdout, self.stderr) = (None, None, None);
+        (self.until, self.line, self.ended) = (None, None, true);
+        self.unsent.clear();
+    }
+
+    /// Closes the pipe to it, so that it ends its ranks.
+    pub fn close(&mut self) {
+        (self.stdin, self.stdout, self.stderr) = (None, None, None);
+    }
+
+    /// Kills the `ssh`.
+    pub fn cut(&mut self) {
+        tracing::debug!(host = self.name, "killing its ssh");
+        let _ = self.child.kill();
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Host {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-fn readable(pipe: &impl AsFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+/// Reads once; `None` if nothing is there. A pipe that has ended is dropped.
+fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
+    match pipe.as_mut()?.read(chunk) {
+        Ok(0) => *pipe = None,
+        Ok(read) => return Some(read),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+        Err(_) => *pipe = None,
+    }
+    None
 }
 
-/// Waits until something can be read or sent, a second at most. Returns a signal that ends the job, if one has come.
-fn sleep(waiting: &[Waiting], signals: &mut Option<&mut Signals>, deadline: Option<Instant>) -> Option<i32> {
-    let mut fds: Vec<PollFd<'_>> = Vec::new();
-    fds.extend(waiting.iter().filter_map(|other| match &other.unsent {
-        None => Some(PollFd::new(other.child().stdout.as_ref()?, PollFlags::IN)),
-        Some(_) => Some(PollFd::new(other.child().stdin.as_ref()?, PollFlags::OUT)),
-    }));
-    fds.extend(signals.iter().map(|signals| PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)));
-    let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-    let _ = poll(&mut fds, Timespec::try_from(left.min(Duration::from_secs(1))).ok().as_ref());
-    drop(fds);
-    signals.as_mut().and_then(|signals| signals.pending().next())
-}
-
-/// The commands that start a rank on its host, in one line.
-fn line(settings: &Settings, folder: &OsStr, variables: Vec<(&'static str, String)>) -> io::Result<Vec<u8>> {
-    // The commands' own names begin with `_transom_`, so that the program's variables can have all others. `setsid` is
-    // found by the host's own PATH; the rank's need not have it.
-    let mut line = Vec::from(b"_transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
-    line.extend_from_slice(NEWLINE);
-    line.extend_from_slice(b"cd ");
-    quote(&mut line, folder);
-    line.extend_from_slice(b" || exit 126; unset");
-    removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
-    line.extend_from_slice(b"; export");
-    let ours = |name: &str| {
-        let read = TABLE.iter().any(|row| row.set_by == SetBy::User && row.name == name);
-        name != NOT_CARRIED && (read || CARRIED.iter().any(|carried| name.starts_with(carried)))
+/// The head of a record: its kind, rank and number.
+fn parse(head: &[u8]) -> Option<(u8, Rank, usize)> {
+    let mut words = std::str::from_utf8(head).ok()?.split(' ');
+    let (kind, rank, number) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let most = match kind {
+        "o" | "e" => script::BLOCK,
+        "x" => 255,
+        _ => return None,
     };
-    let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
-    let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
-    let set = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    for (name, value) in carried.chain(settings.env.iter().cloned()).filter(kept).chain(set) {
-        let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        if name.is_empty() || !name.as_bytes().iter().all(word) || name.as_bytes()[0].is_ascii_digit() {
-            let why = format!("a variable of the name {name:?} cannot be given to a rank on another host");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        line.push(b' ');
-        line.extend_from_slice(name.as_bytes());
-        line.push(b'=');
-        quote(&mut line, &value);
-    }
-    // Programs in this PATH are found there too, if the hosts have the same folders.
-    let given = settings.env.iter().any(|(name, _)| name == "PATH");
-    if let Some(path) = std::env::var_os("PATH").filter(|_| !given) {
-        line.extend_from_slice(b" PATH=\"$PATH\":");
-        quote(&mut line, &path);
-    }
-    // The address from which `ssh` reached the host is one at which the host can reach the hub.
-    line.extend_from_slice(
-        b"; _transom_here=${SSH_CONNECTION%% *}; \
-          case $_transom_here in *%*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
-          if [ -n \"$_transom_here\" ]; then TRANSOM_HUB=\"$_transom_here:${TRANSOM_HUB##*:},$TRANSOM_HUB\"; fi; set --",
-    );
-    for word in std::iter::once(settings.program.as_os_str()).chain(settings.args.iter().map(OsString::as_os_str)) {
-        line.push(b' ');
-        quote(&mut line, word);
-    }
-    // The rank runs in a session of its own. Beside it, a loop reads signals and the end of stdin.
-    line.extend_from_slice(
-        b"; exec 3<&0 </dev/null; \"$_transom_setsid\" \"$@\" 3<&- & _transom_rank=$!; \
-          _transom_kill() { kill -\"$1\" -\"$_transom_rank\" || kill -\"$1\" \"$_transom_rank\"; }; \
-          (while IFS= read -r _transom_signal; do _transom_kill \"$_transom_signal\"; done; _transom_kill KILL) \
-          <&3 >/dev/null 2>&1 & _transom_reader=$!; exec 3<&- 2>/dev/null; \
-          wait \"$_transom_rank\"; _transom_status=$?; \
-          kill -KILL \"$_transom_reader\"; kill -KILL -\"$_transom_rank\"; exit \"$_transom_status\"\n",
-    );
-    if line.contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero byte in an argument or a variable"));
-    }
-    Ok(line)
-}
-
-/// Appends a word so that `sh` reads it unchanged; there is no newline in what is appended.
-fn quote(line: &mut Vec<u8>, word: &OsStr) {
-    line.push(b'\'');
-    for byte in OsString::from(word).into_vec() {
-        match byte {
-            b'\'' => line.extend_from_slice(b"'\\''"),
-            b'\n' => line.extend_from_slice(b"'\"$_transom_newline\"'"),
-            byte => line.push(byte),
-        }
-    }
-    line.push(b'\'');
+    (words.next().is_none() && number <= most).then_some((kind.as_bytes()[0], rank, number))
 }
 
 #[cfg(test)]
@@ -338,43 +364,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_word_comes_through_a_shell() {
-        for word in ["", "a b", "it's", "$HOME `id` \"x\" \\ ! * ;", "two\nlines\n", "ä\u{1f980}", "'\n'", "-n"] {
-            let mut line = [NEWLINE, b"printf '%s' "].concat();
-            quote(&mut line, word.as_ref());
-            assert!(!line.contains(&b'\n'));
-            let said = Command::new("sh").args(["-c", std::str::from_utf8(&line).unwrap()]).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&said.stdout), word);
-        }
-    }
-
-    fn line_of(env: &[(&str, &str)], args: &[&str]) -> io::Result<Vec<u8>> {
-        let mut settings = Settings::new("true".into(), 1);
-        settings.env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        settings.args = args.iter().map(Into::into).collect();
-        line(&settings, "/".as_ref(), vec![("TRANSOM_RANK", "0".into())])
-    }
-
-    #[test]
-    fn what_no_shell_can_be_told_is_refused() {
-        assert!(line_of(&[], &[]).is_ok());
-        for name in ["", "A B", "A;id", "1A", "ä"] {
-            assert!(line_of(&[(name, "x")], &[]).is_err(), "{name}");
-        }
-        assert!(line_of(&[], &["a\0b"]).is_err());
-    }
-
-    #[test]
-    fn variables_of_the_launcher_are_its_own() {
-        let given = [("TRANSOM_BOOTSTRAP", "none"), ("TRANSOM_RANK", "7"), ("TRANSOM_SHM", "1,2,3"), ("MINE", "yes")];
-        let line = String::from_utf8(line_of(&given, &[]).unwrap()).unwrap();
-        let (unset, set) = line.split_once("; export").unwrap();
-        for name in
-            ["TRANSOM_BOOTSTRAP", "TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM", "TRANSOM_HUB", "TRANSOM_NESTING"]
+    fn records_are_checked() {
+        assert_eq!(parse(b"o 3 65536"), Some((b'o', 3, 65536)));
+        assert_eq!(parse(b"x 0 137"), Some((b'x', 0, 137)));
+        for wrong in
+            [&b""[..], b"o 3", b"o 3 65537", b"x 3 256", b"y 3 1", b"o -1 1", b"o 1 1 1", b"o 1 \xff", b"ox 1 1"]
         {
-            assert!(unset.split(' ').any(|word| word == name), "{unset}");
+            assert_eq!(parse(wrong), None, "{wrong:?}");
         }
-        assert!(set.contains(" MINE='yes'") && set.contains(" TRANSOM_RANK='0'"), "{set}");
-        assert!(!set.contains("TRANSOM_BOOTSTRAP") && !set.contains("TRANSOM_SHM") && !set.contains("'7'"), "{set}");
     }
 }

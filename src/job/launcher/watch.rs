@@ -4,7 +4,7 @@ use super::control_plane::ControlPlane;
 use super::orphans::Orphans;
 use super::outcome::{Failure, LaunchError, Outcome, Status};
 use super::output::Output;
-use super::ranks::Ranks;
+use super::ranks::{Of, Ranks};
 use super::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -56,7 +56,7 @@ enum Phase {
 enum Event {
     Signal,
     Writable,
-    Ended(Rank),
+    Of(Of),
     Readable(usize),
 }
 
@@ -107,7 +107,11 @@ impl Watch {
     fn turn(&mut self) -> Result<(), LaunchError> {
         let events = self.sleep().map_err(|source| LaunchError::System { what: "waiting for the ranks", source })?;
         self.hear_signals();
-        self.reap(events.iter().filter_map(|event| if let Event::Ended(rank) = event { Some(*rank) } else { None }))?;
+        let happened: Vec<Of> =
+            events.iter().filter_map(|event| if let Event::Of(of) = event { Some(*of) } else { None }).collect();
+        self.check_reaching()?;
+        let ended = self.ranks.turn(&happened, &mut self.output)?;
+        self.reap(ended);
         for event in events {
             if let Event::Readable(pipe) = event {
                 self.output.read(pipe);
@@ -122,7 +126,7 @@ impl Watch {
         let event = |event, fd, flags| (event, PollFd::from_borrowed_fd(fd, flags));
         watched.extend(self.signals.iter().map(|signals| event(Event::Signal, signals.fd(), PollFlags::IN)));
         watched.extend(self.output.awaited().map(|fd| event(Event::Writable, fd, PollFlags::OUT)));
-        watched.extend(self.ranks.running().map(|(rank, fd)| event(Event::Ended(rank), fd, PollFlags::IN)));
+        watched.extend(self.ranks.awaited(self.output.has_room()).map(|(of, fd)| (Event::Of(of), fd)));
         watched.extend(self.output.pipes().map(|(pipe, fd)| event(Event::Readable(pipe), fd, PollFlags::IN)));
         let (events, mut fds): (Vec<Event>, Vec<PollFd<'_>>) = watched.into_iter().unzip();
         let left = self.next_time().map(|time| time.saturating_duration_since(Instant::now()));
@@ -145,7 +149,7 @@ impl Watch {
             _ => None,
         };
         let give_up = self.give_up_output.filter(|_| !running);
-        [next, give_up, self.deadline].into_iter().flatten().min()
+        [next, give_up, self.deadline, self.ranks.next_time()].into_iter().flatten().min()
     }
 
     fn keep_time(&mut self) {
@@ -154,7 +158,7 @@ impl Watch {
             self.deadline = None;
             self.give_up_output = Some(now + LAST_OUTPUT);
             self.settle_failure(true);
-            let running = self.ranks.running().map(|(rank, _)| rank).collect();
+            let running = self.ranks.running().collect();
             self.fail(Failure::Deadline { running });
             self.kill();
         }
@@ -193,13 +197,19 @@ impl Watch {
         }
     }
 
-    fn reap(&mut self, ended: impl Iterator<Item = Rank>) -> Result<(), LaunchError> {
-        let mut statuses: Vec<(Rank, Status)> = Vec::new();
-        for rank in ended {
-            let status = self.ranks.reap(rank);
-            let status = status.map_err(|source| LaunchError::System { what: "asking how a rank ended", source })?;
-            statuses.extend(status.map(|status| (rank, status)));
+    /// What ends a job before all its hosts are reached is an error, not an outcome.
+    fn check_reaching(&mut self) -> Result<(), LaunchError> {
+        if self.ranks.are_reached() || self.failed.is_some() || self.failure.is_some() && !self.interrupted {
+            return Ok(());
         }
+        match self.failure {
+            Some(Failure::Interrupted { signal }) => Err(LaunchError::Interrupted { signal }),
+            _ if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) => Err(LaunchError::Deadline),
+            _ => Ok(()),
+        }
+    }
+
+    fn reap(&mut self, mut statuses: Vec<(Rank, Status)>) {
         // Of several that ended at once, one that was killed is more likely the cause than one that exited.
         statuses.sort_by_key(|(_, status)| !matches!(status, Status::Killed(_)));
         for &(rank, status) in &statuses {
@@ -213,9 +223,12 @@ impl Watch {
             if let Phase::Running = self.phase {
                 self.phase = Phase::Grace(Instant::now() + self.grace);
             }
+            // Who has not begun has nothing to report.
+            for (rank, status) in self.ranks.reach_no_more() {
+                self.control_plane.ended(rank, status.success());
+            }
         }
         self.settle_failure(false);
-        Ok(())
     }
 
     /// Decides which rank made the job fail: the first that died, as the others have noticed, which may not be the first

@@ -1,11 +1,12 @@
 //! A rank's connection to the hub, which all its groups share, and what the thread that reads it has heard.
 
-use super::frames::{DIED, GATHERED, JOB, LEFT, LONGEST};
-use super::wire::Seal;
+use super::frames::{GATHERED, GONE, JOB, LONGEST, State, parse_gone};
+use super::silence::{self, Silence};
+use super::wire::{Body, Frame, Opener, Sealer};
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
@@ -15,7 +16,9 @@ pub(super) struct Connection {
     pub rank: Rank,
     /// Rank 0 runs the hub, so that the end of the connection is the death of rank 0.
     hub_at_rank_0: bool,
-    to_hub: Mutex<(TcpStream, Seal)>,
+    to_hub: Mutex<(TcpStream, Sealer)>,
+    /// The same connection.
+    closing: TcpStream,
     groups: Mutex<HashMap<u64, Arc<Group>>>,
     closed: AtomicBool,
     /// This rank has said that it leaves, so that the connection may end.
@@ -31,7 +34,8 @@ pub(super) struct Group {
     pub members: Vec<Rank>,
     /// One more than the number of the first member that died; 0 for none.
     died: AtomicU64,
-    left: Box<[AtomicBool]>,
+    /// Of each member: a [`State`].
+    states: Box<[AtomicU8]>,
     /// The connection has ended.
     closed: AtomicBool,
     /// The round that is complete, until its messages are taken.
@@ -46,13 +50,16 @@ impl Connection {
         size: usize,
         hub_at_rank_0: bool,
         stream: TcpStream,
-        [to_hub, from_hub]: [Seal; 2],
+        to_hub: Sealer,
+        from_hub: Opener,
     ) -> io::Result<Arc<Self>> {
         let reading = stream.try_clone()?;
+        reading.set_read_timeout(Some(silence::LOOK))?;
         let job = Arc::new(Group::new(JOB, rank, (0..size).collect()));
         let connection = Arc::new(Connection {
             rank,
             hub_at_rank_0,
+            closing: stream.try_clone()?,
             to_hub: Mutex::new((stream, to_hub)),
             groups: Mutex::new(HashMap::from([(JOB, job)])),
             closed: AtomicBool::new(false),
@@ -87,11 +94,11 @@ impl Connection {
     }
 
     pub fn send(&self, kind: u8, group: u64, body: &[u8]) {
+        let body = Body::new(body.to_vec());
         let mut to_hub = self.to_hub.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let (stream, seal) = &mut *to_hub;
-        let frame = seal.seal(kind, &[&group.to_le_bytes()[..], body].concat());
+        let (stream, sealer) = &mut *to_hub;
         // The thread that reads notices an error.
-        if stream.write_all(&frame).is_err() {
+        if body.and_then(|body| sealer.frame(kind, group, &body).write_to(stream)).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -114,18 +121,18 @@ impl Connection {
         self.shut_down();
     }
 
+    /// Also while another thread waits for room to send.
     pub fn shut_down(&self) {
-        let to_hub = self.to_hub.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let _ = to_hub.0.shutdown(Shutdown::Both);
+        let _ = self.closing.shutdown(Shutdown::Both);
     }
 
-    fn listen(&self, size: usize, mut stream: TcpStream, mut from_hub: Seal) {
+    fn listen(&self, size: usize, mut stream: TcpStream, mut from_hub: Opener) {
         // The longest frame is a round: each rank's message and its length.
-        let longest = (size as u64).saturating_mul(LONGEST + 8).saturating_add(8);
-        let (mut received, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+        let longest = (size as u64).saturating_mul(LONGEST + 8);
+        let (mut chunk, mut silence) = (vec![0; 64 << 10], Silence::default());
         let why = loop {
-            match from_hub.open(&mut received, longest) {
-                Ok(Some((kind, body))) => match self.hear(kind, body) {
+            match from_hub.next(longest) {
+                Ok(Some(frame)) => match self.hear(frame) {
                     Ok(()) => continue,
                     Err(why) => break why.to_owned(),
                 },
@@ -134,8 +141,13 @@ impl Connection {
             }
             match stream.read(&mut chunk) {
                 Ok(0) => break "it has ended".to_owned(),
-                Ok(read) => received.extend_from_slice(&chunk[..read]),
+                Ok(read) => from_hub.take_in(&chunk[..read]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if silence.is_final(&stream) {
+                        break "its host does not answer".to_owned();
+                    }
+                }
                 Err(error) => break error.to_string(),
             }
         };
@@ -153,21 +165,18 @@ impl Connection {
         }
     }
 
-    fn hear(&self, kind: u8, mut body: Vec<u8>) -> Result<(), &'static str> {
-        let (id, rest) = body.split_first_chunk().ok_or("a frame is too short")?;
+    fn hear(&self, Frame { kind, group, body }: Frame) -> Result<(), &'static str> {
         // A group that is not there is one that this rank has left.
-        let Some(group) = self.groups().get(&u64::from_le_bytes(*id)).cloned() else { return Ok(()) };
-        let number = || {
-            let number = rest.try_into().map_or(usize::MAX, |number| u64::from_le_bytes(number) as usize);
-            if number < group.members.len() { Ok(number) } else { Err("a frame names a rank that is not in its group") }
-        };
+        let Some(group) = self.groups().get(&group).cloned() else { return Ok(()) };
         match kind {
-            GATHERED => {
-                body.drain(..8);
-                *group.gathered() = Some(body);
+            GATHERED => *group.gathered() = Some(body),
+            GONE => {
+                let gone = parse_gone(&body, group.members.len());
+                let gone = gone.ok_or("a frame names a rank that is not in its group")?;
+                gone.into_iter()
+                    .filter(|(member, _)| *member != group.me)
+                    .for_each(|(member, how)| group.is(member, how));
             }
-            DIED => group.has_died(number()?),
-            LEFT => group.left[number()?].store(true, SeqCst),
             _ => return Err("a frame is of an unknown kind"),
         }
         group.change(|| ());
@@ -177,9 +186,9 @@ impl Connection {
 
 impl Group {
     pub fn new(id: u64, me: Rank, members: Vec<Rank>) -> Self {
-        let left = members.iter().map(|_| AtomicBool::new(false)).collect();
+        let states = members.iter().map(|_| AtomicU8::new(State::There as u8)).collect();
         let (died, closed) = (AtomicU64::new(0), AtomicBool::new(false));
-        Group { id, me, members, died, left, closed, gathered: Mutex::default(), changed: Condvar::new() }
+        Group { id, me, members, died, states, closed, gathered: Mutex::default(), changed: Condvar::new() }
     }
 
     fn gathered(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
@@ -213,7 +222,18 @@ impl Group {
     }
 
     pub fn has_died(&self, member: Rank) {
-        let _ = self.died.compare_exchange(0, member as u64 + 1, SeqCst, SeqCst);
+        self.is(member, State::Died);
+    }
+
+    fn is(&self, member: Rank, state: State) {
+        self.states[member].store(state as u8, SeqCst);
+        if state == State::Died {
+            let _ = self.died.compare_exchange(0, member as u64 + 1, SeqCst, SeqCst);
+        }
+    }
+
+    pub fn state(&self, member: Rank) -> Option<State> {
+        State::from_byte(self.states.get(member)?.load(SeqCst))
     }
 
     pub fn first_death(&self) -> Option<Rank> {
@@ -221,7 +241,7 @@ impl Group {
     }
 
     pub fn has_left(&self, member: Rank) -> bool {
-        self.left.get(member).is_some_and(|left| left.load(SeqCst))
+        self.state(member) == Some(State::Left)
     }
 
     /// Why no call that waits can end well any more.

@@ -2,7 +2,6 @@
 //! of transom starts them, or the values that another launcher passes on.
 
 use super::wire::{LONG, Secret};
-use crate::job::hex::{from_hex, to_hex};
 use crate::job::variables::{self, VariableError};
 use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -18,25 +17,22 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    const VARIABLES: [&'static str; 2] = ["TRANSOM_HUB", "TRANSOM_SECRET"];
+    const VARIABLE: &'static str = "TRANSOM_HUB";
 
     /// Of a hub of this machine.
     pub fn new(port: u16, secret: Secret) -> Self {
         Contact { addresses: addresses(port), secret }
     }
 
-    pub fn environment(&self) -> [(&'static str, String); 2] {
-        let addresses = self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let [hub, secret] = Self::VARIABLES;
-        [(hub, addresses), (secret, to_hex(self.secret.as_bytes()))]
+    /// The variable that leads to the hub. The secret is in none, because what a rank starts inherits them.
+    pub fn environment(&self) -> (&'static str, String) {
+        let addresses = self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+        (Self::VARIABLE, addresses.join(","))
     }
 
-    /// `None` if one of the variables is missing, or the secret is not one.
-    pub fn from_env() -> Result<Option<Self>, VariableError> {
-        let [hub, secret] = Self::VARIABLES;
-        let addresses = variables::get::<Addresses>(hub)?;
-        let secret = std::env::var(secret).ok().and_then(|secret| Secret::from_bytes(&from_hex(&secret)?));
-        Ok(addresses.zip(secret).map(|(Addresses(addresses), secret)| Contact { addresses, secret }))
+    /// The addresses of that variable; `None` if it is missing.
+    pub fn addresses_from_env() -> Result<Option<Vec<SocketAddr>>, VariableError> {
+        Ok(variables::get::<Addresses>(Self::VARIABLE)?.map(|Addresses(addresses)| addresses))
     }
 
     /// The secret, then each address as text behind its length.
@@ -105,9 +101,7 @@ mod tests {
         let contact = Contact::from_bytes(&bytes).unwrap();
         assert_eq!(contact.addresses, ["1.2.3.4:5".parse().unwrap(), "[::1]:6".parse().unwrap()]);
         assert_eq!((contact.secret.as_bytes(), contact.to_bytes()), (&[7; 32][..], bytes));
-        let [hub, secret] = contact.environment();
-        assert_eq!(hub, ("TRANSOM_HUB", "1.2.3.4:5,[::1]:6".to_owned()));
-        assert_eq!(secret, ("TRANSOM_SECRET", "07".repeat(32)));
+        assert_eq!(contact.environment(), ("TRANSOM_HUB", "1.2.3.4:5,[::1]:6".to_owned()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Group};
 use super::contact::Contact;
-use super::frames::{BYE, FAIL, FORM, JOB, LEAVE, LONGEST, PART, TOO_LONG, body_of_members, parse_parts};
+use super::frames::{BYE, FAIL, FORM, JOB, LEAVE, LONGEST, PART, State, TOO_LONG, body_of_members, parse_parts};
 use super::hub::Hub;
 use super::wire::{self, Answer, Hello};
 use crate::job::process::ProcessId;
@@ -72,7 +72,7 @@ impl Tcp {
         let (until, addresses) = (Instant::now() + REACH_WITHIN, &contact.addresses);
         let mut attempts = addresses.iter().cycle();
         let mut last = None;
-        let (stream, seals) = loop {
+        let (stream, to_hub, from_hub) = loop {
             let Some(address) = attempts.next().filter(|_| Instant::now() < until) else {
                 let shown = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
                 let source = last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable));
@@ -83,7 +83,7 @@ impl Tcp {
                 return Err(FabricError::System { what, source }.into());
             };
             match wire::greet(address, Hello { rank, size, process }, &contact.secret) {
-                Ok(Answer::Welcome(stream, seals)) => break (stream, *seals),
+                Ok(Answer::Welcome(stream, to_hub, from_hub)) => break (stream, to_hub, from_hub),
                 Ok(Answer::Refused(process)) if process == ProcessId::default() => return Err(JoinError::Ended),
                 Ok(Answer::Refused(process)) => return Err(JoinError::Taken(process)),
                 Err(error) => {
@@ -95,7 +95,7 @@ impl Tcp {
             }
         };
         tracing::debug!(rank, hub = ?stream.peer_addr(), "joined the hub");
-        let connection = Connection::start(rank, size, matches!(hub, HubAt::Rank0(_)), stream, seals)
+        let connection = Connection::start(rank, size, matches!(hub, HubAt::Rank0(_)), stream, to_hub, from_hub)
             .map_err(|source| FabricError::System { what: "preparing the connection to the hub".into(), source })?;
         let hub = if let HubAt::Rank0(hub) = hub { hub } else { None };
         hub.iter().for_each(|hub| hub.all_by(Instant::now() + JOIN_WITHIN));
@@ -237,6 +237,12 @@ impl Exchange for Tcp {
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
         let group = &self.0.group;
+        // Any death ends a wait, and is named; first that of the rank that is asked for.
+        if let Awaited::Rank(rank) | Awaited::Behind(rank) = awaited
+            && group.state(rank) == Some(State::Died)
+        {
+            return Err(FabricError::PeerDied { rank });
+        }
         if let Some(error) = group.dead() {
             return Err(error);
         }

@@ -1,6 +1,5 @@
-//! The frames between ranks and the hub: their kinds, and what is in their bodies.
-//!
-//! A body begins with the number of the group that it is of: [`JOB`], or a team's, which is random.
+//! The frames between ranks and the hub: their kinds, and what is in their bodies. Each names the group that it is of:
+//! [`JOB`], or a team's number, which is random.
 
 use transom_locks::Rank;
 use transom_windows::FabricError;
@@ -21,28 +20,57 @@ pub(super) const FAIL: u8 = 4;
 pub(super) const FORM: u8 = 5;
 /// The rank leaves all groups, and closes the connection.
 pub(super) const BYE: u8 = 6;
+/// The first frame: the rank is there itself, and its first message was not repeated by another.
+pub(super) const HERE: u8 = 7;
 
 // From the hub.
-/// The rank has joined. The body is the process that did.
+/// The rank has joined.
 pub(super) const WELCOME: u8 = 17;
 /// A round is complete: the parts of all members.
 pub(super) const GATHERED: u8 = 18;
-/// A member has died: its number in the group.
-pub(super) const DIED: u8 = 19;
-/// A member has left: its number in the group.
-pub(super) const LEFT: u8 = 20;
+/// Members have left or died: the number of each in the group, and its [`State`].
+pub(super) const GONE: u8 = 19;
 /// The rank cannot join. The body is the process that has joined as this rank; zeros if it ended before it joined.
 pub(super) const REFUSED: u8 = 21;
 
 /// The group of all ranks of the job.
 pub(super) const JOB: u64 = 0;
 
-/// A body that names one member of a group.
-pub(super) fn body_of_member(group: u64, member: usize) -> Vec<u8> {
-    [group.to_le_bytes(), (member as u64).to_le_bytes()].concat()
+/// Of a member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    There = 0,
+    Left = 1,
+    Died = 2,
 }
 
-/// The ranks of a team, in the order of the team, behind its number.
+impl State {
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
+        [State::There, State::Left, State::Died].into_iter().find(|state| *state as u8 == byte)
+    }
+}
+
+/// Members that are gone, and how.
+pub(super) fn body_of_gone(gone: impl Iterator<Item = (usize, State)>) -> Vec<u8> {
+    gone.flat_map(|(member, state)| {
+        let [a, b, c, d] = (member as u32).to_le_bytes();
+        [a, b, c, d, state as u8]
+    })
+    .collect()
+}
+
+/// The members of a group of `size` that are gone, and how; `None` if it is not a list of such.
+pub(super) fn parse_gone(body: &[u8], size: usize) -> Option<Vec<(usize, State)>> {
+    let (entries, rest) = body.as_chunks::<5>();
+    let entry = |&[a, b, c, d, state]: &[u8; 5]| {
+        let member = u32::from_le_bytes([a, b, c, d]) as usize;
+        Some((member, State::from_byte(state)?)).filter(|_| member < size)
+    };
+    if rest.is_empty() { entries.iter().map(entry).collect() } else { None }
+}
+
+/// The ranks of a team, in the order of the team.
 pub(super) fn body_of_members(members: &[Rank]) -> Vec<u8> {
     members.iter().flat_map(|&rank| (rank as u32).to_le_bytes()).collect()
 }
@@ -65,8 +93,8 @@ pub(super) struct Part {
 }
 
 /// A complete round, in the order of the members.
-pub(super) fn body_of_parts(group: u64, parts: impl Iterator<Item = Part>) -> Vec<u8> {
-    let mut body = Vec::from(group.to_le_bytes());
+pub(super) fn body_of_parts(parts: impl Iterator<Item = Part>) -> Vec<u8> {
+    let mut body = Vec::new();
     for part in parts {
         body.extend_from_slice(&part.len.to_le_bytes());
         body.extend_from_slice(&part.bytes);
@@ -74,7 +102,7 @@ pub(super) fn body_of_parts(group: u64, parts: impl Iterator<Item = Part>) -> Ve
     body
 }
 
-/// The message of each of `size` members, out of a complete round without the number of the group.
+/// The message of each of `size` members, out of a complete round.
 pub(super) fn parse_parts(mut body: &[u8], size: usize) -> Result<Vec<Vec<u8>>, FabricError> {
     let corrupt = || FabricError::Corrupt { why: "the hub sends a round that is not one message of each rank".into() };
     let (mut parts, mut too_long) = (Vec::with_capacity(size), None);
@@ -111,6 +139,16 @@ mod tests {
         for wrong in [vec![], part(0, b""), part(3, b"ab"), [part(0, b""), part(0, b"x")].concat(), part(u64::MAX, b"")]
         {
             assert!(matches!(parse_parts(&wrong, 2), Err(FabricError::Corrupt { .. })), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_gone_is_checked() {
+        let gone = [(2, State::Died), (0, State::Left)];
+        assert_eq!(body_of_gone(gone.into_iter()), b"\x02\0\0\0\x02\0\0\0\0\x01");
+        assert_eq!(parse_gone(&body_of_gone(gone.into_iter()), 3).unwrap(), gone);
+        for wrong in [&b"\x03\0\0\0\x02"[..], b"\0\0\0\0\x03", b"\0\0\0\0"] {
+            assert!(parse_gone(wrong, 3).is_none());
         }
     }
 

@@ -1,7 +1,7 @@
 //! Ranks as threads around a hub of their own, and connections that do not know the secret.
 
-use super::frames::{FORM, LONGEST, PART, WELCOME};
-use super::wire::{Answer, CHALLENGE, Handshake, Hello, Seal, greet};
+use super::frames::{FORM, JOB, LONGEST, PART, WELCOME};
+use super::wire::{ANSWER, Answer, Body, HELLO, Hello, Opener, Sealer, greet};
 use super::*;
 use crate::job::process::ProcessId;
 use std::io::{self, Read, Write};
@@ -18,16 +18,21 @@ struct Job {
     hub: Hub,
     secret: Secret,
     size: usize,
+    /// This machine's address, as another network has it.
+    seen_from: std::sync::Mutex<Option<[u8; 4]>>,
 }
 
 impl Job {
     fn start(size: usize) -> Self {
-        let secret = Secret::fresh().unwrap();
-        Job { hub: Hub::start(size, secret.clone()).unwrap(), secret, size }
+        Self::with(size, Secret::fresh().unwrap())
+    }
+
+    fn with(size: usize, secret: Secret) -> Self {
+        Job { hub: Hub::start(size, secret.clone()).unwrap(), secret, size, seen_from: Default::default() }
     }
 
     fn address(&self) -> SocketAddr {
-        ([127, 0, 0, 1], self.hub.port()).into()
+        (self.seen_from.lock().unwrap().unwrap_or([127, 0, 0, 1]), self.hub.port()).into()
     }
 
     fn join(&self, rank: Rank) -> Tcp {
@@ -191,7 +196,7 @@ fn leaving_is_no_death() {
 
 #[test]
 fn rank_0_with_the_hub_stays_until_all_have_left() {
-    let Job { hub, secret, size } = Job::start(3);
+    let Job { hub, secret, size, .. } = Job::start(3);
     let address = ([127, 0, 0, 1], hub.port()).into();
     let (send, receive) = mpsc::channel();
     let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
@@ -212,7 +217,7 @@ fn rank_0_with_the_hub_stays_until_all_have_left() {
 #[test]
 fn rank_0_with_the_hub_gives_up_who_never_comes() {
     let job = || {
-        let Job { hub, secret, size } = Job::start(3);
+        let Job { hub, secret, size, .. } = Job::start(3);
         let address = ([127, 0, 0, 1], hub.port()).into();
         let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
         (zero, join(1, size, address, &secret, HubAt::Rank0(None)))
@@ -239,7 +244,7 @@ fn the_end_of_the_hub_is_an_error() {
     for told in on_all(ranks, |rank| rank.barrier()) {
         assert!(matches!(&told, Err(FabricError::System { what, .. }) if what.contains("launcher")), "{told:?}");
     }
-    let Job { hub, secret, size } = Job::start(2);
+    let Job { hub, secret, size, .. } = Job::start(2);
     let address = ([127, 0, 0, 1], hub.port()).into();
     let one = join(1, size, address, &secret, HubAt::Rank0(None));
     drop(hub);
@@ -269,43 +274,40 @@ fn who_does_not_know_the_secret_learns_and_changes_nothing() {
     let job = Job::start(2);
     let zero = job.join(0);
 
-    // Garbage, of any length, is answered by nothing at all, or by an end.
-    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; HELLO_AND_MORE], &[255; 100_000]] {
+    let answer_to = |said: &[u8]| {
         let mut connection = job.connection();
-        let _ = connection.write_all(garbage);
+        let _ = connection.write_all(said);
         let _ = connection.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
         let _ = connection.read_to_end(&mut answer);
-        assert_eq!(answer, b"", "{} bytes of garbage", garbage.len());
+        answer
+    };
+    // Garbage, of any length, is answered by an end.
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; HELLO + 100], &[255; 100_000]] {
+        assert_eq!(answer_to(garbage), b"", "{} bytes of garbage", garbage.len());
     }
     // A rank or a job that is not.
     for (rank, size) in [(2, 2), (u32::MAX as usize, 2), (0, 3)] {
-        let mut connection = job.connection();
-        connection.write_all(&hello(rank, size).to_bytes(&[0; 32])).unwrap();
-        let mut answer = Vec::new();
-        let _ = connection.read_to_end(&mut answer);
-        assert_eq!(answer, b"");
+        assert_eq!(answer_to(&hello(rank, size).say(&job.secret).unwrap().0), b"");
     }
     // The right words and the wrong secret.
     let wrong = Secret::fresh().unwrap();
     let refused = greet(&job.address(), hello(1, 2), &wrong).map(drop).unwrap_err();
     assert!(refused.to_string().contains("does not know the secret"), "{refused}");
-    let mut connection = job.connection();
-    let said = hello(1, 2).to_bytes(&[3; 32]);
-    connection.write_all(&said).unwrap();
-    let mut challenge = [0; CHALLENGE];
-    connection.read_exact(&mut challenge).unwrap();
-    connection.write_all(&Handshake::new(&wrong, &said, &challenge[..32]).rank_proof()).unwrap();
+    assert_eq!(answer_to(&hello(1, 2).say(&wrong).unwrap().0), b"");
+    // What a rank said, said again by one who cannot go on.
+    let (said, _) = hello(1, 2).say(&job.secret).unwrap();
+    assert_eq!(answer_to(&said).len(), ANSWER);
+    assert_eq!(answer_to(&[&said[..], &[7; 500]].concat()).len(), ANSWER);
     // And what the hub itself said, said back.
-    let mut answer = Vec::new();
-    let _ = connection.read_to_end(&mut answer);
-    assert_eq!(answer, b"");
     let mut connection = job.connection();
     connection.write_all(&said).unwrap();
-    connection.read_exact(&mut challenge).unwrap();
-    connection.write_all(&challenge[32..]).unwrap();
-    let _ = connection.read_to_end(&mut answer);
-    assert_eq!(answer, b"");
+    let mut answer = [0; ANSWER];
+    connection.read_exact(&mut answer).unwrap();
+    connection.write_all(&answer).unwrap();
+    let mut more = Vec::new();
+    let _ = connection.read_to_end(&mut more);
+    assert_eq!(more, b"");
 
     // The place of rank 1 is free as before, and taken once.
     let one = job.join(1);
@@ -315,8 +317,6 @@ fn who_does_not_know_the_secret_learns_and_changes_nothing() {
     assert!(zero.lost().is_none() && one.lost().is_none());
     on_all(vec![zero, one], |rank| rank.barrier().unwrap());
 }
-
-const HELLO_AND_MORE: usize = wire::HELLO + 100;
 
 /// One between a rank and the hub, who passes on what both say and keeps it.
 #[test]
@@ -341,15 +341,15 @@ fn what_was_said_once_is_of_no_use_again() {
     let one = job.join(1);
     on_all(vec![zero, one], |rank| rank.all_gather(b"said").unwrap());
     let heard = within(|| listening.join().unwrap());
-    assert!(heard.windows(4).any(|said| said == b"said"), "it heard all");
+    assert!(heard.len() > HELLO && !heard.windows(4).any(|said| said == b"said"), "it heard all, and nothing of it");
 
-    let again = Job { hub: Hub::start(2, job.secret.clone()).unwrap(), secret: job.secret.clone(), size: 2 };
+    let again = Job::with(2, job.secret.clone());
     let one = again.join(1);
     let mut connection = again.connection();
     let _ = connection.write_all(&heard);
     let mut answer = Vec::new();
     let _ = connection.read_to_end(&mut answer);
-    assert!(answer.len() <= CHALLENGE, "the hub said {} bytes to one who only repeats", answer.len());
+    assert!(answer.len() <= ANSWER, "the hub said {} bytes to one who only repeats", answer.len());
     let zero = again.join(0); // its place is free
     on_all(vec![zero, one], |rank| rank.barrier().unwrap());
 }
@@ -373,44 +373,114 @@ fn silent_connections_keep_no_rank_out() {
     drop(ranks);
 }
 
+/// The connection of a rank, without the thread that reads it.
+fn raw(job: &Job, rank: Rank) -> (TcpStream, Sealer, Opener) {
+    match greet(&job.address(), hello(rank, job.size), &job.secret).unwrap() {
+        Answer::Welcome(stream, to, from) => (stream, to, from),
+        Answer::Refused(_) => panic!("refused"),
+    }
+}
+
+fn frame(to: &mut Sealer, kind: u8, group: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    to.frame(kind, group, &Body::new(body.to_vec()).unwrap()).write_to(&mut bytes).unwrap();
+    bytes
+}
+
 /// A member whose frames are not what they should be dies of it, and nobody else.
 #[test]
 fn a_member_that_says_nonsense_has_died() {
-    const ID: &[u8; 8] = &[0; 8];
-    type Wrong = fn(&mut Seal) -> Vec<u8>;
-    let wrongs: [Wrong; 12] = [
-        |_| vec![255; 64],                // a length beyond all
-        |seal| seal.seal(99, ID),         // a kind that is not
-        |seal| seal.seal(WELCOME, ID),    // the hub's own
-        |seal| seal.seal(PART, b"short"), // no group
-        |seal| seal.seal(PART, b"a team that nobody formed"),
-        |seal| [seal.seal(PART, ID), seal.seal(PART, ID)].concat(), // twice in a round
-        |seal| seal.seal(FORM, b"of noone"),                        // teams without members,
-        |seal| seal.seal(FORM, b"without1\0\0\0\0"),                // without oneself,
-        |seal| seal.seal(FORM, b"to large\x01\0\0\0\x02\0\0\0"),    // with others than there are,
-        |seal| seal.seal(FORM, b"me twice\x01\0\0\0\x01\0\0\0"),    // with one twice
-        |seal| {
-            let mut frame = seal.seal(PART, b"    id  changed");
+    type Wrong = fn(&mut Sealer) -> Vec<u8>;
+    let wrongs: [Wrong; 13] = [
+        |_| vec![255; 70_000],             // a length beyond all
+        |to| frame(to, 99, JOB, &[]),      // a kind that is not
+        |to| frame(to, WELCOME, JOB, &[]), // the hub's own
+        |to| frame(to, PART, 7, b"a team that nobody formed"),
+        |to| frame(to, PART, JOB, &vec![0; LONGEST as usize + 1]), // too long
+        |to| [frame(to, PART, JOB, &[]), frame(to, PART, JOB, &[])].concat(), // twice in a round
+        |to| frame(to, FORM, 1, &[]),                              // teams without members,
+        |to| frame(to, FORM, 2, b"\0\0\0\0"),                      // without oneself,
+        |to| frame(to, FORM, 3, b"\x01\0\0\0\x02\0\0\0"),          // with others than there are,
+        |to| frame(to, FORM, 4, b"\x01\0\0\0\x01\0\0\0"),          // with one twice
+        |to| {
+            let mut frame = frame(to, PART, JOB, b"changed");
             frame[20] ^= 1;
             frame
         },
-        |seal| {
-            seal.seal(PART, ID); // left out
-            seal.seal(PART, ID)
+        |to| {
+            let mut frame = frame(to, PART, JOB, &[0; 5000]);
+            frame[4000] ^= 1;
+            frame
+        },
+        |to| {
+            frame(to, PART, JOB, &[]); // left out
+            frame(to, PART, JOB, &[])
         },
     ];
     for (number, wrong) in wrongs.into_iter().enumerate() {
         let job = Job::start(2);
         let zero = job.join(0);
-        let Answer::Welcome(mut stream, seals) = greet(&job.address(), hello(1, 2), &job.secret).unwrap() else {
-            panic!("refused")
-        };
-        let [mut seal, _] = *seals;
-        stream.write_all(&wrong(&mut seal)).unwrap();
+        let (mut stream, mut to, _from) = raw(&job, 1);
+        let _ = stream.write_all(&wrong(&mut to));
         until(|| zero.first_death() == Some(1));
         let told = within(move || zero.barrier());
         assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{number}: {told:?}");
     }
+}
+
+/// As one that is stopped does, whatever was sent to it. What the hub keeps for it has a limit.
+#[test]
+fn a_rank_that_reads_nothing_for_a_while_is_alive() {
+    const PATIENCE: Duration = Duration::from_secs(14); // longer than any limit of the kernel or of the hub
+    let job = Job::start(3);
+    let message = vec![7; LONGEST as usize];
+    let (mut stopped, mut to, mut from) = raw(&job, 2);
+    stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
+    let ranks = vec![job.join(0), job.join(1)];
+    let said = message.clone();
+    let ranks = on_all(ranks, move |rank| {
+        assert!(rank.all_gather(&said).unwrap()[2] == said);
+        rank
+    });
+    std::thread::sleep(PATIENCE);
+    assert!(ranks.iter().all(|rank| rank.first_death().is_none()));
+    let mut chunk = vec![0; 1 << 20];
+    stopped.set_read_timeout(Some(LIMIT)).unwrap();
+    let round = loop {
+        match from.next(u64::MAX).unwrap() {
+            Some(frame) => break frame.body,
+            None => {
+                let read = stopped.read(&mut chunk).unwrap();
+                assert!(read > 0, "the connection has ended");
+                from.take_in(&chunk[..read]);
+            }
+        }
+    };
+    assert_eq!(round.len(), 3 * (8 + message.len()));
+    stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
+    on_all(ranks.clone(), |rank| rank.barrier().unwrap());
+    // One that takes part in the next round has got all of the last, or does not keep to the rules.
+    stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
+    on_all(ranks.clone(), move |rank| drop(rank.all_gather(&message).unwrap()));
+    stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(2)));
+}
+
+#[test]
+fn of_several_deaths_each_is_named() {
+    let job = Job::start(6);
+    let ranks = job.all();
+    ranks[3].cut();
+    until(|| ranks[0].first_death() == Some(3));
+    ranks[2].cut();
+    let died = |of: Awaited| match ranks[0].check_peers(of) {
+        Err(FabricError::PeerDied { rank }) => Some(rank),
+        _ => None,
+    };
+    until(|| died(Awaited::Rank(2)) == Some(2));
+    assert_eq!(died(Awaited::Behind(2)), Some(2));
+    assert_eq!([Awaited::Rank(3), Awaited::Rank(1), Awaited::Behind(1), Awaited::Anyone].map(died), [Some(3); 4]);
+    assert_eq!(job.hub.first_death(), Some(3));
 }
 
 #[test]
@@ -537,7 +607,8 @@ impl Network {
         let mut unshare = std::process::Command::new("unshare");
         unshare.args(["-n", "sh", "-c", "echo there; read end"]).stderr(std::process::Stdio::null());
         let process = unshare.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().ok()?;
-        let mut network = Network { process, third: std::process::id() as u8 };
+        let third = process.id() as u8;
+        let mut network = Network { process, third };
         let mut there = [0; 6];
         network.process.stdout.as_mut()?.read_exact(&mut there).ok()?;
         let (third, name) = (network.third, format!("transom{}", network.process.id()));
@@ -547,6 +618,20 @@ impl Network {
             && network.run(&format!("ip addr add 198.18.{third}.2/24 dev cable"))
             && network.run("ip link set cable up");
         made.then_some(network)
+    }
+
+    /// Runs it on a thread that is in this network, where the job is at another address.
+    fn visit<R: Send>(&self, job: &Job, body: impl FnOnce(&Job) -> R + Send) -> R {
+        let there = std::fs::File::open(format!("/proc/{}/ns/net", self.process.id())).unwrap();
+        let visit = || {
+            let network = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&there), network).unwrap();
+            body(job)
+        };
+        job.seen_from.lock().unwrap().replace([198, 18, self.third, 1]);
+        let visited = std::thread::scope(|scope| scope.spawn(visit).join().unwrap());
+        job.seen_from.lock().unwrap().take();
+        visited
     }
 
     fn run(&self, words: &str) -> bool {
@@ -568,29 +653,110 @@ fn run(words: &str) -> bool {
     command.args(words).stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
+fn not_run() {
+    // Past the capture of a test's output.
+    let said = "\n*** NOT RUN: a host that vanishes needs root, `unshare`, `nsenter` and `ip` ***\n";
+    io::stderr().write_all(said.as_bytes()).unwrap();
+}
+
 #[test]
 fn a_host_that_vanishes_has_died() {
-    let Some(network) = Network::new() else {
-        // Past the capture of a test's output.
-        let said = "\n*** NOT RUN: a_host_that_vanishes_has_died needs root, `unshare`, `nsenter` and `ip` ***\n";
-        return io::stderr().write_all(said.as_bytes()).unwrap();
-    };
+    let Some(network) = Network::new() else { return not_run() };
     let job = Job::start(2);
-    let address = ([198, 18, network.third, 1], job.hub.port()).into();
-    let (space, secret) = (format!("/proc/{}/ns/net", network.process.id()), job.secret.clone());
-    let there = std::thread::spawn(move || {
-        let network = std::fs::File::open(space).unwrap();
-        rustix::thread::move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&network),
-            Some(rustix::thread::LinkNameSpaceType::Network),
-        )
-        .unwrap();
-        join(1, 2, address, &secret, HubAt::Launcher)
-    });
-    let (zero, one) = (job.join(0), there.join().unwrap());
+    let (zero, one) = (job.join(0), network.visit(&job, |job| job.join(1)));
     let ranks = on_all(vec![zero, one], |rank| rank.barrier().map(|()| rank).unwrap());
     assert!(network.run("ip link set cable down"));
     let told = on_all(ranks, |rank| (rank.rank(), rank.barrier()));
     assert!(matches!(told[0], (0, Err(FabricError::PeerDied { rank: 1 }))), "{told:?}");
     assert!(matches!(told[1], (1, Err(FabricError::System { .. }))), "{told:?}");
+}
+
+/// Also if it had said before that it has no room for more.
+#[test]
+fn a_host_that_vanishes_with_much_unread_has_died() {
+    let Some(network) = Network::new() else { return not_run() };
+    let job = Job::start(2);
+    let (zero, (_stream, ..)) = (
+        job.join(0),
+        network.visit(&job, |job| {
+            let (mut stream, mut to, from) = raw(job, 1);
+            stream.write_all(&frame(&mut to, PART, JOB, &vec![0; LONGEST as usize])).unwrap();
+            (stream, to, from)
+        }),
+    );
+    let zero = on_all(vec![zero], |rank| rank.all_gather(&[]).map(|_| rank).unwrap()).remove(0);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(zero.first_death().is_none() && network.run("ip link set cable down"));
+    let told = within(move || zero.barrier());
+    assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{told:?}");
+}
+
+/// What the thread that runs a hub has used of a processor.
+fn processor_time(hub: &Hub) -> Duration {
+    let name = format!("hub {}\n", hub.port());
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|thread| thread.path());
+    let named = |path: &std::path::PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm == name);
+    let path = threads.into_iter().find(named).expect("the hub has a thread");
+    let used = std::fs::read_to_string(path.join("schedstat")).unwrap();
+    Duration::from_nanos(used.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Time of a processor that the hub takes is counted: it is the one for all, while ranks have processors of their own.
+/// `cargo test --release --lib a_thousand -- --nocapture` prints it.
+#[test]
+fn a_thousand_ranks() {
+    const RANKS: usize = 1000;
+    const RECORD: usize = 100;
+    let job = Job::start(RANKS);
+    let said = |what: &str, begun: Instant, used: Duration| {
+        let used = processor_time(&job.hub) - used;
+        println!("{what}: {:?}, of the hub {used:?}", begun.elapsed());
+        used
+    };
+    let begun = Instant::now();
+    let ranks: Vec<Tcp> = std::thread::scope(|scope| {
+        let job = &job;
+        let join = move |part| (part * 250..(part + 1) * 250).map(|rank| job.join(rank)).collect::<Vec<_>>();
+        let part = |part| scope.spawn(move || join(part));
+        let parts: Vec<_> = (0..RANKS / 250).map(part).collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+    });
+    let joining = said("joining", begun, Duration::ZERO);
+    assert!(joining < Duration::from_secs(1), "{joining:?}");
+
+    let call = |what, body: fn(&Tcp) -> bool| {
+        let (begun, used) = (Instant::now(), processor_time(&job.hub));
+        let call = |rank: &Tcp| {
+            let rank = rank.clone();
+            std::thread::Builder::new().stack_size(128 << 10).spawn(move || body(&rank)).unwrap()
+        };
+        let running: Vec<_> = ranks.iter().map(call).collect();
+        assert!(running.into_iter().all(|rank| rank.join().unwrap()));
+        said(what, begun, used)
+    };
+    let exchange = |rank: &Tcp| {
+        let all = rank.all_gather(&[rank.rank() as u8; RECORD]).unwrap_or_default();
+        all.len() == RANKS && all.iter().enumerate().all(|(of, said)| said == &[of as u8; RECORD])
+    };
+    let exchange = [(); 3].map(|()| call("exchange", exchange)).into_iter().min().unwrap();
+    assert!(exchange < Duration::from_millis(100), "{exchange:?}");
+    call("barrier", |rank| rank.barrier().is_ok());
+
+    let dead = [703, 12, 999];
+    for rank in dead {
+        let (begun, used) = (Instant::now(), processor_time(&job.hub));
+        ranks[rank].cut();
+        let others = || ranks.iter().filter(|other| !dead.contains(&other.rank()));
+        let told = |other: &Tcp| match other.check_peers(Awaited::Rank(rank)) {
+            Err(FabricError::PeerDied { rank: died }) => died == rank,
+            _ => false,
+        };
+        until(|| others().all(told));
+        said("a death", begun, used);
+        assert!(others().all(|other| other.first_death() == Some(dead[0])));
+    }
+    let (begun, used) = (Instant::now(), processor_time(&job.hub));
+    within(move || drop(ranks));
+    let leaving = said("leaving", begun, used);
+    assert!(leaving < Duration::from_secs(2), "{leaving:?}");
 }

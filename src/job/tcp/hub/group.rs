@@ -1,6 +1,6 @@
 //! A group of ranks that exchange messages: the job, or a team.
 
-use crate::job::tcp::frames::Part;
+use crate::job::tcp::frames::{Part, State};
 use std::collections::HashMap;
 use transom_locks::Rank;
 
@@ -8,24 +8,22 @@ pub(super) struct Group {
     pub members: Vec<Rank>,
     /// The number in the group of each rank that is in it.
     numbers: HashMap<Rank, usize>,
-    pub statuses: Vec<Status>,
+    /// Of each member.
+    pub states: Vec<State>,
+    /// Members that have left or died, and the others have not been told.
+    pub news: Vec<usize>,
     /// What each member gave to the round under way.
     parts: Vec<Option<Part>>,
-}
-
-/// Of a member.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Status {
-    There,
-    Left,
-    Died,
+    /// How many have not given theirs.
+    missing: usize,
 }
 
 impl Group {
     pub fn new(members: Vec<Rank>) -> Self {
         let numbers = members.iter().enumerate().map(|(number, &rank)| (rank, number)).collect();
-        let (statuses, parts) = (vec![Status::There; members.len()], members.iter().map(|_| None).collect());
-        Group { members, numbers, statuses, parts }
+        let (states, parts) = (vec![State::There; members.len()], members.iter().map(|_| None).collect());
+        let missing = members.len();
+        Group { members, numbers, states, news: Vec::new(), parts, missing }
     }
 
     pub fn number(&self, rank: Rank) -> Option<usize> {
@@ -34,12 +32,17 @@ impl Group {
 
     /// Adds what a member gave; whether it is its first part of this round.
     pub fn add(&mut self, number: usize, part: Part) -> bool {
-        self.parts[number].replace(part).is_none()
+        let first = self.parts[number].replace(part).is_none();
+        self.missing -= usize::from(first);
+        first
     }
 
     /// The parts of all members, once each has given one; a new round begins with that.
     pub fn take_round(&mut self) -> Option<impl Iterator<Item = Part>> {
-        let complete = self.parts.iter().all(Option::is_some);
-        complete.then(|| self.parts.iter_mut().filter_map(Option::take))
+        if self.missing > 0 {
+            return None;
+        }
+        self.missing = self.members.len();
+        Some(self.parts.iter_mut().filter_map(Option::take))
     }
 }

@@ -1,6 +1,7 @@
 //! A connection before its other side has proved that it knows the job's secret.
 
-use crate::job::tcp::wire::{CHALLENGE, HELLO, Handshake, Hello, PROOF, Secret, random};
+use crate::job::tcp::frames::HERE;
+use crate::job::tcp::wire::{HELLO, Hello, Opener, Sealer, Secret};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
@@ -10,15 +11,16 @@ pub(super) struct Unproven {
     /// When it is closed unless it has proved itself.
     pub until: Instant,
     received: Vec<u8>,
-    /// What it said of itself, and the handshake with it.
-    claim: Option<(Hello, Handshake)>,
+    /// What it said of itself, and the frames of the connection.
+    claim: Option<(Hello, Sealer, Opener)>,
 }
 
 /// A connection that has proved itself.
 pub(super) struct Proven {
     pub stream: TcpStream,
     pub hello: Hello,
-    pub handshake: Handshake,
+    pub to: Sealer,
+    pub from: Opener,
 }
 
 impl Unproven {
@@ -28,41 +30,40 @@ impl Unproven {
 
     /// Reads what has come, without waiting; whether it has proved itself now.
     pub fn step(&mut self, secret: &Secret, size: usize) -> Result<bool, &'static str> {
-        let wanted = if self.claim.is_none() { HELLO } else { PROOF };
         let mut chunk = [0; HELLO];
-        match self.stream.read(&mut chunk[..wanted - self.received.len()]) {
+        let most = HELLO - self.received.len();
+        let read = match self.stream.read(&mut chunk[..most]) {
             Ok(0) => return Err("it ended before it proved that it knows the secret"),
-            Ok(read) => self.received.extend_from_slice(&chunk[..read]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Ok(read) => &chunk[..read],
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => &[],
             Err(_) => return Err("it broke"),
+        };
+        if let Some((_, _, from)) = &mut self.claim {
+            from.take_in(read);
+            return match from.next(0)? {
+                Some(frame) if frame.kind == HERE => Ok(true),
+                Some(_) => Err("it does not begin with the frame that it should"),
+                None => Ok(false),
+            };
         }
-        if self.received.len() < wanted {
-            return Ok(false);
-        }
-        let said = std::mem::take(&mut self.received);
-        if let Some((_, handshake)) = &self.claim {
-            return if handshake.is_rank(&said) { Ok(true) } else { Err("it does not know the secret") };
-        }
-        let hello = Hello::from_bytes(&said).ok_or("it does not begin as this version of transom does")?;
+        self.received.extend_from_slice(read);
+        let Ok(hello) = self.received[..].try_into() else { return Ok(false) };
+        let (hello, answer, (to, from)) = Hello::hear(hello, secret)?;
         if hello.size != size || hello.rank >= size {
             return Err("it is of a job of another size");
         }
-        let nonce = random().map_err(|_| "the system has no random numbers")?;
-        let handshake = Handshake::new(secret, &said, &nonce);
-        let challenge: [u8; CHALLENGE] =
-            [nonce, handshake.hub_proof()].concat().try_into().expect("a nonce and a proof");
         // The first bytes to this connection always fit into its send buffer.
-        match self.stream.write(&challenge) {
-            Ok(CHALLENGE) => {}
-            _ => return Err("it takes no bytes"),
+        if self.stream.write(&answer).ok() != Some(answer.len()) {
+            return Err("it takes no bytes");
         }
-        self.claim = Some((hello, handshake));
+        self.received.clear();
+        self.claim = Some((hello, to, from));
         Ok(false)
     }
 
     /// To be called once it has proved itself.
     pub fn into_proven(self) -> Option<Proven> {
-        let (hello, handshake) = self.claim?;
-        Some(Proven { stream: self.stream, hello, handshake })
+        let (hello, to, from) = self.claim?;
+        Some(Proven { stream: self.stream, hello, to, from })
     }
 }

@@ -3,7 +3,7 @@
 //! The types are those of `ibverbs-sys`, which checks their layout when it is built. The few verbs that libibverbs
 //! defines in its header go through the table of the device's context, as they do in C.
 
-use super::VerbsError;
+use crate::verbs::VerbsError;
 use ibverbs_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// The functions used, by their names.
 macro_rules! library {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        pub(super) struct Library {
+        pub(in crate::verbs) struct Library {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             /// Never unloaded: its device providers start threads and keep state of their own.
             _library: std::mem::ManuallyDrop<libloading::Library>,
@@ -35,10 +35,12 @@ library! {
     ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
     ibv_free_device_list(*mut *mut ibv_device);
     ibv_get_device_name(*mut ibv_device) -> *const c_char;
+    ibv_get_device_guid(*mut ibv_device) -> u64;
     ibv_open_device(*mut ibv_device) -> *mut ibv_context;
     ibv_close_device(*mut ibv_context) -> c_int;
     ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
     ibv_query_port(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    ibv_query_pkey(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
     ibv_query_gid(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
     ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
     ibv_dealloc_pd(*mut ibv_pd) -> c_int;
@@ -55,13 +57,23 @@ library! {
     ibv_destroy_qp(*mut ibv_qp) -> c_int;
     ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     ibv_destroy_ah(*mut ibv_ah) -> c_int;
+    ibv_get_async_event(*mut ibv_context, *mut ibv_async_event) -> c_int;
+    ibv_ack_async_event(*mut ibv_async_event);
+    ibv_fork_init() -> c_int;
     ibv_wc_status_str(ibv_wc_status::Type) -> *const c_char;
 }
 
 /// libibverbs, if this machine has it.
-pub(super) fn library() -> Result<&'static Library, VerbsError> {
+pub(in crate::verbs) fn library() -> Result<&'static Library, VerbsError> {
     static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
-    let loaded = LOADED.get_or_init(|| Library::load().map_err(|error| error.to_string()));
+    let loaded = LOADED.get_or_init(|| {
+        let library = Library::load().map_err(|error| error.to_string())?;
+        // SAFETY: before any other call. Where the kernel copies registered pages for a child itself it does nothing.
+        if let Err(error) = done(unsafe { (library.ibv_fork_init)() }) {
+            tracing::warn!(%error, "a program that forks may lose what is put to its registered memory");
+        }
+        Ok(library)
+    });
     loaded.as_ref().map_err(|why| VerbsError::Library { why: why.clone() })
 }
 
@@ -77,7 +89,10 @@ impl Library {
 ///
 /// # Safety
 /// The completion queue must be alive.
-pub(super) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [std::mem::MaybeUninit<ibv_wc>]) -> Result<usize, i32> {
+pub(in crate::verbs) unsafe fn poll_cq(
+    cq: *mut ibv_cq,
+    into: &mut [std::mem::MaybeUninit<ibv_wc>],
+) -> Result<usize, i32> {
     // SAFETY: by the caller's word; every device has the function, and it writes as many as there are room for.
     let polled = unsafe {
         let poll = (*(*cq).context).ops.poll_cq.expect("every device polls");
@@ -91,7 +106,7 @@ pub(super) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [std::mem::MaybeUninit<
 /// # Safety
 /// The queue pair must be alive, the request valid, and its memory stay registered until it is complete.
 #[inline]
-pub(super) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> std::io::Result<()> {
+pub(in crate::verbs) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> std::io::Result<()> {
     let mut bad = std::ptr::null_mut();
     // SAFETY: by the caller's word; every device has the function.
     let failed = unsafe {
@@ -105,7 +120,7 @@ pub(super) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> st
 ///
 /// # Safety
 /// As [`post_send`].
-pub(super) unsafe fn post_recv(qp: *mut ibv_qp, request: &mut ibv_recv_wr) -> std::io::Result<()> {
+pub(in crate::verbs) unsafe fn post_recv(qp: *mut ibv_qp, request: &mut ibv_recv_wr) -> std::io::Result<()> {
     let mut bad = std::ptr::null_mut();
     // SAFETY: by the caller's word; every device has the function.
     let failed = unsafe {
@@ -119,7 +134,7 @@ pub(super) unsafe fn post_recv(qp: *mut ibv_qp, request: &mut ibv_recv_wr) -> st
 ///
 /// # Safety
 /// The completion queue must be alive.
-pub(super) unsafe fn req_notify_cq(cq: *mut ibv_cq) -> std::io::Result<()> {
+pub(in crate::verbs) unsafe fn req_notify_cq(cq: *mut ibv_cq) -> std::io::Result<()> {
     // SAFETY: by the caller's word; every device has the function.
     let failed = unsafe {
         let notify = (*(*cq).context).ops.req_notify_cq.expect("every device tells");
@@ -129,7 +144,7 @@ pub(super) unsafe fn req_notify_cq(cq: *mut ibv_cq) -> std::io::Result<()> {
 }
 
 /// The result of a verb that returns 0 or an error number.
-pub(super) fn done(failed: c_int) -> std::io::Result<()> {
+pub(in crate::verbs) fn done(failed: c_int) -> std::io::Result<()> {
     match failed {
         0 => Ok(()),
         // Some devices return it negative, some in errno.

@@ -1,0 +1,104 @@
+//! Where a rank can be asked for a connection, as it tells all through the job's exchange when it joins.
+
+use super::message::Secret;
+
+const MAGIC: [u8; 8] = *b"transom\x02";
+
+/// Where a rank takes datagrams, and what they must bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::verbs) struct Destination {
+    pub gid: [u8; 16],
+    pub lid: u16,
+    pub queue_pair: u32,
+    pub key: u32,
+}
+
+/// What a rank tells of itself: where it is, and what the others look at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Card {
+    pub address: Address,
+    /// InfiniBand, or which RoCE.
+    pub link: u8,
+    /// Names its adapter.
+    pub adapter: u64,
+}
+
+impl Card {
+    pub fn to_bytes(self) -> Vec<u8> {
+        [&[self.link][..], &self.adapter.to_le_bytes(), &self.address.to_bytes()].concat()
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (&link, bytes) = bytes.split_first()?;
+        let (adapter, bytes) = bytes.split_first_chunk()?;
+        Some(Card { address: Address::from_bytes(bytes)?, link, adapter: u64::from_le_bytes(*adapter) })
+    }
+}
+
+/// Kept of each rank of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::verbs) struct Address {
+    pub datagrams: Destination,
+    /// What datagrams to it are authenticated with.
+    pub secret: Secret,
+    pub mtu: u8,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+}
+
+impl Address {
+    pub fn to_bytes(self) -> Vec<u8> {
+        let Destination { gid, lid, queue_pair, key } = self.datagrams;
+        let numbers = [self.mtu, self.responder_resources, self.initiator_depth];
+        let (lid, pair, key) = (lid.to_le_bytes(), queue_pair.to_le_bytes(), key.to_le_bytes());
+        [&MAGIC[..], &gid, &lid, &numbers, &pair, &key, &self.secret].concat()
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (magic, bytes) = bytes.split_first_chunk::<8>()?;
+        let (gid, bytes) = bytes.split_first_chunk()?;
+        let (lid, bytes) = bytes.split_first_chunk()?;
+        let ([mtu, responder_resources, initiator_depth], bytes) = bytes.split_first_chunk()?;
+        let (pair, bytes) = bytes.split_first_chunk()?;
+        let (key, bytes) = bytes.split_first_chunk()?;
+        let (lid, queue_pair, key) = (u16::from_le_bytes(*lid), u32::from_le_bytes(*pair), u32::from_le_bytes(*key));
+        let address = Address {
+            datagrams: Destination { gid: *gid, lid, queue_pair, key },
+            secret: bytes.try_into().ok()?,
+            mtu: *mtu,
+            responder_resources: *responder_resources,
+            initiator_depth: *initiator_depth,
+        };
+        (*magic == MAGIC && (1..=5).contains(mtu) && queue_pair < 1 << 24).then_some(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_checked() {
+        let address = Address {
+            datagrams: Destination { gid: [9; 16], lid: 513, queue_pair: 0xff_ffff, key: 7 },
+            secret: [5; 16],
+            mtu: 5,
+            responder_resources: 16,
+            initiator_depth: 1,
+        };
+        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef };
+        assert_eq!(Card::from_bytes(&card.to_bytes()), Some(card));
+        assert_eq!(Card::from_bytes(&card.to_bytes()[..8]), None);
+        let bytes = address.to_bytes();
+        assert_eq!(Address::from_bytes(&bytes), Some(address));
+        for len in 0..bytes.len() {
+            assert_eq!(Address::from_bytes(&bytes[..len]), None, "{len} bytes");
+        }
+        // Another program, another version, an MTU and a queue pair that cannot be.
+        for (at, value) in [(0, b'T'), (7, 1), (26, 0), (26, 6), (32, 1)] {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            assert_eq!(Address::from_bytes(&bytes), None, "byte {at} is {value}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a rank has of its adapter and its peers: shared by its teams, and with the thread that connects.
+
+use crate::verbs::VerbsError;
+use crate::verbs::endpoint::Endpoints;
+use crate::verbs::memory::{Lent, Memory};
+use crate::verbs::rail::Rail;
+use crate::verbs::sys::QueuePair;
+use crate::verbs::wr::{Failure, Why};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use transom_locks::Rank;
+
+/// The order of fields is that in which they are to go.
+pub(in crate::verbs) struct Core {
+    pub me: Rank,
+    pub endpoints: Endpoints<QueuePair, Lent>,
+    pub memory: Memory,
+    /// Whether each rank's adapter is this rank's.
+    same_adapter: Box<[bool]>,
+    /// Of connections that somebody here wants, or that were refused. One that there is, is a lane.
+    links: Mutex<HashMap<Rank, Link>>,
+    /// Told when a connection came about, or cannot.
+    changed: Condvar,
+    commands: Mutex<Vec<Command>>,
+    /// Readable when there are commands.
+    pub(super) wake: OwnedFd,
+    /// Queue pairs made so far.
+    pub made: AtomicUsize,
+    pub rail: Rail,
+}
+
+/// Whether requests to a peer can be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::verbs) enum Link {
+    /// Nobody here has asked for a connection.
+    Absent,
+    /// Somebody waits for one.
+    Wanted,
+    /// Both ends are connected.
+    Ready,
+    /// There is none, since an adapter refused: this rank's, or the peer's.
+    Refused { by_peer: bool, errno: i32 },
+}
+
+/// What the rank tells the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Connect(Rank),
+    Died(Rank),
+    Stop,
+}
+
+impl Core {
+    /// Bytes of the room for a lane.
+    pub(super) const SEAT: usize = Endpoints::<QueuePair, Lent>::SEAT;
+
+    pub(super) fn new(me: Rank, rail: Rail, same_adapter: Box<[bool]>) -> Result<Self, VerbsError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
+        let (endpoints, memory) = (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain));
+        let (links, changed, commands, made) = Default::default();
+        Ok(Core { me, endpoints, memory, same_adapter, links, changed, commands, wake, made, rail })
+    }
+
+    /// Whether a rank's adapter is this rank's, so that the atomics of both are atomic towards each other.
+    pub fn shares_adapter(&self, peer: Rank) -> bool {
+        self.same_adapter[peer]
+    }
+
+    /// Sees to it that a connection comes about, or anew after a refusal; how far it is.
+    pub fn want(&self, peer: Rank) -> Link {
+        let mut links = self.links();
+        let link = self.link(&links, peer);
+        if matches!(link, Link::Absent | Link::Refused { .. }) {
+            links.insert(peer, Link::Wanted);
+            drop(links);
+            self.command(Command::Connect(peer));
+            return Link::Wanted;
+        }
+        link
+    }
+
+    /// Waits a while for a connection that is wanted; how far it is.
+    pub fn await_connection(&self, peer: Rank, time: Duration) -> Link {
+        let waiting = |links: &mut HashMap<Rank, Link>| self.link(links, peer) == Link::Wanted;
+        let waited = self.changed.wait_timeout_while(self.links(), time, waiting);
+        self.link(&waited.unwrap_or_else(PoisonError::into_inner).0, peer)
+    }
+
+    /// A lane that has failed is ready: that it failed is told by operations on it.
+    fn link(&self, links: &HashMap<Rank, Link>, peer: Rank) -> Link {
+        match self.endpoints.lane(peer) {
+            Some(_) => Link::Ready,
+            None => links.get(&peer).copied().unwrap_or(Link::Absent),
+        }
+    }
+
+    /// The job says that a peer died: its connection is gone, and there will be no other.
+    pub fn died(&self, peer: Rank) {
+        let is_new = self.endpoints.lane(peer).is_some_and(|lane| lane.give_up(Failure::known(Why::Gone)));
+        // Whatever failed before, it is not to be asked any more.
+        if is_new || self.link(&self.links(), peer) == Link::Wanted {
+            self.command(Command::Died(peer));
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.command(Command::Stop);
+    }
+
+    fn command(&self, command: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn commands(&self) -> Vec<Command> {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        std::mem::take(&mut self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes whoever waits for a connection that has become a lane, or was refused.
+    pub(super) fn note(&self, peer: Rank, outcome: Link) {
+        let mut links = self.links();
+        match outcome {
+            Link::Refused { .. } => _ = links.insert(peer, outcome),
+            _ => _ = links.remove(&peer),
+        }
+        drop(links);
+        self.changed.notify_all();
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<Rank, Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

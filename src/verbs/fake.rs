@@ -1,0 +1,91 @@
+//! Queues that pretend: what decides is tested without a device.
+
+use super::wr::{Completion, Completions, Failure, Request, Token, WorkQueue};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Remembers what was posted, and in which order things happened.
+#[derive(Clone)]
+pub(super) struct Queue {
+    pub number: u32,
+    pub depth: u32,
+    pub posted: Arc<Mutex<Vec<Request>>>,
+    pub events: Events,
+    /// Called by each post, which waits until it returns.
+    pub hold: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub alive: Arc<()>,
+}
+
+/// What happened, in its order.
+pub(super) type Events = Arc<Mutex<Vec<&'static str>>>;
+
+impl Queue {
+    pub fn new(number: u32, depth: u32) -> Self {
+        let (posted, events, alive) = Default::default();
+        Queue { number, depth, posted, events, hold: None, alive }
+    }
+
+    pub fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut self.posted.lock().unwrap())
+    }
+}
+
+impl WorkQueue for Queue {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn inline(&self) -> u32 {
+        16
+    }
+
+    unsafe fn post(&self, request: &Request) -> io::Result<()> {
+        if let Some(hold) = &self.hold {
+            hold();
+        }
+        self.posted.lock().unwrap().push(*request);
+        Ok(())
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // The test keeps a copy.
+        if Arc::strong_count(&self.alive) > 1 {
+            self.events.lock().unwrap().push("queue gone");
+        }
+    }
+}
+
+/// Something lent: tells when it is free.
+#[derive(Debug)]
+pub(super) struct Thing(pub &'static str, pub Events);
+
+impl Drop for Thing {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0);
+    }
+}
+
+/// Hands out what a test has put in.
+#[derive(Default)]
+pub(super) struct CompletionQueue(pub Mutex<VecDeque<io::Result<Completion>>>);
+
+impl Completions for CompletionQueue {
+    fn poll(&self, each: &mut dyn FnMut(Completion)) -> io::Result<()> {
+        while let Some(next) = { self.0.lock().unwrap().pop_front() } {
+            each(next?);
+        }
+        Ok(())
+    }
+}
+
+/// That a request of a lane, through a queue, is complete, or why not.
+pub(super) fn completion(lane: u32, queue_pair: u32, request: u64, result: Result<(), Failure>) -> Completion {
+    Completion { token: Token::new(lane, request), queue_pair, bytes: 0, result }
+}

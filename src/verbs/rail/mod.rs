@@ -1,0 +1,209 @@
+//! A rail: a port of a device, with what this rank made of it: a protection domain, and completion queues for its lanes.
+
+mod choose;
+mod health;
+mod queues;
+
+use choose::Link;
+pub(super) use health::{Broken, Health};
+pub(super) use queues::Polled;
+
+use super::VerbsError;
+use super::settings::{NotifyBy, Settings};
+use super::sys::{Capacity, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, devices};
+use choose::{Candidate, Choice, Gid, Port, choose};
+use ibverbs_sys::*;
+use queues::Queues;
+use std::sync::Arc;
+
+/// A rail of this rank.
+pub(super) struct Rail {
+    pub domain: Arc<Domain>,
+    pub queues: Queues,
+    pub health: Health,
+    pub notify_by: NotifyBy,
+    choice: Choice,
+    capacity: Capacity,
+    service_level: u8,
+    traffic_class: u8,
+    timeout: u8,
+}
+
+/// Of Soft-RoCE: its devices say so.
+const SOFT_ROCE: u32 = 0xff_ffff;
+/// The port's subnet wants global addresses.
+const GRH_REQUIRED: u8 = 1;
+/// Buffers for messages of a lane: none are sent.
+const RECEIVES: u32 = 1;
+
+impl Rail {
+    /// The device and port that the settings name, or the first that is up.
+    pub fn open(settings: &Settings) -> Result<Self, VerbsError> {
+        let mut listed = devices()?;
+        if let Some(wanted) = &settings.device {
+            let there = listed.iter().map(|device| format!("there is {}", device.name)).collect::<Vec<_>>();
+            listed.retain(|device| device.name == *wanted);
+            if listed.is_empty() {
+                let why = if there.is_empty() { "there is none at all".to_owned() } else { there.join(", ") };
+                return Err(VerbsError::unusable(format!("TRANSOM_VERBS_DEVICE={wanted}: no such RDMA device"), why));
+            }
+        }
+        let mut opened: Vec<Option<Context>> = Vec::new();
+        let mut candidates = Vec::new();
+        for device in &listed {
+            let looked = look(device, settings);
+            let (context, candidate) = match looked {
+                Ok((context, candidate)) => (Some(context), Ok(candidate)),
+                Err(error) => (None, Err(error)),
+            };
+            opened.push(context);
+            candidates.push(candidate);
+        }
+        // What was named by the user is not replaced by something else.
+        if settings.device.is_some()
+            && let Some(at) = candidates.iter().position(Result::is_err)
+        {
+            return Err(candidates.swap_remove(at).expect_err("just looked"));
+        }
+        let choice = choose(settings, &candidates)?;
+        let context = Arc::new(opened[choice.device].take().expect("it was chosen"));
+        let notify_by = settings.notify_by.unwrap_or(match context.limits.vendor_id {
+            SOFT_ROCE => NotifyBy::Atomic,
+            _ => NotifyBy::Write,
+        });
+        let limits = &context.limits;
+        let most = limits.max_qp_wr.min(limits.max_cqe).max(4) as u32;
+        let depth = settings.depth.min(most);
+        let rail = Rail {
+            queues: Queues::new(&context, depth),
+            domain: Arc::new(Domain::new(context)?),
+            health: Health::default(),
+            notify_by,
+            choice,
+            capacity: Capacity { depth, receives: RECEIVES, inline: settings.inline },
+            service_level: settings.service_level,
+            traffic_class: settings.traffic_class,
+            timeout: settings.timeout_exponent(),
+        };
+        tracing::info!(rail = rail.describe(), ?notify_by, "RDMA device opened");
+        Ok(rail)
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.domain.context
+    }
+
+    pub fn name(&self) -> &str {
+        &self.context().name
+    }
+
+    /// Names the adapter: its atomics are atomic towards each other, and not towards those of another.
+    pub fn adapter(&self) -> u64 {
+        self.context().guid
+    }
+
+    pub fn port(&self) -> u8 {
+        self.choice.port
+    }
+
+    pub fn gid(&self) -> [u8; 16] {
+        self.choice.gid.raw
+    }
+
+    pub fn lid(&self) -> u16 {
+        self.choice.lid
+    }
+
+    pub fn mtu(&self) -> ibv_mtu {
+        self.choice.mtu
+    }
+
+    pub fn link(&self) -> Link {
+        self.choice.link
+    }
+
+    /// Whether it executes atomics, that are atomic at least towards each other.
+    pub fn has_atomics(&self) -> bool {
+        has_atomics(&self.context().limits)
+    }
+
+    /// Reads and atomics that it has under way, and serves, at once for one queue pair.
+    pub fn initiated_and_served(&self) -> [u8; 2] {
+        let limits = &self.context().limits;
+        [limits.max_qp_init_rd_atom, limits.max_qp_rd_atom].map(|most| most.clamp(1, 16) as u8)
+    }
+
+    /// In a line, for people.
+    pub fn describe(&self) -> String {
+        let Choice { port, mtu, gid, link, .. } = self.choice;
+        let link = if link == Link::InfiniBand { "InfiniBand" } else { "RoCE" };
+        let atomics = if self.has_atomics() { "atomics" } else { "no atomics, so no windows" };
+        format!("{}, port {port}, {link}, GID index {}, MTU {}, {atomics}", self.name(), gid.index, 128 << mtu)
+    }
+
+    /// The way to a peer's port.
+    pub fn path(&self, gid: [u8; 16], lid: u16) -> Path {
+        let (source, traffic_class) = (self.choice.gid.index, self.traffic_class);
+        let global = self.choice.global.then_some(GlobalPath { gid, source, traffic_class });
+        Path { port: self.choice.port, lid, service_level: self.service_level, global }
+    }
+
+    /// This end of a connection whose first packet has that number.
+    pub fn near_end(&self, psn: u32) -> NearEnd {
+        NearEnd { port: self.choice.port, pkey_index: self.choice.pkey_index, psn, timeout: self.timeout }
+    }
+
+    /// A queue pair for a lane, not yet connected.
+    pub fn queue_pair(&self) -> Result<QueuePair, VerbsError> {
+        let queue = QueuePair::reliable(&self.domain, &self.queues.take()?, self.capacity)?;
+        queue.initialise(&self.near_end(0))?;
+        Ok(queue)
+    }
+}
+
+fn has_atomics(limits: &ibv_device_attr) -> bool {
+    limits.atomic_cap != IBV_ATOMIC_NONE
+}
+
+/// Opens a device and asks it what the choice needs to know.
+fn look(device: &Listed, settings: &Settings) -> Result<(Context, Candidate), VerbsError> {
+    let context = device.open()?;
+    let ports = 1..=context.limits.phys_port_cnt.max(1);
+    let ports = ports.map(|port| look_at_port(&context, port, settings)).collect::<Result<_, _>>()?;
+    let candidate = Candidate { name: device.name.clone(), atomics: has_atomics(&context.limits), ports };
+    Ok((context, candidate))
+}
+
+fn look_at_port(context: &Context, port: u8, settings: &Settings) -> Result<Port, VerbsError> {
+    let asked = context.port(port)?;
+    let ethernet = u32::from(asked.link_layer) == IBV_LINK_LAYER_ETHERNET;
+    // Each is a system call: on InfiniBand the first does, if none was asked for.
+    let gids = if ethernet || settings.gid.is_some() { asked.gid_tbl_len.clamp(0, 256) } else { 1 };
+    let pkeys = if settings.pkey.is_some() { asked.pkey_tbl_len } else { 1 };
+    let gid = |index: u8| {
+        let raw = context.gid(port, index)?;
+        Some(Gid { index, raw, v2: ethernet && context.gid_is_v2(port, index) })
+    };
+    Ok(Port {
+        number: port,
+        state: asked.state,
+        lid: asked.lid,
+        mtu: asked.active_mtu,
+        ethernet,
+        global: asked.flags & GRH_REQUIRED != 0,
+        gids: (0..gids).filter_map(|index| gid(index as u8)).collect(),
+        pkeys: (0..pkeys).filter_map(|index| Some((index, context.pkey(port, index)?))).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_says_whether_it_has_atomics() {
+        let device = |atomic_cap| ibv_device_attr { atomic_cap, ..Default::default() };
+        assert!(!has_atomics(&device(IBV_ATOMIC_NONE)));
+        assert!(has_atomics(&device(IBV_ATOMIC_HCA)) && has_atomics(&device(IBV_ATOMIC_GLOB)));
+    }
+}

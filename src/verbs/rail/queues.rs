@@ -1,0 +1,110 @@
+//! Completion queues by the lanes that there are: the first has room for few, each further one for twice as many. Every
+//! request of a lane may complete with an error of its own, so each lane has its whole depth of entries.
+//!
+//! With `d` requests to a lane, `n` lanes have at most `2 d max(8, n + 8)` entries in at most `log2(n / 8 + 1)` rounded up
+//! queues, on a device whose queues are large enough.
+
+use crate::verbs::VerbsError;
+use crate::verbs::sys::{CompletionQueue, Context};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Lanes of the first queue.
+const FIRST: usize = 8;
+
+/// Lanes of a queue, by its place, where one queue has at most `most` entries.
+pub(super) fn lanes(queue: usize, depth: u32, most: u32) -> usize {
+    let fit = (most / depth.max(1)).max(1) as usize;
+    FIRST.saturating_mul(1 << queue.min(20)).min(fit)
+}
+
+/// Which queue takes the completions of the lane that is made as number `nth`.
+pub(super) fn queue_of(nth: usize, depth: u32, most: u32) -> usize {
+    let mut before = 0;
+    (0..)
+        .find(|&queue| {
+            before += lanes(queue, depth, most);
+            nth < before
+        })
+        .expect("each takes one at least")
+}
+
+/// The completion queues of a rail's lanes.
+pub(in crate::verbs) struct Queues {
+    context: Arc<Context>,
+    depth: u32,
+    queues: RwLock<Vec<Arc<Polled>>>,
+    /// Lanes so far. Locked while a queue is made: only who makes lanes waits.
+    lanes: Mutex<usize>,
+}
+
+/// A completion queue that one thread at a time polls, so that each lane is told in order; others need not wait.
+pub(in crate::verbs) struct Polled {
+    pub queue: Arc<CompletionQueue>,
+    pub polling: Mutex<()>,
+}
+
+impl Queues {
+    pub fn new(context: &Arc<Context>, depth: u32) -> Self {
+        Queues { context: context.clone(), depth, queues: RwLock::default(), lanes: Mutex::default() }
+    }
+
+    fn most(&self) -> u32 {
+        self.context.limits.max_cqe.max(1) as u32
+    }
+
+    /// The queue for one lane more.
+    pub fn take(&self) -> Result<Arc<CompletionQueue>, VerbsError> {
+        let mut made = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = queue_of(*made, self.depth, self.most());
+        let existing = self.all().get(at).map(|polled| polled.queue.clone());
+        let queue = match existing {
+            Some(queue) => queue,
+            None => {
+                let entries = (lanes(at, self.depth, self.most()) as u32).saturating_mul(self.depth).min(self.most());
+                let queue = Arc::new(CompletionQueue::new(&self.context, entries)?);
+                tracing::debug!(entries, "completion queue made");
+                let polled = Polled { queue: queue.clone(), polling: Mutex::default() };
+                self.queues.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(polled));
+                queue
+            }
+        };
+        *made += 1;
+        Ok(queue)
+    }
+
+    /// All that there are.
+    pub fn all(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<Polled>>> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(made: usize, depth: u32, most: u32) -> usize {
+        let queues = if made == 0 { 0 } else { queue_of(made - 1, depth, most) + 1 };
+        (0..queues).map(|queue| lanes(queue, depth, most) * depth as usize).sum()
+    }
+
+    #[test]
+    fn entries_are_by_lanes_and_not_by_ranks() {
+        assert_eq!(entries(0, 128, 4 << 20), 0, "before the first connection");
+        assert_eq!([1, 8, 9, 24, 25].map(|lanes| entries(lanes, 128, 4 << 20)), [1024, 1024, 3072, 3072, 7168]);
+        for lanes in 1..3000 {
+            let entries = entries(lanes, 128, 4 << 20);
+            assert!((lanes * 128..=2 * 128 * (lanes + 8)).contains(&entries), "{lanes} lanes: {entries}");
+        }
+        assert_eq!(queue_of(9_998, 128, 4 << 20), 10, "11 queues to all of 10,000 ranks");
+    }
+
+    /// The depth is what was asked for, however many lanes: Soft-RoCE's largest queue has 32,767 entries.
+    #[test]
+    fn small_queues_are_more() {
+        assert_eq!(lanes(0, 128, 32_767), 8);
+        assert_eq!(lanes(9, 128, 32_767), 255);
+        assert!((0..10_000).all(|nth| lanes(queue_of(nth, 128, 32_767), 128, 32_767) * 128 <= 32_767));
+        assert_eq!(lanes(3, 32_767, 32_767), 1);
+        assert_eq!(queue_of(5, 32_767, 32_767), 5);
+    }
+}

@@ -1,0 +1,206 @@
+//! What windows ask of a provider: a remote operation is a request to the adapter, which executes it on the target's memory
+//! without the target.
+
+use super::Verbs;
+use super::region::{Pending, Reading, Region, Remote, Sought};
+use super::wait::{NAPS, is_crowded};
+use crate::verbs::settings::NotifyBy;
+use crate::verbs::sys::Access;
+use crate::verbs::wr::Verb;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
+use transom_locks::Rank;
+use transom_windows::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+
+impl Fabric for Verbs {
+    type Region = Region;
+    type Remote = Remote;
+    type Pending = Pending;
+    type Reading = Reading;
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+        self.0.remains.sweep();
+        let (region, key) = self.0.node.memory.allocate(bytes)?;
+        self.register_here(region, &key, Access::All)
+    }
+
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
+        // SAFETY: by the caller's word.
+        let (region, _) = unsafe { self.0.node.memory.register(memory) }?;
+        // No way to it but the adapter's.
+        self.register_here(region, &[], Access::Bytes)
+    }
+
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        self.attach_to(rank, key, Sought { bytes, words: 0, lent: false, alone: true })
+    }
+
+    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote, FabricError> {
+        self.attach_to(rank, key, Sought { bytes, words, lent: false, alone: false })
+    }
+
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        self.attach_to(rank, key, Sought { bytes, words: 0, lent: true, alone: false })
+    }
+
+    fn close(&self, region: &mut Region) {
+        region.close();
+    }
+
+    fn is_shared(&self, at: &Remote) -> bool {
+        at.view.is_some()
+    }
+
+    #[inline]
+    fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        match &to.view {
+            Some(view) => self.0.node.memory.put(view, offset, source),
+            None => {
+                self.0.write(to.way, to.place(offset, source.len())?, source)?;
+                // The words by which others hear of it go another way.
+                if to.apart { self.0.order(to.way) } else { Ok(()) }
+            }
+        }
+    }
+
+    #[inline]
+    fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        match &from.view {
+            Some(view) => self.0.node.memory.get(view, offset, into),
+            None => self.0.read(from.way, from.place(offset, into.len())?, into),
+        }
+    }
+
+    fn start_get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<Option<Reading>, FabricError> {
+        let len = into.len();
+        let place = from.place(offset, len)?;
+        if let Some(view) = &from.view {
+            // Copying takes this rank's processor, whenever it does it.
+            return self.0.node.memory.get(view, offset, into).map(|()| None);
+        }
+        Ok(Some(Reading { bringing: self.0.start_read(from.way, place, len)?, len }))
+    }
+
+    fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
+        reading.bringing.has_come()
+    }
+
+    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
+        if into.len() != reading.len {
+            let why = format!("a read of {} bytes into {}", reading.len, into.len());
+            return Err(FabricError::Misuse { why });
+        }
+        reading.bringing.finish(|brought| brought.read(into))
+    }
+
+    // Adapters wake nobody: who waits looks now and then.
+    fn start_cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, _: Wake) -> Result<Pending, FabricError> {
+        self.start(at, offset, Verb::CompareAndSwap { expected, new })
+    }
+
+    fn start_add(&self, at: &Remote, offset: usize, delta: u64, _: Wake) -> Result<Pending, FabricError> {
+        self.start(at, offset, Verb::Add(delta))
+    }
+
+    fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
+        pending.0.word()
+    }
+
+    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
+        let (way, place) = at.word(offset)?;
+        at.behind_other_way(way)?;
+        // A write may come between the two halves of an adapter's own atomic: words that others add to are one's own.
+        if at.rank == self.rank() {
+            let guess = match &at.view {
+                Some(view) => {
+                    let mut word = [0; 8];
+                    self.0.node.memory.get(view, offset, &mut word)?;
+                    u64::from_ne_bytes(word)
+                }
+                None => 0,
+            };
+            // It has taken effect when the call returns.
+            return self.0.swap(way, place, value, guess);
+        }
+        match self.0.core().rail.notify_by {
+            NotifyBy::Atomic => self.0.swap(way, place, value, 0),
+            NotifyBy::Write => self.0.write(way, place, &value.to_ne_bytes()),
+        }
+    }
+
+    #[inline]
+    fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
+        self.0.node.memory.word(&on.region, offset)
+    }
+
+    fn wait<R>(
+        &self,
+        _: &Region,
+        wait: Wait<'_>,
+        mut look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        let member = &*self.0;
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        let (mut nap, check) = (NAPS[0], || {
+            member.unheard()?;
+            member.exchange.check_peers(wait.awaited)
+        });
+        // Nothing wakes a rank whose memory an adapter changes.
+        wait.until(is_crowded(member.node.ranks()), look, check, |look| {
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(NAPS[1]);
+            look()
+        })
+    }
+
+    #[inline]
+    fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.0.node.memory.own_bytes(&on.region, offset, len)
+    }
+
+    #[inline]
+    fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        self.0.node.memory.bytes(at.view.as_ref()?, offset, len)
+    }
+
+    #[inline]
+    fn load(&self, from: &Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        self.0.node.memory.load(&from.region, offset, into)
+    }
+
+    #[inline]
+    fn store(&self, to: &Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        self.0.node.memory.store(&to.region, offset, source)
+    }
+
+    fn flush(&self, at: &Remote) -> Result<(), FabricError> {
+        fence(SeqCst);
+        at.ways().try_for_each(|way| self.0.flush(way))
+    }
+
+    fn flush_all(&self, at: &[Remote]) -> Result<(), FabricError> {
+        at.iter().try_for_each(|remote| self.start_flush(remote))?;
+        at.iter().try_for_each(|remote| self.flush(remote))
+    }
+
+    /// Nothing is waited for here: a later verb by the same way comes after by itself, one by another waits.
+    fn order(&self, at: &Remote) -> Result<(), FabricError> {
+        fence(SeqCst);
+        at.ways().try_for_each(|way| self.0.order(way))
+    }
+}
+
+impl Verbs {
+    /// Has what was done there told when it is complete, without waiting: for several flushes at once.
+    pub(crate) fn start_flush(&self, at: &Remote) -> Result<(), FabricError> {
+        fence(SeqCst);
+        at.ways().try_for_each(|way| self.0.start_flush(way))
+    }
+
+    fn start(&self, at: &Remote, offset: usize, verb: Verb) -> Result<Pending, FabricError> {
+        let (way, place) = at.word(offset)?;
+        at.behind_other_way(way)?;
+        self.0.start_atomic(way, verb, place).map(Pending)
+    }
+}

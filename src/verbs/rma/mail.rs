@@ -1,0 +1,70 @@
+//! What a rank has of the collectives of its job or team: a block of registered memory, with a place for each step where one
+//! other says something, and a word that says how many collectives this rank has done.
+//!
+//! Places and bytes are there twice, for collectives of even and of odd numbers. Who says something in collective `i` has
+//! ended `i - 1`, so all have begun that, and ended `i - 2`, whose places and bytes nobody needs any more.
+
+use crate::verbs::VerbsError;
+use crate::verbs::memory::{Buffer, Keys};
+use crate::verbs::sys::{Access, Domain};
+use crate::verbs::wr::Place;
+use std::sync::{Arc, Mutex};
+use transom_windows::FabricError;
+
+/// Steps that there are places for: more ranks do not share a lock word.
+const STEPS: usize = 16;
+/// A place: a word (twice the collective's number, and the flag), an address, a length, a key.
+const PLACE: usize = 32;
+/// Where the word is that says how many collectives a rank has done.
+pub(super) const DONE: usize = 2 * STEPS * PLACE;
+const BLOCK: usize = DONE + 8;
+/// What a rank has of the collectives of its job or team.
+pub(super) struct Mail {
+    pub block: Buffer,
+    /// The blocks of all, by rank.
+    pub blocks: Box<[Place]>,
+    /// Threads make collective calls one after another.
+    pub turn: Mutex<Turn>,
+}
+
+pub(super) struct Turn {
+    /// Collectives begun.
+    pub number: u64,
+    /// Registered memory with bytes for others, of even and odd collectives; in use is the last.
+    pub bytes: [Vec<Buffer>; 2],
+}
+
+/// A block that the others have not yet been told of.
+pub(super) struct Block(Buffer);
+
+impl Block {
+    pub fn new(domain: &Arc<Domain>) -> Result<Self, VerbsError> {
+        Buffer::new(domain, BLOCK, Access::All).map(Block)
+    }
+
+    /// What leads others to it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        Keys::new(self.0.address(), &[self.0.remote_key()]).to_bytes(&[])
+    }
+
+    /// Once all have told theirs.
+    pub fn with<'b>(self, all: impl Iterator<Item = &'b [u8]>) -> Result<Mail, FabricError> {
+        let place = |(rank, bytes)| {
+            let place = Keys::from_bytes(bytes).and_then(|(keys, _)| keys.place(0));
+            let place = place.filter(|place| place.address.checked_add(BLOCK as u64).is_some());
+            place.ok_or_else(|| FabricError::BadKey { rank, why: "no block of collectives".into(), source: None })
+        };
+        let blocks = all.enumerate().map(place).collect::<Result<_, _>>()?;
+        Ok(Mail { block: self.0, blocks, turn: Mutex::new(Turn { number: 0, bytes: Default::default() }) })
+    }
+}
+
+impl Mail {
+    /// Bytes for each rank of the job or team.
+    pub const EACH: usize = size_of::<Place>();
+
+    /// Where the place of a step is, in the collective of that number.
+    pub fn place(number: u64, step: usize) -> usize {
+        (number as usize % 2 * STEPS + step) * PLACE
+    }
+}

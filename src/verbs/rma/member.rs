@@ -1,0 +1,163 @@
+//! A rank of a job or team, from joining to leaving.
+
+use super::mail::Mail;
+use super::wait::Patience;
+use crate::verbs::bootstrap::{Bootstrap, Node};
+use crate::verbs::connect::{self, Core, Service};
+use crate::verbs::memory::Remains;
+use crate::verbs::progress;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, Rank};
+use transom_windows::FabricError;
+
+/// How long a rank that leaves waits for what it put before.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long a rank that leaves keeps its memory for others after a death.
+const AFTER_DEATH: Duration = Duration::from_secs(1);
+
+/// Bytes that a rank has of each of its job before it connects to any: less than a megabyte for 10,000.
+const EACH: usize = connect::EACH + size_of::<u32>() + Node::EACH + Mail::EACH;
+const _: () = assert!(EACH <= 89, "as the documentation says");
+
+/// One rank's membership of a job or team.
+pub(super) struct Member {
+    pub service: Arc<Service>,
+    pub exchange: Arc<dyn Bootstrap>,
+    pub node: Node,
+    /// Ranks of the job, by ranks of this team.
+    pub peers: Box<[u32]>,
+    /// Whether data goes through the memory that ranks of one host share.
+    pub hybrid: bool,
+    /// What ranks of this team keep for each other: windows' memory, and all that a team has.
+    pub remains: Remains<Kept>,
+    /// Collectives over lanes; none where ranks share memory, which is faster.
+    pub mail: Option<Mail>,
+    /// Whether the others were told that this rank cannot go on.
+    pub failed: AtomicBool,
+    /// A team keeps the job that it was made in, which knows it by this number.
+    pub parent: Option<(Arc<Member>, u64)>,
+}
+
+/// Something that others may still reach: it goes when it is dropped.
+pub(super) type Kept = Box<dyn Any + Send>;
+
+/// Where operations go: a rank (in the numbers of the team), and the peer whose lane leads there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub rank: Rank,
+    pub peer: usize,
+}
+
+impl Member {
+    pub fn new(
+        service: Arc<Service>,
+        exchange: Arc<dyn Bootstrap>,
+        (node, peers): (Node, Box<[u32]>),
+        hybrid: bool,
+        mail: Option<Mail>,
+        parent: Option<(Arc<Member>, u64)>,
+    ) -> Self {
+        let (remains, failed) = Default::default();
+        Member { service, exchange, node, peers, hybrid, remains, mail, failed, parent }
+    }
+
+    pub fn core(&self) -> &Core {
+        &self.service.core
+    }
+
+    /// Lets in what has completed.
+    #[inline]
+    pub fn progress(&self) {
+        progress::poll(&self.core().rail, &self.core().endpoints);
+    }
+
+    pub fn patience(&self) -> Patience {
+        Patience::new(self.node.ranks())
+    }
+
+    /// The way to a rank.
+    pub fn way(&self, rank: Rank) -> Way {
+        Way { rank, peer: self.peers[rank] as usize }
+    }
+
+    /// The way to a neighbour's words by this rank's own adapter.
+    pub fn way_here(&self, rank: Rank) -> Way {
+        Way { rank, peer: self.core().me }
+    }
+
+    /// The way to a peer, whose rank in this team is its own, or at least one that errors may name.
+    pub fn way_to(&self, peer: usize) -> Option<Way> {
+        self.peers.iter().position(|&of| of as usize == peer).map(|rank| Way { rank, peer })
+    }
+
+    /// Returns when all that was posted is complete, or will not be: what this rank says next is behind it.
+    pub fn settle(&self) {
+        for (peer, lane) in self.core().endpoints.all().filter(|(_, lane)| !lane.is_idle()) {
+            if let Some(way) = self.way_to(peer) {
+                // Who waits for it is told.
+                let _ = self.complete(way, lane.posted());
+            }
+        }
+    }
+
+    /// Returns when what was put before has arrived, or its target has gone.
+    fn drain(&self) {
+        let endpoints = &self.core().endpoints;
+        let began = Instant::now();
+        let mut patience = self.patience();
+        loop {
+            self.progress();
+            let Some(peer) = endpoints.busy() else { return };
+            for (_, lane) in endpoints.all() {
+                let _ = lane.ask();
+            }
+            let rank = self.way_to(peer).map(|way| way.rank);
+            let gone = || rank.is_some_and(|rank| self.exchange.check_peers(Awaited::Rank(rank)).is_err());
+            if patience.pause() && gone() || began.elapsed() > DRAIN || self.core().rail.health.broken().is_some() {
+                return tracing::debug!(peer, "left with operations under way");
+            }
+        }
+    }
+
+    /// Returns when all others have left too, so that nobody reaches for this rank's memory; soon, if one died.
+    fn linger(&self) {
+        let mut died = None;
+        let mut patience = self.patience();
+        for rank in (0..self.exchange.size()).filter(|&rank| rank != self.exchange.rank()) {
+            loop {
+                match self.exchange.check_peers(Awaited::Rank(rank)) {
+                    Err(FabricError::PeerDied { rank: dead }) if dead != rank => {
+                        if died.get_or_insert_with(Instant::now).elapsed() > AFTER_DEATH {
+                            return;
+                        }
+                    }
+                    Err(_) => break,
+                    Ok(()) => {}
+                }
+                patience.pause();
+            }
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.drain();
+        if std::thread::panicking() {
+            return self.exchange.leave();
+        }
+        match &self.parent {
+            Some((parent, number)) => {
+                let remains = std::mem::take(&mut self.remains);
+                parent.remains.let_go(*number, Some(Box::new((remains, self.mail.take()))));
+            }
+            None => {
+                self.exchange.leave();
+                self.linger();
+            }
+        }
+    }
+}

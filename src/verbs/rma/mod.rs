@@ -1,0 +1,211 @@
+//! Windows over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other by their adapters.
+
+mod collective;
+mod fabric;
+mod failure;
+mod mail;
+mod member;
+mod operations;
+mod region;
+mod wait;
+
+pub use region::{Pending, Reading, Region, Remote};
+
+use super::VerbsError;
+use super::bootstrap::{Bootstrap, Node};
+use super::connect::Service;
+use super::counts::{QueuePairs, Registrations, WorkRequests};
+use super::settings::Settings;
+use collective::lanes::{all_gather, barrier};
+use mail::{Block, Mail};
+use member::Member;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use transom_locks::{Awaited, Rank};
+use transom_windows::{Exchange, FabricError};
+
+/// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
+/// rank has left the job.
+///
+/// # Examples
+/// ```
+/// use transom::verbs::{Node, Verbs, WorkRequests};
+/// use transom::windows::{Fabric, Window};
+/// let job = transom::shm_loopback::Loopback::alone()?;
+/// match Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job)) {
+///     Ok(verbs) => {
+///         let mut window = Window::<u64, _>::allocate(&verbs, 0, 10)?;
+///         let before = verbs.work_requests_to_itself();
+///         window.lock_exclusive(0)?.put(0, &[42])?;
+///         let locked = verbs.work_requests_to_itself() - before;
+///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // one's own data needs no adapter
+///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
+///         assert_eq!(verbs.queue_pairs().to_itself, 1);
+///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
+///         assert_eq!(verbs.registrations().made, 0); // nothing long was read
+///     }
+///     Err(why) => println!("{why}"), // no adapter here
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Verbs(Arc<Member>);
+
+impl Verbs {
+    /// Collective: the ranks of `job` over this machine's RDMA device, as the TRANSOM_VERBS_ variables say.
+    ///
+    /// # Errors
+    /// On all ranks if on one: see [`VerbsError`].
+    pub fn new(job: Arc<dyn Bootstrap>, node: Node) -> Result<Self, VerbsError> {
+        let settings = Settings::from_env();
+        // The others wait for this rank's address: a variable that is wrong is told after they have been.
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(error) => {
+                job.all_gather(&[])?;
+                return Err(error.into());
+            }
+        };
+        let hybrid = settings.hybrid.unwrap_or(!node.is_all());
+        let service = Arc::new(Service::new(&*job, &settings)?);
+        // Ranks that share memory do together what they do by that.
+        let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
+        let peers = (0..job.size() as u32).collect();
+        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, None))))
+    }
+
+    /// Collective, by the exchange of the job: from now on the ranks do it by their lanes.
+    fn meet(job: &dyn Exchange, service: &Service) -> Result<Mail, VerbsError> {
+        let block = Block::new(&service.core.rail.domain);
+        let all = job.all_gather(&block.as_ref().map_or(Vec::new(), Block::to_bytes))?;
+        let block = block?;
+        match all.iter().position(Vec::is_empty) {
+            Some(rank) => Err(VerbsError::Peer { rank }),
+            None => Ok(block.with(all.iter().map(Vec::as_slice))?),
+        }
+    }
+
+    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank. It shares the queue
+    /// pairs of the job.
+    ///
+    /// # Errors
+    /// Those of the exchange.
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
+        let number = self.0.remains.number(self.size());
+        let team = self.split_as(colour, key, number);
+        if !matches!(team, Ok(Some(_))) {
+            self.0.remains.let_go(number, None);
+        }
+        team
+    }
+
+    fn split_as(&self, colour: Option<u64>, key: u64, number: u64) -> Result<Option<Self>, FabricError> {
+        let member = &*self.0;
+        let team = member.exchange.team(colour, key)?;
+        let memory = member.node.memory.split(colour, key)?;
+        let (Some(team), Some(memory)) = (team, memory) else { return Ok(None) };
+        let block = member.mail.as_ref().map(|_| Block::new(&member.core().rail.domain));
+        let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
+        let mine = [member.exchange.rank() as u64, memory.rank() as u64];
+        let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;
+        let block = block.transpose().map_err(|error| FabricError::System {
+            what: "memory for what the ranks of a team make together".into(),
+            source: std::io::Error::other(error),
+        })?;
+        let (mut peers, mut here, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        for (rank, told) in all.iter().enumerate() {
+            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") };
+            let (numbers, block) = told.split_first_chunk::<16>().ok_or_else(bad)?;
+            let number = |at: usize| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]) as usize;
+            let (old, on_node) = (number(0), number(1));
+            peers.push(*member.peers.get(old).ok_or_else(bad)?);
+            here.push(Some(on_node).filter(|&on_node| member.node.here(old).is_some() && on_node < memory.size()));
+            blocks.push(block);
+        }
+        let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
+        let (node, service) = (Node::some(memory, here), member.service.clone());
+        let parent = Some((self.0.clone(), number));
+        let team = Member::new(service, team, (node, peers.into()), member.hybrid, mail, parent);
+        Ok(Some(Verbs(Arc::new(team))))
+    }
+
+    /// How many queue pairs this rank has made so far, whoever asked for them.
+    pub fn queue_pairs(&self) -> QueuePairs {
+        let core = self.0.core();
+        let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
+        QueuePairs { to_others: core.made.load(Relaxed) - to_itself, to_itself }
+    }
+
+    /// What this rank has posted so far to its queue pairs to others: each is one remote operation.
+    pub fn work_requests_to_others(&self) -> WorkRequests {
+        self.0.core().endpoints.counts()[0]
+    }
+
+    /// What this rank has posted so far to its queue pair to itself: words of its own memory and, if data moves through
+    /// shared memory, of its host's.
+    pub fn work_requests_to_itself(&self) -> WorkRequests {
+        self.0.core().endpoints.counts()[1]
+    }
+
+    /// How often memory was registered for long reads of which nobody waited at once (`rget`), and how often what had come
+    /// back was used again: 16 MiB are kept at most.
+    pub fn registrations(&self) -> Registrations {
+        self.0.core().memory.leases.counts()
+    }
+
+    /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it
+    /// and it has attached, and what operations travel through.
+    pub fn registered_bytes(&self) -> usize {
+        self.0.core().rail.domain.registered()
+    }
+}
+
+impl Exchange for Verbs {
+    fn rank(&self) -> Rank {
+        self.0.exchange.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.exchange.size()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        let Member { remains, mail, exchange, .. } = &*self.0;
+        remains.sweep();
+        if remains.is_untold() {
+            // What was let go of must not be reached by what this rank did before.
+            self.0.settle();
+        }
+        let told = remains.tell(mine);
+        let all = match mail {
+            Some(mail) => all_gather(mail, &self.0, &told),
+            None => exchange.all_gather(&told),
+        }?;
+        let message = |(rank, bytes): (Rank, &Vec<u8>)| {
+            let message = remains.hear(bytes);
+            let why = || format!("rank {rank} sent {} bytes that are no message of this library", bytes.len());
+            Ok(message.ok_or_else(|| FabricError::Corrupt { why: why() })?.to_vec())
+        };
+        all.iter().enumerate().map(message).collect()
+    }
+
+    /// Tells what was let go of, too, if anybody has something to tell.
+    fn barrier(&self) -> Result<(), FabricError> {
+        match &self.0.mail {
+            Some(mail) if !barrier(mail, &self.0, self.0.remains.is_untold())? => Ok(()),
+            _ => self.all_gather(&[]).map(drop),
+        }
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        self.0.exchange.check_peers(awaited)
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.0.exchange.lost()
+    }
+
+    fn fail(&self) {
+        self.0.exchange.fail();
+    }
+}

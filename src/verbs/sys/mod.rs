@@ -1,0 +1,24 @@
+//! What libibverbs has, each freed when dropped, after what was made of it. No policy: who uses it decides.
+
+mod address;
+mod completion;
+mod device;
+mod domain;
+mod events;
+mod library;
+mod queue_pair;
+
+pub(in crate::verbs) use address::{AddressHandle, GlobalPath, Path};
+pub(in crate::verbs) use completion::CompletionQueue;
+pub(in crate::verbs) use device::{Context, Listed, devices};
+pub(in crate::verbs) use domain::{Access, Domain, Registered};
+pub(in crate::verbs) use events::Event;
+pub(in crate::verbs) use queue_pair::{Capacity, Datagrams, FarEnd, NearEnd, QueuePair};
+
+use super::VerbsError;
+use std::io::Error;
+
+/// Why the function of libibverbs that was just called failed.
+fn refused(what: String) -> VerbsError {
+    VerbsError::system(what, Error::last_os_error())
+}

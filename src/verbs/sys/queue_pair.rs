@@ -1,0 +1,309 @@
+//! Queue pairs: reliable connections, and unreliable datagrams.
+
+use super::library::{done, post_recv, post_send};
+use super::{Access, AddressHandle, CompletionQueue, Domain, Path, refused};
+use crate::verbs::VerbsError;
+use crate::verbs::wr::{Piece, Request, Token, Verb, WorkQueue};
+use ibverbs_sys::*;
+use std::io;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// A queue pair. Destroyed when dropped: then nothing of it is under way any more.
+pub(in crate::verbs) struct QueuePair {
+    raw: NonNull<ibv_qp>,
+    depth: u32,
+    inline: u32,
+    domain: Arc<Domain>,
+    /// Go after it.
+    _completions: [Arc<CompletionQueue>; 2],
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above; a queue pair has locks of its own.
+unsafe impl Sync for QueuePair {}
+
+/// How much a queue pair is to hold.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::verbs) struct Capacity {
+    /// Requests under way.
+    pub depth: u32,
+    /// Buffers for messages to come.
+    pub receives: u32,
+    /// Bytes that a request takes along, less if the device has less.
+    pub inline: u32,
+}
+
+/// This end of a connection, as it is to be.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::verbs) struct NearEnd {
+    pub port: u8,
+    pub pkey_index: u16,
+    pub psn: u32,
+    /// The exponent of the timeout, which is 4.096 us times a power of two.
+    pub timeout: u8,
+}
+
+/// The other end of a connection, as it told, and what both agree on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::verbs) struct FarEnd {
+    pub path: Path,
+    pub mtu: ibv_mtu,
+    pub queue_pair: u32,
+    pub psn: u32,
+    /// Reads and atomics that it may have under way here at once.
+    pub served: u8,
+    /// Reads and atomics that this rank may have under way there at once.
+    pub initiated: u8,
+}
+
+impl QueuePair {
+    /// A reliable connection, not yet connected.
+    pub fn reliable(
+        domain: &Arc<Domain>,
+        completions: &Arc<CompletionQueue>,
+        capacity: Capacity,
+    ) -> Result<Self, VerbsError> {
+        let queues = [completions.clone(), completions.clone()];
+        Self::new(domain, queues, ibv_qp_type::IBV_QPT_RC, capacity)
+    }
+
+    fn new(
+        domain: &Arc<Domain>,
+        completions: [Arc<CompletionQueue>; 2],
+        kind: ibv_qp_type::Type,
+        capacity: Capacity,
+    ) -> Result<Self, VerbsError> {
+        let mut inline = capacity.inline;
+        loop {
+            let mut wanted = ibv_qp_init_attr {
+                send_cq: completions[0].raw.as_ptr(),
+                recv_cq: completions[1].raw.as_ptr(),
+                cap: ibv_qp_cap {
+                    max_send_wr: capacity.depth,
+                    max_recv_wr: capacity.receives,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: inline,
+                },
+                qp_type: kind,
+                ..Default::default()
+            };
+            // SAFETY: the domain and the completion queues are alive.
+            let raw = unsafe { (domain.library().ibv_create_qp)(domain.raw.as_ptr(), &mut wanted) };
+            if let Some(raw) = NonNull::new(raw) {
+                let depth = wanted.cap.max_send_wr.min(capacity.depth);
+                let inline = wanted.cap.max_inline_data.min(capacity.inline);
+                return Ok(QueuePair { raw, depth, inline, domain: domain.clone(), _completions: completions });
+            }
+            let what = || format!("a queue pair of depth {} on RDMA device {}", capacity.depth, domain.context.name);
+            let error = refused(what());
+            // What a device does not have inline it says only by refusing.
+            if inline == 0 {
+                return Err(error);
+            }
+            inline /= 2;
+        }
+    }
+
+    /// Ready to be connected; the peer may do on registered memory what that allows.
+    pub fn initialise(&self, near: &NearEnd) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
+        let mut to = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            port_num: near.port,
+            pkey_index: near.pkey_index,
+            qp_access_flags: Access::All.flags().0,
+            ..Default::default()
+        };
+        let what = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS;
+        self.modify(&mut to, what, "initialising")
+    }
+
+    /// Connects it: it can be written to from the far end, and sends.
+    pub fn connect(&self, near: &NearEnd, far: &FarEnd) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
+        let mut to = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: far.mtu,
+            dest_qp_num: far.queue_pair,
+            rq_psn: far.psn,
+            max_dest_rd_atomic: far.served,
+            min_rnr_timer: 12,
+            ah_attr: far.path.attributes(),
+            ..Default::default()
+        };
+        let what = mask::IBV_QP_STATE
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
+            | mask::IBV_QP_DEST_QPN
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_MIN_RNR_TIMER;
+        self.modify(&mut to, what, "connecting")?;
+        let mut to = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTS,
+            timeout: near.timeout,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            sq_psn: near.psn,
+            max_rd_atomic: far.initiated,
+            ..Default::default()
+        };
+        let what = mask::IBV_QP_STATE
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(&mut to, what, "connecting")
+    }
+
+    fn modify(&self, to: &mut ibv_qp_attr, what: ibv_qp_attr_mask, doing: &str) -> Result<(), VerbsError> {
+        // SAFETY: alive until dropped.
+        let failed = unsafe { (self.domain.library().ibv_modify_qp)(self.raw.as_ptr(), to, what.0 as i32) };
+        done(failed).map_err(|source| {
+            VerbsError::system(format!("{doing} a queue pair of RDMA device {}", self.domain.context.name), source)
+        })
+    }
+}
+
+fn sge(piece: Piece) -> ibv_sge {
+    ibv_sge { addr: piece.address, length: piece.bytes, lkey: piece.key }
+}
+
+impl WorkQueue for QueuePair {
+    fn number(&self) -> u32 {
+        // SAFETY: alive until dropped.
+        unsafe { self.raw.as_ref() }.qp_num
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn inline(&self) -> u32 {
+        self.inline
+    }
+
+    unsafe fn post(&self, request: &Request) -> io::Result<()> {
+        let Request { token, verb, to, piece, signalled, fenced, inline } = *request;
+        let mut sge = sge(piece);
+        let mut raw = ibv_send_wr {
+            wr_id: token.bits(),
+            sg_list: &mut sge,
+            num_sge: i32::from(piece.bytes > 0),
+            ..Default::default()
+        };
+        for (flag, set) in [
+            (ibv_send_flags::IBV_SEND_SIGNALED, signalled),
+            (ibv_send_flags::IBV_SEND_FENCE, fenced),
+            (ibv_send_flags::IBV_SEND_INLINE, inline),
+        ] {
+            raw.send_flags |= if set { flag.0 } else { 0 };
+        }
+        raw.wr.rdma.remote_addr = to.address;
+        raw.wr.rdma.rkey = to.key;
+        let atomic = |compare_add, swap| {
+            let (remote_addr, rkey) = (to.address, to.key);
+            ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey }
+        };
+        match verb {
+            Verb::Write => raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            Verb::Read => raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ,
+            Verb::CompareAndSwap { expected, new } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+                raw.wr.atomic = atomic(expected, new);
+            }
+            Verb::Add(delta) => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                raw.wr.atomic = atomic(delta, 0);
+            }
+        }
+        // SAFETY: alive until dropped; the memory by the caller's word.
+        unsafe { post_send(self.raw.as_ptr(), &mut raw) }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, once.
+        unsafe { (self.domain.library().ibv_destroy_qp)(self.raw.as_ptr()) };
+    }
+}
+
+/// A queue pair of unreliable datagrams.
+pub(in crate::verbs) struct Datagrams(QueuePair);
+
+impl Datagrams {
+    /// One that takes datagrams that bring `key`. What was sent and what was received complete apart.
+    pub fn new(
+        domain: &Arc<Domain>,
+        sent: &Arc<CompletionQueue>,
+        received: &Arc<CompletionQueue>,
+        capacity: Capacity,
+        near: &NearEnd,
+        key: u32,
+    ) -> Result<Self, VerbsError> {
+        use ibv_qp_attr_mask as mask;
+        let queues = [sent.clone(), received.clone()];
+        let pair = QueuePair::new(domain, queues, ibv_qp_type::IBV_QPT_UD, capacity)?;
+        let mut to = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            port_num: near.port,
+            pkey_index: near.pkey_index,
+            qkey: key,
+            ..Default::default()
+        };
+        let what = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_QKEY;
+        pair.modify(&mut to, what, "initialising")?;
+        to.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        pair.modify(&mut to, mask::IBV_QP_STATE, "opening")?;
+        (to.qp_state, to.sq_psn) = (ibv_qp_state::IBV_QPS_RTS, near.psn);
+        pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")?;
+        Ok(Datagrams(pair))
+    }
+
+    pub fn number(&self) -> u32 {
+        self.0.number()
+    }
+
+    pub fn depth(&self) -> u32 {
+        self.0.depth
+    }
+
+    /// Hands a buffer over for a datagram to come.
+    ///
+    /// # Safety
+    /// It must stay registered until a datagram has come or the queue is gone.
+    pub unsafe fn expect(&self, token: Token, piece: Piece) -> io::Result<()> {
+        let mut sge = sge(piece);
+        let mut raw = ibv_recv_wr { wr_id: token.bits(), next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+        // SAFETY: alive until dropped; the memory by the caller's word.
+        unsafe { post_recv(self.0.raw.as_ptr(), &mut raw) }
+    }
+
+    /// Sends a datagram to that queue pair, which takes those that bring `key`.
+    ///
+    /// # Safety
+    /// The piece must stay registered until it is sent or the queue is gone.
+    pub unsafe fn send(
+        &self,
+        token: Token,
+        piece: Piece,
+        to: &AddressHandle,
+        queue_pair: u32,
+        key: u32,
+    ) -> io::Result<()> {
+        let mut sge = sge(piece);
+        let mut raw = ibv_send_wr { wr_id: token.bits(), sg_list: &mut sge, num_sge: 1, ..Default::default() };
+        raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
+        raw.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        raw.wr.ud.ah = to.raw.as_ptr();
+        raw.wr.ud.remote_qpn = queue_pair;
+        raw.wr.ud.remote_qkey = key;
+        // SAFETY: alive until dropped, and so is the address handle now; the memory by the caller's word.
+        unsafe { post_send(self.0.raw.as_ptr(), &mut raw) }
+    }
+}
