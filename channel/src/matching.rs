@@ -141,6 +141,11 @@ impl<R, M> Matching<R, M> {
         self.wanted.contains_key(&Some(source)) || self.wanted.contains_key(&None)
     }
 
+    /// What the posted receives take.
+    pub fn selects(&self) -> impl Iterator<Item = &Select> {
+        self.posted.values().map(|(select, _)| select)
+    }
+
     /// Withdraws the posted receives that `which` says, in order.
     pub fn withdraw(&mut self, which: impl Fn(&Select) -> bool) -> Vec<R> {
         let numbers: Vec<u64> = self.posted.iter().filter(|(_, (select, _))| which(select)).map(|(n, _)| *n).collect();

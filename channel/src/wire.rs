@@ -170,10 +170,15 @@ pub trait Wire {
     /// that requests to this peer named.
     fn sever(&mut self, peer: Rank);
 
-    /// Memory of this rank's own, all 0: for a ring, or for a message that has no other yet. `None` if there is not so much.
+    /// Memory of this rank's own, for a message that has no other yet. `None` if there is not so much.
     fn take(&mut self, length: usize) -> Option<Self::Memory>;
     /// Gives back what was taken, or a slot that arrived.
     fn give(&mut self, memory: Self::Memory);
+    /// Memory of this rank's own, all 0, that a peer may put to by the key, on rail 0: a ring for that peer. Given back like
+    /// other memory, after its key was released.
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
+    /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
+    fn reads(&mut self, lane: Lane) -> bool;
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.
     fn register(&mut self, memory: &Self::Memory, rail: usize) -> Option<Key>;
     /// Ends a registration: when this returns no peer can use the key.

@@ -257,10 +257,9 @@ impl<W: Wire> Engine<W> {
 
     fn join(&mut self, rank: Rank) {
         let shape = self.config.ring;
-        let memory = self.wire.take(shape.size());
-        let key = memory.as_ref().and_then(|memory| self.wire.register(memory, 0));
+        let ring = self.wire.ring(rank, shape.size());
         let peer = self.peers.get_mut(&rank).expect("was reached");
-        let (Some(memory), Some(key), Some(marker)) = (memory, key, self.marker) else {
+        let (Some((memory, key)), Some(marker)) = (ring, self.marker) else {
             peer.ring_refused = true;
             self.polling.left(rank);
             return;

@@ -31,22 +31,25 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    pub(super) fn post_listed(&mut self) {
+    pub(super) fn post_listed(&mut self) -> usize {
+        let mut posted = 0;
         for _ in 0..self.listed.len() {
-            let Some(rank) = self.listed.pop_front() else { return };
+            let Some(rank) = self.listed.pop_front() else { break };
             if let Some(peer) = self.peers.get_mut(&rank) {
                 peer.listed = false;
-                self.flush(rank);
+                posted += self.flush(rank);
             }
         }
+        posted
     }
 
-    /// Posts what can go to a peer, a bounded amount.
-    pub(super) fn flush(&mut self, rank: Rank) {
+    /// Posts what can go to a peer, a bounded amount. Says how much it was.
+    pub(super) fn flush(&mut self, rank: Rank) -> usize {
+        let mut posted = 0;
         for _ in 0..self.config.batch {
             match self.step(rank) {
-                Step::Posted => {}
-                Step::Waits => return,
+                Step::Posted => posted += 1,
+                Step::Waits => return posted,
                 Step::Busy => {
                     self.meter.busy += 1;
                     break;
@@ -54,6 +57,7 @@ impl<W: Wire> Engine<W> {
             }
         }
         self.list(rank);
+        posted
     }
 
     fn step(&mut self, rank: Rank) -> Step {
@@ -221,15 +225,23 @@ impl<W: Wire> Engine<W> {
         let (Sending::Copying(at, length), Some(receiver)) = (send.state, send.receiver) else {
             unreachable!("what is copied was answered")
         };
-        let slot =
-            peer.ring_out.as_ref().filter(|ring| ring.claim(DATA + 1).is_some()).map(|ring| ring.shape.longest());
+        let slot = peer.ring_out.as_ref().filter(|ring| ring.claim(DATA + 1).is_some());
+        let slot = slot.map_or(0, |ring| ring.shape.longest());
         let queue = self.rails.iter().map(|rail| rail.longest).min().expect("there is a rail");
-        let piece = (length - at).min((slot.unwrap_or(queue) - DATA) as u64);
-        let body = Body::Data { receiver, offset: at, length: piece as u32 };
-        let data = Part { memory: &send.memory, at: at as usize, length: piece as usize };
-        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None) {
-            return Step::Busy;
+        // By the path that takes the most at once; if that takes nothing now, by the other.
+        let left = length - at;
+        let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
+        let mut posted = None;
+        for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {
+            let piece = left.min((most - DATA) as u64);
+            let body = Body::Data { receiver, offset: at, length: piece as u32 };
+            let data = Part { memory: &send.memory, at: at as usize, length: piece as usize };
+            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None) {
+                posted = Some(piece);
+                break;
+            }
         }
+        let Some(piece) = posted else { return Step::Busy };
         self.meter.copied_bytes += piece;
         // To the end of the row, so that the messages to this peer share the way.
         peer.copies.pop_front();
@@ -256,6 +268,9 @@ impl<W: Wire> Engine<W> {
 
     /// Tells credits that nothing else has told.
     pub(super) fn tell_credits(&mut self) {
+        if self.owing.is_empty() {
+            return;
+        }
         let now = self.wire.now();
         for _ in 0..self.owing.len() {
             let Some(rank) = self.owing.pop_front() else { return };

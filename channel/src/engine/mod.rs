@@ -35,8 +35,10 @@ pub struct Engine<W: Wire> {
     marker: Option<Marker>,
     peers: HashMap<Rank, Box<Peer<W::Memory>>>,
     lost: HashMap<Rank, Lost>,
-    /// Lost ranks of whom no receive from any source was told.
-    untold: VecDeque<Rank>,
+    /// Ranks that died, and in which contexts a receive from any source was told of it.
+    dead: Vec<(Rank, BTreeSet<u32>)>,
+    /// The members of contexts that not all ranks belong to.
+    teams: HashMap<u32, Box<[Rank]>>,
     requests: Slab<Request<W::Memory>>,
     matching: Matching<Id, Unexpected<W::Memory>>,
     polling: PollingSet,
@@ -71,7 +73,8 @@ impl<W: Wire> Engine<W> {
             rails,
             peers: HashMap::new(),
             lost: HashMap::new(),
-            untold: VecDeque::new(),
+            dead: Vec::new(),
+            teams: HashMap::new(),
             requests: Slab::default(),
             matching: Matching::default(),
             polling: PollingSet::new(rings, config.ring_after, config.order),
@@ -84,6 +87,11 @@ impl<W: Wire> Engine<W> {
             meter: Meter::default(),
             config,
         })
+    }
+
+    /// Says that only these ranks send in a context: receives from any source there are no concern of the others.
+    pub fn team(&mut self, context: u32, members: impl IntoIterator<Item = Rank>) {
+        self.teams.insert(context, members.into_iter().collect());
     }
 
     /// Sends a whole message now, or says that something is in the way and does nothing: the short path, without a
@@ -166,8 +174,7 @@ impl<W: Wire> Engine<W> {
 
     /// Takes what has come, posts what can go; a bounded amount. Says how much there was.
     pub fn progress(&mut self) -> usize {
-        let work = self.take_events() + self.poll_rings();
-        self.post_listed();
+        let work = self.take_events() + self.poll_rings() + self.post_listed();
         self.tell_credits();
         work
     }
@@ -179,12 +186,27 @@ impl<W: Wire> Engine<W> {
 
     /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
     pub fn due(&self) -> Option<u64> {
-        let now = self.wire.now();
         if !self.listed.is_empty() {
-            return Some(now);
+            return Some(self.wire.now());
         }
+        self.credit_due()
+    }
+
+    /// When progress is due to tell a credit, though no event comes.
+    pub fn credit_due(&self) -> Option<u64> {
         let since = self.owing.iter().filter_map(|rank| self.peers.get(rank)?.owed_since).min()?;
-        Some((since + self.config.credit_delay).max(now))
+        Some((since + self.config.credit_delay).max(self.wire.now()))
+    }
+
+    /// Whether something is under way to or from a peer that this rank has still to work for: a send that has not ended, a
+    /// receive whose message is coming, an answer.
+    pub fn is_needed(&self) -> bool {
+        let moving = |request: &Request<W::Memory>| match request {
+            Request::Send(_) => true,
+            Request::Receive(receive) => receive.moving.is_some(),
+            Request::Message(_) => false,
+        };
+        !self.listed.is_empty() || self.requests.iter().any(|(_, request)| moving(request))
     }
 
     /// The wire below.

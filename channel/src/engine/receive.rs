@@ -9,7 +9,7 @@ use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys, Mover};
 use crate::rendezvous::{Facts, Receiving, Sending, movers, stripes};
 use crate::slab::Id;
-use crate::wire::{Part, Rank, Wire};
+use crate::wire::{Lane, Part, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn post_receive(&mut self, id: Id, select: Select) {
@@ -20,7 +20,7 @@ impl<W: Wire> Engine<W> {
         let lost = match select.source {
             Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
             Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
-            None => self.untold.pop_front().map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
+            None => self.tell(select.context).map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
         };
         if let Some(error) = lost {
             self.complete(id, Err(error));
@@ -105,6 +105,8 @@ impl<W: Wire> Engine<W> {
         let up: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail]).collect();
         let readable: Vec<usize> =
             up.iter().copied().filter(|rail| self.rails[*rail].read && offered[*rail].is_some()).collect();
+        let readable: Vec<usize> =
+            readable.into_iter().filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
         let writable: Vec<usize> = up.into_iter().filter(|rail| self.rails[*rail].write).collect();
         let facts = Facts {
             length,

@@ -57,6 +57,16 @@ impl Wire for SimWire {
         (length <= 1 << 40).then(|| Memory::zero(length))
     }
 
+    fn ring(&mut self, _: Rank, length: usize) -> Option<(Memory, Key)> {
+        let memory = self.take(length)?;
+        let key = self.register(&memory, 0)?;
+        Some((memory, key))
+    }
+
+    fn reads(&mut self, _: Lane) -> bool {
+        true
+    }
+
     fn give(&mut self, memory: Memory) {
         if memory.is_slot {
             self.net.borrow_mut().ranks[self.rank as usize].slots -= 1;
