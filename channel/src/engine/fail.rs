@@ -54,6 +54,12 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// Ends all requests that are under way to or from peers: neither these nor the wire touch their memory any more.
+    pub fn shut(&mut self) {
+        let peers: Vec<Rank> = self.peers.keys().copied().collect();
+        peers.into_iter().for_each(|rank| self.fail(rank, Lost::Left));
+    }
+
     /// A lost rank of whom a receive from any source is to be told.
     pub(super) fn tell(&mut self, context: u32) -> Option<Rank> {
         if let Some(rank) = self.deserted(context) {

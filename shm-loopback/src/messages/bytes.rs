@@ -24,7 +24,7 @@ pub(super) enum Kind {
     /// Of this number, in the inbox; so many bytes at this place there.
     Cell { number: u32, at: usize, inbox: Part },
     /// Memory that one peer writes to.
-    Ring { memory: Part, _fd: Option<OwnedFd>, forget: Forget },
+    Ring { memory: Part, _fd: Option<OwnedFd>, _listed: Forget },
     /// A buffer. Who owns it is kept, unless it is lent.
     Here { start: NonNull<u8>, len: usize, writable: bool, owner: Option<Box<dyn Any + Send>> },
 }
@@ -100,6 +100,14 @@ impl Bytes {
     pub fn into_owner<O: Owner>(self) -> Option<O> {
         match self.0 {
             Kind::Here { owner: Some(owner), .. } => owner.downcast().ok().map(|owner| *owner),
+            _ => None,
+        }
+    }
+
+    /// Where the bytes of a buffer are.
+    pub fn start(&self) -> Option<NonNull<u8>> {
+        match &self.0 {
+            Kind::Here { start, .. } => Some(*start),
             _ => None,
         }
     }

@@ -167,10 +167,9 @@ impl Inbox {
             }
         }
         if cells.len() > 1 {
-            let first: Vec<u32> = cells.iter().map(|cell| cell.order).collect();
-            let base = first[0];
-            // Far less than 2^31 apart: there are 64 cells.
-            cells.sort_by_key(|cell| (cell.owner, cell.order.wrapping_sub(base).wrapping_add(1 << 31)));
+            // Those of one owner are far less than 2^31 apart: there are 64 cells.
+            let earlier = |a: &Cell, b: &Cell| (a.order.wrapping_sub(b.order) as i32).cmp(&0);
+            cells.sort_by(|a, b| a.owner.cmp(&b.owner).then_with(|| earlier(a, b)));
         }
         cells.into_iter()
     }

@@ -333,9 +333,9 @@ impl Wire for ShmWire {
 
     fn ring(&mut self, _: Rank, length: usize) -> Option<(Bytes, Key)> {
         let (memory, key, fd) = self.job.block(length).ok()?;
-        let forget = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
+        let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
         let length = u32::try_from(length).ok()?;
-        let bytes = Bytes(Kind::Ring { memory: Shared(View::whole(&memory)), _fd: fd, forget });
+        let bytes = Bytes(Kind::Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed });
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
     }
 
