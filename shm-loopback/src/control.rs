@@ -29,6 +29,7 @@ const MAILBOX: usize = 512;
 const LONGEST: u64 = 1 << 24;
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
 /// A rank's status: not yet there, there, or gone after saying so.
 const JOINING: u64 = 0;
@@ -224,8 +225,17 @@ impl Control {
 
     /// An error if the process of `rank` has ended. Of ranks that are threads none has.
     pub fn ended(&self, rank: Rank) -> Result<(), FabricError> {
+        self.ends(rank, &NOW)
+    }
+
+    /// As [`ended`](Self::ended), of one that may be about to: what it had is gone a while before it has ended.
+    pub fn ends_soon(&self, rank: Rank) -> Result<(), FabricError> {
+        self.ends(rank, &SOON)
+    }
+
+    fn ends(&self, rank: Rank, within: &Timespec) -> Result<(), FabricError> {
         let Some(process) = self.processes.get().and_then(|processes| processes.get(rank)) else { return Ok(()) };
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&NOW)) {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(within)) {
             Ok(0) | Err(_) => Ok(()),
             Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
             Ok(_) => Err(FabricError::PeerDied { rank }),

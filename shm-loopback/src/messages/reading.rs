@@ -4,8 +4,9 @@ use super::bytes::{Bytes, Kind};
 use super::exports;
 use crate::cma::{self, CrossMemory};
 use crate::loopback::Membership;
-use transom_channel::wire::{Key, Part, Why};
+use transom_channel::wire::{Key, Part};
 use transom_locks::Rank;
+use transom_windows::FabricError;
 
 /// Lets others read a buffer by the key.
 pub(super) fn offer(bytes: &Bytes) -> Option<Key> {
@@ -42,7 +43,14 @@ pub(super) fn admit(job: &Membership) {
 }
 
 /// Reads from the place `at` of what a peer offers; the bytes are there when it returns.
-pub(super) fn read(job: &Membership, peer: Rank, from: Key, at: usize, into: Part<'_, Bytes>) -> Result<(), Why> {
+pub(super) fn read(
+    job: &Membership,
+    peer: Rank,
+    from: Key,
+    at: usize,
+    into: Part<'_, Bytes>,
+) -> Result<(), FabricError> {
+    let bad_key = |why: &str| FabricError::BadKey { rank: peer, why: why.into(), source: None };
     let target = into.memory.writable(into.at, into.length);
     let pid = job.control.process(peer);
     if pid == u64::from(std::process::id()) {
@@ -52,19 +60,13 @@ pub(super) fn read(job: &Membership, peer: Rank, from: Key, at: usize, into: Par
             // that only this engine writes to.
             unsafe { std::ptr::copy(source, target, into.length) }
         };
-        return if exports::with(from.key, at, into.length, read) { Ok(()) } else { Err(Why::Unreachable) };
+        let there = exports::with(from.key, at, into.length, read);
+        return if there { Ok(()) } else { Err(bad_key("its buffer is there no longer")) };
     }
-    let pid = u32::try_from(pid).map_err(|_| Why::Unreachable)?;
-    let fits = from.address.checked_add(at as u64).and_then(|start| start.checked_add(into.length as u64));
-    fits.filter(|end| *end <= i64::MAX as u64).ok_or(Why::Unreachable)?;
+    let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
+    let end = from.address.checked_add(at as u64).and_then(|start| start.checked_add(into.length as u64));
+    end.filter(|end| *end <= i64::MAX as u64).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
     // SAFETY: `writable` has checked that they are within, and nobody else uses them.
     let target = unsafe { std::slice::from_raw_parts_mut(target, into.length) };
-    let memory = CrossMemory { rank: peer, pid, start: from.address, bytes: at + into.length };
-    memory.read(at, target).map_err(|error| match error {
-        transom_windows::FabricError::PeerDied { .. } => Why::Died,
-        error => {
-            tracing::warn!(peer, %error, "cannot read a message");
-            Why::Unreachable
-        }
-    })
+    CrossMemory { rank: peer, pid, start: from.address, bytes: at + into.length }.read(at, target)
 }

@@ -40,8 +40,8 @@ pub struct ShmWire {
 #[derive(Default)]
 struct Peer {
     inbox: Option<Inbox>,
-    /// The ring that it has given this rank, by its key.
-    ring: Option<(Key, View)>,
+    /// The ring that it has given this rank, by its key, if it can be mapped.
+    ring: Option<(Key, Option<View>)>,
     /// Cells filled there.
     filled: u32,
     reads: Option<bool>,
@@ -206,16 +206,16 @@ impl ShmWire {
     }
 
     fn unreachable(&mut self, rank: usize, error: &FabricError) {
-        // If it is gone that is why.
-        let why = match error {
-            FabricError::PeerDied { .. } => Why::Died,
+        // If it is gone, or about to, that is why.
+        let why = match self.job.control.ends_soon(rank) {
+            Err(FabricError::PeerDied { .. }) => Why::Died,
+            _ if self.job.control.failed() == Some(rank) => Why::Died,
             _ if self.job.control.has_left(rank) => Why::Left,
-            _ if self.job.control.ended(rank).is_err() => Why::Died,
-            _ => Why::Unreachable,
+            _ => {
+                tracing::warn!(rank, %error, "cannot reach the memory of a rank for messages");
+                Why::Unreachable
+            }
         };
-        if why == Why::Unreachable {
-            tracing::warn!(rank, %error, "cannot send messages to a rank");
-        }
         self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
     }
 
@@ -244,9 +244,9 @@ impl ShmWire {
     ) -> Result<(), Busy> {
         let peer = &mut self.peers[to];
         if !matches!(&peer.ring, Some((known, _)) if *known == key) {
-            peer.ring = Some((key, map_ring(&self.job, to, key).ok_or(Busy)?));
+            peer.ring = Some((key, map_ring(&self.job, to, key)));
         }
-        let (Some((_, ring)), Some(inbox)) = (&peer.ring, &peer.inbox) else { return Err(Busy) };
+        let (Some((_, Some(ring))), Some(inbox)) = (&peer.ring, &peer.inbox) else { return Err(Busy) };
         let length = head.len() + body.map_or(0, |body| body.length);
         // The place was reckoned by what the peer has said of its ring, which may be longer than what it has given.
         if at.checked_add(length + 8).is_none_or(|end| end > ring.len()) {
@@ -374,10 +374,10 @@ impl Wire for ShmWire {
             }
             Request::Send { head, body } => self.send(to, head, body),
             Request::Read { from, at, into, token } => {
-                self.events.push_back(match reading::read(&self.job, to, from, at, into) {
-                    Ok(()) => Event::Done(token, self.now()),
-                    Err(why) => Event::Failed(lane, why),
-                });
+                match reading::read(&self.job, to, from, at, into) {
+                    Ok(()) => self.events.push_back(Event::Done(token, self.now())),
+                    Err(error) => self.unreachable(to, &error),
+                }
                 Ok(())
             }
             Request::Put { .. } | Request::Write { .. } => unreachable!("this rail does not offer it"),
