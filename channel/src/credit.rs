@@ -108,9 +108,14 @@ impl Grant {
         self.arrived.wrapping_sub(self.released)
     }
 
+    /// What the peer may send now, in bytes.
+    pub fn room(&self) -> u32 {
+        self.limit - self.kept()
+    }
+
     /// A message of this cost came; `Err` if it was not granted.
     pub fn arrived(&mut self, cost: u64) -> Result<(), Beyond> {
-        if cost > u64::from(self.limit - self.kept()) {
+        if cost > u64::from(self.room()) {
             return Err(Beyond);
         }
         self.arrived = self.arrived.wrapping_add(cost as u32);
@@ -162,7 +167,7 @@ impl Budget {
     /// A receive waits, and the peer may have to send other headers before: grants one more if it can send none. Says
     /// whether that has changed anything.
     pub fn spill(&mut self, grant: &mut Grant) -> bool {
-        let need = grant.limit - grant.kept() < HEADER && self.spill >= HEADER;
+        let need = grant.room() < HEADER && self.spill >= HEADER;
         if need {
             grant.limit += HEADER;
             grant.spilled += HEADER;

@@ -65,6 +65,26 @@ impl Flood {
     }
 }
 
+/// Several receives wait for what stands behind a flood: what lets the first header come must let the others come too.
+#[test]
+fn several_receives_wait_behind_a_flood() {
+    for source in [Some(0), None] {
+        let mut flood = Flood::new(2, &Config { budget: 0, ..Config::default() });
+        for number in 0..20 {
+            flood.send(0, 1, TAG, number, 100);
+        }
+        flood.run();
+        for _ in 0..3 {
+            flood.receive(1, Select { context: 0, source, tag: Some(TAG + 1) });
+        }
+        for number in 20..23 {
+            flood.send(0, 1, TAG + 1, number, 100_000);
+        }
+        flood.run();
+        assert_eq!(flood.came[1], [20, 21, 22]);
+    }
+}
+
 #[test]
 fn one_way_to_a_receiver_without_receives() {
     for (config, most) in [

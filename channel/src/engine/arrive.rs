@@ -3,7 +3,7 @@
 use super::peer::{Held, Peer, Reply, RingIn};
 use super::request::{Request, Unexpected, What, cost};
 use super::{Engine, Room};
-use crate::credit::Owed;
+use crate::credit::{HEADER, Owed};
 use crate::error::Lost;
 use crate::matching::Label;
 use crate::packet::{Body, LONGEST, Packet, Values};
@@ -173,16 +173,19 @@ impl<W: Wire> Engine<W> {
                     self.deliver(id, from, envelope, data);
                     self.release(from, cost(envelope.length));
                     self.acknowledge(from, sync);
+                    self.feed(from);
                     return Ok(());
                 }
                 let copy = self.wire.take(data.length).ok_or(Lost::NoMemory)?;
                 self.wire.copy(data, &copy, 0);
                 self.sort(posted, label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
+                self.feed(from);
             }
             Body::Rts { envelope, sender, keys } => {
                 let label = self.admit(from, envelope, cost(0))?;
                 let posted = self.matching.arrived(label);
                 self.sort(posted, label, Unexpected { from, envelope, what: What::Rts { sender, keys } });
+                self.feed(from);
             }
             Body::Cts { sender, receiver, mover, length, keys } => {
                 self.answered(from, sender, receiver, mover, length, keys)?;
@@ -248,10 +251,18 @@ impl<W: Wire> Engine<W> {
         self.matching.keep(label, message);
         self.meter.unexpected += 1;
         self.meter.unexpected_peak = self.meter.unexpected_peak.max(self.kept);
-        if self.matching.wants(label.source) {
-            self.spill(label.source);
+    }
+
+    /// A message of this peer was handled. If it can send not even one header more now, it may have to, for the receives that
+    /// are posted, or for those to come.
+    fn feed(&mut self, from: Rank) {
+        if self.peers[&from].grant.room() >= HEADER {
+            return;
+        }
+        if self.matching.wants(from) {
+            self.spill(from);
         } else {
-            self.starved.insert(label.source);
+            self.starved.insert(from);
         }
     }
 
