@@ -89,6 +89,9 @@ impl<R, M> Default for Matching<R, M> {
 impl<R, M> Matching<R, M> {
     /// The first message that waits and fits; it waits no longer.
     pub fn take(&mut self, select: Select) -> Option<(Label, M)> {
+        if self.unexpected.is_empty() {
+            return None;
+        }
         let number = self.by_label.first(select)?;
         Some(self.remove_unexpected(number))
     }
@@ -123,6 +126,9 @@ impl<R, M> Matching<R, M> {
 
     /// The receive that a message goes to, which is posted no longer.
     pub fn arrived(&mut self, label: Label) -> Option<R> {
+        if self.posted.is_empty() {
+            return None;
+        }
         let number = label.fits().into_iter().filter_map(|key| self.by_select.first(key)).min()?;
         self.cancel(number)
     }
@@ -157,6 +163,17 @@ impl<R, M> Matching<R, M> {
         let numbers: Vec<u64> =
             self.unexpected.iter().filter(|(_, (label, message))| which(label, message)).map(|(n, _)| *n).collect();
         numbers.into_iter().map(|number| self.remove_unexpected(number).1).collect()
+    }
+
+    /// Whether a posted receive takes such a message.
+    pub fn is_wanted(&self, label: Label) -> bool {
+        !self.posted.is_empty() && label.fits().into_iter().any(|key| self.by_select.first(key).is_some())
+    }
+
+    /// Whether nothing waits, neither receives nor messages.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.posted.is_empty() && self.unexpected.is_empty()
     }
 
     /// How many receives are posted.

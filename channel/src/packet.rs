@@ -1,6 +1,9 @@
 //! The one header of all paths, and its check. A peer's bytes are no index and no length before they went through here.
 
+mod eager;
 mod fields;
+
+pub use eager::Eager;
 
 use crate::slab::Id;
 use crate::wire::{Key, RAILS, Rank};

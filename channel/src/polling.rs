@@ -108,11 +108,17 @@ impl PollingSet {
 
     /// Who is polled, in order, each once.
     pub fn turn(&self) -> impl Iterator<Item = Rank> + use<> {
-        let from =
-            if self.order == Order::Circular && !self.members.is_empty() { self.next % self.members.len() } else { 0 };
-        let mut peers: Vec<Rank> = self.members.iter().map(|member| member.peer).collect();
-        peers.rotate_left(from);
+        let mut peers = Vec::new();
+        self.turn_into(&mut peers);
         peers.into_iter()
+    }
+
+    /// As [`turn`](Self::turn), behind what the list has.
+    pub fn turn_into(&self, peers: &mut Vec<Rank>) {
+        let circular = self.order == Order::Circular && !self.members.is_empty();
+        let from = if circular { self.next % self.members.len() } else { 0 };
+        let (later, first) = self.members.split_at(from);
+        peers.extend(first.iter().chain(later).map(|member| member.peer));
     }
 
     /// How many rings there are.

@@ -121,6 +121,12 @@ impl<P> Incoming<P> {
         self.held.pop_front().flatten()
     }
 
+    /// Whether any packet is held.
+    #[inline]
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// How many packets are held.
     pub fn held(&self) -> usize {
         self.held.iter().flatten().count()

@@ -2,17 +2,36 @@
 
 use proptest::prelude::*;
 use transom_channel::Id;
-use transom_channel::packet::{Body, Envelope, LONGEST, Malformed, Mover, Packet, Values};
+use transom_channel::packet::{Body, EAGER, Eager, Envelope, LONGEST, Malformed, Mover, Packet, Values};
 use transom_channel::wire::{Key, RAILS};
 
 fn check(bytes: &[u8]) -> Result<Packet, Malformed> {
     let head = &bytes[..bytes.len().min(LONGEST)];
-    let (packet, header) = Packet::decode(head, bytes.len())?;
+    let decoded = Packet::decode(head, bytes.len());
+    // The short path reads the same, or leaves it to the long one.
+    if let Some(eager) = head.first_chunk().and_then(Eager::decode) {
+        match &decoded {
+            Ok((packet, _)) => assert_eq!(*packet, whole(eager)),
+            Err(error) => assert!(matches!(error, Malformed::Data { .. }), "{error}"),
+        }
+        assert_eq!(eager.encode(), head[..EAGER]);
+    }
+    let (packet, header) = decoded?;
+    if let Body::Eager { envelope, sync: None } = packet.body {
+        let eager = Eager { source: packet.source, sequence: packet.sequence, values: packet.values, envelope };
+        assert_eq!(eager.encode(), head[..EAGER]);
+        assert_eq!(Eager::decode(head.first_chunk().unwrap()), Some(eager));
+    }
     let mut again = [0xee; LONGEST];
     assert_eq!(packet.encode(&mut again), header);
     assert_eq!(again[..header], bytes[..header]);
     assert_eq!(packet.body.data(), (bytes.len() - header) as u64);
     Ok(packet)
+}
+
+fn whole(eager: Eager) -> Packet {
+    let Eager { source, sequence, values, envelope } = eager;
+    Packet { source, sequence, values, body: Body::Eager { envelope, sync: None } }
 }
 
 fn id() -> impl Strategy<Value = Id> {

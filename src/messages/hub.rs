@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Status as Came};
+use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
@@ -16,6 +16,8 @@ use transom_windows::Wait;
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
 pub(super) struct Hub {
     waiter: Waiter,
+    /// Whether ranks share cores.
+    crowded: bool,
     /// None once the rank has left.
     core: Mutex<Option<Core>>,
 }
@@ -42,6 +44,9 @@ struct Entry {
     ended: Option<Ended>,
 }
 
+/// Looks at a ring before a receive becomes a request.
+const LOOKS: usize = 64;
+
 /// A panic while the engine runs is an error of this library, and may leave memory to peers that the program uses again.
 struct Whole;
 
@@ -63,7 +68,7 @@ impl Hub {
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
         let core = Core { engine, table: HashMap::new(), wakers: Vec::new(), awake: false };
-        let hub = Arc::new(Hub { waiter, core: Mutex::new(Some(core)) });
+        let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)
     }
@@ -87,6 +92,24 @@ impl Hub {
         drop(held);
         wakers.into_iter().for_each(Waker::wake);
         Ok(result)
+    }
+
+    /// Receives what lies in the ring of the source, or comes there soon, without a request.
+    #[inline]
+    pub fn receive_short(
+        &self,
+        select: Select,
+        into: &Bytes,
+        room: usize,
+    ) -> Result<Option<Result<Came, Failure>>, Error> {
+        for _ in 0..if self.crowded { 1 } else { LOOKS } {
+            match self.with(|core| core.engine.try_receive(select, into, room))? {
+                Short::Done(result) => return Ok(Some(result)),
+                Short::Nothing => std::hint::spin_loop(),
+                Short::Long => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     /// Waits until `look` finds what it looks for, after a turn of the engine.

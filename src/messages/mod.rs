@@ -170,14 +170,29 @@ impl World {
         let room = size_of_val(into);
         // SAFETY: the borrow lasts until this returns, and what is under way is waited for.
         let bytes = unsafe { hold::lend_mut(into) };
+        if let Some(result) = comm.hub.receive_short(select, &bytes, room)? {
+            return comm.outcome(result, size_of::<T>());
+        }
+        self.recv_long(comm, select, bytes, room, size_of::<T>())
+    }
+
+    #[inline(never)]
+    fn recv_long(
+        &self,
+        comm: &Comm,
+        select: Select,
+        bytes: Bytes,
+        room: usize,
+        element: usize,
+    ) -> Result<Status, Error> {
         let id = comm.hub.with(|core| {
             let id = core.engine.receive(select, Room::Into(bytes, room));
             core.note(id, None);
             id
         })?;
-        let call = Call { name: "recv", tag: tags.number() };
+        let call = Call { name: "recv", tag: select.tag };
         let (result, _) = comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?;
-        comm.outcome(result, size_of::<T>())
+        comm.outcome(result, element)
     }
 
     /// Sends and receives at once, so that ranks can do it in a circle. What is received may be longer or shorter than what is

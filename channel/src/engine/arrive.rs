@@ -55,7 +55,9 @@ impl<W: Wire> Engine<W> {
 
     pub(super) fn poll_rings(&mut self) -> usize {
         let mut taken = 0;
-        for rank in self.polling.turn() {
+        let mut polled = std::mem::take(&mut self.turn);
+        self.polling.turn_into(&mut polled);
+        for rank in polled.drain(..) {
             let Some(peer) = self.peers.get_mut(&rank) else { continue };
             let Some(mut ring) = peer.ring_in.take() else { continue };
             peer.ring_polled = Some(ring.half.ring);
@@ -92,6 +94,7 @@ impl<W: Wire> Engine<W> {
                 self.fail(rank, lost);
             }
         }
+        self.turn = polled;
         taken
     }
 
@@ -301,7 +304,8 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-fn credited<M>(peer: &mut Peer<M>, values: Values) -> Result<(), Lost> {
+#[inline]
+pub(super) fn credited<M>(peer: &mut Peer<M>, values: Values) -> Result<(), Lost> {
     peer.outgoing.acked(values.ack)?;
     peer.purse.granted(values.granted);
     // Of another ring, an older one, the count says nothing of this one.

@@ -256,13 +256,9 @@ impl<W: Wire> Engine<W> {
 
     /// Something is owed to this peer.
     pub(super) fn owe(&mut self, rank: Rank) {
-        let now = self.wire.now();
-        if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| peer.owes()) {
-            peer.owed_since.get_or_insert(now);
-            if !peer.owing {
-                peer.owing = true;
-                self.owing.push_back(rank);
-            }
+        if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| peer.owes() && !peer.owing) {
+            peer.owing = true;
+            self.owing.push_back(rank);
         }
     }
 
@@ -276,6 +272,9 @@ impl<W: Wire> Engine<W> {
             let Some(rank) = self.owing.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(&rank) else { continue };
             peer.owing = peer.owes();
+            if peer.owing {
+                peer.owed_since.get_or_insert(now);
+            }
             if peer.is_up() && peer.is_due(now, &self.config) {
                 let body = Body::Control { mask: 0 };
                 if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, None, None) {

@@ -56,7 +56,7 @@ impl<W: Wire> Engine<W> {
 
     /// Ends all requests that are under way to or from peers: neither these nor the wire touch their memory any more.
     pub fn shut(&mut self) {
-        let peers: Vec<Rank> = self.peers.keys().copied().collect();
+        let peers: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         peers.into_iter().for_each(|rank| self.fail(rank, Lost::Left));
     }
 

@@ -4,10 +4,13 @@ mod arrive;
 mod depart;
 mod fail;
 mod peer;
+mod peers;
 mod receive;
 mod request;
+mod short;
 
 pub use request::{Cancelled, Completion, Room};
+pub use short::Short;
 
 use crate::config::{Config, Misconfigured};
 use crate::credit::Budget;
@@ -19,8 +22,9 @@ use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
 use crate::ring::Marker;
 use crate::slab::{Id, Slab};
-use crate::wire::{Lane, Part, RAILS, Rail, Rank, Wire};
+use crate::wire::{Lane, RAILS, Rail, Rank, Wire};
 use peer::Peer;
+use peers::Peers;
 use request::{Receive, Request, Send, Unexpected};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -33,7 +37,7 @@ pub struct Engine<W: Wire> {
     config: Config,
     rails: Vec<Rail>,
     marker: Option<Marker>,
-    peers: HashMap<Rank, Box<Peer<W::Memory>>>,
+    peers: Peers<W::Memory>,
     lost: HashMap<Rank, Lost>,
     /// Ranks that died, and in which contexts a receive from any source was told of it.
     dead: Vec<(Rank, BTreeSet<u32>)>,
@@ -51,6 +55,10 @@ pub struct Engine<W: Wire> {
     owing: VecDeque<Rank>,
     completed: VecDeque<Completion<W::Memory>>,
     kept: u64,
+    /// Short receives since the last turn.
+    in_a_row: u32,
+    /// For the ranks that are polled in a turn.
+    turn: Vec<Rank>,
     meter: Meter,
 }
 
@@ -71,7 +79,7 @@ impl<W: Wire> Engine<W> {
             ranks,
             marker,
             rails,
-            peers: HashMap::new(),
+            peers: Peers::default(),
             lost: HashMap::new(),
             dead: Vec::new(),
             teams: HashMap::new(),
@@ -84,6 +92,8 @@ impl<W: Wire> Engine<W> {
             owing: VecDeque::new(),
             completed: VecDeque::new(),
             kept: 0,
+            in_a_row: 0,
+            turn: Vec::new(),
             meter: Meter::default(),
             config,
         })
@@ -92,18 +102,6 @@ impl<W: Wire> Engine<W> {
     /// Says that only these ranks send in a context: receives from any source there are no concern of the others.
     pub fn team(&mut self, context: u32, members: impl IntoIterator<Item = Rank>) {
         self.teams.insert(context, members.into_iter().collect());
-    }
-
-    /// Sends a whole message now, or says that something is in the way and does nothing: the short path, without a
-    /// request. The memory can be used again at once.
-    pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Part<'_, W::Memory>) -> Result<bool, Error> {
-        self.reach(to)?;
-        let envelope = Envelope { context, tag, length: data.length as u64 };
-        let peer = self.peers.get_mut(&to).expect("was reached");
-        if peer.has_work() || !peer.is_up() || data.length > self.config.eager {
-            return Ok(false);
-        }
-        Ok(self.send_eager(to, envelope, None, data))
     }
 
     /// Starts to send the first `length` bytes of `memory`, which is given back when the request completes. A synchronous
@@ -174,6 +172,7 @@ impl<W: Wire> Engine<W> {
 
     /// Takes what has come, posts what can go; a bounded amount. Says how much there was.
     pub fn progress(&mut self) -> usize {
+        self.in_a_row = 0;
         let work = self.take_events() + self.poll_rings() + self.post_listed();
         self.tell_credits();
         work
@@ -242,7 +241,7 @@ impl<W: Wire> Engine<W> {
     /// Whether all that was sent to and from a peer is acknowledged, no credit is owed and nothing waits: what must hold
     /// between two ranks that both have been idle.
     pub fn at_rest(&self) -> Result<(), String> {
-        for (rank, peer) in &self.peers {
+        for (rank, peer) in self.peers.iter() {
             let flying = (peer.outgoing.flying(), peer.ring_out.as_ref().map_or(0, |ring| ring.flying()));
             if flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 {
                 let waits = (peer.moves.len(), peer.replies.len(), peer.sends.len(), peer.copies.len());
@@ -266,7 +265,7 @@ impl<W: Wire> Engine<W> {
             return Err(Error::Lost { rank, lost: lost.clone() });
         }
         if !self.peers.contains_key(&rank) {
-            self.peers.insert(rank, Box::new(Peer::new(rank, &self.config)));
+            self.peers.insert(rank, Peer::new(rank, &self.config));
             for rail in 0..self.rails.len() {
                 self.wire.connect(Lane { peer: rank, rail });
             }

@@ -131,9 +131,15 @@ impl<M> Peer<M> {
     /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
     pub fn is_due(&self, now: u64, config: &Config) -> bool {
         let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= config.credit_delay);
+        self.owes() && (self.urgent || late || self.is_half_untold(config))
+    }
+
+    /// Whether half of something that the peer needs is untold.
+    #[inline]
+    pub fn is_half_untold(&self, config: &Config) -> bool {
         let halves =
             [(&self.ack, config.window), (&self.granted, self.grant.limit()), (&self.freed, config.ring.slots)];
-        self.owes() && (self.urgent || late || halves.into_iter().any(|(owed, all)| owed.untold() >= all / 2))
+        halves.into_iter().any(|(owed, all)| owed.untold() >= all / 2)
     }
 
     /// A packet with all values is under way.

@@ -2,7 +2,7 @@
 
 use super::arrive::STRAY;
 use super::peer::Move;
-use super::request::{Moving, Receive, Request, Send, Unexpected, What};
+use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
 use super::{Completion, Engine, Room};
 use crate::error::{Error, Lost, Status};
 use crate::matching::Select;
@@ -293,15 +293,5 @@ impl<W: Wire> Engine<W> {
             Some(Request::Receive(Receive { moving: Some(moving), .. })) if moving.from == from => Ok(moving),
             _ => Err(STRAY),
         }
-    }
-}
-
-/// How a receive ends, by the room that there was.
-fn outcome(peer: Rank, envelope: Envelope, room: Option<u64>) -> Result<Status, Error> {
-    let status = Status { peer, tag: envelope.tag, length: envelope.length };
-    match room {
-        None => Err(Error::NoMemory { status }),
-        Some(room) if room < status.length => Err(Error::Truncated { status, room }),
-        Some(_) => Ok(status),
     }
 }

@@ -123,3 +123,13 @@ impl<M> Receive<M> {
         Receive { room, posted: None, moving: None, keys: Default::default() }
     }
 }
+
+/// How a receive ends, by the room that there was.
+pub(super) fn outcome(peer: Rank, envelope: Envelope, room: Option<u64>) -> Result<Status, Error> {
+    let status = Status { peer, tag: envelope.tag, length: envelope.length };
+    match room {
+        None => Err(Error::NoMemory { status }),
+        Some(room) if room < status.length => Err(Error::Truncated { status, room }),
+        Some(_) => Ok(status),
+    }
+}
