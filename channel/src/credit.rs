@@ -46,6 +46,10 @@ impl Owed {
 /// What one message without a receive costs its receiver beside its data, in bytes: the cost of an RTS.
 pub const HEADER: u32 = 64;
 
+/// What is granted at a time to a peer that has messages before the one that a receive waits for, in bytes: each time takes a
+/// packet there and one back. So few that the data of a longer message stays where it is.
+const AT_A_TIME: u32 = 4 * HEADER;
+
 /// What a sender has of its peer's grant.
 #[derive(Debug, Clone)]
 pub struct Purse {
@@ -164,14 +168,15 @@ impl Budget {
         self.raise(grant);
     }
 
-    /// A receive waits, and the peer may have to send other headers before: grants one more if it can send none. Says
+    /// A receive waits, and the peer may have to send other headers before: grants a few more if it can send none. Says
     /// whether that has changed anything.
     pub fn spill(&mut self, grant: &mut Grant) -> bool {
         let need = grant.room() < HEADER && self.spill >= HEADER;
         if need {
-            grant.limit += HEADER;
-            grant.spilled += HEADER;
-            self.spill -= HEADER;
+            let more = self.spill.min(AT_A_TIME);
+            grant.limit += more;
+            grant.spilled += more;
+            self.spill -= more;
         }
         need
     }
