@@ -70,7 +70,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     for _ in 0..3 {
-        let outcome = Launch::new(std::env::current_exe()?, 2).args(["rank"]).deadline(Duration::from_secs(60)).run()?;
+        let outcome =
+            Launch::new(std::env::current_exe()?, 2).args(["rank"]).deadline(Duration::from_secs(60)).run()?;
         if !outcome.success() {
             return Err(outcome.to_string().into());
         }

@@ -81,8 +81,7 @@ fn messages_of_a_pair_never_overtake() {
                 world.send(0, Tag::new(5 + i as u32 % 2), &vec![i as u64; len(i)]).unwrap();
             }
             world.barrier().unwrap();
-            let sent: Vec<_> =
-                (MANY..2 * MANY).map(|i| world.isend(0, Tag::new(7), vec![i as u64; len(i)])).collect();
+            let sent: Vec<_> = (MANY..2 * MANY).map(|i| world.isend(0, Tag::new(7), vec![i as u64; len(i)])).collect();
             Request::wait_all(sent).unwrap();
         }
     });
@@ -139,7 +138,9 @@ fn nobody_no_rank_and_oneself() {
         let (me, size) = (world.rank(), world.size());
         world.send(Peer::None, ONE, &[1]).unwrap();
         assert_eq!(world.recv(Source::None, ONE).unwrap().1.from, Status::NOBODY);
-        assert!(matches!(world.send(size, ONE, &[1]), Err(Error::NoSuchRank { rank, ranks }) if (rank, ranks) == (size, size)));
+        assert!(
+            matches!(world.send(size, ONE, &[1]), Err(Error::NoSuchRank { rank, ranks }) if (rank, ranks) == (size, size))
+        );
         assert!(matches!(world.recv(size + 7, ONE), Err(Error::NoSuchRank { .. })));
         let failed = world.isend(size, ONE, vec![5]).wait().unwrap_err();
         assert_eq!(failed.buffer, Some(vec![5]));
@@ -347,6 +348,68 @@ fn every_wait_turns_the_messages() {
     });
 }
 
+/// Who sleeps in a fence is woken by a message: a wake-up that is lost costs a tenth of a second.
+#[test]
+fn a_message_wakes_who_sleeps_in_another_wait() {
+    ranks::on(&[2], "a_message_wakes_who_sleeps_in_another_wait", |world| {
+        let mut window = world.allocate::<u64>(1).unwrap();
+        let mut times = Vec::new();
+        for _ in 0..10 {
+            if world.rank() == 0 {
+                let mut coming = world.irecv(1, ONE);
+                drop(window.fence().unwrap());
+                assert!(coming.test());
+            } else {
+                std::thread::sleep(Duration::from_millis(40)); // it sleeps by now
+                let begun = Instant::now();
+                world.ssend(0, ONE, &[1]).unwrap(); // over when it was matched there
+                times.push(begun.elapsed());
+                drop(window.fence().unwrap());
+            }
+        }
+        if let Some(best) = times.into_iter().min() {
+            assert!(best < Duration::from_millis(20), "{best:?} at best");
+        }
+    });
+}
+
+/// Shared memory that this process has open, by size in bytes.
+fn shared() -> Vec<u64> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("transom")));
+    let mut sizes: Vec<u64> = ours.map(|fd| std::fs::metadata(fd.path()).unwrap().len()).collect();
+    sizes.sort();
+    sizes
+}
+
+#[test]
+fn memory_is_by_formula_and_for_those_who_talk() {
+    use transom::shm_loopback::messages::{inbox_bytes, ring_bytes};
+    let body = |world: World| {
+        let before = shared();
+        assert!(before.iter().all(|size| *size != inbox_bytes(3) as u64));
+        world.barrier().unwrap();
+        if world.rank() == 2 {
+            world.barrier().unwrap();
+            return assert_eq!(shared(), before, "who uses no messages has no memory for them");
+        }
+        let other = 1 - world.rank();
+        world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
+        let inbox = inbox_bytes(3) as u64;
+        assert_eq!(shared(), [&before[..], &[inbox]].concat(), "an inbox, and nothing for the pair");
+        for _ in 0..40 {
+            world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
+        }
+        let ring = ring_bytes(32, 2048) as u64;
+        let mut expected = [&before[..], &[inbox, ring]].concat();
+        expected.sort();
+        assert_eq!(shared(), expected, "and a ring for the other");
+        world.barrier().unwrap();
+    };
+    let Some(outcome) = ranks::outcome_of(3, "memory_is_by_formula_and_for_those_who_talk", body) else { return };
+    assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
+}
+
 #[test]
 fn any_thread_of_a_rank_may_call() {
     ranks::on(&[2], "any_thread_of_a_rank_may_call", |world| {
@@ -399,7 +462,8 @@ fn teams_have_messages_of_their_own() {
 fn requests_are_waited_for_in_many_ways() {
     ranks::on(&[2, 3], "requests_are_waited_for_in_many_ways", |world| {
         let (rank, size) = (world.rank(), world.size());
-        let mut coming: Requests<_> = (0..size).flat_map(|from| (0..5).map(move |_| from)).map(|from| world.irecv(from, ONE)).collect();
+        let mut coming: Requests<_> =
+            (0..size).flat_map(|from| (0..5).map(move |_| from)).map(|from| world.irecv(from, ONE)).collect();
         assert!(coming.test_any().is_none());
         let begun = Instant::now();
         let late = world.irecv(rank, TWO).wait_for(Duration::from_millis(30)).unwrap_err();
@@ -424,18 +488,8 @@ fn requests_are_waited_for_in_many_ways() {
         }
         let ended = all.wait_all();
         assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got.unwrap() == [rank as u64]));
-        assert_eq!(world.irecv(rank, ONE).cancel_is_withdrawn(), true);
+        assert!(matches!(world.irecv(rank, ONE).cancel(), Cancelled::Withdrawn(None)));
     });
-}
-
-trait CancelIs {
-    fn cancel_is_withdrawn(self) -> bool;
-}
-
-impl<B> CancelIs for Request<'_, B> {
-    fn cancel_is_withdrawn(self) -> bool {
-        matches!(self.cancel(), Cancelled::Withdrawn(_))
-    }
 }
 
 #[test]
@@ -506,6 +560,70 @@ fn messages_of_more_than_two_gib() {
             let (data, status) = world.recv(0, BYTES).unwrap();
             assert_eq!((status.len, data.len()), (LEN, LEN));
             assert_eq!((data[0], data[1 << 31], data[LEN - 1]), (1, 2, 3));
+        }
+    });
+}
+
+#[test]
+fn persistent_messages_start_again_and_again() {
+    ranks::on(&[1, 2, 4], "persistent_messages_start_again_and_again", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        for len in [10, 5000, 100_000] {
+            let mut sending = world.send_init(next, ONE, vec![0; len]).unwrap();
+            let mut coming = world.recv_init(before, ONE, vec![0; len + 1]).unwrap();
+            for step in 1..20_u64 {
+                let incoming = coming.start().unwrap();
+                sending.buffer().unwrap().fill(step);
+                if step % 3 == 0 {
+                    let _ = sending.start().unwrap(); // waited for by the next call
+                    assert_eq!(incoming.wait().unwrap().len, len);
+                } else {
+                    let outgoing = sending.start().unwrap();
+                    assert_eq!(incoming.wait().unwrap(), Status { from: before, tag: 1, len });
+                    outgoing.wait().unwrap();
+                }
+                let got = coming.buffer().unwrap();
+                assert!(got[..len].iter().all(|got| *got == step) && got[len] == 0);
+            }
+        }
+        let mut nobody = world.send_init(None, ONE, vec![1]).unwrap();
+        assert_eq!(nobody.start().unwrap().wait().unwrap().from, Status::NOBODY);
+    });
+}
+
+/// The short way through an open ring gives nobody's message to somebody else.
+#[test]
+fn a_short_receive_overtakes_nothing() {
+    ranks::on(&[1, 2], "a_short_receive_overtakes_nothing", |world| {
+        let other = (world.rank() + 1) % world.size();
+        let mut got = [0];
+        let send = |value: u64| world.send(other, ONE, &[value]).unwrap();
+        for value in 0..40 {
+            send(value); // opens the ring
+            world.recv_into(other, ONE, &mut got).unwrap();
+            assert_eq!(got, [value]);
+        }
+        for round in 0..50 {
+            // Before a receive that was posted.
+            let posted = world.irecv(Source::Any, Tag::<u64>::any());
+            send(round);
+            send(round + 1);
+            world.recv_into(other, ONE, &mut got).unwrap();
+            assert_eq!(got, [round + 1]);
+            assert_eq!(posted.wait().unwrap(), [round]);
+            // Before a message that had come, and behind one of another tag.
+            world.send(other, TWO, &[round]).unwrap();
+            send(100);
+            world.barrier().unwrap();
+            send(101);
+            for expected in [100, 101] {
+                world.recv_into(other, ONE, &mut got).unwrap();
+                assert_eq!(got, [expected]);
+            }
+            let mut none = [0_u64; 0];
+            let short = world.recv_into(other, TWO, &mut none).unwrap_err();
+            assert!(matches!(short, Error::Truncated { room: 0, .. }), "{short}");
         }
     });
 }

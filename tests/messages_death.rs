@@ -132,8 +132,7 @@ fn it_dies_at_any_time() {
             let len = |i: usize| [1, 300, 3000, 100, 40_000][i % 5];
             let mut failed = false;
             for i in 0..ranks::rounds(500) {
-                let sent: Vec<_> =
-                    (0..world.size()).map(|to| world.isend(to, ONE, vec![i as u64; len(i)])).collect();
+                let sent: Vec<_> = (0..world.size()).map(|to| world.isend(to, ONE, vec![i as u64; len(i)])).collect();
                 for from in 0..world.size() {
                     if failed && from == VICTIM {
                         continue;

@@ -73,12 +73,8 @@ impl Drop for Presence {
 impl Space {
     /// Of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
-        let presence = Presence {
-            root,
-            hub: OnceLock::new(),
-            opening: Mutex::new(()),
-            contexts: AtomicU32::new(CONTEXTS),
-        };
+        let presence =
+            Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), contexts: AtomicU32::new(CONTEXTS) };
         Space { presence: Arc::new(presence), context: 0, team: None, comm: OnceLock::new() }
     }
 
@@ -139,7 +135,7 @@ impl Comm {
 
     /// As it is numbered here; that of the job if it is not of this team.
     #[inline]
-    fn from_job(&self, rank: u32) -> Rank {
+    fn numbered(&self, rank: u32) -> Rank {
         let place = self.team.as_ref().and_then(|team| team.places.get(&rank).copied());
         place.unwrap_or(rank as Rank)
     }
@@ -172,7 +168,7 @@ impl Comm {
     /// What came, in elements of so many bytes.
     #[inline]
     pub fn status(&self, came: Came, element: usize) -> Result<Status, Error> {
-        let (from, bytes) = (self.from_job(came.peer), came.length);
+        let (from, bytes) = (self.numbered(came.peer), came.length);
         let (len, rest) = match element as u64 {
             0 => (0, bytes),
             element => (bytes / element, bytes % element),
@@ -199,9 +195,9 @@ impl Comm {
                 Ok(status) => Error::Truncated { status, room: room as usize / element.max(1) },
                 Err(other) => other,
             },
-            Failure::NoSuchRank { rank, .. } => Error::NoSuchRank { rank: self.from_job(rank), ranks: self.size },
+            Failure::NoSuchRank { rank, .. } => Error::NoSuchRank { rank: self.numbered(rank), ranks: self.size },
             Failure::Lost { rank, lost } => {
-                let rank = self.from_job(rank);
+                let rank = self.numbered(rank);
                 match lost {
                     Lost::Died => Error::PeerDied { rank },
                     Lost::Left => Error::PeerLeft { rank },
@@ -209,7 +205,7 @@ impl Comm {
                 }
             }
             Failure::NoMemory { status } => {
-                Error::NoMemory { from: self.from_job(status.peer), tag: status.tag, bytes: status.length }
+                Error::NoMemory { from: self.numbered(status.peer), tag: status.tag, bytes: status.length }
             }
             other => Error::Misuse { why: other.to_string() },
         }

@@ -25,6 +25,7 @@ mod error;
 mod futures;
 mod hold;
 mod hub;
+mod persistent;
 mod probe;
 mod request;
 mod scope;
@@ -33,6 +34,7 @@ mod tag;
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
 pub use hold::Held;
+pub use persistent::{Active, Persistent};
 pub use probe::Message;
 pub use request::{Cancelled, Done, Request, Requests};
 pub use scope::Scope;
@@ -495,7 +497,6 @@ fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static,
         id
     })?;
     let call = Call { name: "recv", tag: select.tag };
-    let under =
-        Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
+    let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
     Ok(Request::under_way(under, <Vec<T> as Parts>::back))
 }

@@ -53,12 +53,7 @@ pub(super) fn scope<'env, R, E: From<Error>>(
     comm: &Comm,
     body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let scope = Scope {
-        comm: comm.clone(),
-        started: Mutex::default(),
-        scope: PhantomData,
-        env: PhantomData,
-    };
+    let scope = Scope { comm: comm.clone(), started: Mutex::default(), scope: PhantomData, env: PhantomData };
     let ending = Ending(&scope);
     let result = body(&scope);
     drop(ending);
@@ -74,11 +69,9 @@ impl Drop for Ending<'_, '_, '_> {
             let _ = comm.hub.with(|core| started.iter().for_each(|id| core.forget(*id)));
         }
         // What is over and was not asked for is over; what was forgotten has its message to wait for.
-        let left = |core: &mut super::Core| {
-            started.iter().any(|id| core.is_noted(*id) && core.has_ended(*id).is_none())
-        };
-        let waited =
-            comm.hub.wait(&"the end of a scope", Awaited::Anyone, |core| (!left(core)).then_some(()));
+        let left =
+            |core: &mut super::Core| started.iter().any(|id| core.is_noted(*id) && core.has_ended(*id).is_none());
+        let waited = comm.hub.wait(&"the end of a scope", Awaited::Anyone, |core| (!left(core)).then_some(()));
         // An error says that the engine is gone, and has given back all buffers.
         let _ = waited;
         let _ = comm.hub.with(|core| started.iter().for_each(|id| core.forget(*id)));

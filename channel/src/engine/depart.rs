@@ -236,7 +236,8 @@ impl<W: Wire> Engine<W> {
             let piece = left.min((most - DATA) as u64);
             let body = Body::Data { receiver, offset: at, length: piece as u32 };
             let data = Part { memory: &send.memory, at: at as usize, length: piece as usize };
-            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None) {
+            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None)
+            {
                 posted = Some(piece);
                 break;
             }

@@ -11,7 +11,7 @@ use crate::ring::{Look, Marker};
 use crate::wire::{Lane, Part, Rank, Request, Wire};
 
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
-const IN_A_ROW: u32 = 64;
+const IN_A_ROW: u32 = 256;
 
 /// What came of trying to receive on the short path.
 #[derive(Debug, PartialEq, Eq)]
@@ -76,6 +76,14 @@ impl<W: Wire> Engine<W> {
     #[inline(never)]
     fn send_whole(&mut self, to: Rank, envelope: Envelope, data: Part<'_, W::Memory>) -> Result<bool, Error> {
         self.reach(to)?;
+        if self.peers[&to].ring_out.is_some() {
+            // The credit that is missing may have come.
+            self.take_events();
+            if self.send_by_ring(to, envelope, data) {
+                return Ok(true);
+            }
+            self.reach(to)?;
+        }
         let peer = self.peers.get_mut(&to).expect("was reached");
         if peer.has_work() || !peer.is_up() || data.length > self.config.eager {
             return Ok(false);

@@ -206,3 +206,66 @@ impl Inbox {
 pub(super) fn mark(ring: &View, at: usize, mark: u64) -> bool {
     ring.word(at).map(|word| word.store(mark, Release)).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use std::sync::Arc;
+
+    fn inbox(ranks: usize) -> Inbox {
+        let inbox = Inbox::new(View::whole(&Arc::new(Memory::heap(len(ranks), 1).unwrap())), ranks);
+        inbox.open(0);
+        inbox
+    }
+
+    #[test]
+    fn cells_of_a_sender_come_in_order_whatever_their_numbers() {
+        let inbox = inbox(3);
+        let cells: Vec<u32> = (0..6).map(|i| inbox.claim(1 + i % 2).unwrap()).collect();
+        // Sender 1 fills its cells backwards, across the end of its count.
+        for (cell, order) in [(4, u32::MAX), (2, 0), (0, 1)] {
+            inbox.fill(cells[cell], 7, order);
+        }
+        inbox.fill(cells[3], 9, 0);
+        let came: Vec<_> = inbox.filled(3).map(|cell| (cell.owner, cell.number, cell.length)).collect();
+        assert_eq!(came, [(1, cells[4], 7), (1, cells[2], 7), (1, cells[0], 7), (2, cells[3], 9)]);
+        assert_eq!(inbox.filled(3).count(), 0);
+    }
+
+    #[test]
+    fn who_finds_no_cell_is_told_of_the_next() {
+        let inbox = inbox(100);
+        let cells: Vec<u32> = (0..CELLS).map(|_| inbox.claim(99).unwrap()).collect();
+        assert_eq!((inbox.claim(70), inbox.claim(3)), (None, None));
+        let mut waiting = inbox.free(cells[5], 100);
+        waiting.sort();
+        assert_eq!(waiting, [3, 70]);
+        assert_eq!(inbox.claim(3), Some(cells[5]));
+        assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "once");
+    }
+
+    #[test]
+    fn what_a_dead_rank_has_not_filled_is_taken_back() {
+        let inbox = inbox(4);
+        let dead: Vec<u32> = (0..10).map(|_| inbox.claim(2).unwrap()).collect();
+        let living = inbox.claim(1).unwrap();
+        inbox.fill(dead[0], 1, 0);
+        assert_eq!(inbox.reclaim(2, 4), Vec::<Rank>::new());
+        assert_eq!(inbox.filled(4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
+        let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim()).collect();
+        assert_eq!(free.len(), CELLS - 2, "all but what is filled, and what a living rank has");
+        assert!(!free.contains(&living) && !free.contains(&dead[0]));
+    }
+
+    #[test]
+    fn what_no_rank_writes_is_no_message() {
+        let inbox = inbox(2);
+        for (owner, length) in [(7, 1), (1, LONGEST + 1), (usize::MAX - 1, 0)] {
+            let cell = inbox.claim(1).unwrap();
+            inbox.word(inbox.line(cell)).store(owner as u64 + 1, Relaxed);
+            inbox.fill(cell, length, 0);
+            assert_eq!(inbox.filled(2).count(), 0, "{length} bytes of {owner}");
+        }
+    }
+}

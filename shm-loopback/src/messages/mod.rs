@@ -18,7 +18,7 @@ mod wire;
 
 pub use crate::progress::Turn;
 pub use bytes::Bytes;
-pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
 pub use bytes::Owner;
+pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
 pub use wait::{Look, Waiter};
 pub use wire::ShmWire;
