@@ -2,6 +2,7 @@
 
 use crate::bell::{self, Both, Futex};
 use crate::memory::View;
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 use transom_windows::FabricError;
 
@@ -43,19 +44,20 @@ impl Progress {
 
 impl Turning {
     #[cold]
-    pub fn turn(&self) {
-        self.turn.turn();
+    pub fn turn(&self) -> bool {
+        self.turn.turn()
     }
 
-    /// [`bell::nap`], woken by messages too; awake if there is more to do for them.
+    /// [`bell::nap`], woken by messages too. `look` turns them, and sets `busy` if there is more to do: then it stays awake.
     pub fn nap<R>(
         &self,
         bell: &Futex,
+        busy: &Cell<bool>,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<Option<R>, FabricError> {
         let awake = || match look()? {
             Some(found) => Ok(Some(Some(found))),
-            None => Ok(self.turn.turn().then_some(None)),
+            None => Ok(busy.get().then_some(None)),
         };
         match bell::nap(&Both(bell, &self.inbox.header().bell), awake)? {
             Some(Some(found)) => Ok(Some(found)),

@@ -3,6 +3,7 @@
 use crate::bell;
 use crate::memory::View;
 use crate::progress::Progress;
+use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_windows::{FabricError, Wait, Wake};
 
@@ -58,9 +59,10 @@ pub(crate) fn wait<R>(
     mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     check: impl FnMut() -> Result<(), FabricError>,
 ) -> Result<R, FabricError> {
+    let busy = Cell::new(false);
     let mut look = || {
         if let Some(turning) = progress.get() {
-            turning.turn();
+            busy.set(turning.turn());
         }
         look()
     };
@@ -73,6 +75,6 @@ pub(crate) fn wait<R>(
     let bell = &block.header().bell;
     wait.until(crowded, look, check, |look| match progress.get() {
         None => bell::nap(bell, look),
-        Some(turning) => turning.nap(bell, look),
+        Some(turning) => turning.nap(bell, &busy, look),
     })
 }
