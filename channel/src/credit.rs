@@ -12,32 +12,38 @@ pub struct Owed {
 
 impl Owed {
     /// Both sides know `value`.
+    #[inline]
     pub fn new(value: u32) -> Owed {
         Owed { value, told: value }
     }
 
     /// The value now.
+    #[inline]
     pub fn value(&self) -> u32 {
         self.value
     }
 
     /// It has grown.
+    #[inline]
     pub fn set(&mut self, value: u32) {
         debug_assert!(reached(value, self.value), "a credit is never taken back");
         self.value = value;
     }
 
     /// A packet with the value is under way.
+    #[inline]
     pub fn tell(&mut self) {
         self.told = self.value;
     }
 
     /// How much of it is untold.
+    #[inline]
     pub fn untold(&self) -> u32 {
         self.value.wrapping_sub(self.told)
     }
 
     /// What the peer may know at most.
+    #[inline]
     pub fn told(&self) -> u32 {
         self.told
     }
@@ -59,22 +65,26 @@ pub struct Purse {
 
 impl Purse {
     /// Every peer may send `floor` bytes unasked.
+    #[inline]
     pub fn new(floor: u32) -> Purse {
         Purse { granted: floor, spent: 0 }
     }
 
     /// What may be sent, in bytes.
+    #[inline]
     pub fn room(&self) -> u32 {
         self.granted.wrapping_sub(self.spent)
     }
 
     /// Sends so much.
+    #[inline]
     pub fn spend(&mut self, cost: u32) {
         debug_assert!(cost <= self.room());
         self.spent = self.spent.wrapping_add(cost);
     }
 
     /// What the peer grants now. Late values change nothing.
+    #[inline]
     pub fn granted(&mut self, granted: u32) {
         if reached(granted, self.granted) {
             self.granted = granted;
@@ -93,31 +103,37 @@ pub struct Grant {
 
 impl Grant {
     /// As the peer's [`Purse`] begins.
+    #[inline]
     pub fn new(floor: u32) -> Grant {
         Grant { limit: floor, spilled: 0, arrived: 0, released: 0 }
     }
 
     /// The value to tell.
+    #[inline]
     pub fn value(&self) -> u32 {
         self.released.wrapping_add(self.limit)
     }
 
     /// What the peer may send at a time, in bytes.
+    #[inline]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
     /// What is kept of the peer's, in bytes.
+    #[inline]
     pub fn kept(&self) -> u32 {
         self.arrived.wrapping_sub(self.released)
     }
 
     /// What the peer may send now, in bytes.
+    #[inline]
     pub fn room(&self) -> u32 {
         self.limit - self.kept()
     }
 
     /// A message of this cost came; `Err` if it was not granted.
+    #[inline]
     pub fn arrived(&mut self, cost: u64) -> Result<(), Beyond> {
         if cost > u64::from(self.room()) {
             return Err(Beyond);
@@ -140,22 +156,26 @@ pub struct Budget {
 
 impl Budget {
     /// Nothing is granted but the floors.
+    #[inline]
     pub fn new(floor: u32, total: u32, spill: u32) -> Budget {
         Budget { floor, total, left: total, spill, active: 0 }
     }
 
     /// What is granted of the shares and the spill, in bytes.
+    #[inline]
     pub fn outstanding(&self, spill: u32) -> u32 {
         self.total - self.left + (spill - self.spill)
     }
 
     /// A peer sends for the first time, and gets a share.
+    #[inline]
     pub fn join(&mut self, grant: &mut Grant) {
         self.active += 1;
         self.raise(grant);
     }
 
     /// A message of this cost is kept no longer. What the peer has beyond its share is not granted again.
+    #[inline]
     pub fn release(&mut self, grant: &mut Grant, cost: u32) {
         grant.released = grant.released.wrapping_add(cost);
         let unspilled = cost.min(grant.spilled);
@@ -170,6 +190,7 @@ impl Budget {
 
     /// A receive waits, and the peer may have to send other headers before: grants a few more if it can send none. Says
     /// whether that has changed anything.
+    #[inline]
     pub fn spill(&mut self, grant: &mut Grant) -> bool {
         let need = grant.room() < HEADER && self.spill >= HEADER;
         if need {
@@ -182,16 +203,19 @@ impl Budget {
     }
 
     /// The peer is dead, and its grant with it.
+    #[inline]
     pub fn leave(&mut self, grant: &Grant, joined: bool) {
         self.active -= u32::from(joined);
         self.spill += grant.spilled;
         self.left += grant.limit - grant.spilled - self.floor;
     }
 
+    #[inline]
     fn share(&self) -> u32 {
         self.total / self.active.max(4)
     }
 
+    #[inline]
     fn raise(&mut self, grant: &mut Grant) {
         let more = self.share().saturating_sub(grant.limit - grant.spilled - self.floor).min(self.left);
         grant.limit += more;

@@ -23,6 +23,7 @@ pub enum Marker {
 
 impl Marker {
     /// The cheapest that the rail allows; without one there is no ring.
+    #[inline]
     pub fn of(rail: &Rail) -> Option<Marker> {
         let rows =
             [(rail.mark_last, Marker::Last), (rail.immediate, Marker::Immediate), (rail.whole_word, Marker::Second)];
@@ -41,16 +42,19 @@ pub struct Shape {
 
 impl Shape {
     /// What a peer may ask for.
+    #[inline]
     pub fn is_sound(self) -> bool {
         (2..=1024).contains(&self.slots) && (64..=65_536).contains(&self.bytes) && self.bytes.is_multiple_of(8)
     }
 
     /// Bytes of memory.
+    #[inline]
     pub fn size(self) -> usize {
         self.slots as usize * self.bytes as usize
     }
 
     /// The longest message of a slot, in bytes.
+    #[inline]
     pub fn longest(self) -> usize {
         self.bytes as usize - MARK
     }
@@ -67,12 +71,14 @@ impl Cursor {
     /// Never stamped 0, which is what fresh memory holds.
     const FIRST: Cursor = Cursor { slot: 0, stamp: 1 };
 
+    #[inline]
     fn advance(&mut self, shape: Shape) {
         self.slot = (self.slot + 1) % shape.slots;
         self.stamp = self.stamp.checked_add(1).unwrap_or(1);
     }
 
     /// Where the mark of the next message stands.
+    #[inline]
     fn mark_at(&self, shape: Shape) -> usize {
         self.slot as usize * shape.bytes as usize + shape.longest()
     }
@@ -105,11 +111,13 @@ pub struct Spot {
 
 impl Sender {
     /// A fresh ring.
+    #[inline]
     pub fn new(ring: u16, shape: Shape, key: Key) -> Sender {
         Sender { ring, shape, key, next: Cursor::FIRST, sent: 0, freed: 0 }
     }
 
     /// Where a message of this length goes; none if it is too long, or no slot is free. Then it goes by another path.
+    #[inline]
     pub fn claim(&self, length: usize) -> Option<Spot> {
         if self.flying() == self.shape.slots || length > self.shape.longest() {
             return None;
@@ -120,17 +128,20 @@ impl Sender {
     }
 
     /// The message of the last claim was posted.
+    #[inline]
     pub fn sent(&mut self) {
         self.next.advance(self.shape);
         self.sent = self.sent.wrapping_add(1);
     }
 
     /// Slots that hold what the receiver has not freed, as far as is known.
+    #[inline]
     pub fn flying(&self) -> u32 {
         self.sent.wrapping_sub(self.freed)
     }
 
     /// The receiver has freed so many since the ring was made. Late values change nothing.
+    #[inline]
     pub fn freed(&mut self, freed: u32) -> Result<(), Beyond> {
         let more = freed.wrapping_sub(self.freed);
         if more < 1 << 31 {
@@ -174,16 +185,19 @@ pub enum Look {
 
 impl Receiver {
     /// A fresh ring, its memory all 0.
+    #[inline]
     pub fn new(ring: u16, shape: Shape, marker: Marker) -> Receiver {
         Receiver { ring, shape, next: Cursor::FIRST, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
     }
 
     /// Where to look for the next mark; nowhere before an immediate value has told of it.
+    #[inline]
     pub fn place(&self) -> Option<usize> {
         (self.told != Some(self.seen)).then(|| self.next.mark_at(self.shape))
     }
 
     /// An immediate value came; `Err` if more have come than there are slots.
+    #[inline]
     pub fn told(&mut self) -> Result<(), Beyond> {
         let told = self.told.as_mut().ok_or(Beyond)?;
         if told.wrapping_sub(self.seen) >= self.shape.slots {
@@ -194,6 +208,7 @@ impl Receiver {
     }
 
     /// What the mark there says.
+    #[inline]
     pub fn look(&self, mark: u64) -> Look {
         if mark as u32 != self.next.stamp {
             return if self.told.is_some() { Look::Broken } else { Look::Empty };
@@ -207,6 +222,7 @@ impl Receiver {
     }
 
     /// The message was taken out, and its slot is free. Gives the value to tell.
+    #[inline]
     pub fn free(&mut self) -> u32 {
         self.next.advance(self.shape);
         self.seen = self.seen.wrapping_add(1);

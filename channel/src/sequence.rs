@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 /// Whether a value that wraps is at or past another: less than half of all values ahead.
+#[inline]
 pub(crate) fn reached(value: u32, other: u32) -> bool {
     value.wrapping_sub(other) < 1 << 31
 }
@@ -17,32 +18,38 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Nothing has been sent.
+    #[inline]
     pub fn new(window: u32) -> Outgoing {
         Outgoing { next: 0, acked: 0, window }
     }
 
     /// How many packets may be sent.
+    #[inline]
     pub fn room(&self) -> u32 {
         self.window - self.flying()
     }
 
     /// How many are not acknowledged.
+    #[inline]
     pub fn flying(&self) -> u32 {
         self.next.wrapping_sub(self.acked)
     }
 
     /// What the next packet carries.
+    #[inline]
     pub fn sequence(&self) -> u32 {
         self.next
     }
 
     /// That packet is sent.
+    #[inline]
     pub fn sent(&mut self) {
         debug_assert!(self.room() > 0);
         self.next = self.next.wrapping_add(1);
     }
 
     /// All before `ack` have been received. Late values change nothing; `Err` if that many were not sent.
+    #[inline]
     pub fn acked(&mut self, ack: u32) -> Result<(), Beyond> {
         if reached(ack, self.acked) {
             if !reached(self.next, ack) {
@@ -82,16 +89,19 @@ pub struct Incoming<P> {
 
 impl<P> Incoming<P> {
     /// Nothing has come.
+    #[inline]
     pub fn new(window: u32) -> Incoming<P> {
         Incoming { expected: 0, window, held: VecDeque::new() }
     }
 
     /// The next packet's number; all before have been received.
+    #[inline]
     pub fn expected(&self) -> u32 {
         self.expected
     }
 
     /// Where a packet stands.
+    #[inline]
     pub fn place(&self, sequence: u32) -> Place {
         let ahead = sequence.wrapping_sub(self.expected);
         if ahead == 0 {
@@ -106,6 +116,7 @@ impl<P> Incoming<P> {
     }
 
     /// Holds a packet that is early.
+    #[inline]
     pub fn hold(&mut self, sequence: u32, packet: P) {
         debug_assert_eq!(self.place(sequence), Place::Early);
         let at = sequence.wrapping_sub(self.expected) as usize - 1;
@@ -116,6 +127,7 @@ impl<P> Incoming<P> {
     }
 
     /// The next packet was handled; gives the one after it, if that is held.
+    #[inline]
     pub fn advance(&mut self) -> Option<P> {
         self.expected = self.expected.wrapping_add(1);
         self.held.pop_front().flatten()
@@ -128,11 +140,13 @@ impl<P> Incoming<P> {
     }
 
     /// How many packets are held.
+    #[inline]
     pub fn held(&self) -> usize {
         self.held.iter().flatten().count()
     }
 
     /// Gives up what is held.
+    #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = P> {
         std::mem::take(&mut self.held).into_iter().flatten()
     }

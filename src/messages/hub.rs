@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use transom_channel::ring::Shape;
 use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
@@ -64,7 +65,9 @@ impl Hub {
         let wire = ShmWire::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
-        let config = Config::default();
+        // A slot for whatever goes at once.
+        let ring = Shape { slots: 32, bytes: 8256 };
+        let config = Config { ring, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
         let core = Core { engine, table: HashMap::new(), wakers: Vec::new(), awake: false };

@@ -92,6 +92,7 @@ impl Bytes {
     /// # Safety
     /// As long as the handle lives they are valid; nobody else changes them, and nobody else reads them if they are
     /// `writable`. They are initialised.
+    #[inline]
     pub unsafe fn lent(start: NonNull<u8>, len: usize, writable: bool) -> Bytes {
         Bytes(Kind::Here { start, len, writable, owner: None })
     }
@@ -113,6 +114,7 @@ impl Bytes {
     }
 
     /// How many bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Cell { inbox, at, .. } => inbox.0.len().saturating_sub(*at),
