@@ -5,6 +5,7 @@ mod error;
 mod job;
 pub mod messages;
 pub mod provider;
+mod random;
 mod start;
 #[cfg(feature = "verbs")]
 pub mod verbs;
@@ -25,6 +26,7 @@ pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
 pub use transom_windows::{
-    Address, Assert, Atomic, Counters, Distribution, Error, FabricError, Flavor, GlobalPtr, Mode, Op, Section, array,
+    Address, Assert, Atomic, Buffer, Counters, Distribution, Error, FabricError, Flavor, GlobalPtr, Mode, Op, Section,
+    array,
 };
 pub use world::World;

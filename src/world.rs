@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use std::sync::atomic::{AtomicU32, Ordering};
 use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
-use transom_windows::{Distribution, Error, Exchange, Flavor};
+use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
@@ -307,6 +307,25 @@ impl World {
         });
         let team = made.map_err(|source| Error::Collective { call: "split", source })?;
         Ok(team.map(|(messages, fabric)| World { messages, fabric, windows: AtomicU32::new(0) }))
+    }
+
+    /// `len` zeroed elements of this rank alone, in memory that puts and gets are best done from and to: see [`Buffer`]. Not
+    /// collective.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`]'s source, if there is no memory.
+    ///
+    /// # Examples
+    /// ```
+    /// let world = transom::init()?;
+    /// let mut window = world.allocate::<f64>(100_000)?;
+    /// let mut buffer = world.buffer::<f64>(100_000)?;
+    /// buffer.fill(0.5);
+    /// window.lock_shared(0)?.put(0, &buffer)?; // between hosts the adapter takes it from there
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        Ok(Buffer::new(&self.fabric, len)?)
     }
 
     /// Collective: returns when every rank has called it. ceil(log2 ranks) notifications.

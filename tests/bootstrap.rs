@@ -315,7 +315,10 @@ fn ranks_on_several_hosts_are_told_so() {
         assert!(output.status.success(), "{}", shown(&output));
         let told = said(&output, "told:");
         assert_eq!(told.len(), 4, "{}", shown(&output));
-        assert!(told.iter().all(|told| told.contains("one (ranks 0, 1), two (ranks 2, 3)")), "{}", shown(&output));
+        let who_is_where = |told: &&String| told.contains("one (ranks 0, 1), two (ranks 2, 3)");
+        // Where RDMA can be tried, a rank that cannot use it says so; the others may hear of that first.
+        let least = if cfg!(feature = "verbs") { 1 } else { 4 };
+        assert!(told.iter().filter(who_is_where).count() >= least, "{}", shown(&output));
     }
 }
 

@@ -5,6 +5,8 @@ mod ranks;
 use ranks::Waiter;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
+use transom::locks::Awaited;
+use transom::windows::Exchange;
 use transom::{Error, FabricError, Flavor, Op, Request, Requests, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
@@ -29,6 +31,40 @@ fn with_a_death(name: &str, body: impl Fn(World)) {
         let Some(outcome) = ranks::outcome_of(size, name, &body) else { return };
         ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
         assert!(shm().is_empty(), "left in /dev/shm: {:?}", shm());
+    }
+}
+
+/// Of each rank it is known whether it died, not only who did first.
+#[test]
+fn a_later_death_is_told_of_who_died() {
+    let name = "a_later_death_is_told_of_who_died";
+    let body = |world: World| {
+        let me = world.rank();
+        world.barrier().unwrap();
+        if me == VICTIM {
+            die();
+        }
+        let dies = |rank: usize| {
+            let begun = Instant::now();
+            loop {
+                match world.provider().check_peers(Awaited::Rank(rank)) {
+                    Err(FabricError::PeerDied { rank: told }) if told == rank => return,
+                    Err(FabricError::PeerDied { rank: VICTIM }) | Ok(()) => std::thread::yield_now(),
+                    other => panic!("of rank {rank}: {other:?}"),
+                }
+                assert!(begun.elapsed() < ranks::within(5 * IN_TIME), "nobody says that rank {rank} died");
+            }
+        };
+        dies(VICTIM);
+        if me == 2 {
+            die();
+        }
+        dies(2);
+    };
+    if let Some(outcome) = ranks::outcome_of(4, name, body) {
+        let killed = |rank: &usize| matches!(outcome.statuses()[*rank], Status::Killed(9));
+        assert_eq!((0..4).filter(killed).collect::<Vec<_>>(), [VICTIM, 2], "{outcome}");
+        assert!([0, 3].iter().all(|&rank| outcome.statuses()[rank] == Status::Exited(0)), "{outcome}");
     }
 }
 

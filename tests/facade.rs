@@ -29,6 +29,8 @@ fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
 #[test]
 fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
     transom::threads(2, |world| -> Result<(), Error> {
+        let buffer: transom::Buffer<f32> = world.buffer(3)?;
+        assert_eq!(buffer[..], [0.0; 3]);
         let count: GlobalMutex<u64> = world.mutex(1, 5)?;
         *count.lock()? += 1;
         world.barrier()?;

@@ -72,6 +72,56 @@ fn elements_may_be_of_any_plain_type() {
     });
 }
 
+/// Memory that a provider keeps ready is memory like any other, wherever it comes from.
+#[test]
+fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
+    fn check<T: bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync>(
+        world: &World,
+        len: usize,
+        make: fn(usize) -> T,
+    ) {
+        let mut window: Window<T> = world.allocate(len + 1).unwrap();
+        let next = (world.rank() + 1) % world.size();
+        for turn in 0..3 {
+            let mut buffer = world.buffer::<T>(len).unwrap();
+            assert_eq!((buffer.len(), &buffer[..]), (len, &vec![T::zeroed(); len][..]), "turn {turn}");
+            // Another thread may have it, and this one has it back: joined, since ThreadSanitizer does not see how a
+            // scope waits for its threads.
+            std::thread::scope(|scope| {
+                let fill = || buffer.iter_mut().enumerate().for_each(|(at, element)| *element = make(at + turn));
+                scope.spawn(fill).join().unwrap();
+            });
+            let other = world.buffer::<T>(len).unwrap();
+            let epoch = window.lock_all().unwrap();
+            let target = epoch.target(next).unwrap();
+            target.put(0, &buffer).unwrap();
+            target.put(len / 3, &buffer[len / 3..len / 2]).unwrap();
+            assert!(other.iter().all(|element| *element == T::zeroed()), "two at once are two");
+            buffer.fill(T::zeroed());
+            target.flush().unwrap();
+            target.get(0, &mut buffer).unwrap();
+            assert!(buffer.iter().enumerate().all(|(at, element)| *element == make(at + turn)));
+            target.get(0, &mut buffer[len / 2..]).unwrap();
+            assert!(buffer[len / 2..].iter().enumerate().all(|(at, element)| *element == make(at + turn)));
+            let outside = [target.put(2, &buffer), target.get(2, &mut buffer)];
+            assert!(len == 0 || outside.iter().all(|end| matches!(end, Err(Error::OutOfBounds { .. }))));
+        }
+        window.fence().unwrap();
+    }
+    ranks::on_all_sizes("buffers_are_elements_of_any_type_and_begin_as_zeros", |world| {
+        check::<u8>(&world, 0, |at| at as u8);
+        check::<[u8; 3]>(&world, 33, |at| [at as u8, 1, 2]);
+        check::<u64>(&world, 10_000, |at| at as u64 * 0x0101_0101_0101);
+        check::<[f64; 9]>(&world, 5000, |at| [at as f64; 9]);
+        let error = world.buffer::<u64>(usize::MAX / 16).map(drop).unwrap_err();
+        assert!(error.to_string().contains("buffer"), "{error}");
+        // It may outlive what it was made of.
+        let buffer = world.buffer::<u64>(10_000).unwrap();
+        drop(world);
+        assert_eq!(buffer[9_999], 0);
+    });
+}
+
 #[test]
 fn parts_may_differ_in_size_and_be_empty() {
     ranks::on_all_sizes("parts_may_differ_in_size_and_be_empty", |world| {

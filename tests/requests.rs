@@ -135,6 +135,50 @@ fn what_is_dropped_or_leaked_is_done_all_the_same() {
     });
 }
 
+/// Of any length, several under way at once, waited for backwards; some are dropped or leaked.
+#[test]
+fn buffers_of_any_length_are_handed_over_and_come_back() {
+    ranks::on_all_sizes("buffers_of_any_length_are_handed_over_and_come_back", |world| {
+        const LENGTHS: [usize; 6] = [0, 1, 4_095, 4_097, 40_000, 11];
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(LENGTHS.iter().sum()).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target((me + 1) % n).unwrap();
+        let places = LENGTHS.iter().scan(0, |place, &len| Some(std::mem::replace(place, *place + len)));
+        let parts: Vec<(usize, usize)> = places.zip(LENGTHS).collect();
+        for turn in 0..2 {
+            let data = |(place, len): (usize, usize)| -> Vec<u64> {
+                (place..place + len).map(|at| (at * 1000 + 100 * turn + me) as u64).collect()
+            };
+            let put = |&part: &(usize, usize)| {
+                let mut buffer = Vec::with_capacity(2 * part.1); // more than it has
+                buffer.extend(data(part));
+                (part, target.rput(part.0, buffer).unwrap())
+            };
+            let mut puts: Vec<_> = parts.iter().map(put).collect();
+            if turn == 1 {
+                drop(puts.remove(4));
+                leak(puts.remove(2));
+            }
+            for (part, mut put) in puts.into_iter().rev() {
+                while part.1 % 2 == 1 && !put.test().unwrap() {}
+                assert_eq!(put.wait().unwrap(), data(part), "turn {turn}");
+            }
+            target.flush().unwrap();
+            let mut gets: Vec<_> = parts.iter().map(|&part| (part, target.rget(part.0, part.1).unwrap())).collect();
+            if turn == 0 {
+                drop(gets.remove(4));
+                leak(gets.remove(2));
+            }
+            for (part, get) in gets.into_iter().rev() {
+                assert_eq!(get.wait().unwrap(), data(part), "turn {turn}");
+            }
+        }
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
 #[test]
 fn wrong_offsets_and_operations_start_nothing() {
     ranks::on_all_sizes("wrong_offsets_and_operations_start_nothing", |world| {

@@ -216,7 +216,12 @@ impl Control {
 
     /// An error if a wait for `awaited` cannot end any more: a rank died, or all who could end it have left.
     pub fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
-        if let Some(rank) = self.dead(me) {
+        if let Some(first) = self.dead(me) {
+            // Whom one waits for is told of rather than who died first.
+            let rank = match awaited {
+                Awaited::Rank(rank) | Awaited::Behind(rank) if self.has_died(rank) => rank,
+                _ => first,
+            };
             return Err(FabricError::PeerDied { rank });
         }
         let gone = awaited.gone(me, self.ranks(), |rank| self.has_left(rank));
@@ -240,6 +245,10 @@ impl Control {
             Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
             Ok(_) => Err(FabricError::PeerDied { rank }),
         }
+    }
+
+    fn has_died(&self, rank: Rank) -> bool {
+        matches!(self.ended(rank), Err(FabricError::PeerDied { .. }))
     }
 
     /// The first rank that died. Noticing it tells all others.

@@ -5,12 +5,11 @@ use crate::key::{CmaKey, Key, fresh_tag};
 use crate::loopback::{Loopback, Membership};
 use crate::memory::{Memory, View};
 use crate::{copy, limit, system, words};
-use std::convert::Infallible;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
 use transom_locks::Rank;
-use transom_windows::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
 
 /// Memory of this rank that others may reach by its key.
 pub struct Region {
@@ -106,8 +105,8 @@ impl Fabric for Loopback {
     type Region = Region;
     type Remote = View;
     type Pending = u64;
-    /// There is none: a read is done when it has started.
-    type Reading = Infallible;
+    /// What is done when it has started.
+    type Moving = BoxBytes;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         let (memory, key, fd) = self.0.block(bytes)?;
@@ -159,16 +158,20 @@ impl Fabric for Loopback {
         Ok(())
     }
 
-    fn start_get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<Option<Infallible>, FabricError> {
-        self.get(from, offset, into).map(|()| None)
+    fn start_put(&self, to: &View, offset: usize, source: BoxBytes) -> Result<BoxBytes, FabricError> {
+        self.put(to, offset, &source).map(|()| source)
     }
 
-    fn arrived(&self, reading: &mut Infallible) -> Result<bool, FabricError> {
-        match *reading {}
+    fn start_get(&self, from: &View, offset: usize, mut into: BoxBytes) -> Result<BoxBytes, FabricError> {
+        self.get(from, offset, &mut into).map(|()| into)
     }
 
-    fn finish_get(&self, reading: Infallible, _: &mut [u8]) -> Result<(), FabricError> {
-        match reading {}
+    fn has_moved(&self, _: &mut BoxBytes) -> Result<bool, FabricError> {
+        Ok(true)
+    }
+
+    fn finish_moving(&self, moving: BoxBytes) -> Result<BoxBytes, FabricError> {
+        Ok(moving)
     }
 
     fn is_shared(&self, at: &View) -> bool {

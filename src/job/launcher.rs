@@ -1,5 +1,6 @@
 //! The launcher: starts the ranks of a job, on this machine or on several, and watches them until all have ended.
 
+mod child;
 mod control_plane;
 mod hosts;
 mod orphans;

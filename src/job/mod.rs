@@ -6,7 +6,6 @@
 
 pub(crate) mod bootstrap;
 mod descriptors;
-mod hex;
 pub mod launcher;
 pub(crate) mod process;
 pub(crate) mod tcp;

@@ -155,11 +155,25 @@ pub const TABLE: &[Variable] = &[
         default: "128, less if the device has less",
     },
     Variable {
+        name: "TRANSOM_VERBS_REGISTER",
+        set_by: SetBy::User,
+        meaning: "from how many bytes on the memory of a put or get is registered for it, and not copied",
+        expected: "a number from 32768 to 4294967295",
+        default: "131072",
+    },
+    Variable {
         name: "TRANSOM_VERBS_TIMEOUT",
         set_by: SetBy::User,
-        meaning: "after how long a packet that is not answered is sent again; after 8 times the peer cannot be reached",
+        meaning: "after how long a packet that is not answered is sent again",
         expected: "seconds above 0, e.g. `0.25`",
         default: "0.25",
+    },
+    Variable {
+        name: "TRANSOM_VERBS_RETRY",
+        set_by: SetBy::User,
+        meaning: "how often a packet is sent again before the connection counts as broken, and is made anew",
+        expected: "a number from 0 to 7; to Soft-RoCE 7 is for ever",
+        default: "7",
     },
     Variable {
         name: "TRANSOM_VERBS_NOTIFY",

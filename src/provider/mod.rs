@@ -10,7 +10,7 @@ use transom_windows::FabricError;
 #[cfg(any(feature = "verbs", feature = "delayed"))]
 mod several;
 #[cfg(any(feature = "verbs", feature = "delayed"))]
-pub use several::{Pending, Provider, Reading, Region, Remote};
+pub use several::{Moving, Pending, Provider, Region, Remote};
 
 /// The provider of a [`World`](crate::World): shared memory.
 #[cfg(not(any(feature = "verbs", feature = "delayed")))]
@@ -83,8 +83,18 @@ pub enum ProviderError {
     Fabric(#[from] FabricError),
     /// RDMA cannot be used.
     #[cfg(feature = "verbs")]
-    #[error("cannot use RDMA: {0}")]
-    Verbs(#[from] crate::verbs::VerbsError),
+    #[error("cannot use RDMA{}: {source}", between(.hosts.as_deref()))]
+    Verbs {
+        /// Who is where, if the ranks are on several hosts.
+        hosts: Option<String>,
+        /// Why not.
+        source: crate::verbs::VerbsError,
+    },
+}
+
+#[cfg(feature = "verbs")]
+fn between(hosts: Option<&str>) -> String {
+    hosts.map_or(String::new(), |hosts| format!(" between the hosts of the ranks, which share no memory, {hosts}"))
 }
 
 /// The provider of ranks that are threads of one process.
@@ -103,7 +113,8 @@ pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
         #[cfg(feature = "verbs")]
         Choice::Verbs => {
             use crate::verbs::{Node, Verbs};
-            Ok(Provider::Verbs(Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job))?))
+            let verbs = Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job));
+            verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: None, source })
         }
         _ => of_threads(job),
     }
@@ -127,7 +138,8 @@ pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> 
     }
     let neighbours = hosts.neighbours(tcp.rank());
     let here: Vec<_> = (0..tcp.size()).map(|rank| neighbours.iter().position(|&other| other == rank)).collect();
-    Ok(Provider::Verbs(Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here))?))
+    let verbs = Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here));
+    verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: Some(hosts.to_string()), source })
 }
 
 fn of_memory(job: Loopback) -> Provider {

@@ -2,17 +2,16 @@
 
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Verbs};
-use std::convert::Infallible;
 use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback};
 #[cfg(feature = "delayed")]
 use transom_windows::Delayed;
-use transom_windows::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
 /// The types of each provider, side by side.
 macro_rules! providers {
-    ($($(#[$cfg:meta])? $name:ident($provider:ty, $region:ty, $remote:ty, $pending:ty, $reading:ty): $doc:literal;)*) => {
+    ($($(#[$cfg:meta])? $name:ident($provider:ty, $region:ty, $remote:ty, $pending:ty, $moving:ty): $doc:literal;)*) => {
         /// The provider of a [`World`](crate::World).
         #[derive(Clone)]
         #[non_exhaustive]
@@ -30,23 +29,23 @@ macro_rules! providers {
         #[non_exhaustive]
         pub enum Pending { $($(#[$cfg])? #[doc = $doc] $name($pending),)* }
 
-        /// A read under way.
+        /// A read or write under way.
         #[non_exhaustive]
-        pub enum Reading { $($(#[$cfg])? #[doc = $doc] $name($reading),)* }
+        pub enum Moving { $($(#[$cfg])? #[doc = $doc] $name($moving),)* }
     };
 }
 
 providers! {
-    Loopback(Loopback, shm::Region, shm::View, u64, Infallible): "Ranks on one machine.";
+    Loopback(Loopback, shm::Region, shm::View, u64, BoxBytes): "Ranks on one machine.";
     #[cfg(feature = "verbs")]
-    Verbs(Verbs, verbs::Region, verbs::Remote, verbs::Pending, verbs::Reading): "Ranks on several machines.";
+    Verbs(Verbs, verbs::Region, verbs::Remote, verbs::Pending, verbs::Moving): "Ranks on several machines.";
     #[cfg(feature = "delayed")]
     Delayed(
         Delayed<Loopback>,
         shm::Region,
         <Delayed<Loopback> as Fabric>::Remote,
         <Delayed<Loopback> as Fabric>::Pending,
-        <Delayed<Loopback> as Fabric>::Reading
+        <Delayed<Loopback> as Fabric>::Moving
     ): "Ranks on one machine, whose operations are late.";
 }
 
@@ -154,7 +153,7 @@ impl Fabric for Provider {
     type Region = Region;
     type Remote = Remote;
     type Pending = Pending;
-    type Reading = Reading;
+    type Moving = Moving;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         each!(self, fabric, made: Region => fabric.allocate(bytes).map(|(region, key)| (made(region), key)))
@@ -201,16 +200,24 @@ impl Fabric for Provider {
         both!(self, from, Remote, fabric, from => fabric.get(from, offset, into))
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<Option<Reading>, FabricError> {
-        both!(self, from, Remote, fabric, from, made: Reading => Ok(fabric.start_get(from, offset, into)?.map(made)))
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+        both!(self, to, Remote, fabric, to, made: Moving => fabric.start_put(to, offset, source).map(made))
     }
 
-    fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
-        both!(self, reading, Reading, fabric, reading => fabric.arrived(reading))
+    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
+        both!(self, from, Remote, fabric, from, made: Moving => fabric.start_get(from, offset, into).map(made))
     }
 
-    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
-        both!(self, reading, Reading, fabric, reading => fabric.finish_get(reading, into))
+    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
+        both!(self, moving, Moving, fabric, moving => fabric.has_moved(moving))
+    }
+
+    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+        both!(self, moving, Moving, fabric, moving => fabric.finish_moving(moving))
+    }
+
+    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+        each!(self, fabric => fabric.buffer(bytes))
     }
 
     #[inline(always)]

@@ -9,13 +9,13 @@ use super::wr::Verb;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuePairs {
-    /// To other ranks, one each, made when first needed by either.
+    /// To other ranks, one each, made when first needed by either, and again where a connection broke.
     pub to_others: usize,
     /// To itself, for words of its own memory and, if data moves through shared memory, of its host's.
     pub to_itself: usize,
 }
 
-/// What a rank has posted to queue pairs so far.
+/// What a rank has posted to queue pairs so far; what is posted again, since a connection broke, counts once.
 ///
 /// # Examples
 /// See [`Verbs`](super::Verbs).
@@ -34,16 +34,22 @@ pub struct WorkRequests {
     pub markers: u64,
 }
 
-/// How often a rank has needed registered memory for a read of which nobody waited at once, too long for a slot.
+/// How often a rank has needed registered memory for what does not travel through slots, and where it came from.
 ///
 /// # Examples
 /// See [`Verbs`](super::Verbs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registrations {
-    /// What had come back was lent again.
+    /// Operations whose memory was registered already: a buffer's, or a window's.
+    pub found: u64,
+    /// Operations whose memory was registered for them alone.
+    pub passing: u64,
+    /// Registrations of those that were refused: they went through slots.
+    pub refused: u64,
+    /// Buffers, and reads of middle length of which nobody waited at once, for which memory that had come back was used again.
     pub reused: u64,
-    /// It was registered.
+    /// The same, for which memory was registered.
     pub made: u64,
 }
 

@@ -94,6 +94,10 @@ impl<const N: usize> Post<N> {
             if came.is_empty() {
                 return datagrams;
             }
+            if came.iter().any(|completion| completion.result.is_err()) {
+                self.open_again();
+                return datagrams;
+            }
             for completion in came {
                 let at = completion.token.request() as usize;
                 let mut bytes = [0; ROUTE + LONGEST];
@@ -109,6 +113,27 @@ impl<const N: usize> Post<N> {
             if let Err(error) = self.received.notify() {
                 tracing::error!(%error, "datagrams are not told any more");
             }
+        }
+    }
+
+    /// What could not be sent has ended the queue pair, as Soft-RoCE does where a link is down: it is opened again, and
+    /// what came meanwhile is lost.
+    fn open_again(&mut self) {
+        let forgotten = || {
+            for queue in [&self.sent, &self.received] {
+                // Takes all that there is.
+                let _ = queue.poll(&mut |_| ());
+            }
+        };
+        let opened = self.queue.open_again(forgotten).and_then(|()| {
+            (self.posted, self.gone) = (0, 0);
+            let expected = (0..self.expected.len()).try_for_each(|at| self.expect(at));
+            expected.map_err(|source| VerbsError::system("a buffer for datagrams", source))?;
+            self.received.notify()
+        });
+        match opened {
+            Ok(()) => tracing::debug!("datagrams can be sent again"),
+            Err(error) => tracing::error!(%error, "peers cannot be asked for connections any more"),
         }
     }
 

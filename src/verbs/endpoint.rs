@@ -5,8 +5,8 @@
 //! other. Marks are a thread's own: threads with different peers do not wait for each other.
 
 use super::counts::WorkRequests;
-use super::lane::Lane;
-use super::wr::WorkQueue;
+use super::lane::{Lane, Start};
+use super::wr::{Received, WorkQueue};
 use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -49,9 +49,13 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
         self.lanes.get(peer)?.get().map(Box::as_ref)
     }
 
-    /// Makes a connected queue the lane to a peer; the first one stays it.
-    pub fn add(&self, peer: usize, queue: Q) {
-        let _ = self.lanes[peer].set(Box::new(Lane::new(peer as u32, queue)));
+    /// Makes a connected queue the lane to a peer, or the next queue of the lane that there is: what of that is unfinished
+    /// goes on, where the peer has `received` so much of it. Whether it does.
+    pub fn add(&self, peer: usize, queue: Q, start: Start, received: Received) -> bool {
+        match self.lane(peer) {
+            Some(lane) => lane.resume(queue, start, received),
+            None => self.lanes[peer].set(Box::new(Lane::new(peer as u32, queue, start))).is_ok(),
+        }
     }
 
     /// All lanes that there are, with their peers.
@@ -119,14 +123,14 @@ impl<Q, L> Drop for Endpoints<Q, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::fake::{Queue, Thing, completion};
+    use crate::verbs::fake::{Queue, START, Thing, completion};
     use crate::verbs::lane::Signal;
     use crate::verbs::wr::{Failure, Piece, Place, Verb, Why};
 
     /// Three peers, each with a lane through a queue of its number.
     fn endpoints() -> Endpoints<Queue, Thing> {
         let endpoints = Endpoints::new(0, 4);
-        (0..3).for_each(|peer| endpoints.add(peer, Queue::new(peer as u32, 16)));
+        (0..3).for_each(|peer| _ = endpoints.add(peer, Queue::new(peer as u32, 16), START, Received::default()));
         endpoints
     }
 
@@ -194,7 +198,7 @@ mod tests {
         let endpoints = endpoints();
         post(&endpoints, 1);
         endpoints.mark(1);
-        ends(&endpoints, 1, 1, Err(Failure::known(Why::Silence)));
+        ends(&endpoints, 1, 1, Err(Failure::known(Why::Refused)));
         assert_eq!(endpoints.before(2), Some((1, 1)), "whoever waits for it is told");
         assert_eq!(endpoints.before(2), None, "and can go on elsewhere");
     }

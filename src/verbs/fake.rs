@@ -1,9 +1,13 @@
 //! Queues that pretend: what decides is tested without a device.
 
+use super::lane::Start;
 use super::wr::{Completion, Completions, Failure, Request, Token, WorkQueue};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
+
+/// How a fake connection begins: with few numbers before the last.
+pub(super) const START: Start = Start { generation: 1, psn: 0xff_fffe, mtu: 1024 };
 
 /// Remembers what was posted, and in which order things happened.
 #[derive(Clone)]

@@ -13,7 +13,7 @@
 //! | `sys` | what libibverbs has, freed when dropped; no policy |
 //! | `rail` | device, port, GID, protection domain, completion queues; which are chosen; whether they work |
 //! | `memory` | slots, leases of registered memory, keys (one for each rail), what is kept for others |
-//! | `lane` | one reliable queue pair: numbers of requests, signalling now and then, what is lent; a lock of its own |
+//! | `lane` | one reliable queue pair after the other: numbers of requests, signalling now and then, what is lent, what is to be done again; a lock of its own |
 //! | `endpoint` | the lanes to peers, and the order of what a thread does at several |
 //! | `progress` | takes completions and hands each to the lane that its token names |
 //! | `datagram` | unreliable datagrams |
@@ -28,10 +28,11 @@
 //! The datagrams are authenticated with a secret that each rank tells the others through the job's exchange, so that nobody
 //! else has a queue pair connected elsewhere. The connections of a pair are numbered by generations: both have one queue
 //! pair in each, and where either lost its own, the next is agreed upon as the first was. That thread alone makes and
-//! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other.
+//! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other. Once
+//! a second it looks for connections that broke while the rank did something else.
 //!
-//! A lane's lock is held while a request is posted, and never over copies, registration or making queue pairs; completions
-//! are told without it. So threads of a rank with different peers do not wait for each other.
+//! A lane's lock is held while a request is posted or its queue pair ends, and never over copies, registration or making
+//! queue pairs; completions are told without it. So threads of a rank with different peers do not wait for each other.
 //!
 //! # Words
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
@@ -57,25 +58,47 @@
 //! the first window), 89 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
 //! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
 //! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
-//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. Long reads
-//! that nobody waits for (`rget` of more than 32 KiB) have memory of their own, of which 16 MiB at most are kept for the
-//! next. The adapter's driver has memory of its own.
+//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. A lane keeps
+//! 64 bytes for each of its requests, and from the first that takes bytes along room for those (`TRANSOM_VERBS_INLINE`), to
+//! post them again: 24 KiB by the defaults, which are not registered. The adapter's driver has memory of its own.
+//!
+//! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
+//! this rank has registered for as long as its owner has it: windows, and buffers
+//! ([`World::buffer`](crate::World::buffer)). Other memory, from `TRANSOM_VERBS_REGISTER` bytes on, is registered for the
+//! operation: for the call if it is lent for that (`put`, `get`), and until the adapter is done if it is handed over (`rput`,
+//! `rget`), even if the request is dropped or leaked. No registration outlives the right to the memory, so none is ever found
+//! for memory that has gone, and no hook need watch what the program frees. A call that fails amid its requests ends the
+//! queue pair before it gives the memory back. Where memory cannot be registered, slots do; the log says so once.
+//!
+//! Leases are memory that the library has: buffers, and what an `rget` of more than 32 KiB and less than
+//! `TRANSOM_VERBS_REGISTER` bytes comes to. What comes back stays registered for the next, 16 MiB at most.
+//! [`Verbs::registrations`] counts all these, [`Verbs::copied_bytes`] what went through slots.
 //!
 //! # Silence
 //! A peer that does not answer is asked on, each second in the end, and the log says so ever more rarely: it may be stopped,
-//! and only the job says who died. With the connection it is the peer's adapter that answers. An adapter that tells that
-//! packets are not acknowledged (some seconds, by TRANSOM_VERBS_TIMEOUT), or that completes nothing for 20 seconds, and a
-//! port that is down for 5 seconds while a connection is wanted, are errors: the rank cannot be reached, and all are told.
+//! and only the job says who died. With the connection it is the peer's adapter that answers. An adapter that completes
+//! nothing for 20 seconds, a connection that does not come back, and a port that is down for 5 seconds while a connection
+//! is wanted, are errors: the rank cannot be reached, and all are told.
 //!
 //! # Failures
-//! A request that fails ends its lane: those before it are complete, it and those after it fail. The error says which it
-//! was: the access was refused, the peer does not answer, the peer ended the connection, the port is down. A device that
-//! fails or is taken away, or a completion queue that fails, is told within a tenth of a second to whoever waits, as is
-//! the death of a peer.
+//! A connection breaks where packets are not acknowledged in time (`TRANSOM_VERBS_TIMEOUT`, `TRANSOM_VERBS_RETRY`) or its
+//! queue pair fails. While the peer lives it is made anew, under the next generation, and what was under way goes on:
+//! whoever waits for it waits longer. Each side ends its queue pair first, so that nothing of it is executed later; asks
+//! it up to which packet it has executed the other's; and tells that when both connect anew. So a write that was executed is
+//! not written again, though its acknowledgement was lost: the target may have seen what came behind it, and changed the
+//! memory since. Nor is an atomic; but where it was executed its result is lost, and that is an error of its operation: the
+//! word has changed, and the connection is there. What was not executed, and reads, are posted again in their order. An
+//! adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a connection that broke has ended.
+//!
+//! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
+//! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that
+//! is stopped is not told apart), or where nothing was done by 8 queue pairs in a row. Requests before the one that failed
+//! are complete, it and those after it fail. The error says why. A device that fails or is taken away, or a completion
+//! queue that fails, is told within a tenth of a second to whoever waits, as is the death of a peer.
 //!
 //! # What is not here
-//! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. A connection that failed stays
-//! so; an access to memory that is no longer registered ends the connection between the two. Words that change wake
+//! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. An access to memory that is no
+//! longer registered ends the connection between the two. Words that change wake
 //! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone. One rail.
 //!
 //! # Leaving
@@ -113,7 +136,7 @@ mod wr;
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use rma::{Pending, Reading, Region, Remote, Verbs};
+pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.
 ///

@@ -3,13 +3,13 @@
 use super::endpoint::Endpoints;
 use super::rail::{Broken, Health, Polled, Rail};
 use super::wr::{Completions, WorkQueue};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Lets in what has completed on a rail. Who finds another thread at a queue leaves it to that: it is not to wait.
 #[inline]
 pub(super) fn poll<Q: WorkQueue, L>(rail: &Rail, endpoints: &Endpoints<Q, L>) {
     for polled in &*rail.queues.all() {
-        let Polled { queue, polling } = &**polled;
+        let Polled { queue, polling, .. } = &**polled;
         poll_one(&**queue, polling, endpoints, &rail.health);
     }
 }
@@ -20,7 +20,18 @@ fn poll_one<Q: WorkQueue, L>(
     endpoints: &Endpoints<Q, L>,
     health: &Health,
 ) {
-    let Ok(_polling) = polling.try_lock() else { return };
+    if let Ok(_polling) = polling.try_lock() {
+        poll_locked(queue, endpoints, health);
+    }
+}
+
+/// Returns when all that has completed there is told, by whomever.
+pub(super) fn settle<Q: WorkQueue, L>(polled: &Polled, endpoints: &Endpoints<Q, L>, health: &Health) {
+    let _polling = polled.polling.lock().unwrap_or_else(PoisonError::into_inner);
+    poll_locked(&*polled.queue, endpoints, health);
+}
+
+fn poll_locked<Q: WorkQueue, L>(queue: &impl Completions, endpoints: &Endpoints<Q, L>, health: &Health) {
     let polled = queue.poll(&mut |completion| match endpoints.lane(completion.token.lane() as usize) {
         Some(lane) => lane.complete(&completion),
         // It was posted before its queue became a lane: never.
@@ -34,9 +45,9 @@ fn poll_one<Q: WorkQueue, L>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::fake::{CompletionQueue, Queue, Thing, completion};
+    use crate::verbs::fake::{CompletionQueue, Queue, START, Thing, completion};
     use crate::verbs::lane::Signal;
-    use crate::verbs::wr::{Piece, Place, Verb};
+    use crate::verbs::wr::{Piece, Place, Received, Verb};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
@@ -49,7 +60,9 @@ mod tests {
     #[test]
     fn completions_go_to_whom_they_concern() {
         let (endpoints, health, polling) = (Endpoints::<Queue, Thing>::new(0, 4), Health::default(), Mutex::new(()));
-        [1, 2].into_iter().for_each(|peer| endpoints.add(peer, Queue::new(10 + peer as u32, 8)));
+        for peer in [1, 2] {
+            endpoints.add(peer, Queue::new(10 + peer as u32, 8), START, Received::default());
+        }
         [1, 2, 2].into_iter().for_each(|peer| post(&endpoints, peer));
         let queue = CompletionQueue::default();
         // Lane 3 is none, and lane 9 is no peer's.
@@ -82,8 +95,8 @@ mod tests {
         };
         let mut slow = Queue::new(11, 8);
         slow.hold = Some(Arc::new(hold));
-        endpoints.add(1, slow);
-        endpoints.add(2, Queue::new(12, 8));
+        endpoints.add(1, slow, START, Received::default());
+        endpoints.add(2, Queue::new(12, 8), START, Received::default());
         let queue = CompletionQueue::default();
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| post(&endpoints, 1));

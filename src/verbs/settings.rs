@@ -6,6 +6,9 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
+const REGISTER_FROM: u32 = 128 << 10;
+
 /// What the variables say.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
@@ -22,8 +25,12 @@ pub(super) struct Settings {
     pub depth: u32,
     /// Bytes of a write that travel in the request itself.
     pub inline: u32,
+    /// From how many bytes on the memory of an operation is registered for it.
+    pub register_from: u32,
     /// After how long what is not answered is sent again.
     pub timeout: Duration,
+    /// How often it is, before the connection counts as broken.
+    pub retries: u8,
     pub notify_by: Option<NotifyBy>,
     /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
     pub hybrid: Option<bool>,
@@ -50,7 +57,10 @@ impl Settings {
             pkey: get::<Partition>("TRANSOM_VERBS_PKEY")?.map(|pkey| pkey.0),
             depth: get::<Within<4, 32768>>("TRANSOM_VERBS_DEPTH")?.map_or(128, |depth| depth.0),
             inline: get::<Within<0, 4096>>("TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
+            register_from: get::<Within<32_768, { u32::MAX }>>("TRANSOM_VERBS_REGISTER")?
+                .map_or(REGISTER_FROM, |bytes| bytes.0),
             timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
+            retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })

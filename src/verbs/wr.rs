@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 /// What is to be done at the far end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
     Write,
     Read,
@@ -13,7 +13,7 @@ pub(super) enum Verb {
 }
 
 /// How the adapter orders requests: an initiator waits for what the far end answers by data, unless it is of the same kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Write,
     Read,
@@ -31,14 +31,14 @@ impl Verb {
 }
 
 /// A place in a peer's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub address: u64,
     pub key: u32,
 }
 
 /// A piece of this rank's memory. Its key is not looked at in a request that takes the bytes along.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Piece {
     pub address: u64,
     pub bytes: u32,
@@ -161,10 +161,35 @@ pub(super) enum Why {
     Refused,
     /// The far end does not answer.
     Silence,
-    /// The queue pair was in error before it was begun: the far end ended the connection.
+    /// The queue pair was in error before it was begun, or failed by itself: the connection has ended.
     Ended,
     /// This rank's adapter cannot do it.
     Adapter,
     /// The peer is known to be gone.
     Gone,
+}
+
+impl Why {
+    /// Whether the two may connect anew, and go on with what was not done.
+    pub fn may_be_mended(self) -> bool {
+        matches!(self, Why::Silence | Why::Ended)
+    }
+}
+
+/// What one end of a connection has received before, so that the other knows what to do again.
+///
+/// Packets of a generation are numbered (PSN, 24 bits) from a random first on, and executed in that order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Received {
+    /// The last generation in which something came; zero if nothing ever did.
+    pub generation: u32,
+    /// The number of the packet that was expected next when it ended.
+    pub next: u32,
+}
+
+impl Received {
+    /// When the queue pair of a generation takes nothing more, that expected the packet `first` at first and `next` at last.
+    pub fn after(self, generation: u32, first: u32, next: u32) -> Self {
+        if next == first { self } else { Received { generation, next } }
+    }
 }

@@ -2,12 +2,11 @@
 //! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
 //! window's fences.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Region, View};
-use transom::windows::{Exchange, Fabric, UserMemory, Wait, Wake, Window};
+use transom::windows::{BoxBytes, Exchange, Fabric, UserMemory, Wait, Wake, Window};
 use transom::{Atomic, FabricError};
 
 /// The size of the part that all windows share, in bytes.
@@ -99,7 +98,7 @@ impl Fabric for Overlapping {
     type Region = Arc<Region>;
     type Remote = View;
     type Pending = u64;
-    type Reading = Infallible;
+    type Moving = BoxBytes;
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<Lent, FabricError> {
         // SAFETY: by the caller's word.
@@ -115,16 +114,20 @@ impl Fabric for Overlapping {
         self.fabric.is_shared(at)
     }
 
-    fn start_get(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<Option<Infallible>, FabricError> {
+    fn start_put(&self, to: &View, offset: usize, source: BoxBytes) -> Result<BoxBytes, FabricError> {
+        self.count(0).start_put(to, offset, source)
+    }
+
+    fn start_get(&self, from: &View, offset: usize, into: BoxBytes) -> Result<BoxBytes, FabricError> {
         self.count(1).start_get(from, offset, into)
     }
 
-    fn arrived(&self, reading: &mut Infallible) -> Result<bool, FabricError> {
-        self.fabric.arrived(reading)
+    fn has_moved(&self, moving: &mut BoxBytes) -> Result<bool, FabricError> {
+        self.fabric.has_moved(moving)
     }
 
-    fn finish_get(&self, reading: Infallible, into: &mut [u8]) -> Result<(), FabricError> {
-        self.fabric.finish_get(reading, into)
+    fn finish_moving(&self, moving: BoxBytes) -> Result<BoxBytes, FabricError> {
+        self.fabric.finish_moving(moving)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Lent, FabricError> {

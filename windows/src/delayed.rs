@@ -1,7 +1,8 @@
 //! A provider that takes every liberty which [`Fabric`] leaves, over another provider: so that a program, or this library,
 //! that forgets to order or to flush shows it on one machine.
 
-use crate::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use crate::{Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use bytemuck::allocation::BoxBytes;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicU8;
@@ -154,6 +155,14 @@ impl<R> Ticket<R> {
     }
 }
 
+/// A read that is late, or what was written, which is held back without its buffer.
+pub enum Moving {
+    /// The buffer.
+    Put(BoxBytes),
+    /// The bytes come with it.
+    Get(Ticket<BoxBytes>),
+}
+
 /// What this rank has under way.
 struct Line<F: Fabric> {
     fabric: F,
@@ -194,7 +203,7 @@ enum What {
     Notify(u64),
     Cas { expected: u64, new: u64, wake: Wake, result: Slot<u64> },
     Add { delta: u64, wake: Wake, result: Slot<u64> },
-    Get { bytes: usize, result: Slot<Vec<u8>> },
+    Get { into: BoxBytes, result: Slot<BoxBytes> },
 }
 
 impl<F: Fabric> Operation<F> {
@@ -269,10 +278,7 @@ impl<F: Fabric> Line<F> {
                 let added = fabric.start_add(&remote, offset, delta, wake).and_then(|pending| fabric.finish(pending));
                 added.map(|found| fill(&result, found))
             }
-            What::Get { bytes, result } => {
-                let mut into = vec![0; bytes];
-                fabric.get(&remote, offset, &mut into).map(|()| fill(&result, into))
-            }
+            What::Get { mut into, result } => fabric.get(&remote, offset, &mut into).map(|()| fill(&result, into)),
         }
     }
 }
@@ -355,7 +361,7 @@ impl<F: Fabric> Fabric for Delayed<F> {
     type Region = F::Region;
     type Remote = Remote<F>;
     type Pending = Ticket<u64>;
-    type Reading = Ticket<Vec<u8>>;
+    type Moving = Moving;
 
     fn allocate(&self, bytes: usize) -> Result<(F::Region, Vec<u8>), FabricError> {
         self.line.fabric.allocate(bytes)
@@ -398,28 +404,36 @@ impl<F: Fabric> Fabric for Delayed<F> {
         self.line.fabric.get(&from.remote, offset, into)
     }
 
-    fn start_get(
-        &self,
-        from: &Remote<F>,
-        offset: usize,
-        into: &mut [u8],
-    ) -> Result<Option<Ticket<Vec<u8>>>, FabricError> {
+    fn start_put(&self, to: &Remote<F>, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+        self.put(to, offset, &source)?;
+        Ok(Moving::Put(source))
+    }
+
+    fn start_get(&self, from: &Remote<F>, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
         from.check(offset, into.len())?;
-        self.start(from, offset, |result| What::Get { bytes: into.len(), result }).map(Some)
+        self.start(from, offset, |result| What::Get { into, result }).map(Moving::Get)
     }
 
-    fn arrived(&self, reading: &mut Ticket<Vec<u8>>) -> Result<bool, FabricError> {
-        if reading.has_result() {
-            return Ok(true);
+    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
+        match moving {
+            Moving::Get(reading) if !reading.has_result() => {
+                // One that failed fills no slot.
+                let failed = self.line.held().queues[reading.rank].failed.take();
+                failed.map_or(Ok(false), Err)
+            }
+            _ => Ok(true),
         }
-        // One that failed fills no slot.
-        let failed = self.line.held().queues[reading.rank].failed.take();
-        failed.map_or(Ok(false), Err)
     }
 
-    fn finish_get(&self, reading: Ticket<Vec<u8>>, into: &mut [u8]) -> Result<(), FabricError> {
-        into.copy_from_slice(&self.finish_ticket(reading)?);
-        Ok(())
+    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+        match moving {
+            Moving::Put(source) => Ok(source),
+            Moving::Get(reading) => self.finish_ticket(reading),
+        }
+    }
+
+    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+        self.line.fabric.buffer(bytes)
     }
 
     fn start_cas(

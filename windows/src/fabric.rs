@@ -1,6 +1,7 @@
 //! What a provider promises: registered memory reached by key, and the verbs on it.
 
-use crate::{FabricError, UserMemory, Wait};
+use crate::{FabricError, Memory, UserMemory, Wait};
+use bytemuck::allocation::BoxBytes;
 use std::sync::atomic::AtomicU8;
 use transom_locks::{Awaited, Rank};
 
@@ -74,8 +75,9 @@ pub trait Exchange {
 /// 5. Busy is not an error. Errors are grouped by what they break ([`FabricError`]).
 /// 6. A peer that dies becomes an error naming the rank, in bounded time, at every call that needed it.
 ///
-/// A provider over a network posts its operations: `put` may return when the bytes are copied out, and `start_add`
-/// returns a ticket; what is pending owns what it needs, so that nothing dangles if a caller drops or leaks it.
+/// A provider over a network posts its operations: `put` may return when the bytes are copied out or have arrived, `start_put`
+/// at once, and `start_add` returns a ticket; what is pending owns what it needs, so that nothing dangles if a caller drops or
+/// leaks it.
 /// [`Delayed`](crate::Delayed) takes every liberty that these promises leave.
 pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Registered memory of this rank. Once it is dropped, nobody can attach to it any more; whoever has may find it
@@ -85,8 +87,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     type Remote: Send + Sync;
     /// An atomic under way.
     type Pending: Send;
-    /// A read under way.
-    type Reading: Send;
+    /// A read or write under way, and its buffer.
+    type Moving: Send;
 
     /// Allocates and registers zeroed memory, beginning at a cache line; returns the key by which peers attach.
     ///
@@ -150,32 +152,40 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`put`](Self::put).
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
-    /// Starts a read of as many bytes as `into` has. `None`: they are there already. Otherwise [`finish_get`] brings
-    /// them, and what is pending owns what it needs: it may be dropped or leaked.
-    ///
-    /// [`finish_get`]: Self::finish_get
+    /// Starts a write of a buffer that the provider owns until [`finish_moving`](Self::finish_moving) gives it back: it is
+    /// not copied for the sake of being used again. What is under way may be dropped or leaked; the write is done all the same.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
-    fn start_get(
-        &self,
-        from: &Self::Remote,
-        offset: usize,
-        into: &mut [u8],
-    ) -> Result<Option<Self::Reading>, FabricError>;
+    /// As [`put`](Self::put). The buffer is lost then, as with the next three.
+    fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Moving, FabricError>;
 
-    /// Whether the bytes of a started read have arrived.
+    /// Starts a read of as many bytes as `into` has, which come with it by [`finish_moving`](Self::finish_moving). What is
+    /// under way may be dropped or leaked.
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    fn arrived(&self, reading: &mut Self::Reading) -> Result<bool, FabricError>;
+    fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Moving, FabricError>;
 
-    /// Copies the bytes of a started read, once they have arrived, to a buffer as long as that of
-    /// [`start_get`](Self::start_get).
+    /// Whether the bytes of a started read have arrived, or the buffer of a started write may be used again.
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    fn finish_get(&self, reading: Self::Reading, into: &mut [u8]) -> Result<(), FabricError>;
+    fn has_moved(&self, moving: &mut Self::Moving) -> Result<bool, FabricError>;
+
+    /// Waits until that is so; the buffer.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
+
+    /// Memory of this rank alone that large operations are best done from and to ([`Buffer`](crate::Buffer)): at least so
+    /// many zeroed bytes from the beginning of a page on. Plain memory unless a provider knows better.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory.
+    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+        Memory::plain(bytes)
+    }
 
     /// Starts a compare-and-swap of an aligned word.
     ///

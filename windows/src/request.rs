@@ -3,11 +3,12 @@
 
 use crate::core::Core;
 use crate::target::Target;
-use crate::{Atomic, Error, Fabric, Op};
+use crate::{Atomic, Error, Fabric, FabricError, Op};
 use bytemuck::Pod;
+use bytemuck::allocation::{BoxBytes, try_from_box_bytes};
 use transom_locks::Rank;
 
-/// An operation under way, and the buffer it needs. Dropped, it is not cancelled: a put is done as if it had been waited
+/// An operation under way, and the buffer it needs, which the provider has meanwhile if it is under way indeed. Dropped, it is not cancelled: a put is done as if it had been waited
 /// for, and what a get reads is lost.
 ///
 /// # Examples
@@ -26,9 +27,14 @@ use transom_locks::Rank;
 pub struct Request<'t, T: Pod, F: Fabric> {
     core: &'t Core<T, F>,
     rank: Rank,
-    /// As the operation leaves it, once nothing is under way.
-    buffer: Vec<T>,
-    reading: Option<F::Reading>,
+    state: State<T, F>,
+}
+
+enum State<T: Pod, F: Fabric> {
+    /// The buffer, as the operation left it.
+    Done(Vec<T>),
+    /// The provider has it.
+    UnderWay(F::Moving),
 }
 
 impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
@@ -37,9 +43,9 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn test(&mut self) -> Result<bool, Error> {
-        let Some(reading) = &mut self.reading else { return Ok(true) };
-        let arrived = self.core.data.fabric.arrived(reading);
-        arrived.map_err(|source| Error::Fabric { window: self.core.id, rank: self.rank, source })
+        let State::UnderWay(moving) = &mut self.state else { return Ok(true) };
+        let moved = self.core.data.fabric.has_moved(moving);
+        moved.map_err(|source| Error::Fabric { window: self.core.id, rank: self.rank, source })
     }
 
     /// Returns when the operation is done, with its buffer: what was read or fetched, or what a put or accumulate was
@@ -48,12 +54,17 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn wait(self) -> Result<Vec<T>, Error> {
-        let Request { core, rank, mut buffer, reading } = self;
-        if let Some(reading) = reading {
-            let finished = core.data.fabric.finish_get(reading, bytemuck::cast_slice_mut(&mut buffer));
-            finished.map_err(|source| Error::Fabric { window: core.id, rank, source })?;
+        let Request { core, rank, state } = self;
+        match state {
+            State::Done(buffer) => Ok(buffer),
+            State::UnderWay(moving) => {
+                let buffer = core.data.fabric.finish_moving(moving).and_then(|bytes| {
+                    let other = |_| FabricError::Misuse { why: "a provider gave back another buffer".into() };
+                    try_from_box_bytes::<[T]>(bytes).map_err(other)
+                });
+                buffer.map(Vec::from).map_err(|source| Error::Fabric { window: core.id, rank, source })
+            }
         }
-        Ok(buffer)
     }
 
     /// Waits for them all; their buffers, in the same order.
@@ -173,7 +184,8 @@ impl<'t, T: Pod, F: Fabric> FromIterator<Request<'t, T, F>> for Requests<'t, T, 
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// Starts a [`put`](Self::put) of a buffer that the request gives back.
+    /// Starts a [`put`](Self::put) of a buffer that the request gives back. Over a network a large one is not copied, and this
+    /// does not wait; capacity that it has beyond its elements is lost there.
     ///
     /// # Errors
     /// As `put`.
@@ -181,8 +193,15 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// # Examples
     /// See [`Request`].
     pub fn rput(&self, offset: usize, source: Vec<T>) -> Result<Request<'_, T, F>, Error> {
-        self.put(offset, &source)?;
-        Ok(self.request(source, None))
+        let fabric = &self.core.data.fabric;
+        if fabric.is_shared(self.remote) {
+            self.put(offset, &source)?;
+            return Ok(self.request(State::Done(source)));
+        }
+        self.core.data.counters.puts.bump();
+        let (at, len) = (self.place(offset, source.len())?, source.len());
+        let moving = fabric.start_put(self.remote, at, BoxBytes::from(source.into_boxed_slice()));
+        Ok(self.request(State::UnderWay(moving.map_err(|error| self.error(error, offset, len))?)))
     }
 
     /// Starts a [`get`](Self::get) of `len` elements.
@@ -195,14 +214,19 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     pub fn rget(&self, offset: usize, len: usize) -> Result<Request<'_, T, F>, Error> {
         self.core.data.counters.gets.bump();
         let at = self.place(offset, len)?;
+        let (fabric, failed) = (&self.core.data.fabric, |error| self.error(error, offset, len));
         let mut buffer = bytemuck::zeroed_vec(len);
-        let reading = self.core.data.fabric.start_get(self.remote, at, bytemuck::cast_slice_mut(&mut buffer));
-        let reading = reading.map_err(|error| self.error(error, offset, len))?;
-        Ok(self.request(buffer, reading))
+        if fabric.is_shared(self.remote) {
+            // Copying takes this rank's processor, whenever it does it.
+            fabric.get(self.remote, at, bytemuck::cast_slice_mut(&mut buffer)).map_err(failed)?;
+            return Ok(self.request(State::Done(buffer)));
+        }
+        let moving = fabric.start_get(self.remote, at, BoxBytes::from(buffer.into_boxed_slice()));
+        Ok(self.request(State::UnderWay(moving.map_err(failed)?)))
     }
 
-    fn request(&self, buffer: Vec<T>, reading: Option<F::Reading>) -> Request<'_, T, F> {
-        Request { core: self.core, rank: self.rank(), buffer, reading }
+    fn request(&self, state: State<T, F>) -> Request<'_, T, F> {
+        Request { core: self.core, rank: self.rank(), state }
     }
 }
 
@@ -228,7 +252,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         T: Atomic,
     {
         self.accumulate(offset, op, &operands)?;
-        Ok(self.request(operands, None))
+        Ok(self.request(State::Done(operands)))
     }
 
     /// Starts a [`get_accumulate`](Self::get_accumulate), whose request gives what the elements were. It is done when
@@ -253,6 +277,6 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     {
         let mut results = vec![T::zeroed(); operands.len()];
         self.get_accumulate(offset, op, &operands, &mut results)?;
-        Ok(self.request(results, None))
+        Ok(self.request(State::Done(results)))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::error::BootstrapError;
 use super::key_value::KeyValue;
-use crate::job::hex::{from_hex, to_hex};
+use data_encoding::HEXLOWER;
 use rustix::fd::BorrowedFd;
 use rustix::io::FdFlags;
 use std::collections::HashMap;
@@ -109,7 +109,7 @@ impl<S: Read + Write> KeyValue for Pmi<S> {
     }
 
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), BootstrapError> {
-        let value = to_hex(value);
+        let value = HEXLOWER.encode(value);
         if value.len() >= self.longest_value {
             let (len, most) = (value.len(), self.longest_value);
             return Err(failed(format!(
@@ -129,7 +129,8 @@ impl<S: Read + Write> KeyValue for Pmi<S> {
         let key = self.key(rank, key)?;
         let mut found = self.ask(&format!("get kvsname={} key={key}", self.space), "get_result")?;
         let value = found.remove("value").unwrap_or_default();
-        from_hex(&value).ok_or_else(|| failed(format!("{key} is {value:?}, which transom did not write")))
+        let written = HEXLOWER.decode(value.as_bytes());
+        written.map_err(|_| failed(format!("{key} is {value:?}, which transom did not write")))
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), BootstrapError> {

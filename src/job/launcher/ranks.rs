@@ -1,20 +1,19 @@
 //! The processes of the ranks, here or on hosts: starting them, sending signals to them, and ending them all.
 
+use super::child::die_with_launcher;
 use super::control_plane::ControlPlane;
 use super::outcome::{LaunchError, Status};
 use super::output::{Output, Pipes};
 use super::remote::{Host, Told};
 use super::script;
 use super::settings::Settings;
-use crate::job::{descriptors, variables};
+use crate::job::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Resource, Signal};
-use rustix::process::{getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -326,22 +325,6 @@ impl Drop for Ranks {
             let _ = poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref());
         }
     }
-}
-
-/// Has a process end with this one, and have the limit of open files that this one had before it raised it.
-pub(super) fn die_with_launcher(command: &mut Command) {
-    let (launcher, limit) = (getpid(), descriptors::limit_for_others());
-    let prepare = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // If the launcher died before the call above, no signal comes.
-        if getppid() != Some(launcher) {
-            return Err(rustix::io::Errno::SRCH.into());
-        }
-        limit.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
-    };
-    // SAFETY: between fork and exec it makes three system calls and nothing else: it does not allocate, lock, or touch
-    // what another thread may have been changing.
-    unsafe { command.pre_exec(prepare) };
 }
 
 /// Why a program cannot be started, and what to do.

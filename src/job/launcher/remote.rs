@@ -4,6 +4,7 @@
 //!
 //! Nothing here waits: the launcher's loop says when there is something to read or to write.
 
+use super::child::die_with_launcher;
 use super::outcome::{LaunchError, Status};
 use super::script;
 use rustix::event::{PollFd, PollFlags};
@@ -89,7 +90,7 @@ impl Host {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal sends SIGINT to the launcher only, which passes it on.
         command.process_group(0);
-        super::ranks::die_with_launcher(&mut command);
+        die_with_launcher(&mut command);
         let mut child = command
             .spawn()
             .map_err(|why| failed(format!("cannot start {}: {why}", command.get_program().display())))?;

@@ -6,6 +6,7 @@ use super::frames::{BYE, FAIL, FORM, JOB, LEAVE, LONGEST, PART, State, TOO_LONG,
 use super::hub::Hub;
 use super::wire::{self, Answer, Hello};
 use crate::job::process::ProcessId;
+use crate::random::random;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -118,10 +119,10 @@ impl Tcp {
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
         let group = &self.0.group;
-        let id = wire::random().map_err(|source| FabricError::System { what: "random numbers".into(), source });
+        let id = random().map_err(|source| FabricError::System { what: "random numbers".into(), source });
         // A rank without random numbers takes part too, with 0, so that the others do not wait for it. The number of the
         // first member becomes the team's.
-        let mine = id.as_ref().map_or(JOB, |id| u64::from_le_bytes(*id.first_chunk().expect("long enough")).max(1));
+        let mine = id.as_ref().map_or(JOB, |id| u64::from_le_bytes(*id).max(1));
         let wish = [u64::from(colour.is_some()), colour.unwrap_or(0), key, mine];
         let wishes = self.all_gather(wish.map(u64::to_le_bytes).as_flattened())?;
         id?;

@@ -4,16 +4,16 @@
 
 mod group;
 mod member;
+mod order;
 mod server;
 mod unproven;
 
 use super::wire::Secret;
+use order::{FirstDeath, Order};
 use server::Server;
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -26,31 +26,6 @@ pub(crate) struct Hub {
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
     first_death: FirstDeath,
-}
-
-enum Order {
-    /// The rank's process has ended; well or not.
-    Ended(Rank, bool),
-    /// A rank that has not joined by then has died.
-    AllBy(Instant),
-    /// The hub ends when no rank needs it any more.
-    StopAfterAll,
-    /// The hub ends now.
-    Stop,
-}
-
-/// The first rank of the job that died, for other threads than the hub's: one more than its number; 0 for none.
-#[derive(Clone, Default)]
-struct FirstDeath(Arc<AtomicUsize>);
-
-impl FirstDeath {
-    fn set(&self, rank: Rank) {
-        let _ = self.0.compare_exchange(0, rank + 1, SeqCst, SeqCst);
-    }
-
-    fn get(&self) -> Option<Rank> {
-        self.0.load(SeqCst).checked_sub(1)
-    }
 }
 
 impl Hub {

@@ -5,6 +5,7 @@ use nix::sys::socket::getsockopt;
 use nix::{getsockopt_impl, libc, sockopt_impl};
 use rustix::net::sockopt;
 use std::io;
+use std::mem::offset_of;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -29,14 +30,29 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-sockopt_impl!(
-    /// What the kernel knows of a connection.
-    TcpInfo,
-    GetOnly,
-    libc::IPPROTO_TCP,
-    libc::TCP_INFO,
-    libc::tcp_info
-);
+/// What the kernel knows of a connection: the beginning of its `tcp_info`, which every kernel has. The whole of it is longer
+/// in newer kernels, and `nix` does not bear a kernel that has less than is asked for.
+#[repr(C)]
+pub struct Info {
+    _first: [u8; 3],
+    probes: u8,
+    _second: [u8; 20],
+    unacked: u32,
+    _third: [u8; 16],
+    last_data_sent: u32,
+    _fourth: [u8; 8],
+    last_ack_recv: u32,
+}
+
+const _: () = {
+    use libc::tcp_info as whole;
+    assert!(offset_of!(Info, probes) == offset_of!(whole, tcpi_probes));
+    assert!(offset_of!(Info, unacked) == offset_of!(whole, tcpi_unacked));
+    assert!(offset_of!(Info, last_data_sent) == offset_of!(whole, tcpi_last_data_sent));
+    assert!(offset_of!(Info, last_ack_recv) == offset_of!(whole, tcpi_last_ack_recv));
+};
+
+sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Info);
 
 /// Since when a host has not answered.
 #[derive(Default)]
@@ -44,20 +60,54 @@ pub(super) struct Silence(Option<Instant>);
 
 impl Silence {
     /// Whether the host has vanished. To be asked every [`LOOK`].
-    ///
+    pub fn is_final(&mut self, stream: &TcpStream) -> bool {
+        getsockopt(stream, TcpInfo).is_ok_and(|info| self.is_final_at(Instant::now(), &info))
+    }
+
     /// Between two probes of a host that has no room for more there may be two minutes. So a host counts as silent only
     /// from where something was sent to it *after* its last answer.
-    pub fn is_final(&mut self, stream: &TcpStream) -> bool {
-        let Ok(info) = getsockopt(stream, TcpInfo) else { return false };
-        let asked = info.tcpi_unacked > 0 && info.tcpi_last_data_sent <= info.tcpi_last_ack_recv;
-        if !asked && info.tcpi_probes == 0 {
+    fn is_final_at(&mut self, now: Instant, info: &Info) -> bool {
+        let asked = info.unacked > 0 && info.last_data_sent <= info.last_ack_recv;
+        if !asked && info.probes == 0 {
             self.0 = None;
             return false;
         }
-        let now = Instant::now();
-        let answered = now.checked_sub(Duration::from_millis(info.tcpi_last_ack_recv.into()));
+        let answered = now.checked_sub(Duration::from_millis(info.last_ack_recv.into()));
         let since = self.0.filter(|since| answered.is_none_or(|answered| answered <= *since)).unwrap_or(now);
         self.0 = Some(since);
         now - since >= SILENT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks every two seconds: what is on its way, probes without an answer, milliseconds since something was sent and
+    /// since the last answer. At which look the host has vanished.
+    fn vanished(looks: impl IntoIterator<Item = (u32, u8, u32, u32)>) -> Option<usize> {
+        let (mut silence, began) = (Silence::default(), Instant::now());
+        looks.into_iter().enumerate().position(|(look, (unacked, probes, last_data_sent, last_ack_recv))| {
+            let (_first, _second, _third, _fourth) = Default::default();
+            let info = Info { _first, probes, _second, unacked, _third, last_data_sent, _fourth, last_ack_recv };
+            silence.is_final_at(began + LOOK * look as u32, &info)
+        })
+    }
+
+    #[test]
+    fn only_a_host_that_answers_nothing_has_vanished() {
+        let idle = (0, 0, 60_000, 60_000);
+        assert_eq!(vanished([idle; 30]), None);
+        let busy = (5, 0, 1, 3);
+        assert_eq!(vanished([busy; 30]), None, "something is always on its way, and answered");
+        // Ever longer between two probes, each of which is answered.
+        let full = (0..30).map(|look| (0, 0, 1_000 * look, 1_000 * (look % 12)));
+        assert_eq!(vanished(full), None);
+        let slow = (0..30).map(|look| (0, 1, 2_000 * look, 2_000 * (look % 3)));
+        assert_eq!(vanished(slow), None, "each probe is answered after a while");
+        for (unacked, probes) in [(1, 0), (0, 1)] {
+            let silent = (3..30).map(|look| (unacked, probes, 2_000 * (look - 3) + 100, 2_000 * look));
+            assert_eq!(vanished([idle; 3].into_iter().chain(silent)), Some(7), "8 s after it was first seen");
+        }
     }
 }

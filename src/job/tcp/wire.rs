@@ -18,8 +18,9 @@
 
 use super::frames::{HERE, REFUSED, WELCOME};
 use super::silence;
-use crate::job::hex::{from_hex, to_hex};
 use crate::job::process::ProcessId;
+use crate::random::random;
+use data_encoding::HEXLOWER;
 use snow::params::CipherChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::Cipher;
@@ -68,11 +69,11 @@ impl Secret {
 
     /// As digits.
     pub fn to_text(&self) -> String {
-        to_hex(&self.0)
+        HEXLOWER.encode(&self.0)
     }
 
     pub fn from_text(text: &str) -> Option<Self> {
-        Self::from_bytes(&from_hex(text)?)
+        Self::from_bytes(&HEXLOWER.decode(text.as_bytes()).ok()?)
     }
 }
 
@@ -148,15 +149,6 @@ fn read_by(stream: &mut TcpStream, into: &mut [u8], until: Instant) -> io::Resul
             read => return read,
         }
     }
-}
-
-pub(super) fn random() -> io::Result<[u8; LONG]> {
-    let mut bytes = [0; LONG];
-    let mut filled = 0;
-    while filled < LONG {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(bytes)
 }
 
 /// The handshake of either side; its first messages fail if the version differs.

@@ -2,7 +2,7 @@
 
 use super::message::Secret;
 
-const MAGIC: [u8; 8] = *b"transom\x02";
+const MAGIC: [u8; 8] = *b"transom\x03";
 
 /// Where a rank takes datagrams, and what they must bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

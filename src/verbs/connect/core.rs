@@ -21,14 +21,14 @@ pub(in crate::verbs) struct Core {
     pub memory: Memory,
     /// Whether each rank's adapter is this rank's.
     same_adapter: Box<[bool]>,
-    /// Of connections that somebody here wants, or that were refused. One that there is, is a lane.
+    /// Of connections that somebody here wants, or that were refused. One that there is, is a lane that is not broken.
     links: Mutex<HashMap<Rank, Link>>,
     /// Told when a connection came about, or cannot.
     changed: Condvar,
     commands: Mutex<Vec<Command>>,
     /// Readable when there are commands.
     pub(super) wake: OwnedFd,
-    /// Queue pairs made so far.
+    /// Queue pairs to others made so far.
     pub made: AtomicUsize,
     pub rail: Rail,
 }
@@ -61,7 +61,8 @@ impl Core {
     pub(super) fn new(me: Rank, rail: Rail, same_adapter: Box<[bool]>) -> Result<Self, VerbsError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
-        let (endpoints, memory) = (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain));
+        let (endpoints, memory) =
+            (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
         let (links, changed, commands, made) = Default::default();
         Ok(Core { me, endpoints, memory, same_adapter, links, changed, commands, wake, made, rail })
     }
@@ -71,7 +72,7 @@ impl Core {
         self.same_adapter[peer]
     }
 
-    /// Sees to it that a connection comes about, or anew after a refusal; how far it is.
+    /// Sees to it that a connection comes about, or anew where it broke or was refused; how far it is.
     pub fn want(&self, peer: Rank) -> Link {
         let mut links = self.links();
         let link = self.link(&links, peer);
@@ -91,11 +92,11 @@ impl Core {
         self.link(&waited.unwrap_or_else(PoisonError::into_inner).0, peer)
     }
 
-    /// A lane that has failed is ready: that it failed is told by operations on it.
+    /// A lane that has ended is ready: that it did is told by operations on it.
     fn link(&self, links: &HashMap<Rank, Link>, peer: Rank) -> Link {
         match self.endpoints.lane(peer) {
-            Some(_) => Link::Ready,
-            None => links.get(&peer).copied().unwrap_or(Link::Absent),
+            Some(lane) if !lane.is_broken() => Link::Ready,
+            _ => links.get(&peer).copied().unwrap_or(Link::Absent),
         }
     }
 

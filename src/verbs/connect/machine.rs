@@ -19,8 +19,9 @@
 //! - A rank replies once it is connected, and is `ready` once it knows that the peer is, too: then what is posted arrives.
 //! - Only whoever wants the connection asks again. To be silent is no failure; that the peer died is told by the job.
 //!
-//! A request posted to a queue pair belongs to its generation. Once that is retired the request will not complete: a write
-//! or read may be posted again under the next, of an atomic nobody here knows whether it was executed.
+//! A queue pair that is retired first takes nothing more, and then says what it has received; the end of the next
+//! generation tells that to the peer. So once a side is ready it knows what of all that it ever posted was executed: the
+//! rest, and reads, it posts again. Of an atomic that was executed, and not answered, the result is lost.
 
 use super::message::{End, Message};
 use rustix::io::Errno;
@@ -68,7 +69,7 @@ pub(in crate::verbs) trait Effects {
     fn make(&mut self, generation: u32) -> Result<End, Errno>;
     /// Connects it to the peer's.
     fn connect(&mut self, theirs: End) -> Result<(), Errno>;
-    /// Destroys it.
+    /// Destroys it: what it has received by then is part of all ends that are made later.
     fn retire(&mut self);
     /// Sends a datagram, which may be lost.
     fn send(&mut self, message: Message);
@@ -117,6 +118,14 @@ impl Machine {
     pub fn lost(&mut self, generation: u32, effects: &mut impl Effects) {
         if generation == self.generation && self.retire(effects) && self.wanted {
             self.ask(effects);
+        }
+    }
+
+    /// Nobody waits any more: there is to be no connection.
+    pub fn given_up(&mut self, why: Errno, effects: &mut impl Effects) {
+        if self.state != State::Failed(Reason::Died) {
+            self.retire(effects);
+            self.fail(Reason::Here(why));
         }
     }
 

@@ -7,29 +7,32 @@
 //! | 4 | kind: request 1, reply 2, reject 3 |
 //! | 4 | generation |
 //! | 4, 4 | the sender's queue pair and its first PSN; zero in a reject |
+//! | 4, 4 | the last earlier generation in which the sender received something, and the PSN that it expected next; or zero |
 //! | 4 | of a reject: the error number; else zero |
 //! | 32 | HMAC-SHA256 of all before it, with the receiver's secret |
 //!
 //! Each rank told all others its secret through the job's exchange when it joined, so a datagram with the right code is of
 //! this job, for this rank, and as its sender wrote it. It may still be late or a repetition: that is the machine's part.
 
+use crate::verbs::wr::Received;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use transom_locks::Rank;
 
-const MAGIC: [u8; 8] = *b"transom\x02";
+const MAGIC: [u8; 8] = *b"transom\x03";
 const CODE: usize = 32;
 /// Bytes of a record.
-pub(in crate::verbs) const MESSAGE: usize = MAGIC.len() + 7 * 4 + CODE;
+pub(in crate::verbs) const MESSAGE: usize = MAGIC.len() + 9 * 4 + CODE;
 
 /// What datagrams to a rank are authenticated with.
 pub(in crate::verbs) type Secret = [u8; 16];
 
-/// One end of a connection: a queue pair and the first PSN that it sends.
+/// One end of a connection: a queue pair, the first PSN that it sends, and what its rank has received by those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::verbs) struct End {
     pub queue_pair: u32,
     pub psn: u32,
+    pub received: Received,
 }
 
 /// A generation numbers the connections that two ranks have had; both have one end, and only one ever, in each.
@@ -46,13 +49,15 @@ pub(in crate::verbs) enum Message {
 impl Message {
     /// The record for a rank whose secret is that.
     pub fn seal(self, from: Rank, to: Rank, secret: &Secret) -> [u8; MESSAGE] {
-        let none = End { queue_pair: 0, psn: 0 };
+        let none = End { queue_pair: 0, psn: 0, received: Received::default() };
         let (kind, generation, mine, errno) = match self {
             Message::Request { generation, mine } => (1, generation, mine, 0),
             Message::Reply { generation, mine } => (2, generation, mine, 0),
             Message::Reject { generation, errno } => (3, generation, none, errno.into()),
         };
-        let numbers = [from as u32, to as u32, kind, generation, mine.queue_pair, mine.psn, errno];
+        let End { queue_pair, psn, received } = mine;
+        let received = [received.generation, received.next];
+        let numbers = [from as u32, to as u32, kind, generation, queue_pair, psn, received[0], received[1], errno];
         let mut bytes = [0; MESSAGE];
         let (said, code) = bytes.split_at_mut(MESSAGE - CODE);
         said[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -70,13 +75,15 @@ impl Message {
         if magic != MAGIC || authenticated(said, secret).verify_slice(code).is_err() {
             return None;
         }
-        let numbers: [[u8; 4]; 7] = numbers.as_chunks().0.try_into().ok()?;
-        let [from, to, kind, generation, queue_pair, psn, errno] = numbers.map(u32::from_le_bytes);
-        let mine = End { queue_pair, psn };
+        let numbers: [[u8; 4]; 9] = numbers.as_chunks().0.try_into().ok()?;
+        let [from, to, kind, generation, queue_pair, psn, before, next, errno] = numbers.map(u32::from_le_bytes);
+        let mine = End { queue_pair, psn, received: Received { generation: before, next } };
         let message = match (kind, errno) {
-            (1, 0) if mine.can_be() => Message::Request { generation, mine },
-            (2, 0) if mine.can_be() => Message::Reply { generation, mine },
-            (3, 1..4096) if (queue_pair, psn) == (0, 0) => Message::Reject { generation, errno: errno as u16 },
+            (1, 0) if mine.can_be(generation) => Message::Request { generation, mine },
+            (2, 0) if mine.can_be(generation) => Message::Reply { generation, mine },
+            (3, 1..4096) if (queue_pair, psn, before, next) == (0, 0, 0, 0) => {
+                Message::Reject { generation, errno: errno as u16 }
+            }
             _ => return None,
         };
         (generation > 0 && to as Rank == me).then_some((from as Rank, message))
@@ -84,9 +91,13 @@ impl Message {
 }
 
 impl End {
-    /// Queue pairs 0 and 1 are the fabric's own; both numbers have 24 bits.
-    fn can_be(self) -> bool {
-        (2..1 << 24).contains(&self.queue_pair) && self.psn < 1 << 24
+    /// Queue pairs 0 and 1 are the fabric's own; they and PSNs have 24 bits.
+    fn can_be(self, generation: u32) -> bool {
+        let Received { generation: before, next } = self.received;
+        (2..1 << 24).contains(&self.queue_pair)
+            && self.psn < 1 << 24
+            && before < generation
+            && next < if before == 0 { 1 } else { 1 << 24 }
     }
 }
 
@@ -100,12 +111,15 @@ mod tests {
     use super::*;
 
     const SECRET: Secret = [7; 16];
-    const MINE: End = End { queue_pair: 0x11, psn: 0xff_ffff };
+    const MINE: End = End { queue_pair: 0x11, psn: 0xff_ffff, received: Received { generation: 1, next: 0xab_cdef } };
 
     fn all() -> [Message; 3] {
         [
             Message::Request { generation: u32::MAX, mine: MINE },
-            Message::Reply { generation: 2, mine: End { queue_pair: 0xff_ffff, psn: 0 } },
+            Message::Reply {
+                generation: 2,
+                mine: End { queue_pair: 0xff_ffff, psn: 0, received: Received::default() },
+            },
             Message::Reject { generation: 3, errno: 12 },
         ]
     }
@@ -117,7 +131,8 @@ mod tests {
         }
         // As it is on the wire, less the code.
         let bytes = Message::Reply { generation: 2, mine: MINE }.seal(4, 5, &SECRET);
-        let said = b"transom\x02\x04\0\0\0\x05\0\0\0\x02\0\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\0\0\0\0";
+        let said = b"transom\x03\x04\0\0\0\x05\0\0\0\x02\0\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
+            \x01\0\0\0\xef\xcd\xab\0\0\0\0\0";
         assert_eq!(&bytes[..MESSAGE - CODE], said);
     }
 
@@ -138,19 +153,23 @@ mod tests {
     /// Sealed with the right secret, by a rank that errs.
     #[test]
     fn what_cannot_be_is_not_opened() {
-        let right = Message::Request { generation: 1, mine: MINE };
+        let right = Message::Request { generation: 2, mine: MINE };
         let word = |at: usize| MAGIC.len() + 4 * at..MAGIC.len() + 4 * at + 4;
         for (at, value) in [
-            // Kind; generation; queue pair; PSN; an error of a request.
+            // Kind; generation; queue pair; PSN; what was received by which earlier one; an error of a request.
             (2, 0),
             (2, 3),
             (2, 4),
             (3, 0),
+            (3, 1),
             (4, 0),
             (4, 1),
             (4, 0x100_0000),
             (5, 0x100_0000),
-            (6, 1),
+            (6, 0),
+            (6, 2),
+            (7, 0x100_0000),
+            (8, 1),
         ] {
             let mut bytes = right.seal(4, 5, &SECRET);
             bytes[word(at)].copy_from_slice(&u32::to_le_bytes(value));

@@ -1,5 +1,6 @@
 //! Connections on demand: whoever first needs a peer asks it by a datagram, and a thread of the peer answers, whatever
-//! the program does meanwhile. [`machine`] is what both agree by, [`message`] what they say, [`service`] the thread.
+//! the program does meanwhile. [`machine`] is what both agree by, [`message`] what they say, [`pair`] the queue pairs that
+//! come of it, [`service`] the thread.
 
 mod address;
 mod core;
@@ -7,6 +8,7 @@ mod core;
 mod explore;
 mod machine;
 mod message;
+mod pair;
 mod service;
 
 pub(super) use core::{Core, Link};
@@ -15,9 +17,10 @@ use super::VerbsError;
 use super::datagram::Post;
 use super::rail::Rail;
 use super::settings::Settings;
+use crate::random::random;
 use address::{Address, Card, Destination};
 use message::MESSAGE;
-use service::{Connector, random};
+use service::Connector;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use transom_locks::Rank;
@@ -56,14 +59,15 @@ impl Service {
 
     fn prepare(settings: &Settings) -> Result<(Rail, Post<MESSAGE>, Card), VerbsError> {
         let rail = Rail::open(settings)?;
+        let random_numbers = |source| VerbsError::system("random numbers", source);
         // Keys whose highest bit is set are the system's own.
-        let key = u32::from_le_bytes(random()?) & 0x7fff_ffff;
+        let key = u32::from_le_bytes(random().map_err(random_numbers)?) & 0x7fff_ffff;
         let post = Post::new(&rail, key)?;
         let (gid, lid, queue_pair) = (rail.gid(), rail.lid(), post.number());
         let [initiator_depth, responder_resources] = rail.initiated_and_served();
         let address = Address {
             datagrams: Destination { gid, lid, queue_pair, key },
-            secret: random()?,
+            secret: random().map_err(random_numbers)?,
             mtu: rail.mtu() as u8,
             responder_resources,
             initiator_depth,

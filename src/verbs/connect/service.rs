@@ -1,20 +1,20 @@
 //! The thread that connects: it alone drives the machines, and makes, connects and destroys queue pairs, while it holds no
 //! lock. So no peer waits for another's, and the rank's operations wait for none.
 
-use super::address::{Address, Destination};
+use super::address::Address;
 use super::core::{Command, Core, Link};
 use super::machine::{Backoff, Effects, Machine, Reason, State};
-use super::message::{End, MESSAGE, Message};
-use crate::verbs::VerbsError;
-use crate::verbs::datagram::{Post, Recipient};
-use crate::verbs::sys::{CompletionQueue, FarEnd, QueuePair};
-use crate::verbs::wr::{Failure, Why, WorkQueue};
+use super::message::{MESSAGE, Message};
+use super::pair::{Doing, Made, Pair};
+use crate::verbs::datagram::Post;
+use crate::verbs::progress;
+use crate::verbs::sys::CompletionQueue;
+use crate::verbs::wr::{Failure, Why};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
 /// The order of fields is that in which they are to go.
@@ -27,6 +27,10 @@ pub(super) struct Connector {
     received: Arc<CompletionQueue>,
     addresses: Box<[Address]>,
     core: Arc<Core>,
+    /// Queue pairs that have said that they take nothing more.
+    ended: HashSet<u32>,
+    /// When the lanes are to be looked after.
+    look: Instant,
     /// The device says nothing more unasked.
     mute: bool,
 }
@@ -34,21 +38,22 @@ pub(super) struct Connector {
 #[derive(Default)]
 struct Connection {
     machine: Machine,
-    /// Until both ends are connected: then it is the lane.
-    made: Option<Made>,
+    pair: Pair,
     backoff: Backoff,
     due: Option<Instant>,
 }
 
-struct Made {
-    queue: QueuePair,
-    psn: u32,
-}
+/// How often the lanes are looked after.
+const LOOK: Duration = Duration::from_secs(1);
+/// So many looks later a connection that broke has not come about in time; or where the port is down.
+const LOOKS: u32 = 20;
+const LOOKS_PORT_DOWN: u32 = 5;
 
 impl Connector {
     pub fn new(core: Arc<Core>, post: Post<MESSAGE>, addresses: Box<[Address]>) -> Self {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
-        Connector { connections, due, post, received, addresses, core, mute: false }
+        let (ended, look) = (HashSet::new(), Instant::now());
+        Connector { connections, due, post, received, addresses, core, ended, look, mute: false }
     }
 
     /// The thread's work, until it is told to stop.
@@ -74,6 +79,7 @@ impl Connector {
                 }
             }
             self.ask_again();
+            self.look_after_lanes();
             if came.is_empty()
                 && let Err(errno) = self.wait()
             {
@@ -84,7 +90,7 @@ impl Connector {
 
     /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
     fn wait(&mut self) -> Result<(), Errno> {
-        let Connector { core, received, due, .. } = self;
+        let Connector { core, connections, received, due, look, .. } = self;
         let channel = received.channel().expect("datagrams are told");
         let context = core.rail.context();
         let mut waiting = [
@@ -92,7 +98,10 @@ impl Connector {
             PollFd::new(&core.wake, PollFlags::IN),
             PollFd::new(&**context, PollFlags::IN),
         ];
-        let due = due.first().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+        // There is nothing to look after before there is a connection.
+        let look = (!connections.is_empty()).then_some(*look);
+        let due = due.first().map(|(due, _)| *due).into_iter().chain(look).min();
+        let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));
         let waiting = if self.mute { &mut waiting[..2] } else { &mut waiting[..] };
         match poll(waiting, due.as_ref()) {
@@ -123,7 +132,35 @@ impl Connector {
         if let Some(failed) = rail.health.note(event, rail.port())
             && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.queue_pair() == failed)
         {
-            lane.give_up(Failure::known(Why::Ended));
+            lane.break_off(Failure::known(Why::Ended));
+        }
+    }
+
+    /// Makes lanes anew that broke while nobody of this rank looked, or whose peer did not answer in time an end: who waits
+    /// for what was posted there may be another rank.
+    fn look_after_lanes(&mut self) {
+        if Instant::now() < self.look {
+            return;
+        }
+        self.look = Instant::now() + LOOK;
+        let core = self.core.clone();
+        let Core { rail, endpoints, .. } = &*core;
+        progress::poll(rail, endpoints);
+        for (peer, lane) in endpoints.all() {
+            let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
+            let ended = lane.failure().is_some() && asked;
+            if !ended && !(lane.is_broken() && (asked || !lane.is_idle())) {
+                continue;
+            }
+            let most = if rail.health.port_down() { LOOKS_PORT_DOWN } else { LOOKS };
+            if ended || lane.waits() > most {
+                lane.give_up(lane.why_broken());
+                self.drive(peer, false, |machine, effects| machine.given_up(Errno::TIMEDOUT, effects));
+            } else if peer == core.me {
+                self.connect_to_itself();
+            } else if !asked {
+                self.drive(peer, true, |machine, effects| machine.want(effects));
+            }
         }
     }
 
@@ -148,11 +185,11 @@ impl Connector {
     /// Lets something happen to the machine of a peer, and tells the rank what comes of it. `wanted`: somebody waits, though
     /// the machine may not know it yet.
     fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
-        let Connector { connections, due, post, addresses, core, .. } = self;
-        let Connection { machine, made, backoff, due: mine } = connections.entry(peer).or_default();
+        let Connector { connections, due, post, addresses, core, ended, .. } = self;
+        let Connection { machine, pair, backoff, due: mine } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
-        let mut doing = Doing { peer, made, post, addresses, core };
-        let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.failure().is_some());
+        let mut doing = Doing { peer, pair, post, addresses, core, ended };
+        let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.is_broken() || lane.failure().is_some());
         if matches!(before, State::Ready { .. }) && failed {
             machine.lost(machine.generation(), &mut doing);
         }
@@ -162,10 +199,23 @@ impl Connector {
             tracing::debug!(rank, peer, generation = machine.generation(), ?state, "connection");
         }
         let refused = |by_peer, errno: Errno| Link::Refused { by_peer, errno: errno.raw_os_error() };
+        if let (State::Failed(Reason::Here(errno) | Reason::There(errno)), Some(lane)) =
+            (state, core.endpoints.lane(peer))
+            && lane.is_broken()
+        {
+            match errno {
+                // The peer has ended the connection for good.
+                Errno::CONNABORTED => _ = lane.give_up(Failure::known(Why::Ended)),
+                // An adapter does not tell what it has received.
+                Errno::OPNOTSUPP => _ = lane.give_up(lane.why_broken()),
+                // For now: it is looked after.
+                _ => {}
+            }
+        }
         match state {
-            State::Ready { .. } => {
-                if let Some(made) = made.take() {
-                    core.endpoints.add(peer, made.queue);
+            State::Ready { theirs, .. } => {
+                if let Some(Made { queue, start }) = pair.made.take() {
+                    core.endpoints.add(peer, queue, start, theirs.received);
                 }
                 core.note(peer, Link::Ready);
             }
@@ -185,15 +235,20 @@ impl Connector {
         }
     }
 
-    /// A rank's words are reached through a queue pair that leads back to it.
+    /// A rank's words are reached through a queue pair that leads back to it. Its ends are one.
     fn connect_to_itself(&mut self) {
-        let Connector { post, addresses, core, .. } = self;
-        let mut made = None;
-        let mut doing = Doing { peer: core.me, made: &mut made, post, addresses, core };
-        let connected = doing.make(1).and_then(|end| doing.connect(end));
-        let outcome = match (connected, made) {
-            (Ok(()), Some(made)) => {
-                core.endpoints.add(core.me, made.queue);
+        let Connector { connections, post, addresses, core, ended, .. } = self;
+        if core.endpoints.lane(core.me).is_some_and(|lane| !lane.is_broken()) {
+            return core.note(core.me, Link::Ready);
+        }
+        let Connection { pair, .. } = connections.entry(core.me).or_default();
+        let generation = pair.next_generation();
+        let mut doing = Doing { peer: core.me, pair, post, addresses, core, ended };
+        doing.retire();
+        let connected = doing.make(generation).and_then(|end| doing.connect(end).map(|()| end));
+        let outcome = match (connected, pair.made.take()) {
+            (Ok(end), Some(Made { queue, start })) => {
+                core.endpoints.add(core.me, queue, start, end.received);
                 Link::Ready
             }
             (connected, _) => {
@@ -203,81 +258,4 @@ impl Connector {
         };
         core.note(core.me, outcome);
     }
-}
-
-/// What the machine of one peer makes happen.
-struct Doing<'a> {
-    peer: Rank,
-    made: &'a mut Option<Made>,
-    post: &'a mut Post<MESSAGE>,
-    addresses: &'a [Address],
-    core: &'a Core,
-}
-
-impl Doing<'_> {
-    fn refused(&self, error: &VerbsError) -> Errno {
-        tracing::error!(rank = self.core.me, peer = self.peer, %error, "no connection");
-        error.errno().unwrap_or(Errno::IO)
-    }
-}
-
-impl Effects for Doing<'_> {
-    fn make(&mut self, generation: u32) -> Result<End, Errno> {
-        let queue = self.core.rail.queue_pair().map_err(|error| self.refused(&error))?;
-        let psn = u32::from_le_bytes(random().map_err(|error| self.refused(&error))?) & 0xff_ffff;
-        self.core.made.fetch_add(1, Relaxed);
-        let (peer, queue_pair, depth, inline) = (self.peer, queue.number(), queue.depth(), queue.inline());
-        tracing::debug!(peer, generation, queue_pair, depth, inline, "queue pair made");
-        *self.made = Some(Made { queue, psn });
-        Ok(End { queue_pair, psn })
-    }
-
-    fn connect(&mut self, theirs: End) -> Result<(), Errno> {
-        let Some(Made { queue, psn }) = &self.made else { return Err(Errno::NOTCONN) };
-        let (rail, address) = (&self.core.rail, &self.addresses[self.peer]);
-        let [initiated, served] = rail.initiated_and_served();
-        let far = FarEnd {
-            path: rail.path(address.datagrams.gid, address.datagrams.lid),
-            mtu: u32::from(address.mtu).min(rail.mtu()),
-            queue_pair: theirs.queue_pair,
-            psn: theirs.psn,
-            served: served.min(address.initiator_depth),
-            initiated: initiated.min(address.responder_resources),
-        };
-        queue.connect(&rail.near_end(*psn), &far).map_err(|error| self.refused(&error))
-    }
-
-    fn retire(&mut self) {
-        *self.made = None;
-        // What is under way there has failed: the peer's end does not answer any more.
-        if let Some(lane) = self.core.endpoints.lane(self.peer) {
-            lane.give_up(Failure::known(Why::Ended));
-        }
-    }
-
-    fn send(&mut self, message: Message) {
-        let (rank, peer, address) = (self.core.me, self.peer, &self.addresses[self.peer]);
-        let sealed = message.seal(rank, peer, &address.secret);
-        let Destination { gid, lid, queue_pair, key } = address.datagrams;
-        let to = Recipient { path: self.core.rail.path(gid, lid), queue_pair, key };
-        if let Err(error) = self.post.send(peer, &to, &sealed) {
-            // As if it were lost; that the peer is silent is told in its time.
-            tracing::debug!(rank, peer, %error, ?message, "not sent");
-        }
-    }
-}
-
-/// Random bytes that nobody can foresee.
-pub(super) fn random<const N: usize>() -> Result<[u8; N], VerbsError> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
-            Ok(more) => filled += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(VerbsError::system("random numbers", errno.into())),
-        }
-    }
-    Ok(bytes)
 }

@@ -1,96 +1,104 @@
-//! A lane: one reliable queue pair to a peer, and the account of what was posted to it and what is complete.
+//! A lane: one reliable connection to a peer, and the account of what was posted to it and what is complete.
 //!
 //! Requests of a lane complete in order. So each has a number, the completion of one tells that of all before it, and most
 //! need not be signalled. What lends memory to the adapter is remembered with the number behind which it is free.
 //!
-//! Its lock is held to post and to take back what was lent. What is complete is told without it: a thread that posts to
-//! one lane does not keep the teller from the others.
+//! Its lock is held to post, to take back what was lent, and to end a queue. What is complete is told without it: a thread
+//! that posts to one lane does not keep the teller from the others.
+//!
+//! A lane outlives its queue: where that breaks and the peer lives, the next one takes over what is [unfinished](Unfinished),
+//! under the same numbers, so that who waits for a request does not see that there was another queue.
+
+mod post;
+mod remake;
+mod unfinished;
+
+pub(super) use post::{Signal, Stop};
+pub(super) use unfinished::Start;
+#[cfg(test)]
+pub(super) use unfinished::{Kept, Unfinished as Account};
 
 use super::counts::WorkRequests;
-use super::wr::{Completion, Failure, Kind, Piece, Place, Request, Token, Verb, WorkQueue};
+use super::wr::{Completion, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use unfinished::Unfinished;
 
 /// One lane to a peer, through a queue `Q`, which may have something of type `L` while requests need it.
 pub(super) struct Lane<Q, L> {
     /// Its number at this rank, in tokens.
     number: u32,
-    queue_pair: u32,
+    /// By which completions name its queue, or the last that it had. Changed when nothing is told of the one before any more.
+    queue_pair: AtomicU32,
     depth: u64,
     inline: u32,
     /// Requests with numbers up to this are complete.
     completed: AtomicU64,
     /// The number of the last that was posted. Changed under the lock.
     posted: AtomicU64,
+    /// One of the states below; left for `WORKS` only under the lock.
+    state: AtomicU8,
+    /// Why it has ended, for good.
     failure: OnceLock<Failure>,
+    /// Why its queue broke.
+    broke: Mutex<Option<Failure>>,
+    /// Atomics that were executed and whose results are lost, as long as somebody may ask.
+    lost: AtomicU32,
     sending: Mutex<Sending<Q, L>>,
 }
 
+/// Requests are posted and complete.
+const WORKS: u8 = 0;
+/// The queue is to be replaced, or there is none; what has completed is still told.
+const RETIRED: u8 = 1;
+/// As before, and a request has failed: what is told behind it says only that it was not done.
+const BROKEN: u8 = 2;
+/// There will be no other queue.
+const ENDED: u8 = 3;
+
 struct Sending<Q, L> {
-    /// None once it has failed and what was lent is taken back.
+    /// None while there is none that works, or never again.
     queue: Option<Q>,
     /// The last that was posted signalled.
     signalled: u64,
-    /// The last read and the last atomic: their answers come later than they take effect.
-    reads: u64,
-    atomics: u64,
+    unfinished: Unfinished,
     /// By number.
     lent: VecDeque<(u64, L)>,
+    /// The numbers of `lost` atomics.
+    lost: Vec<u64>,
+    /// How often in a row the queue was replaced, and what had completed at the first time.
+    fruitless: (u32, u64),
+    /// How often somebody [looked](Lane::waits) and found no queue.
+    waits: u32,
     counts: WorkRequests,
 }
 
-/// How a request is posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
-    /// Its own completion is told.
-    Always,
-    /// When it is worth it.
-    NowAndThen,
-}
-
-/// Why a request was not posted.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// There is no room now; what makes room is under way.
-    Full,
-    /// The lane has failed.
-    Failed(Failure),
-    /// The system refused.
-    System(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Stop::System(error)
-    }
-}
-
-/// Lent at once to one lane: so one that is slow leaves something to the others.
-const MOST_LENT: usize = 32;
-/// Completions further ahead than this are not of requests that are under way.
-const AHEAD: u32 = 1 << 20;
-
 impl<Q: WorkQueue, L> Lane<Q, L> {
-    pub fn new(number: u32, queue: Q) -> Self {
+    pub fn new(number: u32, queue: Q, start: Start) -> Self {
+        let unfinished = Unfinished::new(start, queue.depth() as usize, queue.inline() as usize);
         Lane {
             number,
-            queue_pair: queue.number(),
+            queue_pair: AtomicU32::new(queue.number()),
             depth: queue.depth().into(),
             inline: queue.inline(),
             completed: AtomicU64::new(0),
             posted: AtomicU64::new(0),
+            state: AtomicU8::new(WORKS),
             failure: OnceLock::new(),
+            broke: Mutex::default(),
+            lost: AtomicU32::new(0),
             sending: Mutex::new(Sending {
                 queue: Some(queue),
                 signalled: 0,
-                reads: 0,
-                atomics: 0,
+                unfinished,
                 lent: VecDeque::new(),
+                lost: Vec::new(),
+                fruitless: (0, 0),
+                waits: 0,
                 counts: WorkRequests::default(),
             }),
         }
@@ -98,7 +106,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
 
     /// By which completions and events name its queue.
     pub fn queue_pair(&self) -> u32 {
-        self.queue_pair
+        self.queue_pair.load(Acquire)
     }
 
     /// Bytes that a request can take along.
@@ -116,6 +124,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.completed.load(Acquire)
     }
 
+    /// Why nothing will be complete any more.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.get().copied()
     }
@@ -125,7 +134,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.completed() >= self.posted() || self.failure().is_some()
     }
 
-    /// Whether that request is complete.
+    /// Whether that request is complete. Where the connection is made anew that takes longer.
     ///
     /// # Errors
     /// If it will never be.
@@ -139,140 +148,16 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
     }
 
-    /// What was posted so far.
+    /// What was posted so far, each request once.
     pub fn counts(&self) -> WorkRequests {
         self.sending().counts
     }
 
-    /// Posts a request; returns its number. What it lends is the adapter's until it is complete, or comes back with the
-    /// error.
-    ///
-    /// # Safety
-    /// The piece must stay registered until the request is complete or the lane has [ended](Self::reclaim): it is of what
-    /// is lent, or the caller sees to it.
-    pub unsafe fn post(
-        &self,
-        verb: Verb,
-        to: Place,
-        piece: Piece,
-        signal: Signal,
-        lent: Option<L>,
-    ) -> Result<u64, (Stop, Option<L>)> {
-        // SAFETY: by the caller's word.
-        unsafe { self.post_with(verb, to, piece, signal, lent, false) }
-    }
-
-    /// Posts a write that takes its bytes along.
-    ///
-    /// # Errors
-    /// As [`post`](Self::post).
-    pub fn post_inline(&self, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
-        assert!(bytes.len() <= self.inline(), "as many as a request can take along");
-        let (verb, piece) = (Verb::Write, Piece::inline(bytes));
-        // SAFETY: the adapter's driver reads them before this returns.
-        let posted = unsafe { self.post_with(verb, to, piece, Signal::NowAndThen, None, true) };
-        posted.map_err(|(stop, _)| stop)
-    }
-
-    /// As [`post`](Self::post).
-    unsafe fn post_with(
-        &self,
-        verb: Verb,
-        to: Place,
-        piece: Piece,
-        signal: Signal,
-        lent: Option<L>,
-        inline: bool,
-    ) -> Result<u64, (Stop, Option<L>)> {
-        let mut sending = self.sending();
-        self.take_back(&mut sending);
-        let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
-        // One is kept for `ask`.
-        let full = posted - completed + 1 >= self.depth || lent.is_some() && sending.lent.len() >= MOST_LENT;
-        if full && sending.queue.is_some() {
-            let stop = self.ask_with(&mut sending).err().unwrap_or(Stop::Full);
-            return Err((stop, lent));
-        }
-        // Where none is under way, somebody may soon wait for this one, and need not ask for another then.
-        let signalled = signal == Signal::Always
-            || sending.signalled <= completed
-            || posted - sending.signalled >= (self.depth / 4).max(1);
-        // SAFETY: by the caller's word.
-        match unsafe { self.post_into(&mut sending, verb, to, piece, signalled, inline) } {
-            Ok(number) => {
-                lent.into_iter().for_each(|lent| sending.lent.push_back((number, lent)));
-                Ok(number)
-            }
-            Err(stop) => Err((stop, lent)),
-        }
-    }
-
-    /// As [`post`](Self::post), whether or not there is room.
-    unsafe fn post_into(
-        &self,
-        sending: &mut Sending<Q, L>,
-        verb: Verb,
-        to: Place,
-        piece: Piece,
-        signalled: bool,
-        inline: bool,
-    ) -> Result<u64, Stop> {
-        if let Some(failure) = self.failure() {
-            return Err(Stop::Failed(failure));
-        }
-        let queue = sending.queue.as_ref().expect("until it fails");
-        let (number, completed) = (self.posted.load(Relaxed) + 1, self.completed.load(Relaxed));
-        let kind = verb.kind();
-        // What is fetched must not be what a later request puts there, and the other way about.
-        let fenced =
-            sending.reads > completed && kind != Kind::Read || sending.atomics > completed && kind != Kind::Atomic;
-        let token = Token::new(self.number, number);
-        // SAFETY: by the caller's word.
-        unsafe { queue.post(&Request { token, verb, to, piece, signalled, fenced, inline }) }?;
-        self.posted.store(number, Release);
-        sending.counts.count(verb, piece.bytes);
-        match kind {
-            Kind::Read => sending.reads = number,
-            Kind::Atomic => sending.atomics = number,
-            Kind::Write => {}
-        }
-        if signalled {
-            sending.signalled = number;
-        }
-        Ok(number)
-    }
-
-    /// Sees to it that the completion of all that was posted will be told.
-    pub fn ask(&self) -> Result<(), Stop> {
-        self.ask_with(&mut self.sending())
-    }
-
-    fn ask_with(&self, sending: &mut Sending<Q, L>) -> Result<(), Stop> {
-        let posted = self.posted.load(Relaxed);
-        if sending.signalled == posted || self.completed.load(Relaxed) >= posted || sending.queue.is_none() {
-            return Ok(());
-        }
-        // A write of nothing, behind the others.
-        let to = Place { address: 0, key: 0 };
-        // SAFETY: it names no memory.
-        unsafe { self.post_into(sending, Verb::Write, to, Piece::NOTHING, true, false) }.map(drop)
-    }
-
-    /// Whether it may have more lent now; what makes room is under way if not.
-    pub fn may_lend(&self) -> Result<bool, Stop> {
-        let mut sending = self.sending();
-        self.take_back(&mut sending);
-        let may = sending.lent.len() < MOST_LENT;
-        if !may {
-            self.ask_with(&mut sending)?;
-        }
-        Ok(may)
-    }
-
     /// Lends something until that request is complete, for somebody who walked away.
     pub fn lend(&self, number: u64, what: L) {
+        self.is_lost(number);
         let mut sending = self.sending();
-        if sending.queue.is_none() || self.completed.load(Acquire) >= number {
+        if self.failure().is_some() || self.completed() >= number {
             return;
         }
         // Mostly at the end: numbers grow.
@@ -281,7 +166,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.take_back(&mut sending);
     }
 
-    /// Takes back what was lent for requests that are complete; all of it if the lane has failed, whose queue ends then.
+    /// Takes back what was lent for requests that are complete; all of it if the lane has ended, whose queue goes then.
     pub fn reclaim(&self) {
         self.take_back(&mut self.sending());
     }
@@ -290,17 +175,19 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         if self.failure().is_some() {
             // With the queue goes whatever the adapter might still have done with memory of ours.
             sending.queue = None;
+            sending.unfinished.clear();
             sending.lent.clear();
         }
-        let completed = self.completed.load(Acquire);
+        let completed = self.completed();
+        sending.unfinished.complete(completed);
         while sending.lent.front().is_some_and(|(number, _)| *number <= completed) {
             sending.lent.pop_front();
         }
     }
 
-    /// Ends a lane that nothing more will come of; whether it had not failed before.
+    /// Ends a lane that nothing more will come of; whether it had not ended before.
     pub fn give_up(&self, failure: Failure) -> bool {
-        let is_new = self.failure.set(failure).is_ok();
+        let is_new = self.end(failure);
         self.reclaim();
         is_new
     }
@@ -313,7 +200,8 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
 impl<Q, L> Lane<Q, L> {
     /// Takes note of a completion, of those of its queue in their order.
     pub fn complete(&self, completion: &Completion) {
-        if completion.queue_pair != self.queue_pair || self.failure.get().is_some() {
+        let state = self.state.load(Acquire);
+        if completion.queue_pair != self.queue_pair.load(Acquire) || state == BROKEN || state == ENDED {
             // Of a queue that is gone; and those behind the first that failed only say that they were not done.
             return;
         }
@@ -328,11 +216,45 @@ impl<Q, L> Lane<Q, L> {
         };
         self.completed.store(before + u64::from(done), Release);
         if let Err(failure) = completion.result {
-            tracing::warn!(token = ?completion.token, ?failure, "a request failed; the lane is gone");
-            let _ = self.failure.set(failure);
+            tracing::debug!(token = ?completion.token, ?failure, "a request failed");
+            self.break_off(failure);
         }
     }
+
+    /// Its queue is of no use any more: the lane is to have another, or ends.
+    pub fn break_off(&self, failure: Failure) {
+        if !failure.why.may_be_mended() {
+            self.end(failure);
+            return;
+        }
+        self.broke.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        for state in [WORKS, RETIRED] {
+            if self.state.compare_exchange(state, BROKEN, Release, Relaxed).is_ok() {
+                tracing::info!(lane = self.number, ?failure, "a connection broke; it is to be made anew");
+            }
+        }
+    }
+
+    fn end(&self, failure: Failure) -> bool {
+        let is_new = self.failure.set(failure).is_ok();
+        self.state.store(ENDED, Release);
+        if is_new {
+            tracing::warn!(lane = self.number, ?failure, "a connection is gone");
+        }
+        is_new
+    }
+
+    /// Whether it waits for a queue.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        matches!(self.state.load(Acquire), RETIRED | BROKEN)
+    }
 }
+
+/// Lent at once to one lane: so one that is slow leaves something to the others.
+const MOST_LENT: usize = 32;
+/// Completions further ahead than this are not of requests that are under way.
+const AHEAD: u32 = 1 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! A lane's account, against a queue that pretends.
 
 use super::*;
-use crate::verbs::fake::{Events, Queue, Thing, completion};
-use crate::verbs::wr::Why;
+use crate::verbs::fake::{Events, Queue, START, Thing, completion};
+use crate::verbs::wr::{Kind, Why};
 
 const TO: Place = Place { address: 4096, key: 9 };
 const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
@@ -11,7 +11,7 @@ type Tested = Lane<Queue, Thing>;
 
 fn lane(depth: u32) -> (Tested, Queue) {
     let queue = Queue::new(77, depth);
-    (Lane::new(3, queue.clone()), queue)
+    (Lane::new(3, queue.clone(), START), queue)
 }
 
 fn post(lane: &Tested, verb: Verb) -> Result<u64, Stop> {
@@ -138,14 +138,14 @@ fn what_had_completed_has_and_what_is_behind_a_failure_fails() {
         lend(&lane, name, &events).unwrap();
     }
     // The second fails: the first, not told, is complete. The adapter says of those behind that they were not done.
-    lane.complete(&completion(3, 77, 2, Err(failure(Why::Silence))));
+    lane.complete(&completion(3, 77, 2, Err(failure(Why::Refused))));
     lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
     lane.complete(&completion(3, 77, 4, Ok(())));
     assert_eq!(lane.is_complete(1), Ok(true));
-    assert_eq!([2, 3, 4].map(|number| lane.is_complete(number)), [Err(failure(Why::Silence)); 3]);
+    assert_eq!([2, 3, 4].map(|number| lane.is_complete(number)), [Err(failure(Why::Refused)); 3]);
     assert!(lane.is_idle());
     assert!(events.lock().unwrap().is_empty(), "the adapter may still write there");
-    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Silence));
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Refused));
     assert_eq!(*events.lock().unwrap(), ["queue gone", "1", "2", "3", "4"], "in this order");
     lane.lend(4, Thing("late", events.clone()));
     assert_eq!(events.lock().unwrap().last(), Some(&"late"));
@@ -193,4 +193,194 @@ fn small_bytes_travel_in_the_request() {
     lane.post_inline(TO, &[1; 16]).unwrap();
     let request = queue.take()[0];
     assert!(request.inline && request.piece.bytes == 16 && request.to == TO);
+}
+
+/// The next connection of a lane, whose far end has received packets up to `next` of the first one.
+fn again(lane: &Tested, generation: u32, received: Received) -> Queue {
+    let queue = Queue::new(100 + generation, 16);
+    assert!(lane.resume(queue.clone(), Start { generation, psn: 5000, mtu: 1024 }, received));
+    queue
+}
+
+/// Of the first connection: packets that were executed.
+fn received(packets: u32) -> Received {
+    Received { generation: 1, next: (START.psn + packets) % (1 << 24) }
+}
+
+fn breaks(lane: &Tested, request: u64) {
+    lane.complete(&completion(3, lane.queue_pair(), request, Err(failure(Why::Silence))));
+    assert!(lane.is_broken() && lane.failure().is_none());
+}
+
+#[test]
+fn what_was_not_done_is_posted_again_and_reads_are() {
+    let (lane, queue) = lane(16);
+    let long = Piece { bytes: 3000, ..PIECE }; // 3 packets
+    // SAFETY: the queue only pretends.
+    let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) }.unwrap();
+    write();
+    write();
+    lane.post_inline(TO, b"three").unwrap();
+    post(&lane, Verb::Read).unwrap();
+    write();
+    post(&lane, Verb::Add(7)).unwrap();
+    lane.post_inline(TO, b"seven").unwrap();
+    queue.take();
+    done(&lane, 1);
+    breaks(&lane, 2);
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Broken)), "not now");
+    assert_eq!(lane.is_complete(2), Ok(false), "who waits for it goes on waiting");
+    assert!(lane.retire(drop).is_some());
+    // The first, the second, the third, the read; of the fifth two packets.
+    let posted = again(&lane, 2, received(3 + 3 + 1 + 1 + 2)).take();
+    let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes, request.fenced);
+    assert_eq!(
+        posted.iter().map(short).collect::<Vec<_>>(),
+        [
+            (2, Verb::Write, 0, false),
+            (3, Verb::Write, 0, false),
+            (4, Verb::Read, 100, false),
+            (5, Verb::Write, 3000, true),
+            (6, Verb::Add(7), 100, true),
+            (7, Verb::Write, 5, true),
+        ]
+    );
+    // SAFETY: kept by the lane.
+    let bytes = |at: usize| unsafe { std::slice::from_raw_parts(posted[at].piece.address as *const u8, 5) };
+    assert_eq!(bytes(5), b"seven");
+    assert!(posted.iter().all(|request| request.signalled) && lane.counts().writes == 5, "each counts once");
+    // What is told of the first queue is of no worth.
+    lane.complete(&completion(3, 77, 7, Ok(())));
+    lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
+    assert_eq!((lane.completed(), lane.is_broken()), (1, false));
+    lane.complete(&completion(3, 102, 7, Ok(())));
+    assert!(lane.is_idle() && !lane.is_lost(6), "it was not executed before");
+    assert_eq!(post(&lane, Verb::Write).unwrap(), 8);
+}
+
+#[test]
+fn what_a_far_end_has_received_counts_for_its_connection_only() {
+    let (lane, queue) = lane(16);
+    for _ in 0..4 {
+        post(&lane, Verb::Write).unwrap();
+    }
+    done(&lane, 1);
+    queue.take();
+    let numbers = |queue: &Queue| queue.take().iter().map(|request| request.piece.bytes).collect::<Vec<_>>();
+    breaks(&lane, 2);
+    lane.retire(drop);
+    // PSNs go round: the first is the last but one.
+    assert_eq!(received(2).next, 0);
+    let second = again(&lane, 2, received(2));
+    assert_eq!(numbers(&second), [0, 100, 100]);
+    lane.complete(&completion(3, 102, 2, Ok(())));
+    breaks(&lane, 3);
+    lane.retire(drop);
+    // Nothing came by the second: what came by the first says nothing more. One packet came, and it is complete.
+    let third = again(&lane, 3, Received { generation: 2, next: 5001 });
+    assert_eq!(numbers(&third), [100, 100]);
+    breaks(&lane, 3);
+    lane.retire(drop);
+    let fourth = again(&lane, 4, Received { generation: 2, next: 5001 });
+    assert_eq!(numbers(&fourth), [100, 100], "nothing came by the third");
+    for received in [
+        Received { generation: 5, next: 0 },    // of a connection that there was not
+        Received { generation: 4, next: 5003 }, // more than was sent
+        Received { generation: 4, next: 4999 },
+    ] {
+        let (other, _) = self::lane(16);
+        other.retire(drop);
+        assert!(other.resume(Queue::new(1, 16), Start { generation: 4, ..START }, Received::default()));
+        post(&other, Verb::Write).unwrap();
+        other.retire(drop);
+        let next = Received { next: (received.next + (1 << 24) - 5000 + START.psn) % (1 << 24), ..received };
+        assert!(!other.resume(Queue::new(2, 16), Start { generation: 5, ..START }, next), "{received:?}");
+        assert!(other.failure().is_some());
+    }
+}
+
+#[test]
+fn atomics_are_not_done_again_and_a_result_that_is_lost_is_told_once() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    for _ in 0..4 {
+        post(&lane, Verb::Add(1)).unwrap();
+    }
+    breaks(&lane, 1);
+    // Nobody waits for the second any more.
+    lane.lend(2, Thing("two", events.clone()));
+    lane.retire(drop);
+    let second = again(&lane, 2, received(3));
+    let verbs = |queue: &Queue| queue.take().iter().map(|request| request.verb).collect::<Vec<_>>();
+    assert_eq!(verbs(&second), [Verb::Write, Verb::Write, Verb::Write, Verb::Add(1)]);
+    assert!(!lane.is_lost(2) && !lane.is_lost(4));
+    assert!(lane.is_lost(1) && !lane.is_lost(1));
+    // The third is abandoned now; it breaks once more, amid what stands for it.
+    lane.lend(3, Thing("three", events.clone()));
+    breaks(&lane, 2);
+    lane.retire(drop);
+    assert_eq!(verbs(&again(&lane, 3, Received { generation: 2, next: 5002 })).len(), 3);
+    assert_eq!(*events.lock().unwrap(), ["queue gone"]);
+    lane.complete(&completion(3, 103, 4, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "two", "three"]);
+    assert!((1..=4).all(|number| lane.is_complete(number) == Ok(true) && !lane.is_lost(number)));
+}
+
+#[test]
+fn what_is_lent_stays_so_until_it_was_done_again() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    ["1", "2"].into_iter().for_each(|name| _ = lend(&lane, name, &events).unwrap());
+    breaks(&lane, 1);
+    lane.reclaim();
+    lane.retire(drop);
+    assert_eq!(*events.lock().unwrap(), ["queue gone"]);
+    lane.lend(2, Thing("left", events.clone()));
+    let second = again(&lane, 2, Received::default());
+    assert_eq!(second.take().len(), 2);
+    lane.complete(&completion(3, 102, 1, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "1"]);
+    // It ends for good while it has no queue.
+    breaks(&lane, 2);
+    lane.retire(drop);
+    lane.give_up(Failure::known(Why::Gone));
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "1", "2", "left"]);
+    assert!(!lane.resume(Queue::new(9, 16), START, Received::default()));
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Gone));
+}
+
+#[test]
+fn a_peer_by_which_nothing_is_done_is_given_up() {
+    let (lane, _queue) = lane(16);
+    for generation in 2..40 {
+        lane.retire(drop);
+        again(&lane, generation, Received::default());
+    }
+    post(&lane, Verb::Write).unwrap();
+    let resume = |generation, received| {
+        breaks(&lane, lane.completed() + 1);
+        lane.retire(drop);
+        lane.resume(Queue::new(generation, 16), Start { generation, ..START }, received)
+    };
+    let times = (40..100).take_while(|&generation| resume(generation, Received::default())).count();
+    assert_eq!(times, 7, "and the queue before them");
+    assert_eq!(lane.failure().unwrap().why, Why::Silence);
+}
+
+#[test]
+fn what_completes_of_a_retired_queue_has_completed() {
+    let (lane, _queue) = lane(16);
+    for _ in 0..3 {
+        post(&lane, Verb::Write).unwrap();
+    }
+    lane.retire(|queue| {
+        drop(queue);
+        done(&lane, 1);
+        lane.complete(&completion(3, 77, 2, Err(failure(Why::Ended))));
+        done(&lane, 3); // behind a failure: it says nothing
+    });
+    assert_eq!(lane.completed(), 1);
+    assert_eq!(again(&lane, 2, received(1)).take().len(), 2);
 }

@@ -55,9 +55,7 @@ impl Buffer {
 
     /// The memory at `offset`, as the adapter names it.
     pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
-        self.check(offset, bytes);
-        let (address, key) = (self.registered.address + offset as u64, self.registered.local_key());
-        Piece { address, bytes: bytes as u32, key }
+        self.registered.piece(offset, bytes)
     }
 
     /// Copies there.

@@ -1,9 +1,8 @@
 //! Registered memory that is lent and comes back: registering takes longer than a large read does, so what came back is kept
 //! for the next that needs as much, within bounds; what was longest of no use goes first.
 
-use crate::verbs::counts::Registrations;
 use std::collections::VecDeque;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory of type `B` to be lent.
@@ -17,7 +16,7 @@ struct Kept<B> {
     /// With their sizes; what came back last is last.
     free: VecDeque<(usize, B)>,
     bytes: usize,
-    counts: Registrations,
+    counts: Leased,
 }
 
 /// Memory that somebody has; it comes back when this is dropped, which is not before the adapter is done with it.
@@ -26,6 +25,15 @@ pub(in crate::verbs) struct Lease<B> {
     memory: Option<B>,
     size: usize,
     home: Arc<Leases<B>>,
+}
+
+/// How often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::verbs) struct Leased {
+    /// What had come back was lent again.
+    pub reused: u64,
+    /// It was made.
+    pub made: u64,
 }
 
 /// The least that is registered.
@@ -68,7 +76,7 @@ impl<B> Leases<B> {
         made.map(lease)
     }
 
-    pub fn counts(&self) -> Registrations {
+    pub fn counts(&self) -> Leased {
         self.kept().counts
     }
 
@@ -96,6 +104,12 @@ impl<B> Deref for Lease<B> {
 
     fn deref(&self) -> &B {
         self.memory.as_ref().expect("until dropped")
+    }
+}
+
+impl<B> DerefMut for Lease<B> {
+    fn deref_mut(&mut self) -> &mut B {
+        self.memory.as_mut().expect("until dropped")
     }
 }
 
@@ -127,14 +141,14 @@ mod tests {
         let leases = Leases::new(300 * KIB);
         let (first, second) = (lease(&leases, 40_000), lease(&leases, 50_000));
         assert_eq!((*first, *second), (64 * KIB, 64 * KIB), "two at once are two");
-        assert_eq!(leases.counts(), Registrations { reused: 0, made: 2 });
+        assert_eq!(leases.counts(), Leased { reused: 0, made: 2 });
         drop(first);
         drop(second);
         drop(lease(&leases, 60_000));
-        assert_eq!(leases.counts(), Registrations { reused: 1, made: 2 });
+        assert_eq!(leases.counts(), Leased { reused: 1, made: 2 });
         drop(lease(&leases, 200_000)); // 256 KiB: too much beside two of 64, and one goes
         drop(lease(&leases, 1));
-        assert_eq!(leases.counts(), Registrations { reused: 1, made: 4 }, "both had to go");
+        assert_eq!(leases.counts(), Leased { reused: 1, made: 4 }, "both had to go");
         drop(lease(&leases, 8 << 20)); // more than is ever kept
         drop(lease(&leases, 8 << 20));
         assert_eq!(leases.counts().made, 6);

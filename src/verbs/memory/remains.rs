@@ -6,12 +6,12 @@
 use super::Slot;
 use crate::verbs::sys::Registered;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use transom_shm_loopback::View;
 
 /// Memory that nobody here needs. It goes in this order.
 pub(in crate::verbs) struct Deferred {
-    pub _registration: Registered,
+    pub _registration: Arc<Registered>,
     pub _memory: View,
     /// Where those who reach it count themselves.
     pub reached: Option<Slot>,

@@ -22,18 +22,24 @@ pub(super) struct Rail {
     pub queues: Queues,
     pub health: Health,
     pub notify_by: NotifyBy,
+    /// From how many bytes on the memory of an operation is registered for it.
+    pub register_from: usize,
     choice: Choice,
     capacity: Capacity,
     service_level: u8,
     traffic_class: u8,
     timeout: u8,
+    retries: u8,
 }
 
 /// Of Soft-RoCE: its devices say so.
 const SOFT_ROCE: u32 = 0xff_ffff;
+/// Of NVIDIA's, once Mellanox': by the number that addresses begin with, or that of PCI.
+const MELLANOX: u32 = 0x02c9;
+const MELLANOX_PCI: u32 = 0x15b3;
 /// The port's subnet wants global addresses.
 const GRH_REQUIRED: u8 = 1;
-/// Buffers for messages of a lane: none are sent.
+/// Buffers for messages of a lane: none are sent, and one of no bytes tells when the queue pair has ended.
 const RECEIVES: u32 = 1;
 
 impl Rail {
@@ -79,11 +85,13 @@ impl Rail {
             domain: Arc::new(Domain::new(context)?),
             health: Health::default(),
             notify_by,
+            register_from: settings.register_from as usize,
             choice,
             capacity: Capacity { depth, receives: RECEIVES, inline: settings.inline },
             service_level: settings.service_level,
             traffic_class: settings.traffic_class,
             timeout: settings.timeout_exponent(),
+            retries: settings.retries,
         };
         tracing::info!(rail = rail.describe(), ?notify_by, "RDMA device opened");
         Ok(rail)
@@ -150,14 +158,21 @@ impl Rail {
 
     /// This end of a connection whose first packet has that number.
     pub fn near_end(&self, psn: u32) -> NearEnd {
-        NearEnd { port: self.choice.port, pkey_index: self.choice.pkey_index, psn, timeout: self.timeout }
+        let (pkey_index, timeout, retries) = (self.choice.pkey_index, self.timeout, self.retries);
+        NearEnd { port: self.choice.port, pkey_index, psn, timeout, retries }
     }
 
-    /// A queue pair for a lane, not yet connected.
-    pub fn queue_pair(&self) -> Result<QueuePair, VerbsError> {
-        let queue = QueuePair::reliable(&self.domain, &self.queues.take()?, self.capacity)?;
+    /// A queue pair for a lane, not yet connected, that completes there.
+    pub fn queue_pair(&self, polled: &Polled) -> Result<QueuePair, VerbsError> {
+        let queue = QueuePair::reliable(&self.domain, [&polled.queue, &polled.ends], self.capacity)?;
         queue.initialise(&self.near_end(0))?;
         Ok(queue)
+    }
+
+    /// Whether a queue pair of this device tells how much it has received when it is asked. mlx4, mlx5 and Soft-RoCE ask the
+    /// device; irdma, for one, says what it was told at first.
+    pub fn tells_received(&self) -> bool {
+        [MELLANOX, MELLANOX_PCI, SOFT_ROCE].contains(&self.context().limits.vendor_id)
     }
 }
 

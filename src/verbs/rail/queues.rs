@@ -2,7 +2,8 @@
 //! request of a lane may complete with an error of its own, so each lane has its whole depth of entries.
 //!
 //! With `d` requests to a lane, `n` lanes have at most `2 d max(8, n + 8)` entries in at most `log2(n / 8 + 1)` rounded up
-//! queues, on a device whose queues are large enough.
+//! queues, on a device whose queues are large enough; and beside each queue a small one, with an entry for each lane, that
+//! tells when a queue pair takes nothing more.
 
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{CompletionQueue, Context};
@@ -41,6 +42,8 @@ pub(in crate::verbs) struct Queues {
 pub(in crate::verbs) struct Polled {
     pub queue: Arc<CompletionQueue>,
     pub polling: Mutex<()>,
+    /// Of receives, which nothing ever comes to: each ends with its queue pair.
+    pub ends: Arc<CompletionQueue>,
 }
 
 impl Queues {
@@ -52,20 +55,22 @@ impl Queues {
         self.context.limits.max_cqe.max(1) as u32
     }
 
-    /// The queue for one lane more.
-    pub fn take(&self) -> Result<Arc<CompletionQueue>, VerbsError> {
+    /// The queue for one lane more, whose queue pairs, one after the other, it is for.
+    pub fn take(&self) -> Result<Arc<Polled>, VerbsError> {
         let mut made = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let at = queue_of(*made, self.depth, self.most());
-        let existing = self.all().get(at).map(|polled| polled.queue.clone());
+        let existing = self.all().get(at).cloned();
         let queue = match existing {
             Some(queue) => queue,
             None => {
-                let entries = (lanes(at, self.depth, self.most()) as u32).saturating_mul(self.depth).min(self.most());
+                let lanes = lanes(at, self.depth, self.most()) as u32;
+                let entries = lanes.saturating_mul(self.depth).min(self.most());
                 let queue = Arc::new(CompletionQueue::new(&self.context, entries)?);
+                let ends = Arc::new(CompletionQueue::new(&self.context, lanes.min(self.most()))?);
                 tracing::debug!(entries, "completion queue made");
-                let polled = Polled { queue: queue.clone(), polling: Mutex::default() };
-                self.queues.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(polled));
-                queue
+                let polled = Arc::new(Polled { queue, polling: Mutex::default(), ends });
+                self.queues.write().unwrap_or_else(PoisonError::into_inner).push(polled.clone());
+                polled
             }
         };
         *made += 1;

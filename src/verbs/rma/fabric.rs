@@ -2,20 +2,21 @@
 //! without the target.
 
 use super::Verbs;
-use super::region::{Pending, Reading, Region, Remote, Sought};
+use super::moving::Moving;
+use super::region::{Pending, Region, Remote, Sought};
 use super::wait::{NAPS, is_crowded};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
 use crate::verbs::wr::Verb;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
 use transom_locks::Rank;
-use transom_windows::{Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
 impl Fabric for Verbs {
     type Region = Region;
     type Remote = Remote;
     type Pending = Pending;
-    type Reading = Reading;
+    type Moving = Moving;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         self.0.remains.sweep();
@@ -56,8 +57,7 @@ impl Fabric for Verbs {
             Some(view) => self.0.node.memory.put(view, offset, source),
             None => {
                 self.0.write(to.way, to.place(offset, source.len())?, source)?;
-                // The words by which others hear of it go another way.
-                if to.apart { self.0.order(to.way) } else { Ok(()) }
+                self.behind_it(to)
             }
         }
     }
@@ -70,26 +70,34 @@ impl Fabric for Verbs {
         }
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<Option<Reading>, FabricError> {
-        let len = into.len();
-        let place = from.place(offset, len)?;
-        if let Some(view) = &from.view {
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+        let place = to.place(offset, source.len())?;
+        if let Some(view) = &to.view {
             // Copying takes this rank's processor, whenever it does it.
-            return self.0.node.memory.get(view, offset, into).map(|()| None);
+            return self.0.node.memory.put(view, offset, &source).map(|()| Moving::done(source));
         }
-        Ok(Some(Reading { bringing: self.0.start_read(from.way, place, len)?, len }))
+        let moving = self.0.start_write(to.way, place, source)?;
+        self.behind_it(to).map(|()| moving)
     }
 
-    fn arrived(&self, reading: &mut Reading) -> Result<bool, FabricError> {
-        reading.bringing.has_come()
+    fn start_get(&self, from: &Remote, offset: usize, mut into: BoxBytes) -> Result<Moving, FabricError> {
+        let place = from.place(offset, into.len())?;
+        if let Some(view) = &from.view {
+            return self.0.node.memory.get(view, offset, &mut into).map(|()| Moving::done(into));
+        }
+        self.0.start_read(from.way, place, into)
     }
 
-    fn finish_get(&self, reading: Reading, into: &mut [u8]) -> Result<(), FabricError> {
-        if into.len() != reading.len {
-            let why = format!("a read of {} bytes into {}", reading.len, into.len());
-            return Err(FabricError::Misuse { why });
-        }
-        reading.bringing.finish(|brought| brought.read(into))
+    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
+        self.0.has_moved(moving)
+    }
+
+    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+        self.0.finish_moving(moving)
+    }
+
+    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+        self.0.core().memory.buffer(bytes)
     }
 
     // Adapters wake nobody: who waits looks now and then.
@@ -192,6 +200,12 @@ impl Fabric for Verbs {
 }
 
 impl Verbs {
+    /// After a put: the words by which others hear of it may go another way.
+    #[inline]
+    fn behind_it(&self, to: &Remote) -> Result<(), FabricError> {
+        if to.apart { self.0.order(to.way) } else { Ok(()) }
+    }
+
     /// Has what was done there told when it is complete, without waiting: for several flushes at once.
     pub(crate) fn start_flush(&self, at: &Remote) -> Result<(), FabricError> {
         fence(SeqCst);

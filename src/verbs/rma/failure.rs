@@ -30,7 +30,7 @@ impl Member {
     }
 
     /// An error if nothing was completed for long: not every adapter tells that nobody answers any more (Soft-RoCE sends
-    /// again for ever where the retry count is 7). A peer that is stopped is no reason, since its adapter answers. Sooner
+    /// again for ever where the retry count is 7); where it does, the connection may come back until then. A peer that is stopped is no reason, since its adapter answers. Sooner
     /// if somebody left or died: then ranks leave without waiting for this one.
     pub fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
         let gone = self.exchange.check_peers(Awaited::Rank(way.rank)).err();
@@ -82,7 +82,11 @@ impl Member {
     pub fn unheard(&self) -> Result<(), FabricError> {
         self.progress();
         self.works()?;
-        let failed = self.core().endpoints.all().find_map(|(peer, lane)| Some((peer, lane.failure()?)));
+        let endpoints = &self.core().endpoints;
+        endpoints.all().filter(|(_, lane)| lane.is_broken() && !lane.is_idle()).for_each(|(peer, _)| {
+            self.core().want(peer);
+        });
+        let failed = endpoints.all().find_map(|(peer, lane)| Some((peer, lane.failure()?)));
         match failed.and_then(|(peer, failure)| Some((self.way_to(peer)?, failure))) {
             Some((way, failure)) => match self.why(way, Halt::Failed(failure)) {
                 FabricError::PeerLeft { .. } => Ok(()),
@@ -116,7 +120,8 @@ impl Member {
                         what: format!("the connection to rank {rank} has ended"),
                         source: io::Error::new(
                             io::ErrorKind::ConnectionAborted,
-                            "it accessed memory of this rank that is not registered any more, or never was",
+                            "that rank has given it up, and says why: mostly it accessed memory of this rank that is not \
+                             registered any more, or never was",
                         ),
                     },
                     // Whoever died or left may be known a moment later.

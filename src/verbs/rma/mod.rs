@@ -5,11 +5,14 @@ mod fabric;
 mod failure;
 mod mail;
 mod member;
+mod moving;
 mod operations;
 mod region;
+mod under_way;
 mod wait;
 
-pub use region::{Pending, Reading, Region, Remote};
+pub use moving::Moving;
+pub use region::{Pending, Region, Remote};
 
 use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
@@ -42,7 +45,7 @@ use transom_windows::{Exchange, FabricError};
 ///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
 ///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
-///         assert_eq!(verbs.registrations().made, 0); // nothing long was read
+///         assert_eq!((verbs.registrations().passing, verbs.copied_bytes()), (0, 0)); // nothing large was put
 ///     }
 ///     Err(why) => println!("{why}"), // no adapter here
 /// }
@@ -133,7 +136,7 @@ impl Verbs {
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
-        QueuePairs { to_others: core.made.load(Relaxed) - to_itself, to_itself }
+        QueuePairs { to_others: core.made.load(Relaxed), to_itself }
     }
 
     /// What this rank has posted so far to its queue pairs to others: each is one remote operation.
@@ -147,10 +150,14 @@ impl Verbs {
         self.0.core().endpoints.counts()[1]
     }
 
-    /// How often memory was registered for long reads of which nobody waited at once (`rget`), and how often what had come
-    /// back was used again: 16 MiB are kept at most.
+    /// How often memory was registered, for buffers and large operations, and how often that was not needed.
     pub fn registrations(&self) -> Registrations {
-        self.0.core().memory.leases.counts()
+        self.0.core().memory.registrations()
+    }
+
+    /// Bytes of puts and gets that were copied to or from registered memory of the library's own, on their way.
+    pub fn copied_bytes(&self) -> u64 {
+        self.0.core().memory.bytes_copied()
     }
 
     /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it

@@ -2,11 +2,12 @@
 
 use super::failure::Halt;
 use super::member::{Member, Way};
+use super::under_way::{UnderWay, lost_result};
 use crate::verbs::connect::Link;
 use crate::verbs::endpoint::Endpoints;
 use crate::verbs::lane::{Lane, Signal, Stop};
-use crate::verbs::memory::{Buffer, Lent, Slot};
-use crate::verbs::sys::{Access, QueuePair};
+use crate::verbs::memory::Lent;
+use crate::verbs::sys::QueuePair;
 use crate::verbs::wr::{Piece, Place, Verb};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,29 +20,8 @@ const ROUND: Duration = Duration::from_millis(100);
 const OTHERS_LEAVE: Duration = Duration::from_secs(2);
 /// After how long a port that is down will not come up in time.
 const PORT_DOWN: Duration = Duration::from_secs(5);
-/// Reads of a long get that are under way at once.
-const AT_ONCE: usize = 8;
-/// Bytes of a read in one request.
-const READ: usize = 1 << 20;
 
 pub(super) type RailLane = Lane<QueuePair, Lent>;
-
-/// A request under way that brings something, and where it brings it. Dropped, it leaves that to nobody.
-pub(super) struct Bringing {
-    pub way: Way,
-    pub number: u64,
-    /// None once it was taken.
-    pub into: Option<Lent>,
-    pub member: Arc<Member>,
-}
-
-impl Drop for Bringing {
-    fn drop(&mut self) {
-        if let Some(into) = self.into.take() {
-            self.member.abandon(self.way, self.number, into);
-        }
-    }
-}
 
 impl Member {
     fn endpoints(&self) -> &Endpoints<QueuePair, Lent> {
@@ -74,16 +54,25 @@ impl Member {
             if patience.pause() {
                 self.works()?;
                 self.alive(way)?;
+                if lane.is_broken() {
+                    // How long that may take, who makes it knows: then the lane has ended.
+                    self.core().want(way.peer);
+                }
                 self.served(way, &mut silence)?;
             }
         }
     }
 
-    /// The connection to a peer, made if there is none.
+    /// The connection to a peer, made if there is none. One that broke will be there, or have ended.
     #[inline]
     pub fn connect(&self, way: Way) -> Result<(), FabricError> {
         match self.endpoints().lane(way.peer) {
-            Some(_) => Ok(()),
+            Some(lane) => {
+                if lane.is_broken() {
+                    self.core().want(way.peer);
+                }
+                Ok(())
+            }
             None => self.connect_first(way),
         }
     }
@@ -164,66 +153,12 @@ impl Member {
         self.lane(way).lend(number, what);
     }
 
-    /// A piece to put bytes in; none if there is none now.
-    fn chunk(&self, lane: &RailLane) -> Result<Option<Slot>, Halt> {
-        if !retry(lane.may_lend())?.unwrap_or(false) {
-            return Ok(None);
-        }
-        let chunks = &self.core().memory.chunks;
-        if let Some(slot) = chunks.take_free() {
-            return Ok(Some(slot));
-        }
-        // Others may have what they are done with.
-        self.endpoints().all().for_each(|(_, lane)| lane.reclaim());
-        match chunks.take() {
-            Ok(slot) => Ok(Some(slot)),
-            // There will be one again when something is complete.
-            Err(error) if !chunks.is_empty() => {
-                tracing::debug!(%error, "no more memory for puts; waiting");
-                Ok(None)
-            }
-            Err(error) => Err(Halt::Memory(error)),
-        }
-    }
-
-    /// Writes bytes, which may be used again when this returns.
-    pub fn write(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
-        let mut to = to;
-        for bytes in source.chunks(self.core().memory.chunks.bytes()) {
-            let mut filled = None;
-            self.post(way, true, |lane| {
-                if bytes.len() <= lane.inline() {
-                    return retry(lane.post_inline(to, bytes));
-                }
-                // Copied while nothing is locked.
-                let slot = match filled.take() {
-                    Some(filled) => filled,
-                    None => {
-                        let Some(slot) = self.chunk(lane)? else { return Ok(None) };
-                        slot.write(bytes);
-                        Lent::Slot(slot)
-                    }
-                };
-                let Lent::Slot(held) = &slot else { unreachable!("just filled") };
-                let piece = held.piece(bytes.len());
-                // SAFETY: of the slot, which the lane has until the request is complete.
-                let posted = unsafe { lane.post(Verb::Write, to, piece, Signal::Always, Some(slot)) };
-                retry(posted.map_err(|(stop, back)| {
-                    filled = back;
-                    stop
-                }))
-            })?;
-            to.address += bytes.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Starts a request that brings something to memory that the caller keeps until it has come, or [leaves](Bringing) to
-    /// the lane.
+    /// Posts a request that needs memory of this rank, which the caller keeps until it is complete, or [leaves](UnderWay) to the
+    /// lane; returns its number.
     ///
     /// # Safety
     /// It does.
-    unsafe fn post_for(
+    pub unsafe fn post_for(
         &self,
         way: Way,
         ordered: bool,
@@ -238,66 +173,17 @@ impl Member {
         })
     }
 
-    /// Starts a request that brings something to a slot.
+    /// Starts an atomic.
     ///
     /// # Errors
     /// Then nothing was started.
-    fn bring(
-        self: &Arc<Self>,
-        way: Way,
-        verb: Verb,
-        at: Place,
-        into: Slot,
-        len: usize,
-    ) -> Result<Bringing, FabricError> {
-        let ordered = !matches!(verb, Verb::Read);
-        let piece = into.piece(len);
-        // SAFETY: what is returned keeps the memory, and leaves it to the lane if it is dropped sooner.
-        let number = unsafe { self.post_for(way, ordered, verb, at, piece) }?;
-        Ok(Bringing { way, number, into: Some(Lent::Slot(into)), member: self.clone() })
-    }
-
-    /// Reads bytes; several pieces at once.
-    pub fn read(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
-        let chunks = &self.core().memory.chunks;
-        let mut from = from;
-        for window in into.chunks_mut(AT_ONCE * chunks.bytes()) {
-            let mut under_way: [Option<Bringing>; AT_ONCE] = [const { None }; AT_ONCE];
-            for (piece, reading) in window.chunks(chunks.bytes()).zip(&mut under_way) {
-                *reading = Some(self.start_read(way, from, piece.len())?);
-                from.address += piece.len() as u64;
-            }
-            for (piece, reading) in window.chunks_mut(chunks.bytes()).zip(under_way) {
-                reading.map_or(Ok(()), |reading| reading.finish(|brought| brought.read(piece)))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts a read: through a slot if it has room, else to memory registered for it.
-    pub fn start_read(self: &Arc<Self>, way: Way, from: Place, len: usize) -> Result<Bringing, FabricError> {
-        let no_memory = |error| self.why(way, Halt::Memory(error));
-        let memory = &self.core().memory;
-        if len <= memory.chunks.bytes() {
-            return self.bring(way, Verb::Read, from, memory.chunks.take().map_err(no_memory)?, len);
-        }
-        let register = |bytes| Buffer::new(&self.core().rail.domain, bytes, Access::Local);
-        let buffer = memory.leases.lease(len, register).map_err(no_memory)?;
-        let pieces = (0..len).step_by(READ).map(|at| (at as u64, buffer.piece(at, (len - at).min(READ))));
-        let pieces: Vec<_> = pieces.collect();
-        let mut reading = Bringing { way, number: 0, into: Some(Lent::Lease(buffer)), member: self.clone() };
-        for (at, piece) in pieces {
-            let from = Place { address: from.address + at, key: from.key };
-            // SAFETY: as for `bring`.
-            reading.number = unsafe { self.post_for(way, false, Verb::Read, from, piece) }?;
-        }
-        Ok(reading)
-    }
-
-    /// Starts an atomic.
-    pub fn start_atomic(self: &Arc<Self>, way: Way, verb: Verb, at: Place) -> Result<Bringing, FabricError> {
+    pub fn start_atomic(self: &Arc<Self>, way: Way, verb: Verb, at: Place) -> Result<UnderWay, FabricError> {
         let cell = self.core().memory.cells.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
-        self.bring(way, verb, at, cell, 8)
+        // SAFETY: what is returned keeps the memory, and leaves it to the lane if it is dropped sooner.
+        let number = unsafe { self.post_for(way, true, verb, at, cell.piece(8)) }?;
+        let mut under_way = UnderWay::new(self, way, Lent::Slot(cell));
+        under_way.number = number;
+        Ok(under_way)
     }
 
     /// Puts a word in one piece, towards readers and atomics.
@@ -305,9 +191,15 @@ impl Member {
         let mut guess = guess;
         loop {
             let swap = Verb::CompareAndSwap { expected: guess, new: value };
-            match self.start_atomic(way, swap, at)?.word()? {
-                found if found == guess => return Ok(()),
-                found => guess = found,
+            match self.start_atomic(way, swap, at)?.outcome()? {
+                Some(found) if found == guess => return Ok(()),
+                Some(found) => guess = found,
+                None => {
+                    // If it is there it was put; if not, whoever reads it may have changed it since.
+                    let mut now = [0; 8];
+                    self.read(way, at, &mut now)?;
+                    return if u64::from_ne_bytes(now) == value { Ok(()) } else { Err(lost_result(way)) };
+                }
             }
         }
     }
@@ -336,36 +228,11 @@ impl Member {
     }
 }
 
-impl Bringing {
-    /// Whether it has come.
-    pub fn has_come(&self) -> Result<bool, FabricError> {
-        self.member.progress();
-        let come = self.member.lane(self.way).is_complete(self.number);
-        come.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
-    }
-
-    /// Waits until it has come, and takes what it brought.
-    pub fn finish<R>(mut self, take: impl FnOnce(&Lent) -> R) -> Result<R, FabricError> {
-        self.member.complete(self.way, self.number)?;
-        let into = self.into.take().expect("taken once");
-        Ok(take(&into))
-    }
-
-    /// The word that an atomic brings.
-    pub fn word(self) -> Result<u64, FabricError> {
-        self.finish(|cell| {
-            let mut word = [0; 8];
-            cell.read(&mut word);
-            u64::from_ne_bytes(word)
-        })
-    }
-}
-
-/// None where there is no room now.
-fn retry<T>(posted: Result<T, Stop>) -> Result<Option<T>, Halt> {
+/// None where there is no room now, or no connection until it was made anew.
+pub(super) fn retry<T>(posted: Result<T, Stop>) -> Result<Option<T>, Halt> {
     match posted {
         Ok(done) => Ok(Some(done)),
-        Err(Stop::Full) => Ok(None),
+        Err(Stop::Full | Stop::Broken) => Ok(None),
         Err(Stop::Failed(failure)) => Err(Halt::Failed(failure)),
         Err(Stop::System(error)) => Err(Halt::System(error)),
     }

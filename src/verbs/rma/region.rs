@@ -2,9 +2,9 @@
 
 use super::Verbs;
 use super::member::{Kept, Member, Way};
-use super::operations::Bringing;
+use super::under_way::UnderWay;
 use crate::verbs::VerbsError;
-use crate::verbs::memory::{Deferred, Keys, Slot};
+use crate::verbs::memory::{Deferred, Entry, Keys, Slot};
 use crate::verbs::sys::{Access, Registered};
 use crate::verbs::wr::{Place, Verb};
 use std::sync::Arc;
@@ -28,8 +28,10 @@ const NO_LENT_ATOMICS: FabricError = FabricError::Unsupported {
 /// Memory of this rank, registered with its adapter. Once it is dropped and no longer kept for others, accesses of others
 /// are refused, and end their connection to this rank.
 pub struct Region {
+    /// By which operations of this rank find that its memory is registered: not once the program may have it back.
+    known: Option<Entry<Registered>>,
     /// Goes before the memory does.
-    registration: Option<Registered>,
+    registration: Option<Arc<Registered>>,
     pub(super) region: transom_shm_loopback::Region,
     /// Where those who reach it by themselves count themselves.
     reached: Option<Slot>,
@@ -41,12 +43,14 @@ pub struct Region {
 impl Region {
     /// All ranks have made one like this, and nobody else will reach it.
     pub(super) fn close(&mut self) {
+        self.member.node.memory.close(&mut self.region);
         self.number.get_or_insert_with(|| self.member.remains.number(self.member.exchange.size()));
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        self.known = None;
         // Of memory that was lent: either all have let go, or it is leaked.
         let (remains, reached) = (&self.member.remains, self.reached.take());
         let kept =
@@ -143,13 +147,7 @@ impl Remote {
 }
 
 /// An atomic under way. Whoever drops it leaves the result to nobody.
-pub struct Pending(pub(super) Bringing);
-
-/// A read under way. Dropped, it leaves the bytes to nobody.
-pub struct Reading {
-    pub(super) bringing: Bringing,
-    pub(super) len: usize,
-}
+pub struct Pending(pub(super) UnderWay);
 
 impl std::fmt::Debug for Remote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -229,7 +227,8 @@ impl Verbs {
         // atomics only.
         let register = |start| unsafe { Registered::new(&rail.domain, start, bytes, access) };
         let registration = start.filter(|_| bytes > 0).map(register);
-        let registration = registration.transpose().map_err(system)?;
+        let registration = registration.transpose().map_err(system)?.map(Arc::new);
+        let known = registration.as_ref().map(|registered| self.0.core().memory.know(registered));
         region.leave_atomics_to_adapter();
         let memory = &self.0.core().memory;
         let reached = (!shared.is_empty()).then(|| memory.counts.take()).transpose().map_err(system)?;
@@ -237,8 +236,8 @@ impl Verbs {
             let Place { address, key } = count.place();
             [&address.to_le_bytes()[..], &key.to_le_bytes()].concat()
         });
-        let key = Keys::of(registration.as_ref()).to_bytes(&[shared, &count].concat());
-        Ok((Region { registration, region, reached, number: None, member: self.0.clone() }, key))
+        let key = Keys::of(registration.as_deref()).to_bytes(&[shared, &count].concat());
+        Ok((Region { known, registration, region, reached, number: None, member: self.0.clone() }, key))
     }
 }
 

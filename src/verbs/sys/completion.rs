@@ -79,7 +79,8 @@ fn told(completion: &ibv_wc) -> Completion {
         why: match code {
             status::IBV_WC_REM_ACCESS_ERR | status::IBV_WC_REM_INV_REQ_ERR | status::IBV_WC_REM_OP_ERR => Why::Refused,
             status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RNR_RETRY_EXC_ERR => Why::Silence,
-            status::IBV_WC_WR_FLUSH_ERR => Why::Ended,
+            // The second is Soft-RoCE's where there is no way to the peer now.
+            status::IBV_WC_WR_FLUSH_ERR | status::IBV_WC_LOC_QP_OP_ERR => Why::Ended,
             _ => Why::Adapter,
         },
         status: code,

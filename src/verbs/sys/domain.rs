@@ -3,6 +3,7 @@
 use super::library::Library;
 use super::{Context, refused};
 use crate::verbs::VerbsError;
+use crate::verbs::wr::Piece;
 use ibverbs_sys::*;
 use rustix::process::{Resource, getrlimit};
 use std::io;
@@ -50,6 +51,8 @@ impl Drop for Domain {
 /// What peers may do with memory, no more than what is done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::verbs) enum Access {
+    /// Nothing, and this rank's own adapter only reads it.
+    Source,
     /// Nothing: the adapter brings results of this rank's own operations there.
     Local,
     /// Bytes, without words: write and read.
@@ -66,6 +69,7 @@ impl Access {
         let (local, write) = (flag::IBV_ACCESS_LOCAL_WRITE, flag::IBV_ACCESS_REMOTE_WRITE);
         let (read, atomic) = (flag::IBV_ACCESS_REMOTE_READ, flag::IBV_ACCESS_REMOTE_ATOMIC);
         match self {
+            Access::Source => flag(0),
             Access::Local => local,
             Access::Bytes => local | write | read,
             Access::Words => local | write | atomic,
@@ -90,7 +94,8 @@ impl Registered {
     /// Registers `bytes` bytes from `start` on.
     ///
     /// # Safety
-    /// The memory must stay where it is, and be accessed by nobody as if it were private, until this is dropped.
+    /// The memory must stay where it is until this is dropped. While the adapter may access it, by the rights of peers or by a
+    /// request of this rank, nobody must access it as if it were private.
     pub unsafe fn new(
         domain: &Arc<Domain>,
         start: NonNull<u8>,
@@ -116,6 +121,12 @@ impl Registered {
     pub fn remote_key(&self) -> u32 {
         // SAFETY: alive until dropped.
         unsafe { self.region.as_ref() }.rkey
+    }
+
+    /// The memory at `offset`, as the adapter names it.
+    pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
+        assert!(offset <= self.bytes() && bytes <= self.bytes() - offset, "a piece of what is registered");
+        Piece { address: self.address + offset as u64, bytes: bytes as u32, key: self.local_key() }
     }
 
     pub fn bytes(&self) -> usize {

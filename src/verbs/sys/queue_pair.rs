@@ -43,6 +43,8 @@ pub(in crate::verbs) struct NearEnd {
     pub psn: u32,
     /// The exponent of the timeout, which is 4.096 us times a power of two.
     pub timeout: u8,
+    /// How often a packet is sent again.
+    pub retries: u8,
 }
 
 /// The other end of a connection, as it told, and what both agree on.
@@ -60,13 +62,13 @@ pub(in crate::verbs) struct FarEnd {
 
 impl QueuePair {
     /// A reliable connection, not yet connected.
+    /// What was posted and what was received complete apart.
     pub fn reliable(
         domain: &Arc<Domain>,
-        completions: &Arc<CompletionQueue>,
+        completions: [&Arc<CompletionQueue>; 2],
         capacity: Capacity,
     ) -> Result<Self, VerbsError> {
-        let queues = [completions.clone(), completions.clone()];
-        Self::new(domain, queues, ibv_qp_type::IBV_QPT_RC, capacity)
+        Self::new(domain, completions.map(Arc::clone), ibv_qp_type::IBV_QPT_RC, capacity)
     }
 
     fn new(
@@ -145,7 +147,7 @@ impl QueuePair {
         let mut to = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
             timeout: near.timeout,
-            retry_cnt: 7,
+            retry_cnt: near.retries,
             rnr_retry: 7,
             sq_psn: near.psn,
             max_rd_atomic: far.initiated,
@@ -160,12 +162,40 @@ impl QueuePair {
         self.modify(&mut to, what, "connecting")
     }
 
+    /// Hands over a buffer of no bytes, for which no message comes: it completes when the queue pair has failed, behind
+    /// whatever came before that and was executed.
+    pub fn watch(&self) -> Result<(), VerbsError> {
+        let mut raw = ibv_recv_wr { num_sge: 0, sg_list: null_mut(), next: null_mut(), ..Default::default() };
+        // SAFETY: alive until dropped; no memory is named.
+        let posted = unsafe { post_recv(self.raw.as_ptr(), &mut raw) };
+        posted.map_err(|source| self.failed("watching", source))
+    }
+
+    /// Ends it: nothing that comes later is executed.
+    pub fn fail(&self) -> Result<(), VerbsError> {
+        let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        self.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "ending")
+    }
+
+    /// The number of the packet that it expects next.
+    pub fn next_psn(&self) -> Result<u32, VerbsError> {
+        let (mut attributes, mut made) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        let what = (ibv_qp_attr_mask::IBV_QP_RQ_PSN | ibv_qp_attr_mask::IBV_QP_STATE).0 as i32;
+        let query = self.domain.library().ibv_query_qp;
+        // SAFETY: alive until dropped.
+        let failed = unsafe { query(self.raw.as_ptr(), &mut attributes, what, &mut made) };
+        done(failed).map_err(|source| self.failed("asking", source))?;
+        Ok(attributes.rq_psn & 0xff_ffff)
+    }
+
+    fn failed(&self, doing: &str, source: io::Error) -> VerbsError {
+        VerbsError::system(format!("{doing} a queue pair of RDMA device {}", self.domain.context.name), source)
+    }
+
     fn modify(&self, to: &mut ibv_qp_attr, what: ibv_qp_attr_mask, doing: &str) -> Result<(), VerbsError> {
         // SAFETY: alive until dropped.
         let failed = unsafe { (self.domain.library().ibv_modify_qp)(self.raw.as_ptr(), to, what.0 as i32) };
-        done(failed).map_err(|source| {
-            VerbsError::system(format!("{doing} a queue pair of RDMA device {}", self.domain.context.name), source)
-        })
+        done(failed).map_err(|source| self.failed(doing, source))
     }
 }
 
@@ -234,7 +264,11 @@ impl Drop for QueuePair {
 }
 
 /// A queue pair of unreliable datagrams.
-pub(in crate::verbs) struct Datagrams(QueuePair);
+pub(in crate::verbs) struct Datagrams {
+    pair: QueuePair,
+    near: NearEnd,
+    key: u32,
+}
 
 impl Datagrams {
     /// One that takes datagrams that bring `key`. What was sent and what was received complete apart.
@@ -246,31 +280,45 @@ impl Datagrams {
         near: &NearEnd,
         key: u32,
     ) -> Result<Self, VerbsError> {
-        use ibv_qp_attr_mask as mask;
         let queues = [sent.clone(), received.clone()];
         let pair = QueuePair::new(domain, queues, ibv_qp_type::IBV_QPT_UD, capacity)?;
+        let datagrams = Datagrams { pair, near: *near, key };
+        datagrams.open()?;
+        Ok(datagrams)
+    }
+
+    fn open(&self) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
         let mut to = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
-            port_num: near.port,
-            pkey_index: near.pkey_index,
-            qkey: key,
+            port_num: self.near.port,
+            pkey_index: self.near.pkey_index,
+            qkey: self.key,
             ..Default::default()
         };
         let what = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_QKEY;
-        pair.modify(&mut to, what, "initialising")?;
+        self.pair.modify(&mut to, what, "initialising")?;
         to.qp_state = ibv_qp_state::IBV_QPS_RTR;
-        pair.modify(&mut to, mask::IBV_QP_STATE, "opening")?;
-        (to.qp_state, to.sq_psn) = (ibv_qp_state::IBV_QPS_RTS, near.psn);
-        pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")?;
-        Ok(Datagrams(pair))
+        self.pair.modify(&mut to, mask::IBV_QP_STATE, "opening")?;
+        (to.qp_state, to.sq_psn) = (ibv_qp_state::IBV_QPS_RTS, self.near.psn);
+        self.pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")
+    }
+
+    /// Takes it out of the state that an error has left it in: what was handed over is forgotten, which `forgotten` is to
+    /// take from the completion queues.
+    pub fn open_again(&self, forgotten: impl FnOnce()) -> Result<(), VerbsError> {
+        let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..Default::default() };
+        self.pair.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "resetting")?;
+        forgotten();
+        self.open()
     }
 
     pub fn number(&self) -> u32 {
-        self.0.number()
+        self.pair.number()
     }
 
     pub fn depth(&self) -> u32 {
-        self.0.depth
+        self.pair.depth
     }
 
     /// Hands a buffer over for a datagram to come.
@@ -281,7 +329,7 @@ impl Datagrams {
         let mut sge = sge(piece);
         let mut raw = ibv_recv_wr { wr_id: token.bits(), next: null_mut(), sg_list: &mut sge, num_sge: 1 };
         // SAFETY: alive until dropped; the memory by the caller's word.
-        unsafe { post_recv(self.0.raw.as_ptr(), &mut raw) }
+        unsafe { post_recv(self.pair.raw.as_ptr(), &mut raw) }
     }
 
     /// Sends a datagram to that queue pair, which takes those that bring `key`.
@@ -304,6 +352,6 @@ impl Datagrams {
         raw.wr.ud.remote_qpn = queue_pair;
         raw.wr.ud.remote_qkey = key;
         // SAFETY: alive until dropped, and so is the address handle now; the memory by the caller's word.
-        unsafe { post_send(self.0.raw.as_ptr(), &mut raw) }
+        unsafe { post_send(self.pair.raw.as_ptr(), &mut raw) }
     }
 }

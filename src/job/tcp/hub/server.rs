@@ -3,8 +3,8 @@
 
 use super::group::Group;
 use super::member::Member;
+use super::order::{FirstDeath, Order};
 use super::unproven::{Proven, Unproven};
-use super::{FirstDeath, Order};
 use crate::job::process::ProcessId;
 use crate::job::tcp::frames::{
     BYE, FAIL, FORM, GATHERED, GONE, JOB, LEAVE, LONGEST, PART, Part, REFUSED, State, TOO_LONG, WELCOME, body_of_gone,

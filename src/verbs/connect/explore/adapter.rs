@@ -2,6 +2,7 @@
 
 use super::super::machine::Effects;
 use super::super::message::{End, Message};
+use crate::verbs::wr::{Kind, Received};
 use rustix::io::Errno;
 
 /// A queue pair that a side has made.
@@ -11,6 +12,26 @@ pub struct Made {
     pub end: End,
     pub connected: Option<End>,
     pub alive: bool,
+    /// It is the lane's.
+    pub attached: bool,
+    /// What was posted to it, and how many of that were answered.
+    pub sent: Vec<Sent>,
+    pub answered: usize,
+    /// Packets that have come and were executed.
+    pub arrived: u32,
+    /// Of a mutant: it has told what it received, and goes on.
+    pub sooner: bool,
+}
+
+/// A request as it was posted to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sent {
+    pub number: u64,
+    pub kind: Kind,
+    pub packets: u32,
+    /// In place of one that was executed.
+    pub marker: bool,
+    pub fenced: bool,
 }
 
 /// Which of the adapter's verbs is refused.
@@ -30,6 +51,7 @@ pub fn errno(side: usize, verb: usize) -> Errno {
 pub struct Doing<'a> {
     pub side: usize,
     pub made: &'a mut Vec<Made>,
+    pub received: &'a mut Received,
     pub refused: &'a mut [bool; 2],
     pub refusal: Refusal,
     /// Whether the refusal came to be.
@@ -52,8 +74,10 @@ impl Effects for Doing<'_> {
             self.wrong = Some(format!("a second queue pair of generation {generation}, or an older one"));
         }
         let number = 2 + 2 * self.made.len() as u32 + self.side as u32;
-        let end = End { queue_pair: number, psn: 100 + number };
-        self.made.push(Made { generation, end, connected: None, alive: true });
+        // The numbers of packets go round.
+        let end = End { queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
+        let (connected, attached, sent, answered, arrived, sooner) = Default::default();
+        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived, sooner });
         Ok(end)
     }
 
@@ -65,7 +89,7 @@ impl Effects for Doing<'_> {
         match self.made.last_mut() {
             Some(Made { connected: connected @ None, alive: true, .. }) => match self.mutant {
                 Some(Mutant::NotConnected) => {}
-                Some(Mutant::OtherPsn) => *connected = Some(End { psn: theirs.psn + 1, ..theirs }),
+                Some(Mutant::OtherPsn) => *connected = Some(End { psn: (theirs.psn + 1) % (1 << 24), ..theirs }),
                 _ => *connected = Some(theirs),
             },
             other => self.wrong = Some(format!("connects {other:?}")),
@@ -75,7 +99,17 @@ impl Effects for Doing<'_> {
 
     fn retire(&mut self) {
         match self.made.last_mut() {
-            Some(made) if made.alive => made.alive = self.mutant == Some(Mutant::NotRetired),
+            Some(made) if made.alive => {
+                made.alive = self.mutant == Some(Mutant::NotRetired);
+                made.sooner = true;
+                if let Some(theirs) = made.connected {
+                    let next = (theirs.psn + made.arrived) % (1 << 24);
+                    *self.received = match self.mutant {
+                        Some(Mutant::OldForgotten) => Received { generation: made.generation, next },
+                        _ => self.received.after(made.generation, theirs.psn, next),
+                    };
+                }
+            }
             other => self.wrong = Some(format!("retires {other:?}")),
         }
     }
@@ -130,4 +164,20 @@ pub enum Mutant {
     DeathUntold,
     /// That the peer died is told as the loss of the queue pair.
     DeathAsLoss,
+    /// What was received is told before the queue pair takes nothing more.
+    ToldTooSoon,
+    /// Where nothing was received by the last queue pair, that is told, and not what was by one before.
+    OldForgotten,
+    /// All is posted again.
+    AllAgain,
+    /// Nothing is.
+    NothingAgain,
+    /// One packet fewer counts as received.
+    OnePacketLess,
+    /// One more.
+    OnePacketMore,
+    /// What was received counts for the last generation, whichever it was.
+    AnyGeneration,
+    /// The result of an atomic that is lost is told as if there were one.
+    ResultsForged,
 }

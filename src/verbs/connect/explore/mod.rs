@@ -7,6 +7,8 @@
 //! begins to deliver, and whoever wants a connection must get it, or the reason why not.
 
 mod adapter;
+mod carry;
+mod traffic;
 mod world;
 
 use adapter::{Mutant, Refusal};
@@ -35,6 +37,17 @@ const MUTANTS: [Mutant; 18] = [
     Mutant::DeathAsLoss,
 ];
 
+const TRAFFIC_MUTANTS: [Mutant; 8] = [
+    Mutant::ToldTooSoon,
+    Mutant::OldForgotten,
+    Mutant::AllAgain,
+    Mutant::NothingAgain,
+    Mutant::OnePacketLess,
+    Mutant::OnePacketMore,
+    Mutant::AnyGeneration,
+    Mutant::ResultsForged,
+];
+
 /// A state, the number of the one before, and what led from that to this.
 type Found = (Rc<World>, usize, Option<(usize, Step, Refusal)>);
 
@@ -55,15 +68,20 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
     let mut at = 0;
     while at < found.len() {
         let world = found[at].0.clone();
-        world.settles(None, mutant).map_err(|wrong| story(&found, at, wrong))?;
+        let carries = budget.posts != [0, 0];
+        if carries {
+            world.finishes(mutant).map_err(|wrong| story(&found, at, wrong))?;
+        } else {
+            world.settles(None, mutant).map_err(|wrong| story(&found, at, wrong))?;
+        }
         for side in 0..2 {
-            if !world.sides[side].dead {
+            if !carries && !world.sides[side].dead {
                 for refusal in [Refusal::None, Refusal::Make, Refusal::Connect] {
                     world.settles(Some((side, refusal)), mutant).map_err(|wrong| story(&found, at, wrong))?;
                 }
                 changes_nothing(&world, side, mutant).map_err(|wrong| story(&found, at, wrong))?;
             }
-            for step in world.steps(side) {
+            for step in world.steps(side, mutant) {
                 for refusal in [Refusal::None, Refusal::Make, Refusal::Connect] {
                     if refusal != Refusal::None && world.budget.refusals == 0 {
                         continue;
@@ -87,10 +105,30 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
 }
 
 const RUNS: [Budget; 3] = [
-    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0 },
-    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0 },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0] },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0] },
+    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0] },
 ];
+
+/// With requests: of both sides at once, and over more connections.
+const TRAFFIC: [Budget; 3] = [
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0] },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0] },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1] },
+];
+
+#[test]
+fn nothing_is_done_twice_nor_lost() {
+    for budget in TRAFFIC {
+        match explore(budget, None) {
+            Ok(states) => {
+                println!("{budget:?}: {states} states");
+                assert!(states > 1000, "{budget:?}: {states} states only");
+            }
+            Err(wrong) => panic!("{budget:?}\n{wrong}"),
+        }
+    }
+}
 
 #[test]
 fn machines_agree_whatever_the_network_does() {
@@ -109,15 +147,24 @@ fn machines_agree_whatever_the_network_does() {
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
 fn machines_agree_with_more_of_everything() {
-    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1 };
+    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0] };
     println!("{} states", explore(budget, None).unwrap_or_else(|wrong| panic!("{wrong}")));
 }
 
 #[test]
 fn every_mutant_is_caught() {
+    caught(&MUTANTS, &RUNS);
+}
+
+#[test]
+fn every_mutant_of_what_is_done_again_is_caught() {
+    caught(&TRAFFIC_MUTANTS, &TRAFFIC);
+}
+
+fn caught(mutants: &[Mutant], runs: &[Budget]) {
     let mut passed = Vec::new();
-    for mutant in MUTANTS {
-        match RUNS.iter().find_map(|&budget| explore(budget, Some(mutant)).err()) {
+    for &mutant in mutants {
+        match runs.iter().find_map(|&budget| explore(budget, Some(mutant)).err()) {
             Some(wrong) => {
                 let what = wrong.lines().find(|line| !line.starts_with('(')).unwrap_or_default();
                 println!("{:<18} {what}", format!("{mutant:?}"));

@@ -3,10 +3,12 @@
 use super::super::machine::{Effects, Machine, Reason, State};
 use super::super::message::{End, Message, Secret};
 use super::adapter::{Doing, Made, Mutant, Refusal, errno};
+use super::traffic::{Traffic, What};
+use crate::verbs::wr::Received;
 use rustix::io::Errno;
 
 const SECRETS: [Secret; 2] = [[1; 16], [2; 16]];
-const EVIL: End = End { queue_pair: 0x666, psn: 0x666 };
+const EVIL: End = End { queue_pair: 0x666, psn: 0x666, received: Received { generation: 0, next: 0 } };
 
 /// What a run may still do at one side, or in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,12 +17,15 @@ pub struct Budget {
     pub losses: u8,
     pub refusals: u8,
     pub deaths: u8,
+    /// Requests of each side.
+    pub posts: [u8; 2],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Side {
-    machine: Machine,
-    made: Vec<Made>,
+    pub machine: Machine,
+    pub made: Vec<Made>,
+    pub traffic: Traffic,
     /// Whether the program waits, as it knows itself.
     asks: bool,
     wants: u8,
@@ -45,19 +50,27 @@ pub enum Step {
     Hear(Message),
     Forged(Message),
     Lost,
+    Post(What),
+    /// The peer executes a packet that was posted to the queue pair that was made so many before.
+    Execute(usize),
+    Answer,
     Die,
     Told,
 }
 
 impl World {
     pub fn new(budget: Budget) -> Self {
-        let side = Side { wants: budget.wants, ..Side::default() };
-        World { sides: [side.clone(), side], network: [vec![], vec![]], budget }
+        let side = |posts| {
+            let mut traffic = Traffic::default();
+            traffic.posts = posts;
+            Side { wants: budget.wants, traffic, ..Side::default() }
+        };
+        World { sides: budget.posts.map(side), network: [vec![], vec![]], budget }
     }
 
     /// What can happen at a side.
-    pub fn steps(&self, side: usize) -> Vec<Step> {
-        let Side { machine, wants, dead, heard_of_death, .. } = &self.sides[side];
+    pub fn steps(&self, side: usize, mutant: Option<Mutant>) -> Vec<Step> {
+        let Side { machine, made, traffic, wants, dead, heard_of_death, .. } = &self.sides[side];
         if *dead {
             return vec![];
         }
@@ -69,6 +82,16 @@ impl World {
             Message::Reply { generation, mine: EVIL },
             Message::Reject { generation, errno: 99 },
         ];
+        let mine = made.iter().enumerate().filter(|(_, made)| !made.sent.is_empty());
+        let theirs =
+            |made: &Made| self.sides[1 - side].made.iter().any(|theirs| Traffic::can_execute(made, theirs, mutant));
+        let executes = mine.filter(|(_, made)| theirs(made)).map(|(at, _)| Step::Execute(at));
+        let posts = What::ALL.map(Step::Post);
+        let posts = posts
+            .into_iter()
+            .filter(|_| traffic.posts > 0 && made.last().is_some_and(|made| made.attached && made.alive));
+        let answers = made.last().is_some_and(|made| Traffic::can_be_answered(made, &self.sides[1 - side].made));
+        let traffic = executes.chain(posts).chain(answers.then_some(Step::Answer));
         let steps = self.network[side].iter().copied().map(Step::Hear).chain(forged.map(Step::Forged));
         let may = [
             (*wants > 0, Step::Want),
@@ -77,7 +100,7 @@ impl World {
             (self.budget.deaths > 0, Step::Die),
             (self.sides[1 - side].dead && !heard_of_death, Step::Told),
         ];
-        steps.chain(may.into_iter().filter_map(|(may, step)| may.then_some(step))).collect()
+        steps.chain(traffic).chain(may.into_iter().filter_map(|(may, step)| may.then_some(step))).collect()
     }
 
     /// What comes of a step; nothing if the refusal does not come to be. With what it sent.
@@ -89,11 +112,16 @@ impl World {
         mutant: Option<Mutant>,
     ) -> Option<Result<(Self, Vec<Message>), String>> {
         let mut world = self.clone();
-        let Side { machine, made, refused, asks, wants, dead, heard_of_death } = &mut world.sides[side];
+        if let Some(done) = world.carries(side, step, mutant) {
+            return Some(done.map_err(|wrong| format!("{wrong}: {world:#?}")).map(|()| (world, vec![])));
+        }
+        let Side { machine, made, traffic, refused, asks, wants, dead, heard_of_death } = &mut world.sides[side];
         let before = machine.clone();
         let replies = self.network[1 - side].iter().filter(|sent| matches!(sent, Message::Reply { .. })).count();
-        let mut doing = Doing { side, made, refused, refusal, met: false, sent: vec![], mutant, wrong: None };
+        let received = &mut traffic.received;
+        let mut doing = Doing { side, made, received, refused, refusal, met: false, sent: vec![], mutant, wrong: None };
         match step {
+            Step::Post(_) | Step::Execute(_) | Step::Answer => unreachable!("nothing for the machine"),
             Step::Want => {
                 (*asks, *wants) = (true, wants.saturating_sub(1));
                 machine.want(&mut doing);
@@ -150,6 +178,11 @@ impl World {
             doing.sent.retain(|message| !matches!(message, Message::Reply { .. }));
         }
         let (sent, met, mut wrong) = (doing.sent, doing.met, doing.wrong);
+        if let (State::Ready { theirs, .. }, Some(made)) = (machine.state(), made.last_mut())
+            && let Err(why) = traffic.attach(made, theirs.received, mutant)
+        {
+            wrong = Some(why);
+        }
         for message in &sent {
             let (Message::Request { generation, mine } | Message::Reply { generation, mine }) = *message else {
                 continue;
@@ -255,7 +288,7 @@ impl World {
         for _ in 0..if now.is_some() { 1 } else { 4 } {
             for side in 0..2 {
                 for step in [Step::Told, Step::Again] {
-                    if world.steps(side).contains(&step) && (now.is_none() || step == Step::Told) {
+                    if world.steps(side, mutant).contains(&step) && (now.is_none() || step == Step::Told) {
                         go(&mut world, &mut under_way, side, step)?;
                     }
                 }
@@ -322,9 +355,10 @@ fn mutated(message: Message, machine: &Machine, mutant: Option<Mutant>) -> Optio
 /// News of older queue pairs, and whatever the dead may have sent.
 pub fn changes_nothing(world: &World, side: usize, mutant: Option<Mutant>) -> Result<(), String> {
     let mut after = world.clone();
-    let Side { machine, made, refused, heard_of_death, .. } = &mut after.sides[side];
+    let Side { machine, made, traffic, refused, heard_of_death, .. } = &mut after.sides[side];
+    let received = &mut traffic.received;
     let mut doing =
-        Doing { side, made, refused, refusal: Refusal::None, met: false, sent: vec![], mutant, wrong: None };
+        Doing { side, made, received, refused, refusal: Refusal::None, met: false, sent: vec![], mutant, wrong: None };
     for old in 0..machine.generation() {
         let old = if mutant == Some(Mutant::OldLoss) { machine.generation() } else { old };
         machine.lost(old, &mut doing);

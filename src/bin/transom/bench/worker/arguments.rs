@@ -17,6 +17,9 @@ pub struct Worker {
     /// Bytes of an operation, in whole 8-byte integers
     #[arg(long, default_value_t = 8, value_parser = bytes)]
     pub bytes: usize,
+    /// From and to which memory puts and gets go
+    #[arg(long, value_enum, default_value_t = From::Borrowed)]
+    pub from: From,
     /// Of what accumulate and get_accumulate make sums
     #[arg(long = "type", value_enum, default_value_t = Element::I64)]
     pub element: Element,
@@ -81,6 +84,16 @@ pub enum Sync {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// Any of the program's: put, get
+    Borrowed,
+    /// A buffer of `World::buffer`'s: put, get
+    Buffer,
+    /// A vector that is handed over: rput, rget
+    Owned,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Element {
     I64,
     F64,
@@ -111,6 +124,11 @@ impl Worker {
         let Some(found) = catalog::find(&measurement).filter(|found| found.syncs.contains(&&*sync)) else {
             return Err(format!("{measurement} is not measured by {sync}; see `transom bench list`"));
         };
+        let moves =
+            matches!(self.measurement, Measurement::Put | Measurement::Get | Measurement::PutBw | Measurement::GetBw);
+        if self.from != From::Borrowed && !(moves && self.sync == Sync::Flush) {
+            return Err("memory other than borrowed is measured of puts and gets by flush".into());
+        }
         let least = found.least;
         if ranks < least {
             return Err(format!("{measurement} takes {least} ranks or more"));

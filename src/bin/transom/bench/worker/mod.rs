@@ -9,6 +9,7 @@ mod kernel;
 mod locks;
 mod lu;
 mod memory;
+mod moved;
 mod operations;
 mod overlap;
 mod pipeline;
@@ -17,7 +18,7 @@ mod startup;
 
 use super::cores;
 pub use arguments::Worker;
-use arguments::{Element, Measurement};
+use arguments::{Element, From, Measurement};
 use facts::{Facts, Outcome, gather};
 use std::error::Error;
 use std::io::Write as _;
@@ -59,6 +60,7 @@ impl Worker {
         match self.measurement {
             Accumulate | GetAccumulate if self.element == Element::F64 => operations::sums::<f64>(self, world, facts),
             Accumulate | GetAccumulate => operations::sums::<i64>(self, world, facts),
+            Put | Get | PutBw | GetBw if self.from != From::Borrowed => moved::measure(self, world, facts),
             Put | Get | FetchAndOp | CompareAndSwap => operations::latency(self, world, facts),
             PutBw | GetBw => operations::bandwidth(self, world, facts),
             Lock => operations::lock(self, world, facts),

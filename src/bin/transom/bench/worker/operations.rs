@@ -12,15 +12,15 @@ use std::time::Duration;
 use transom::{Atomic, Error, Op, Rank, Target, Window, World};
 
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
-const IN_A_ROW: usize = 64;
+pub const IN_A_ROW: usize = 64;
 
 /// What an element is to be, from its place.
-fn pattern(at: usize) -> u64 {
+pub fn pattern(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The target of operations: the next rank, or oneself where there is none.
-fn partner(world: &World) -> Rank {
+pub fn partner(world: &World) -> Rank {
     (world.rank() + 1) % world.size().min(2)
 }
 

@@ -1,0 +1,273 @@
+//! Puts and gets: through slots if they are small, else from and to the program's memory where it is.
+//!
+//! Memory that a program lends for a call is the adapter's until the call returns, which therefore waits until the requests are
+//! complete; if they will not be, it ends the lane, and with its queue pair goes whatever the adapter might still have done.
+//! Memory that is handed over stays with the lane until then, whoever drops or leaks what is under way.
+
+use super::failure::Halt;
+use super::member::{Member, Way};
+use super::operations::retry;
+use super::under_way::UnderWay;
+use crate::verbs::lane::Signal;
+use crate::verbs::memory::{Lent, Passing, Slot};
+use crate::verbs::sys::Access;
+use crate::verbs::wr::{Failure, Piece, Place, Verb, Why};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use transom_windows::{BoxBytes, FabricError};
+
+/// Reads through slots that are under way at once.
+const AT_ONCE: usize = 8;
+/// Bytes of one request from or to the program's memory.
+const PIECE: usize = 1 << 20;
+
+/// A read or write under way, and its buffer. Dropped, it leaves both to the adapter.
+pub struct Moving(State);
+
+enum State {
+    /// Done, or copied.
+    Done(BoxBytes),
+    /// The adapter has the buffer.
+    Direct(UnderWay),
+    /// The adapter brings the bytes elsewhere.
+    Copied(UnderWay, BoxBytes),
+}
+
+/// Requests under way on memory that a program lends for a call: when this is dropped, the adapter is done with it.
+struct Borrowed<'m> {
+    member: &'m Member,
+    way: Way,
+    /// The number of the last; 0 if there is none.
+    number: u64,
+}
+
+impl Borrowed<'_> {
+    fn finish(mut self) -> Result<(), FabricError> {
+        let done = self.member.complete(self.way, self.number);
+        if done.is_ok() {
+            self.number = 0;
+        }
+        done
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        if self.number > 0 && self.member.complete(self.way, self.number).is_err() {
+            // It will never be told complete, and what of it is still to come must not be.
+            self.member.lane(self.way).give_up(Failure::known(Why::Gone));
+        }
+    }
+}
+
+impl Member {
+    /// Writes bytes, which may be used again when this returns.
+    #[inline]
+    pub fn write(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
+        // SAFETY: nobody changes the source during the call, in which the adapter is done with it.
+        match unsafe { self.core().memory.lent(NonNull::from(source).cast(), source.len(), Access::Source) } {
+            None => self.write_by_slots(way, to, source),
+            // SAFETY: as above.
+            Some(passing) => unsafe { self.borrow(way, Verb::Write, to, &passing, source.len()) },
+        }
+    }
+
+    /// Reads bytes; they are there when this returns.
+    #[inline]
+    pub fn read(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
+        let (start, len) = (NonNull::from(&mut *into).cast(), into.len());
+        // SAFETY: the destination is this call's alone, in which the adapter is done with it.
+        match unsafe { self.core().memory.lent(start, len, Access::Local) } {
+            None => self.read_by_slots(way, from, into),
+            // SAFETY: as above.
+            Some(passing) => unsafe { self.borrow(way, Verb::Read, from, &passing, len) },
+        }
+    }
+
+    /// # Safety
+    /// The memory must be lent, and nobody use it, until this returns.
+    unsafe fn borrow(&self, way: Way, verb: Verb, at: Place, of: &Passing, len: usize) -> Result<(), FabricError> {
+        let mut under_way = Borrowed { member: self, way, number: 0 };
+        let offset = (of.address - of.registered.address) as usize;
+        let piece = |from, bytes| of.registered.piece(offset + from, bytes);
+        // SAFETY: by the caller's word; what is under way is over before this returns, also if it fails.
+        unsafe { self.post_pieces(way, verb, at, len, piece, &mut under_way.number) }?;
+        under_way.finish()
+    }
+
+    /// Starts a write of bytes that are handed over.
+    pub fn start_write(self: &Arc<Self>, way: Way, to: Place, source: BoxBytes) -> Result<Moving, FabricError> {
+        let len = source.len();
+        match self.core().memory.source(source) {
+            Ok(lent) => Ok(Moving(State::Direct(self.start(way, Verb::Write, to, lent, len)?))),
+            Err(source) => {
+                self.write_by_slots(way, to, &source)?;
+                Ok(Moving(State::Done(source)))
+            }
+        }
+    }
+
+    /// Starts a read to bytes that are handed over.
+    pub fn start_read(self: &Arc<Self>, way: Way, from: Place, into: BoxBytes) -> Result<Moving, FabricError> {
+        let len = into.len();
+        match self.core().memory.destination(into) {
+            Ok((lent, into)) => {
+                let reading = self.start(way, Verb::Read, from, lent, len)?;
+                Ok(Moving(match into {
+                    Some(into) => State::Copied(reading, into),
+                    None => State::Direct(reading),
+                }))
+            }
+            Err((Some(error), _)) => Err(self.why(way, Halt::Memory(error))),
+            Err((None, mut into)) => {
+                self.read_by_slots(way, from, &mut into)?;
+                Ok(Moving(State::Done(into)))
+            }
+        }
+    }
+
+    /// Starts what needs memory of this rank, piece by piece.
+    fn start(
+        self: &Arc<Self>,
+        way: Way,
+        verb: Verb,
+        at: Place,
+        memory: Lent,
+        len: usize,
+    ) -> Result<UnderWay, FabricError> {
+        let mut under_way = UnderWay::new(self, way, memory);
+        let UnderWay { memory: Some(memory), number, .. } = &mut under_way else { unreachable!("just given") };
+        let piece = |from, bytes| memory.piece(from, bytes);
+        // SAFETY: what is under way has the memory, and leaves it to the lane if it is dropped sooner.
+        unsafe { self.post_pieces(way, verb, at, len, piece, number) }?;
+        Ok(under_way)
+    }
+
+    /// Posts requests for `len` bytes. `posted` is the number of the last, also if a later one fails.
+    ///
+    /// # Safety
+    /// The memory must stay registered until that request is complete or the lane has ended.
+    unsafe fn post_pieces(
+        &self,
+        way: Way,
+        verb: Verb,
+        at: Place,
+        len: usize,
+        piece: impl Fn(usize, usize) -> Piece,
+        posted: &mut u64,
+    ) -> Result<(), FabricError> {
+        for from in (0..len).step_by(PIECE) {
+            let at = Place { address: at.address + from as u64, key: at.key };
+            let piece = piece(from, (len - from).min(PIECE));
+            // SAFETY: by the caller's word.
+            *posted = unsafe { self.post_for(way, verb == Verb::Write, verb, at, piece) }?;
+        }
+        Ok(())
+    }
+
+    /// A slot to put bytes in; none if there is none now.
+    fn chunk(&self, way: Way) -> Result<Option<Slot>, Halt> {
+        if !retry(self.lane(way).may_lend())?.unwrap_or(false) {
+            return Ok(None);
+        }
+        let chunks = &self.core().memory.chunks;
+        if let Some(slot) = chunks.take_free() {
+            return Ok(Some(slot));
+        }
+        // Others may have what they are done with.
+        self.core().endpoints.all().for_each(|(_, lane)| lane.reclaim());
+        match chunks.take() {
+            Ok(slot) => Ok(Some(slot)),
+            // There will be one again when something is complete.
+            Err(error) if !chunks.is_empty() => {
+                tracing::debug!(%error, "no more memory for puts; waiting");
+                Ok(None)
+            }
+            Err(error) => Err(Halt::Memory(error)),
+        }
+    }
+
+    fn write_by_slots(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
+        let (mut to, memory) = (to, &self.core().memory);
+        for bytes in source.chunks(memory.chunks.bytes()) {
+            let mut filled = None;
+            self.post(way, true, |lane| {
+                if bytes.len() <= lane.inline() {
+                    return retry(lane.post_inline(to, bytes));
+                }
+                // Copied while nothing is locked.
+                let slot = match filled.take() {
+                    Some(filled) => filled,
+                    None => {
+                        let Some(slot) = self.chunk(way)? else { return Ok(None) };
+                        slot.write(bytes);
+                        memory.copied(bytes.len());
+                        Lent::Slot(slot)
+                    }
+                };
+                let piece = slot.piece(0, bytes.len());
+                // SAFETY: of the slot, which the lane has until the request is complete.
+                let posted = unsafe { lane.post(Verb::Write, to, piece, Signal::Always, Some(slot)) };
+                retry(posted.map_err(|(stop, back)| {
+                    filled = back;
+                    stop
+                }))
+            })?;
+            to.address += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Several pieces at once.
+    fn read_by_slots(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
+        let chunks = &self.core().memory.chunks;
+        let mut from = from;
+        for window in into.chunks_mut(AT_ONCE * chunks.bytes()) {
+            let mut under_way: [Option<UnderWay>; AT_ONCE] = [const { None }; AT_ONCE];
+            for (piece, reading) in window.chunks(chunks.bytes()).zip(&mut under_way) {
+                let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
+                *reading = Some(self.start(way, Verb::Read, from, Lent::Slot(slot), piece.len())?);
+                from.address += piece.len() as u64;
+            }
+            for (piece, reading) in window.chunks_mut(chunks.bytes()).zip(under_way) {
+                reading.map_or(Ok(()), |reading| self.bring(reading, piece))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what was read, once it has come.
+    fn bring(&self, reading: UnderWay, into: &mut [u8]) -> Result<(), FabricError> {
+        let brought = reading.finish()?;
+        brought.read(into);
+        self.core().memory.copied(into.len());
+        Ok(())
+    }
+
+    /// Whether what is under way is done.
+    pub fn has_moved(&self, moving: &Moving) -> Result<bool, FabricError> {
+        match &moving.0 {
+            State::Done(_) => Ok(true),
+            State::Direct(under_way) | State::Copied(under_way, _) => under_way.is_done(),
+        }
+    }
+
+    /// Waits until it is; the buffer.
+    pub fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+        match moving.0 {
+            State::Done(bytes) => Ok(bytes),
+            State::Direct(under_way) => match under_way.finish()? {
+                Lent::Pinned(pinned) => Ok(pinned.into_bytes()),
+                Lent::Slot(_) | Lent::Lease(_) => unreachable!("these are copied from"),
+            },
+            State::Copied(reading, mut into) => self.bring(reading, &mut into).map(|()| into),
+        }
+    }
+}
+
+impl Moving {
+    /// What is done already.
+    pub(super) fn done(bytes: BoxBytes) -> Self {
+        Moving(State::Done(bytes))
+    }
+}

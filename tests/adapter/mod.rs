@@ -1,0 +1,74 @@
+//! Runs tests of the provider `verbs` on ranks that are processes, where there is a device.
+#![allow(dead_code, reason = "each test file uses what it needs")]
+
+use std::process::Command;
+use std::time::Duration;
+use transom::verbs::{Verbs, probe};
+use transom::{Launch, Outcome, World, provider::Provider};
+
+pub const ROLE: &str = "TEST_ROLE";
+pub const DEADLINE: Duration = Duration::from_secs(100);
+
+/// Runs `body` on ranks that are processes and use the adapter, with some variables set.
+pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn(World)) {
+    let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
+    if let Some(outcome) = run(size, name, &forced, || body(transom::init().expect("a rank can join its job"))) {
+        let output = outputs(&outcome);
+        assert!(outcome.success(), "{outcome}\n{output}");
+        // Figures, for `tests/soft-roce/figures`.
+        output.lines().filter(|line| line.starts_with('|')).for_each(|line| println!("{line}"));
+    }
+}
+
+/// Runs `body` in processes, as ranks that have not joined yet; what became of them, for the one that starts them.
+pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
+    if std::env::var_os(ROLE).is_some() {
+        body();
+        return None;
+    }
+    let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(ROLE, "rank")
+        .env("RUST_BACKTRACE", "0")
+        .grace(DEADLINE)
+        .deadline(DEADLINE)
+        .capture(true);
+    for (name, value) in variables {
+        copies = copies.env(name, value);
+    }
+    Some(copies.run().expect("copies of the test program start"))
+}
+
+pub fn outputs(outcome: &Outcome) -> String {
+    let text = |rank| String::from_utf8_lossy(outcome.output(rank)).into_owned();
+    (0..outcome.statuses().len()).map(|rank| format!("--- rank {rank}\n{}", text(rank))).collect()
+}
+
+/// Whether there is no device, said aloud; a failure where TEST_DEVICE says that there is one.
+pub fn skipped(what: &str) -> bool {
+    if std::env::var_os(ROLE).is_some() {
+        // A copy does what the test started it for, also without a device.
+        return false;
+    }
+    match probe() {
+        Ok(_) => false,
+        Err(why) => {
+            assert!(std::env::var_os("TEST_DEVICE").is_none(), "{what} needs an RDMA device: {why}");
+            eprintln!("skipped: {what} needs an RDMA device: {why}");
+            true
+        }
+    }
+}
+
+pub fn verbs(world: &World) -> &Verbs {
+    match world.provider() {
+        Provider::Verbs(verbs) => verbs,
+        _ => panic!("TRANSOM_FABRIC=verbs was not heeded"),
+    }
+}
+
+/// Runs a command that must succeed.
+pub fn shell(command: &str) {
+    let ran = Command::new("sh").args(["-c", command]).status();
+    assert!(ran.as_ref().is_ok_and(|status| status.success()), "{command}: {ran:?}");
+}

@@ -1,0 +1,392 @@
+//! Large puts and gets over the provider for several machines: what is copied, what is registered, and for how long.
+//!
+//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+#![cfg(feature = "verbs")]
+
+mod adapter;
+use adapter::*;
+use std::time::{Duration, Instant};
+use transom::verbs::Verbs;
+use transom::{Flavor, Window};
+
+#[test]
+fn large_and_many_at_once() {
+    if skipped("large transfers") {
+        return;
+    }
+    on_verbs(2, "large_and_many_at_once", &[("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")], |world| {
+        const LEN: usize = 200_000; // more pieces than are kept, through a queue of four
+        let other = 1 - world.rank();
+        let mut window: Window<u64> = world.allocate(LEN).unwrap();
+        let data: Vec<u64> = (0..LEN as u64).map(|at| at * 3 + other as u64).collect();
+        let epoch = window.fence().unwrap();
+        let target = epoch.target(other).unwrap();
+        target.put(0, &data).unwrap();
+        let mut back = vec![0; LEN];
+        target.flush().unwrap();
+        target.get(0, &mut back).unwrap();
+        assert_eq!(back, data);
+        // Reads under way that nobody waits for do no harm.
+        let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
+        std::mem::forget(reads.pop());
+        drop(reads.pop());
+        for (at, read) in transom::Request::wait_all(reads).unwrap().into_iter().enumerate() {
+            assert_eq!(read, data[at * 100..][..5000]);
+        }
+        // Memory for those of middle length is registered once, and used again.
+        let before = verbs(&world).registrations();
+        for _ in 0..10 {
+            assert_eq!(target.rget(1, 10_000).unwrap().wait().unwrap(), data[1..10_001]);
+        }
+        let after = verbs(&world).registrations();
+        assert_eq!((after.made - before.made, after.reused - before.reused), (1, 9));
+        for at in 0..50 {
+            target.put(at, &[1]).unwrap();
+        }
+        window.fence().unwrap();
+        assert_eq!(window.local().read(0, 50).unwrap(), [1; 50]);
+    });
+}
+
+/// What an operation does to counts of this rank: bytes copied, and registrations found, passing, refused, reused, made.
+fn costs<R>(verbs: &Verbs, what: &str, expected: [u64; 6], call: impl FnOnce() -> Result<R, transom::Error>) -> R {
+    let count = || {
+        let all = verbs.registrations();
+        [verbs.copied_bytes(), all.found, all.passing, all.refused, all.reused, all.made]
+    };
+    let (before, registered) = (count(), verbs.registered_bytes());
+    let returned = call().unwrap();
+    let after = count();
+    assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected, "{what}");
+    assert!(expected[5] > 0 || verbs.registered_bytes() == registered, "{what} leaves something registered");
+    returned
+}
+
+const NOTHING: [u64; 6] = [0; 6];
+const FOUND: [u64; 6] = [0, 1, 0, 0, 0, 0];
+const PASSING: [u64; 6] = [0, 0, 1, 0, 0, 0];
+
+#[test]
+fn what_is_large_is_not_copied() {
+    if skipped("large transfers") {
+        return;
+    }
+    on_verbs(2, "what_is_large_is_not_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+        const LEN: usize = 1 << 17; // 1 MiB
+        let verbs = verbs(&world);
+        let mut window: Window<u64> = world.allocate(LEN).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target(1 - world.rank()).unwrap();
+        assert_eq!(target.get_one(0).unwrap(), 0); // slots are registered
+        let data = |seed: u64| (0..LEN as u64).map(|at| at * seed).collect::<Vec<_>>();
+        let mut back = vec![0; LEN];
+        costs(verbs, "put", PASSING, || target.put(0, &data(3)));
+        costs(verbs, "get", PASSING, || target.get(0, &mut back));
+        assert_eq!(back, data(3));
+        let source = data(5);
+        let start = source.as_ptr();
+        let source = costs(verbs, "rput", PASSING, || target.rput(0, source)?.wait());
+        assert_eq!((source.as_ptr(), &source), (start, &data(5)), "it is the buffer itself");
+        back = costs(verbs, "rget", PASSING, || target.rget(0, LEN)?.wait());
+        assert_eq!(back, data(5));
+        let mut buffer = costs(verbs, "a buffer", [0, 0, 0, 0, 0, 1], || world.buffer::<u64>(LEN));
+        buffer.copy_from_slice(&data(7));
+        costs(verbs, "put of a buffer", FOUND, || target.put(0, &buffer));
+        buffer.fill(0);
+        costs(verbs, "get to a buffer", FOUND, || target.get(0, &mut buffer));
+        assert_eq!(buffer[..], data(7));
+        costs(verbs, "put of a part", FOUND, || target.put(9, &buffer[1..10_001]));
+        costs(verbs, "get to a part", FOUND, || target.get(9, &mut buffer[50_000..60_000]));
+        assert_eq!(buffer[50_000..60_000], data(7)[1..10_001]);
+        drop(buffer);
+        let mut again = costs(verbs, "a buffer again", [0, 0, 0, 0, 1, 0], || world.buffer::<u64>(LEN));
+        assert_eq!(again[..], vec![0; LEN], "its elements are zero");
+        again[0] = 1;
+        // Of an element: it is put in its request, and read to a slot.
+        costs(verbs, "put of 8 bytes", NOTHING, || target.put(0, &again[..1]));
+        costs(verbs, "rput of 8 bytes", NOTHING, || target.rput(1, vec![2])?.wait());
+        assert_eq!(costs(verbs, "rget of 8 bytes", [8, 0, 0, 0, 0, 0], || target.rget(0, 1)?.wait()), [1]);
+        let middle = 100_000;
+        let copied = [middle as u64, 0, 0, 0, 0, 0];
+        costs(verbs, "put of middle length", copied, || target.put(0, &back[..middle / 8]));
+        costs(verbs, "get of middle length", copied, || target.get(0, &mut back[..middle / 8]));
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+/// The memory of windows is registered as long as they have it, and not once the program may use it for something else.
+#[test]
+fn memory_of_windows_is_known_while_they_have_it() {
+    if skipped("large transfers") {
+        return;
+    }
+    on_verbs(2, "memory_of_windows_is_known_while_they_have_it", &[("TRANSOM_HYBRID", "off")], |world| {
+        const LEN: usize = 200_000;
+        let (verbs, other) = (verbs(&world).clone(), 1 - world.rank());
+        let mut there: Window<u64> = world.allocate(LEN).unwrap();
+        assert_eq!(there.lock_shared(other).unwrap().get_one(0).unwrap(), 0);
+        let lent: Window<u64> = world.window(Flavor::Create((0..LEN as u64).collect()), 0).unwrap();
+        let made: Window<u64> = world.allocate(LEN).unwrap();
+        for window in [&lent, &made] {
+            let epoch = there.lock_shared(other).unwrap();
+            let local = window.local();
+            // SAFETY: nobody puts to these windows.
+            let mine = unsafe { local.as_slice(3, 100_000) }.unwrap();
+            costs(&verbs, "put of a window's part", FOUND, || epoch.put(5, mine));
+            costs(&verbs, "flush", NOTHING, || epoch.flush());
+            assert_eq!(epoch.get_one(5 + 99_999).unwrap(), mine[99_999]);
+        }
+        let memory = lent.free().unwrap();
+        let epoch = there.lock_shared(other).unwrap();
+        costs(&verbs, "put of what was lent", PASSING, || epoch.put(0, &memory));
+        epoch.flush().unwrap();
+        assert_eq!(epoch.get_one(LEN - 1).unwrap(), LEN as u64 - 1);
+        drop(epoch);
+        there.fence().unwrap();
+    });
+}
+
+/// From and to any place, also of oneself, by each call, against a copy that is kept beside. Some pieces are not whole.
+#[test]
+fn any_length_from_any_place() {
+    if skipped("large transfers") {
+        return;
+    }
+    const REGISTER: usize = 100_000;
+    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_REGISTER", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
+    on_verbs(2, "any_length_from_any_place", &variables, |world| {
+        const LEN: usize = (3 << 20) + 77;
+        let me = world.rank();
+        // Memory that is lent goes by the adapter at oneself too.
+        let mut window: Window<u8> = world.window(Flavor::Create(vec![0; LEN]), 0).unwrap();
+        let lengths = [0, 1, 7, 129, 32_767, 32_768, 32_769, REGISTER - 1, REGISTER, REGISTER + 1];
+        let longer = [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, (2 << 20) + 13];
+        let places = [0, 1, 63, 4093, 12_289];
+        for to in [1 - me, me] {
+            let epoch = window.fence().unwrap();
+            let target = epoch.target(to).unwrap();
+            let mut model = vec![0; LEN];
+            target.get(0, &mut model).unwrap();
+            let mut buffer = world.buffer::<u8>(LEN).unwrap();
+            for (turn, &len) in lengths.iter().chain(&longer).enumerate() {
+                let place = places[turn % places.len()];
+                let new: Vec<u8> = (0..len + place).map(|at| (at * 7 + turn * 13 + me) as u8).collect();
+                let mut put = |at: usize, call: &mut dyn FnMut(usize, &[u8])| {
+                    model[at..at + len].copy_from_slice(&new[place..]);
+                    call(at, &new[place..]);
+                    target.flush().unwrap(); // puts have no order among themselves
+                };
+                put(place, &mut |at, new| target.put(at, new).unwrap());
+                put(place + 1000, &mut |at, new| {
+                    let buffer = &mut buffer[at + 3..][..len];
+                    buffer.copy_from_slice(new);
+                    target.put(at, buffer).unwrap();
+                });
+                put(place + 5000, &mut |at, new| drop(target.rput(at, new.to_vec()).unwrap()));
+                let rest = len.min(2000) + place + 5000;
+                let mut back = vec![0; rest + len];
+                let from = places[(turn + 2) % places.len()];
+                target.get(from, &mut back[9..9 + len]).unwrap();
+                assert_eq!(back[9..9 + len], model[from..from + len], "get of {len} from {from} at {to}");
+                target.get(from, &mut buffer[rest..rest + len]).unwrap();
+                assert_eq!(buffer[rest..rest + len], model[from..from + len], "{len} from {from} at {to}, to a buffer");
+                let read = target.rget(from + 5000, len).unwrap().wait().unwrap();
+                assert_eq!(read, model[from + 5000..from + 5000 + len], "rget of {len} from {from} at {to}");
+            }
+            window.fence().unwrap();
+        }
+        window.free().unwrap();
+    });
+}
+
+/// Large requests in any order, of which nobody waits for some; and memory that the adapter cannot write to, or the system
+/// will perhaps not pin.
+#[test]
+fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
+    if skipped("large transfers") {
+        return;
+    }
+    let name = "large_requests_may_be_dropped_leaked_and_waited_for_in_any_order";
+    on_verbs(2, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
+        const EACH: usize = 50_000;
+        const N: usize = 12;
+        static CONSTANT: [u64; EACH] = [77; EACH];
+        let verbs = verbs(&world);
+        let mut window: Window<u64> = world.allocate(N * EACH).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target(1 - world.rank()).unwrap();
+        target.put(0, &CONSTANT).unwrap();
+        assert_eq!(target.rget(0, EACH).unwrap().wait().unwrap(), CONSTANT);
+        let registered = verbs.registered_bytes();
+        let data = |part: usize| vec![part as u64 + 1; EACH];
+        let mut puts: Vec<_> = (0..N).map(|part| Some(target.rput(part * EACH, data(part)).unwrap())).collect();
+        drop(puts[3].take());
+        std::mem::forget(puts[4].take());
+        for part in (0..N).rev() {
+            if let Some(mut put) = puts[part].take() {
+                while part % 2 == 0 && !put.test().unwrap() {}
+                assert_eq!(put.wait().unwrap(), data(part));
+            }
+        }
+        target.flush().unwrap();
+        let leaked = verbs.registered_bytes() - registered;
+        assert_eq!(leaked, EACH * 8, "what was leaked, and not what was dropped");
+        let mut gets: Vec<_> = (0..N).map(|part| Some(target.rget(part * EACH, EACH).unwrap())).collect();
+        drop(gets[5].take());
+        std::mem::forget(gets[6].take());
+        for part in [1, 0, 11, 2, 10, 3, 9, 4, 8, 7] {
+            assert_eq!(gets[part].take().unwrap().wait().unwrap(), data(part), "part {part}");
+        }
+        // What is done at the target in the order of the calls.
+        for round in 0..5u64 {
+            let put = target.rput(0, vec![round; EACH]).unwrap();
+            let get = target.rget(0, EACH).unwrap();
+            let second = target.rput(0, vec![round + 100; EACH]).unwrap();
+            assert_eq!(
+                get.wait().unwrap(),
+                [round; EACH],
+                "a read is behind the put before, and before the put behind"
+            );
+            drop(put);
+            second.wait().unwrap();
+        }
+        target.flush().unwrap();
+        assert_eq!(verbs.registered_bytes() - registered, 2 * leaked);
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+/// A small read of which nobody waits goes as a get does: nothing is registered for it.
+#[test]
+fn small_reads_need_no_registration() {
+    if skipped("reads") {
+        return;
+    }
+    on_verbs(2, "small_reads_need_no_registration", &[("TRANSOM_HYBRID", "off")], |world| {
+        let mut window: Window<u64> = world.allocate(100).unwrap();
+        let epoch = window.lock_shared(1 - world.rank()).unwrap();
+        assert_eq!(epoch.get_one(7).unwrap(), 0);
+        let registered = verbs(&world).registered_bytes();
+        let target = epoch.rget(0, 1).unwrap();
+        assert_eq!(verbs(&world).registered_bytes(), registered);
+        assert_eq!(target.wait().unwrap(), [0]);
+        // By turns, and the best of each, since others use the machine.
+        if world.rank() == 0 {
+            let time = |call: &dyn Fn() -> u64| {
+                let begun = Instant::now();
+                (0..50).for_each(|_| assert_eq!(call(), 0));
+                begun.elapsed().as_secs_f64() * 1e6 / 50.0
+            };
+            let [mut get, mut rget] = [f64::MAX; 2];
+            for _ in 0..20 {
+                get = get.min(time(&|| epoch.get_one(0).unwrap()));
+                rget = rget.min(time(&|| epoch.rget(0, 1).unwrap().wait().unwrap()[0]));
+            }
+            println!("\n| 8-byte get {get:.1} us | rget {rget:.1} us | {:.2} |", rget / get);
+            let most = if cfg!(debug_assertions) { 1.6 } else { 1.2 };
+            assert!(rget < most * get, "rget {rget} us, get {get} us");
+        }
+        drop(epoch);
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_copied() {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Memlock).current;
+    if skipped("locking memory") || limit.is_none_or(|limit| limit > 4 << 20) {
+        return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
+    }
+    on_verbs(2, "memory_that_cannot_be_registered_is_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+        const BYTES: usize = 7 << 18;
+        let verbs = verbs(&world);
+        let mut window: Window<u8> = world.allocate(BYTES).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target(1 - world.rank()).unwrap();
+        let _slots = target.get_one(0).unwrap();
+        let (data, mut back) = (vec![9; BYTES], vec![0; BYTES]);
+        let refused = [BYTES as u64, 0, 0, 1, 0, 0];
+        costs(verbs, "put", refused, || target.put(0, &data));
+        costs(verbs, "get", refused, || target.get(0, &mut back));
+        assert_eq!(back, data);
+        back.fill(8);
+        back = costs(verbs, "rput", refused, || target.rput(0, back)?.wait());
+        assert_eq!(costs(verbs, "rget", refused, || target.rget(0, BYTES)?.wait()), back);
+        let error = world.buffer::<u8>(BYTES).map(drop).unwrap_err().to_string();
+        assert!(error.contains("buffer") && error.contains("ulimit -l"), "{error}");
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+/// A large operation whose target dies amid it is an error in time, and the memory is the program's again.
+#[test]
+fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
+    if skipped("a death over the network") {
+        return;
+    }
+    let name = "a_death_amid_a_large_operation_is_told_and_gives_the_memory_back";
+    let run = run(3, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")], || {
+        const LEN: usize = 4 << 20;
+        const VICTIM: usize = 2;
+        let world = transom::init().expect("a rank can join its job");
+        let me = world.rank();
+        let mut window: Window<u8> = world.allocate(LEN).unwrap();
+        window.fence().unwrap();
+        if me == VICTIM {
+            // Amid what both others do.
+            while window.local().get(0).unwrap() == 0 || window.local().get(LEN - 1).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            std::process::abort();
+        }
+        let epoch = window.lock_shared(VICTIM).unwrap();
+        let (mut source, mut into) = (vec![1; LEN], vec![2; LEN]);
+        let registered = verbs(&world).registered_bytes();
+        let begun = Instant::now();
+        let error = loop {
+            // From both ends: the last byte comes with the last piece.
+            let outcome = match me {
+                0 => epoch.put(0, &source[..LEN / 2]),
+                _ => epoch.rput(LEN / 2, source[LEN / 2..].to_vec()).and_then(|put| put.wait()).map(drop),
+            };
+            let outcome = outcome.and_then(|()| epoch.get(0, &mut into));
+            if let Err(error) = outcome {
+                break error;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        };
+        assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+        let failed = Instant::now();
+        assert!(epoch.get(0, &mut into).is_err() && epoch.put(0, &source).is_err());
+        assert!(epoch.rput(0, vec![3; LEN]).and_then(|put| put.wait()).is_err());
+        assert!(epoch.rget(0, LEN).and_then(|get| get.wait()).is_err());
+        assert!(failed.elapsed() < Duration::from_secs(5), "{:?}", failed.elapsed());
+        assert_eq!(verbs(&world).registered_bytes(), registered, "nothing is the adapter's any more");
+        source.fill(5);
+        into.fill(6);
+        assert!(epoch.unlock().is_err());
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(into.iter().all(|&byte| byte == 6), "something was still to come");
+        // The living go on.
+        let epoch = window.lock_shared(1 - me).unwrap();
+        epoch.put(0, &source).unwrap();
+        epoch.get(0, &mut into).unwrap();
+        assert_eq!(into, source);
+        // Nor do they leave before the other has done the same.
+        epoch.put(7, &[9]).unwrap();
+        epoch.unlock().unwrap();
+        let begun = Instant::now();
+        while window.local().get(7).unwrap() != 9 {
+            assert!(begun.elapsed() < Duration::from_secs(40), "the other does not say that it is done");
+            std::thread::yield_now();
+        }
+    });
+    if let Some(outcome) = run {
+        let died = |rank| outcome.statuses()[rank] != transom::Status::Exited(0);
+        assert!((0..3).all(|rank| died(rank) == (rank == 2)), "{outcome}\n{}", outputs(&outcome));
+    }
+}
