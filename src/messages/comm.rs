@@ -134,7 +134,7 @@ impl Comm {
     }
 
     /// As it is numbered here; that of the job if it is not of this team.
-    #[inline]
+    #[inline(always)]
     fn numbered(&self, rank: u32) -> Rank {
         let place = self.team.as_ref().and_then(|team| team.places.get(&rank).copied());
         place.unwrap_or(rank as Rank)
@@ -166,7 +166,7 @@ impl Comm {
     }
 
     /// What came, in elements of so many bytes.
-    #[inline]
+    #[inline(always)]
     pub fn status(&self, came: Came, element: usize) -> Result<Status, Error> {
         let (from, bytes) = (self.numbered(came.peer), came.length);
         let (len, rest) = match element as u64 {
@@ -180,7 +180,7 @@ impl Comm {
     }
 
     /// How a request ended, in elements of so many bytes.
-    #[inline]
+    #[inline(always)]
     pub fn outcome(&self, result: Result<Came, Failure>, element: usize) -> Result<Status, Error> {
         match result {
             Ok(came) => self.status(came, element),
