@@ -25,6 +25,8 @@ mod error;
 mod futures;
 mod hold;
 mod hub;
+#[cfg(feature = "serde")]
+mod object;
 mod persistent;
 mod probe;
 mod request;
