@@ -3,6 +3,7 @@
 mod aliases;
 mod error;
 mod job;
+pub mod messages;
 pub mod provider;
 mod random;
 mod start;

@@ -1,6 +1,7 @@
 //! The world: all ranks of a job, or a team of them. Everything else of the library is made from it.
 
 use crate::aliases::{GlobalArray, GlobalMutex, GlobalRwLock, Window};
+use crate::messages::Space;
 use crate::provider::Provider;
 use bytemuck::Pod;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,13 +18,20 @@ use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor};
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct World {
+    /// First, so that messages end before the rank leaves.
+    messages: Space,
     fabric: Provider,
     windows: AtomicU32,
 }
 
 impl World {
     pub(crate) fn new(fabric: Provider) -> Self {
-        World { fabric, windows: AtomicU32::new(0) }
+        World { messages: Space::of_job(fabric.clone()), fabric, windows: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn space(&self) -> &Space {
+        &self.messages
     }
 
     /// The provider, which moves the bytes.
@@ -340,8 +348,12 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<World>, Error> {
-        let team = self.fabric.split(colour, key).map_err(|source| Error::Collective { call: "split", source })?;
-        Ok(team.map(World::new))
+        let made = self.fabric.split(colour, key).and_then(|team| {
+            let team = team.map(|team| Ok((self.messages.of_team(&team)?, team)));
+            team.transpose()
+        });
+        let team = made.map_err(|source| Error::Collective { call: "split", source })?;
+        Ok(team.map(|(messages, fabric)| World { messages, fabric, windows: AtomicU32::new(0) }))
     }
 
     /// `len` zeroed elements of this rank alone, in memory that puts and gets are best done from and to: see [`Buffer`]. Not

@@ -82,6 +82,9 @@ fn pipeline_reaches_the_right_corner() {
         "--ranks 3 --rows 2 --columns 6 --iterations 4",
         "--ranks 8 --rows 64 --columns 33 --group 10 --iterations 3",
         "--ranks 4 --rows 10 --columns 10 --group 100 --iterations 3",
+        "--ranks 1 --rows 20 --columns 30 --iterations 3 --messages",
+        "--ranks 2 --rows 100 --columns 50 --iterations 5 --messages",
+        "--ranks 8 --rows 64 --columns 33 --group 10 --iterations 3 --messages",
     ] {
         succeeds("pipeline", args, &["(right)"]);
     }

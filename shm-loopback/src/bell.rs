@@ -15,13 +15,15 @@ const ROUND: Duration = Duration::from_millis(100);
 
 /// What sleepers and ringers of one block share. A trait, so that a model checker runs [`nap`] and [`ring`] as they ship.
 pub(crate) trait Bell {
+    /// What a sleeper has seen of the rings.
+    type Seen;
     /// Changes the number of sleepers by 1 or -1.
     fn count(&self, change: i32);
     fn sleepers(&self) -> u32;
-    fn rings(&self) -> u32;
+    fn rings(&self) -> Self::Seen;
     fn add_ring(&self);
     /// Sleeps until woken, unless `rings` is another number than `seen`. May end early.
-    fn sleep(&self, seen: u32);
+    fn sleep(&self, seen: Self::Seen);
     /// Wakes all who sleep.
     fn wake(&self);
 }
@@ -85,6 +87,8 @@ impl Futex {
 }
 
 impl Bell for Futex {
+    type Seen = u32;
+
     fn count(&self, change: i32) {
         self.sleepers.fetch_add(change as u32, SeqCst);
     }
@@ -117,6 +121,61 @@ impl Bell for Futex {
     fn wake(&self) {
         #[cfg(not(miri))]
         let _ = futex::wake(&self.rings, futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// Two bells that one sleeper listens to: of the block whose words it waits for, and of its rank's messages.
+pub(crate) struct Both<'b>(pub &'b Futex, pub &'b Futex);
+
+impl Bell for Both<'_> {
+    type Seen = [u32; 2];
+
+    fn count(&self, change: i32) {
+        self.0.count(change);
+        self.1.count(change);
+    }
+
+    fn sleepers(&self) -> u32 {
+        self.0.sleepers() | self.1.sleepers()
+    }
+
+    fn rings(&self) -> [u32; 2] {
+        [self.0.rings(), self.1.rings()]
+    }
+
+    fn add_ring(&self) {
+        self.0.add_ring();
+        self.1.add_ring();
+    }
+
+    fn sleep(&self, seen: [u32; 2]) {
+        #[cfg(not(miri))]
+        {
+            use futex::{WaitFlags, WaitPtr, WaitvFlags};
+            let one = |futex: &Futex, seen: u32| {
+                let mut wait = futex::Wait::new();
+                wait.val = seen.into();
+                wait.uaddr = WaitPtr::new(futex.rings.as_ptr().cast());
+                wait.flags = WaitFlags::SIZE_U32;
+                wait
+            };
+            let clock = rustix::thread::ClockId::Monotonic;
+            let now = rustix::time::clock_gettime(clock);
+            let until = now + ROUND.try_into().expect("a tenth of a second is a timespec");
+            let waits = [one(self.0, seen[0]), one(self.1, seen[1])];
+            // Linux before 5.16 cannot wait for two: rounds of a millisecond then.
+            if let Err(rustix::io::Errno::NOSYS) = futex::waitv(&waits, WaitvFlags::empty(), Some(&until), clock) {
+                let round = Duration::from_millis(1).try_into().expect("a millisecond is a timespec");
+                let _ = futex::wait(&self.0.rings, futex::Flags::empty(), seen[0], Some(&round));
+            }
+        }
+        #[cfg(miri)]
+        let _ = (seen, std::thread::yield_now());
+    }
+
+    fn wake(&self) {
+        self.0.wake();
+        self.1.wake();
     }
 }
 
@@ -204,6 +263,8 @@ mod model {
     }
 
     impl Bell for Modelled {
+        type Seen = u32;
+
         fn count(&self, change: i32) {
             if self.mutant != Mutant::CountedLate {
                 self.sleepers.fetch_add(change as u32, Ordering::SeqCst);

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!     words 0..8            ranks, failed (rank+1 of the first that died)
-//!     then for each rank    header, barrier lines, a line {pid, status}, a mailbox
+//!     then for each rank    header, barrier lines, a line {pid, status, inbox of messages}, a mailbox
 //! ```
 //! Written by every rank; whatever is read from it is checked.
 
+use crate::key::Key;
 use crate::memory::{HEADER, Memory, View};
+use crate::progress::Progress;
 use crate::{copy, cores, system, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -27,6 +29,7 @@ const MAILBOX: usize = 512;
 const LONGEST: u64 = 1 << 24;
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
 /// A rank's status: not yet there, there, or gone after saying so.
 const JOINING: u64 = 0;
@@ -138,6 +141,30 @@ impl Control {
         let _ = self.top_word(FAILED).compare_exchange(0, rank as u64 + 1, SeqCst, SeqCst);
     }
 
+    /// Tells the others where messages for `rank` go: the block of this tag and descriptor.
+    pub fn publish_inbox(&self, rank: Rank, tag: u64, fd: u32) {
+        self.line(rank, 16).store(tag, SeqCst);
+        self.line(rank, 24).store(u64::from(fd) + 1, SeqCst);
+    }
+
+    /// Where messages for `rank` go, once it has said so.
+    pub fn inbox(&self, rank: Rank) -> Option<Key> {
+        let fd = u32::try_from(self.line(rank, 24).load(SeqCst).checked_sub(1)?).ok()?;
+        Some(Key { tag: self.line(rank, 16).load(SeqCst), pid: u32::try_from(self.process(rank)).ok()?, fd })
+    }
+
+    /// All ranks that are gone; of each whether it died. Noticing a death tells all others.
+    pub fn gone(&self, me: Rank) -> Vec<(Rank, bool)> {
+        let dead = self.dead(me);
+        let died = |rank| Some(rank) == dead || matches!(self.ended(rank), Err(FabricError::PeerDied { .. }));
+        (0..self.ranks())
+            .filter_map(|rank| match dead.is_some() && died(rank) {
+                true => Some((rank, true)),
+                false => self.has_left(rank).then_some((rank, false)),
+            })
+            .collect()
+    }
+
     /// Whether the rank has said that it left.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.line(rank, 8).load(SeqCst) == LEFT
@@ -203,8 +230,17 @@ impl Control {
 
     /// An error if the process of `rank` has ended. Of ranks that are threads none has.
     pub fn ended(&self, rank: Rank) -> Result<(), FabricError> {
+        self.ends(rank, &NOW)
+    }
+
+    /// As [`ended`](Self::ended), of one that may be about to: what it had is gone a while before it has ended.
+    pub fn ends_soon(&self, rank: Rank) -> Result<(), FabricError> {
+        self.ends(rank, &SOON)
+    }
+
+    fn ends(&self, rank: Rank, within: &Timespec) -> Result<(), FabricError> {
         let Some(process) = self.processes.get().and_then(|processes| processes.get(rank)) else { return Ok(()) };
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&NOW)) {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(within)) {
             Ok(0) | Err(_) => Ok(()),
             Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
             Ok(_) => Err(FabricError::PeerDied { rank }),
@@ -234,8 +270,8 @@ impl Control {
 
     /// [`transom_windows::Exchange::barrier`]. `barrier` is the rank's own, the same at every call.
     #[inline]
-    pub fn sync(&self, me: Rank, barrier: &mut Barrier) -> Result<(), FabricError> {
-        barrier.wait(&Rounds { control: self, me }).map_err(|error| match error {
+    pub fn sync(&self, me: Rank, barrier: &mut Barrier, progress: &Progress) -> Result<(), FabricError> {
+        barrier.wait(&Rounds { control: self, me, progress }).map_err(|error| match error {
             transom_locks::Error::Network(error) => error,
             transom_locks::Error::GivenUp { rank } => self.lost(me).unwrap_or(FabricError::GivenUp { rank }),
             other => corrupt(other.to_string()),
@@ -243,7 +279,13 @@ impl Control {
     }
 
     /// [`transom_windows::Exchange::all_gather`]: mailboxes, written between two barriers.
-    pub fn all_gather(&self, me: Rank, barrier: &mut Barrier, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+    pub fn all_gather(
+        &self,
+        me: Rank,
+        barrier: &mut Barrier,
+        progress: &Progress,
+        mine: &[u8],
+    ) -> Result<Vec<Vec<u8>>, FabricError> {
         let mut gathered = vec![Vec::new(); self.ranks()];
         let mut lens = vec![u64::MAX; self.ranks()];
         let mut sent = 0;
@@ -251,14 +293,14 @@ impl Control {
             let part = &mine[sent.min(mine.len())..mine.len().min(sent + MAILBOX - 8)];
             sent += part.len();
             self.mailbox(me).write(mine.len() as u64, part)?;
-            self.sync(me, barrier)?;
+            self.sync(me, barrier, progress)?;
             let read = |(rank, (len, got)): (Rank, (&mut u64, &mut Vec<u8>))| {
                 *len = self.mailbox(rank).read(got)?;
                 Ok(())
             };
             let read: Result<(), _> = lens.iter_mut().zip(&mut gathered).enumerate().try_for_each(read);
             // Everybody reads the same and fails alike, but nobody may write anew before all have read.
-            self.sync(me, barrier)?;
+            self.sync(me, barrier, progress)?;
             read?;
         }
         Ok(gathered)
@@ -313,6 +355,7 @@ impl Mailbox<'_> {
 struct Rounds<'c> {
     control: &'c Control,
     me: Rank,
+    progress: &'c Progress,
 }
 
 impl Network for Rounds<'_> {
@@ -349,7 +392,8 @@ impl Network for Rounds<'_> {
         let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
         let wait =
             Wait { rank: self.me, call: &"a call of all ranks (barrier, or making something together)", awaited: on };
-        words::wait(view, wait, self.control.is_crowded(), look, || self.control.check_peers(self.me, on))
+        let check = || self.control.check_peers(self.me, on);
+        words::wait(view, wait, self.control.is_crowded(), self.progress, look, check)
     }
 }
 

@@ -64,6 +64,43 @@ impl Loopback {
     }
 }
 
+impl Membership {
+    /// Zeroed memory that other ranks may map by its key, while the descriptor is open if they are processes.
+    pub(crate) fn block(&self, bytes: usize) -> Result<(Arc<Memory>, Key, Option<OwnedFd>), FabricError> {
+        let tag = fresh_tag();
+        let (memory, fd) = if self.across_processes {
+            let (memory, fd) = Memory::create(bytes, tag)?;
+            (memory, Some(fd))
+        } else {
+            (Memory::heap(bytes, tag)?, None)
+        };
+        let memory = Arc::new(memory);
+        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(tag, Arc::downgrade(&memory));
+        let number = fd.as_ref().map_or(0, |fd| fd.as_raw_fd() as u32);
+        Ok((memory, Key { tag, pid: std::process::id(), fd: number }, fd))
+    }
+
+    /// Maps the block that a key leads to.
+    pub(crate) fn attach(&self, rank: Rank, key: Key, bytes: usize) -> Result<View, FabricError> {
+        let bad_key = |why, source| FabricError::BadKey { rank, why, source };
+        let here = self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key.tag).cloned();
+        let memory = match here.and_then(|memory| memory.upgrade()) {
+            Some(memory) if memory.len() == bytes => memory,
+            Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
+            None if self.across_processes => {
+                let opened = Memory::open_of(key.pid, key.fd, bytes, key.tag);
+                Arc::new(opened.map_err(|(why, source)| match source {
+                    // Nothing is wrong with the key.
+                    Some(source) if limit(&source).is_some() => system(why, source),
+                    source => bad_key(why, source),
+                })?)
+            }
+            None => return Err(bad_key("it is no longer registered".into(), None)),
+        };
+        Ok(View::whole(&memory))
+    }
+}
+
 impl Fabric for Loopback {
     type Region = Region;
     type Remote = View;
@@ -72,20 +109,10 @@ impl Fabric for Loopback {
     type Moving = BoxBytes;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
-        let tag = fresh_tag();
-        let (memory, fd) = if self.0.across_processes {
-            let (memory, fd) = Memory::create(bytes, tag)?;
-            (memory, Some(fd))
-        } else {
-            (Memory::heap(bytes, tag)?, None)
-        };
-        let memory = Arc::new(memory);
+        let (memory, key, fd) = self.0.block(bytes)?;
         let owner = self.0.clone();
         owner.regions.fetch_add(1, SeqCst);
-        owner.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(tag, Arc::downgrade(&memory));
-        let number = fd.as_ref().map_or(0, |fd| fd.as_raw_fd() as u32);
-        let key = Key { tag, pid: std::process::id(), fd: number }.to_bytes();
-        Ok((Region { view: View::whole(&memory), tag, owner, fd }, key))
+        Ok((Region { view: View::whole(&memory), tag: key.tag, owner, fd }, key.to_bytes()))
     }
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
@@ -111,23 +138,8 @@ impl Fabric for Loopback {
     }
 
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
-        let bad_key = |why, source| FabricError::BadKey { rank, why, source };
-        let key = Key::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len()), None))?;
-        let here = self.0.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key.tag).cloned();
-        let memory = match here.and_then(|memory| memory.upgrade()) {
-            Some(memory) if memory.len() == bytes => memory,
-            Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
-            None if self.0.across_processes => {
-                let opened = Memory::open_of(key.pid, key.fd, bytes, key.tag);
-                Arc::new(opened.map_err(|(why, source)| match source {
-                    // Nothing is wrong with the key.
-                    Some(source) if limit(&source).is_some() => system(why, source),
-                    source => bad_key(why, source),
-                })?)
-            }
-            None => return Err(bad_key("it is no longer registered".into(), None)),
-        };
-        Ok(View::whole(&memory))
+        let wrong = || FabricError::BadKey { rank, why: format!("a key of {} bytes", key.len()), source: None };
+        self.0.attach(rank, Key::from_bytes(key).ok_or_else(wrong)?, bytes)
     }
 
     #[inline(always)]
@@ -217,8 +229,9 @@ impl Fabric for Loopback {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        let Membership { rank, control, .. } = &*self.0;
-        words::wait(&on.view, wait, control.is_crowded(), look, || control.check_peers(*rank, wait.awaited))
+        let Membership { rank, control, progress, .. } = &*self.0;
+        let check = || control.check_peers(*rank, wait.awaited);
+        words::wait(&on.view, wait, control.is_crowded(), progress, look, check)
     }
 
     #[inline(always)]

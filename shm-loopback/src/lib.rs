@@ -22,6 +22,8 @@ mod job;
 mod key;
 mod loopback;
 mod memory;
+pub mod messages;
+mod progress;
 mod team;
 mod words;
 

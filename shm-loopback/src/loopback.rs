@@ -4,6 +4,7 @@ use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
 use crate::memory::Memory;
+use crate::progress::Progress;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -42,6 +43,8 @@ pub(crate) struct Membership {
     pub regions: AtomicUsize,
     /// Whether regions are memfds, for other processes to open.
     pub across_processes: bool,
+    /// What turns the rank's messages while it waits; its teams have the same.
+    pub progress: Arc<Progress>,
 }
 
 pub(crate) type Blocks = Mutex<HashMap<u64, Weak<Memory>>>;
@@ -89,7 +92,7 @@ impl Loopback {
         let control = Arc::new(Control::create(memory, ranks));
         control.set_crowded(ranks > cores::usable());
         let blocks = Arc::new(Blocks::default());
-        (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false)).collect()
+        (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false, Arc::default())).collect()
     }
 
     /// Leaves the job and its teams now, whoever still holds clones: the others' collectives no longer wait for this
@@ -105,7 +108,7 @@ impl Loopback {
 
     /// A rank of a job of processes; collective. Who knows the processes before watches them from the start.
     pub(crate) fn process(rank: Rank, control: Control, processes: Option<&[u32]>) -> Result<Self, FabricError> {
-        let member = Self::member(rank, Arc::new(control), Arc::default(), true)?;
+        let member = Self::member(rank, Arc::new(control), Arc::default(), true, Arc::default())?;
         match processes {
             Some(processes) => member.0.control.watch_processes(rank, processes.iter().copied().map(u64::from))?,
             None => {
@@ -129,6 +132,7 @@ impl Loopback {
         control: Arc<Control>,
         blocks: Arc<Blocks>,
         processes: bool,
+        progress: Arc<Progress>,
     ) -> Result<Self, FabricError> {
         control.enter(rank)?;
         Ok(Loopback(Arc::new(Membership {
@@ -139,6 +143,7 @@ impl Loopback {
             teams: Mutex::default(),
             regions: AtomicUsize::new(0),
             across_processes: processes,
+            progress,
         })))
     }
 }
@@ -153,11 +158,11 @@ impl Exchange for Loopback {
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        self.0.control.all_gather(self.0.rank, &mut self.exchange(), mine)
+        self.0.control.all_gather(self.0.rank, &mut self.exchange(), &self.0.progress, mine)
     }
 
     fn barrier(&self) -> Result<(), FabricError> {
-        self.0.control.sync(self.0.rank, &mut self.exchange())
+        self.0.control.sync(self.0.rank, &mut self.exchange(), &self.0.progress)
     }
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {

@@ -85,6 +85,6 @@ impl Loopback {
         // Other teams use the same cores.
         control.set_crowded(self.0.control.is_crowded());
         let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own colour");
-        Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes)
+        Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes, self.0.progress.clone())
     }
 }

@@ -2,12 +2,14 @@
 
 use crate::bell;
 use crate::memory::View;
+use crate::progress::Progress;
+use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_windows::{Change, FabricError, Wait, Wake};
 
 /// Looks at memory before the clock is read: most waits are over by then. Where ranks share cores, whoever is waited for
 /// may need this one.
-const LOOKS: [u32; 2] = [64, 2];
+pub(crate) const LOOKS: [u32; 2] = [64, 2];
 
 #[inline(always)]
 pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
@@ -59,20 +61,32 @@ fn ring(at: &View, wake: Wake) {
 }
 
 /// Waits until `look` finds what it looks for in words of the block, which it must load sequentially consistently.
-/// `crowded` and `check` are those of [`Wait::until`].
+/// `crowded` and `check` are those of [`Wait::until`]. Meanwhile the rank's messages make progress.
 #[inline(always)]
 pub(crate) fn wait<R>(
     block: &View,
     wait: Wait<'_>,
     crowded: bool,
+    progress: &Progress,
     mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     check: impl FnMut() -> Result<(), FabricError>,
 ) -> Result<R, FabricError> {
+    let busy = Cell::new(false);
+    let mut look = || {
+        if let Some(turning) = progress.get() {
+            busy.set(turning.turn());
+        }
+        look()
+    };
     for _ in 0..LOOKS[usize::from(crowded)] {
         if let Some(found) = look()? {
             return Ok(found);
         }
         std::hint::spin_loop();
     }
-    wait.until(crowded, look, check, |look| bell::nap(&block.header().bell, look))
+    let bell = &block.header().bell;
+    wait.until(crowded, look, check, |look| match progress.get() {
+        None => bell::nap(bell, look),
+        Some(turning) => turning.nap(bell, &busy, look),
+    })
 }

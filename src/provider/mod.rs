@@ -16,6 +16,20 @@ pub use several::{Moving, Pending, Provider, Region, Remote};
 #[cfg(not(any(feature = "verbs", feature = "delayed")))]
 pub type Provider = Loopback;
 
+/// What carries messages, where all ranks share memory.
+pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
+    #[cfg(any(feature = "verbs", feature = "delayed"))]
+    return match provider {
+        Provider::Loopback(job) => Some(job),
+        #[cfg(feature = "verbs")]
+        Provider::Verbs(_) => None,
+        #[cfg(feature = "delayed")]
+        Provider::Delayed(delayed) => Some(delayed.inner()),
+    };
+    #[cfg(not(any(feature = "verbs", feature = "delayed")))]
+    Some(provider)
+}
+
 /// What TRANSOM_FABRIC asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Choice {

@@ -133,7 +133,7 @@ pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outco
 fn outcome(size: usize, name: &str, role: &str) -> Outcome {
     let deadline = if slow() > 1 { 3 * DEADLINE } else { DEADLINE };
     let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", name, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
         // Survivors of a death say themselves whether they were told in time.

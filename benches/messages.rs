@@ -1,0 +1,144 @@
+//! Messages: instructions of the short path, counted by callgrind (needs valgrind) and held to a bound, and how long a message takes between two
+//! processes, beside a bare crossing of two lines of shared memory in the same run: `cargo bench --bench messages`.
+
+use std::hint::black_box;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use transom::messages::Tag;
+use transom::{Error, Launch, World};
+
+const SHORT: Tag<u64> = Tag::new(1);
+const BYTES: Tag<u8> = Tag::new(2);
+
+/// Instructions of a send and a receive.
+const PAIR: f64 = 800.0;
+
+type Call = fn(&World, usize) -> Result<(), Error>;
+
+/// Each call, done `times` times, of a rank with itself, whose ring is open; and how many instructions it takes at most.
+const CALLS: &[(&str, f64, Call)] = &[
+    ("send 8 B, recv_into what is there", PAIR, |world, times| {
+        let mut got = [0];
+        (0..times).try_for_each(|i| {
+            world.send(0, SHORT, &[i as u64])?;
+            world.recv_into(0, SHORT, &mut got)?;
+            black_box(got);
+            Ok(())
+        })
+    }),
+    ("the same twice: two sends, then two receives", 2.0 * PAIR, |world, times| {
+        let mut got = [0];
+        (0..times).try_for_each(|i| {
+            world.send(0, SHORT, &[i as u64])?;
+            world.send(0, SHORT, &[i as u64])?;
+            world.recv_into(0, SHORT, &mut got)?;
+            world.recv_into(0, SHORT, &mut got)?;
+            Ok(())
+        })
+    }),
+    ("progress, nothing there", 520.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<_> = std::env::args().collect();
+    match &args[1..] {
+        [role] if role == "rank" => return Ok(rank(&transom::init()?)?),
+        [call, times] if !call.starts_with("--") => {
+            let call = CALLS.iter().find(|(name, ..)| name == call).expect("a call of the table").2;
+            let world = transom::init()?;
+            (CALLS[0].2)(&world, 100)?; // opens the ring
+            return Ok(call(&world, times.parse()?)?);
+        }
+        _ => {}
+    }
+    println!("{:<48} {:>12} {:>8}", "", "instructions", "at most");
+    let mut beyond: Vec<&str> = Vec::new();
+    for (call, most, _) in CALLS {
+        match (collected(call, "2000"), collected(call, "1000")) {
+            (Ok(more), Ok(less)) => {
+                let each = (more - less) as f64 / 1000.0;
+                println!("{call:<48} {each:>12.1} {most:>8}");
+                beyond.extend((each > *most).then_some(*call));
+            }
+            (Err(error), _) | (_, Err(error)) => println!("{call:<48} {error}"),
+        }
+    }
+    if !beyond.is_empty() {
+        return Err(format!("more instructions than they may take: {beyond:?}").into());
+    }
+    for _ in 0..3 {
+        let outcome =
+            Launch::new(std::env::current_exe()?, 2).args(["rank"]).deadline(Duration::from_secs(60)).run()?;
+        if !outcome.success() {
+            return Err(outcome.to_string().into());
+        }
+    }
+    Ok(())
+}
+
+/// The shortest of several runs, one way, in nanoseconds.
+fn one_way(rounds: usize, mut round_trip: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let mut best = f64::MAX;
+    for _ in 0..20 {
+        let begun = Instant::now();
+        (0..rounds).try_for_each(|_| round_trip())?;
+        best = best.min(begun.elapsed().as_nanos() as f64 / rounds as f64 / 2.0);
+    }
+    Ok(best)
+}
+
+fn rank(world: &World) -> Result<(), Error> {
+    let (me, other) = (world.rank(), 1 - world.rank());
+    // A word of each rank in a line of its own.
+    let window = world.allocate_shared::<u64>(8)?;
+    let (mine, theirs) = (window.local(), window.local().of(other)?);
+    let mut turn = 0;
+    world.barrier()?;
+    let crossing = one_way(5_000, || {
+        turn += 1;
+        if me == 0 {
+            theirs.set(0, turn)?;
+        }
+        while mine.get(0)? != turn {
+            std::hint::spin_loop();
+        }
+        if me == 1 {
+            theirs.set(0, turn)?;
+        }
+        Ok(())
+    })?;
+    let mut report = vec![format!("crossing {crossing:.0} ns")];
+    for len in [8, 1024, 8192, 65_536, 1 << 20, 4 << 20] {
+        let rounds = (4_000_000 / (len + 2000)).clamp(4, 2000);
+        let (data, mut got) = (vec![1_u8; len], vec![0_u8; len]);
+        world.barrier()?;
+        let message = one_way(rounds, || {
+            if me == 0 {
+                world.send(other, BYTES, &data)?;
+                world.recv_into(other, BYTES, &mut got)?;
+            } else {
+                world.recv_into(other, BYTES, &mut got)?;
+                world.send(other, BYTES, &data)?;
+            }
+            Ok(())
+        })?;
+        let into = if len < 60_000 { String::new() } else { format!(" ({:.1} GB/s)", len as f64 / message) };
+        report.push(format!("{len} B {message:.0} ns{into}"));
+    }
+    if me == 0 {
+        println!("{}", report.join(", "));
+        println!("  {:?}", world.message_counters()?);
+    }
+    Ok(())
+}
+
+/// What callgrind collects from this program, run with one call.
+fn collected(call: &str, times: &str) -> Result<u64, Box<dyn std::error::Error>> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
+    let output = valgrind.args([call, times]).output().map_err(|error| format!("cannot run valgrind: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let count =
+        text.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok());
+    count.ok_or_else(|| format!("callgrind collected nothing:\n{text}").into())
+}

@@ -1,0 +1,316 @@
+//! What comes: events of the wire, packets of queues and rings.
+
+use super::peer::{Held, Peer, Reply, RingIn};
+use super::request::{Request, Unexpected, What, cost};
+use super::{Engine, Room};
+use crate::credit::{HEADER, Owed};
+use crate::error::Lost;
+use crate::matching::Label;
+use crate::packet::{Body, LONGEST, Packet, Values};
+use crate::polling::Change;
+use crate::ring::{Look, Receiver, Sender, Shape};
+use crate::sequence::Place;
+use crate::slab::Id;
+use crate::wire::{Event, Lane, Part, Rank, Wire};
+
+/// A packet that comes for a request which is not there, or another rank's.
+pub(super) const STRAY: Lost = Lost::Broken("a packet for no request of it");
+
+impl<W: Wire> Engine<W> {
+    pub(super) fn take_events(&mut self) -> usize {
+        let mut taken = 0;
+        while taken < self.config.batch {
+            let Some(event) = self.wire.poll() else { break };
+            taken += 1;
+            match event {
+                Event::Up(lane) => {
+                    if self.reach(lane.peer).is_ok() {
+                        self.peers.get_mut(&lane.peer).expect("was reached").up[lane.rail] = true;
+                        self.list(lane.peer);
+                    }
+                }
+                Event::Done(token, _) => self.moved(token),
+                Event::Arrived { lane, slot, length } => {
+                    let part = Part { memory: &slot, at: 0, length };
+                    let taken =
+                        if self.reach(lane.peer).is_ok() { self.packet(lane.peer, part, false) } else { Ok(true) };
+                    self.wire.give(slot);
+                    if let Err(lost) = taken {
+                        self.fail(lane.peer, lost);
+                    }
+                }
+                Event::Immediate(Lane { peer, .. }, _) => {
+                    if let Some(record) = self.peers.get_mut(&peer) {
+                        let told = record.ring_in.as_mut().map(|ring| ring.half.told());
+                        if told != Some(Ok(())) {
+                            self.fail(peer, Lost::Broken("it told of a message in a ring that has no room for it"));
+                        }
+                    }
+                }
+                Event::Failed(lane, why) => self.fail(lane.peer, why.into()),
+            }
+        }
+        taken
+    }
+
+    pub(super) fn poll_rings(&mut self) -> usize {
+        let mut taken = 0;
+        let mut polled = std::mem::take(&mut self.turn);
+        self.polling.turn_into(&mut polled);
+        for rank in polled.drain(..) {
+            let Some(peer) = self.peers.get_mut(&rank) else { continue };
+            let Some(mut ring) = peer.ring_in.take() else { continue };
+            peer.ring_polled = Some(ring.half.ring);
+            let mut outcome = Ok(());
+            for _ in 0..self.config.batch {
+                let Some(place) = ring.half.place() else { break };
+                let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
+                    Look::Empty => break,
+                    Look::Broken => Err(Lost::Broken("a mark in its ring that it cannot have written")),
+                    Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),
+                };
+                match packet {
+                    // It is not its turn: it stays where it is, and so do those behind it.
+                    Ok(false) => break,
+                    Ok(true) => {
+                        let freed = ring.half.free();
+                        self.peers.get_mut(&rank).expect("it sent this").freed.set(freed);
+                        self.owe(rank);
+                        taken += 1;
+                    }
+                    Err(lost) => {
+                        outcome = Err(lost);
+                        break;
+                    }
+                }
+            }
+            let peer = self.peers.get_mut(&rank).expect("it has a ring");
+            if peer.ring_polled.take().is_some() {
+                peer.ring_in = Some(ring);
+            } else {
+                self.drop_ring(rank, ring);
+            }
+            if let Err(lost) = outcome {
+                self.fail(rank, lost);
+            }
+        }
+        self.turn = polled;
+        taken
+    }
+
+    /// A packet is there. `Ok(false)`: it came by a ring, before its turn, and must stay there.
+    fn packet(&mut self, from: Rank, part: Part<'_, W::Memory>, by_ring: bool) -> Result<bool, Lost> {
+        let mut head = [0; LONGEST];
+        let head = &mut head[..part.length.min(LONGEST)];
+        self.wire.read(part.memory, part.at, head);
+        let (packet, header) = Packet::decode(head, part.length)?;
+        if packet.source != from {
+            return Err(Lost::Broken("it sent in the name of another rank"));
+        }
+        let peer = self.peers.get_mut(&from).expect("was reached");
+        // Also from what is early or old: else two peers could wait for what each of them holds.
+        credited(peer, packet.values)?;
+        if peer.has_work() {
+            self.list(from);
+        }
+        if let Body::Control { .. } = packet.body {
+            return Ok(true);
+        }
+        let peer = self.peers.get_mut(&from).expect("was reached");
+        // Those about rings themselves do not: else peers that say nothing else would take turns for ever.
+        let speaks = !matches!(packet.body, Body::Join { .. } | Body::Leave { .. } | Body::Left { .. });
+        let data = Part { at: part.at + header, length: part.length - header, ..part };
+        match peer.incoming.place(packet.sequence) {
+            Place::Now => {
+                self.handle(from, packet.body, data)?;
+                self.after(from)?;
+            }
+            Place::Early if by_ring => return Ok(false),
+            Place::Early => {
+                // Out of its slot: held packets must not take what the missing one needs to arrive.
+                let copy = self.wire.take(data.length).ok_or(Lost::NoMemory)?;
+                self.wire.copy(data, &copy, 0);
+                peer.incoming.hold(packet.sequence, Held { length: data.length, packet, data: copy });
+                self.meter.held += 1;
+                self.meter.held_peak = self.meter.held_peak.max(peer.incoming.held() as u64);
+            }
+            Place::Old => self.meter.old += 1,
+            Place::TooFar => return Err(Lost::Broken("it sent more than the window")),
+        }
+        if speaks && !self.peers[&from].ring_refused {
+            match self.polling.packet(from) {
+                Some(Change::Join(peer)) => self.join(peer),
+                Some(Change::Leave(peer)) => {
+                    let ring = self.peers[&peer].rings_made;
+                    self.reply(peer, Body::Leave { ring });
+                }
+                None => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// The expected packet was handled: those held behind it follow.
+    fn after(&mut self, from: Rank) -> Result<(), Lost> {
+        loop {
+            let peer = self.peers.get_mut(&from).expect("was reached");
+            let next = peer.incoming.advance();
+            peer.ack.set(peer.incoming.expected());
+            self.owe(from);
+            let Some(Held { packet, data, length }) = next else { return Ok(()) };
+            let handled = self.handle(from, packet.body, Part { memory: &data, at: 0, length });
+            self.wire.give(data);
+            handled?;
+        }
+    }
+
+    fn handle(&mut self, from: Rank, body: Body, data: Part<'_, W::Memory>) -> Result<(), Lost> {
+        match body {
+            Body::Eager { envelope, sync } => {
+                let label = self.admit(from, envelope, cost(envelope.length))?;
+                let posted = self.matching.arrived(label);
+                if let Some(id) = posted
+                    && let Some(Request::Receive(receive)) = self.requests.get(id)
+                    && let Room::Into(..) = receive.room
+                {
+                    self.deliver(id, from, envelope, data);
+                    self.release(from, cost(envelope.length));
+                    self.acknowledge(from, sync);
+                    self.feed(from);
+                    return Ok(());
+                }
+                let copy = self.wire.take(data.length).ok_or(Lost::NoMemory)?;
+                self.wire.copy(data, &copy, 0);
+                self.sort(posted, label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
+                self.feed(from);
+            }
+            Body::Rts { envelope, sender, keys } => {
+                let label = self.admit(from, envelope, cost(0))?;
+                let posted = self.matching.arrived(label);
+                self.sort(posted, label, Unexpected { from, envelope, what: What::Rts { sender, keys } });
+                self.feed(from);
+            }
+            Body::Cts { sender, receiver, mover, length, keys } => {
+                self.answered(from, sender, receiver, mover, length, keys)?;
+            }
+            Body::Ack { sender } => {
+                let send = self.sending(from, sender)?;
+                send.state.acked()?;
+                self.ended(sender);
+            }
+            Body::Nak { receiver } => self.refused(from, receiver)?,
+            Body::Data { receiver, offset, .. } => self.data(from, receiver, offset, data)?,
+            Body::Fin { receiver, lanes } => {
+                self.moving(from, receiver)?.state.fin(lanes)?;
+                self.arrived_whole(receiver);
+            }
+            Body::Join { ring, slots, bytes, key } => {
+                let shape = Shape { slots, bytes };
+                let peer = self.peers.get_mut(&from).expect("was reached");
+                if !shape.is_sound() || peer.ring_out.is_some() {
+                    return Err(Lost::Broken("it offered a ring that cannot be"));
+                }
+                peer.ring_out = Some(Sender::new(ring, shape, key));
+            }
+            Body::Leave { ring } => {
+                let peer = self.peers.get_mut(&from).expect("was reached");
+                if peer.ring_out.take_if(|out| out.ring == ring).is_none() {
+                    return Err(Lost::Broken("it took back a ring that it has not given"));
+                }
+                self.reply(from, Body::Left { ring });
+            }
+            Body::Left { ring } => {
+                let peer = self.peers.get_mut(&from).expect("was reached");
+                if let Some(ring) = peer.ring_in.take_if(|incoming| incoming.half.ring == ring) {
+                    self.drop_ring(from, ring);
+                } else if peer.ring_polled.take_if(|polled| *polled == ring).is_none() {
+                    return Err(Lost::Broken("it left a ring that it does not have"));
+                }
+            }
+            Body::Control { .. } => unreachable!("has no place in the sequence"),
+        }
+        Ok(())
+    }
+
+    /// A message came that was granted, or its sender is cut off.
+    fn admit(&mut self, from: Rank, envelope: crate::packet::Envelope, cost: u64) -> Result<Label, Lost> {
+        let peer = self.peers.get_mut(&from).expect("was reached");
+        if !peer.joined {
+            peer.joined = true;
+            self.budget.join(&mut peer.grant);
+            peer.granted.set(peer.grant.value());
+        }
+        peer.grant.arrived(cost)?;
+        self.kept += cost;
+        Ok(Label { context: envelope.context, source: from, tag: envelope.tag })
+    }
+
+    /// A message goes to the receive that was posted for it, or is kept.
+    fn sort(&mut self, posted: Option<Id>, label: Label, message: Unexpected<W::Memory>) {
+        if let Some(id) = posted {
+            self.matched(id, message, true);
+            return;
+        }
+        self.matching.keep(label, message);
+        self.meter.unexpected += 1;
+        self.meter.unexpected_peak = self.meter.unexpected_peak.max(self.kept);
+    }
+
+    /// A message of this peer was handled. If it can send not even one header more now, it may have to, for the receives that
+    /// are posted, or for those to come.
+    fn feed(&mut self, from: Rank) {
+        if self.peers[&from].grant.room() >= HEADER {
+            return;
+        }
+        if self.matching.wants(from) {
+            self.spill(from);
+        } else {
+            self.starved.insert(from);
+        }
+    }
+
+    fn join(&mut self, rank: Rank) {
+        let shape = self.config.ring;
+        let ring = self.wire.ring(rank, shape.size());
+        let peer = self.peers.get_mut(&rank).expect("was reached");
+        let (Some((memory, key)), Some(marker)) = (ring, self.marker) else {
+            peer.ring_refused = true;
+            self.polling.left(rank);
+            return;
+        };
+        peer.rings_made = peer.rings_made.wrapping_add(1);
+        let ring = peer.rings_made;
+        peer.freed = Owed::new(0);
+        peer.ring_in = Some(RingIn { half: Receiver::new(ring, shape, marker), memory, key });
+        self.meter.joins += 1;
+        self.reply(rank, Body::Join { ring, slots: shape.slots, bytes: shape.bytes, key });
+    }
+
+    /// The peer has left its ring, and will write there no more.
+    fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
+        let peer = self.peers.get_mut(&rank).expect("it has a ring");
+        peer.freed = Owed::new(0);
+        self.wire.release(0, ring.key);
+        self.wire.give(ring.memory);
+        self.polling.left(rank);
+        self.meter.leaves += 1;
+    }
+
+    pub(super) fn reply(&mut self, to: Rank, body: Body) {
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.replies.push_back(Reply { body, rail: None });
+            self.list(to);
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn credited<M>(peer: &mut Peer<M>, values: Values) -> Result<(), Lost> {
+    peer.outgoing.acked(values.ack)?;
+    peer.purse.granted(values.granted);
+    // Of another ring, an older one, the count says nothing of this one.
+    if let Some(ring) = peer.ring_out.as_mut().filter(|ring| ring.ring == values.ring) {
+        ring.freed(values.freed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,389 @@
+//! What goes: moves, answers, messages and their data, and credits.
+
+use super::Engine;
+use super::peer::{Peer, Reply};
+use super::request::{Request, cost};
+use crate::credit::HEADER;
+use crate::error::Status;
+use crate::meter::Meter;
+use crate::packet::{Body, DATA, Envelope, LONGEST, Packet};
+use crate::rendezvous::Sending;
+use crate::ring::Marker;
+use crate::slab::Id;
+use crate::wire::{self, Data, Lane, Part, Rail, Rank, Wire};
+
+/// What came of trying to post.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Posted,
+    /// Nothing to post, or what the peer tells will open it.
+    Waits,
+    /// The wire does not take it now.
+    Busy,
+}
+
+impl<W: Wire> Engine<W> {
+    /// Something is to be posted for this peer, at the next turn.
+    pub(super) fn list(&mut self, rank: Rank) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return };
+        peer.clear = false;
+        if !peer.listed {
+            peer.listed = true;
+            self.listed.push_back(rank);
+        }
+    }
+
+    pub(super) fn post_listed(&mut self) -> usize {
+        let mut posted = 0;
+        for _ in 0..self.listed.len() {
+            let Some(rank) = self.listed.pop_front() else { break };
+            if let Some(peer) = self.peers.get_mut(&rank) {
+                peer.listed = false;
+                posted += self.flush(rank);
+            }
+        }
+        posted
+    }
+
+    /// Posts what can go to a peer, a bounded amount. Says how much it was.
+    pub(super) fn flush(&mut self, rank: Rank) -> usize {
+        let mut posted = 0;
+        for _ in 0..self.config.batch {
+            match self.step(rank) {
+                Step::Posted => posted += 1,
+                Step::Waits => {
+                    if let Some(peer) = self.peers.get_mut(&rank) {
+                        peer.clear = !peer.has_work();
+                    }
+                    return posted;
+                }
+                Step::Busy => {
+                    self.meter.busy += 1;
+                    break;
+                }
+            }
+        }
+        self.list(rank);
+        posted
+    }
+
+    fn step(&mut self, rank: Rank) -> Step {
+        let Some(peer) = self.peers.get_mut(&rank) else { return Step::Waits };
+        if !peer.is_up() {
+            return Step::Waits;
+        }
+        if let Some((to, at, mark)) = peer.mark {
+            if put_mark(&mut self.wire, rank, to, at, mark).is_err() {
+                return Step::Busy;
+            }
+            peer.mark = None;
+        }
+        // A move that the wire does not take now keeps nothing else from going.
+        match self.post_move(rank) {
+            Step::Posted => Step::Posted,
+            Step::Waits => self.post_packet(rank),
+            Step::Busy => match self.post_packet(rank) {
+                Step::Waits => Step::Busy,
+                step => step,
+            },
+        }
+    }
+
+    /// Posts an answer, a message or a piece of one.
+    fn post_packet(&mut self, rank: Rank) -> Step {
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        if peer.outgoing.room() == 0 {
+            return Step::Waits;
+        }
+        // Answers first: they let others go on, and there are a few for each request at most.
+        if let Some(Reply { body, rail }) = peer.replies.pop_front() {
+            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, rail)
+            {
+                return Step::Posted;
+            }
+            peer.replies.push_front(Reply { body, rail });
+            return Step::Busy;
+        }
+        let (copies, sends) = (peer.copies.front().copied(), peer.sends.front().copied());
+        // By turns, so that neither keeps the other out.
+        let first_copy = peer.outgoing.sequence().is_multiple_of(2);
+        match (copies, sends) {
+            (Some(copy), _) if first_copy => self.post_data(rank, copy),
+            (_, Some(send)) => match (self.post_message(rank, send), copies) {
+                (Step::Waits, Some(copy)) => self.post_data(rank, copy),
+                (step, _) => step,
+            },
+            (Some(copy), None) => self.post_data(rank, copy),
+            (None, None) => Step::Waits,
+        }
+    }
+
+    fn post_move(&mut self, rank: Rank) -> Step {
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let Some(next) = peer.moves.front() else { return Step::Waits };
+        let lane = Lane { peer: rank, rail: next.rail };
+        let (at, length, token) = (next.offset as usize, next.length as usize, next.id.to_wire());
+        let memory = match self.requests.get(next.id) {
+            Some(Request::Send(send)) => &send.memory,
+            Some(Request::Receive(receive)) => match &receive.room {
+                super::Room::Into(memory, _) => memory,
+                _ => unreachable!("what is read has memory"),
+            },
+            _ => unreachable!("a request is kept until what it posts has ended"),
+        };
+        let part = Part { memory, at, length };
+        let request = match next.fin {
+            Some(_) => wire::Request::Write { from: part, to: next.key, at, token },
+            None => wire::Request::Read { from: next.key, at, into: part, token },
+        };
+        if self.wire.post(lane, request).is_err() {
+            return Step::Busy;
+        }
+        let done = peer.moves.pop_front().expect("was looked at");
+        match done.fin {
+            Some(body) => {
+                self.meter.written_bytes += done.length;
+                peer.replies.push_back(Reply { body, rail: Some(done.rail) });
+            }
+            None => self.meter.read_bytes += done.length,
+        }
+        Step::Posted
+    }
+
+    /// Sends a whole message, if it is granted, the window is open and the wire takes it.
+    pub(super) fn send_eager(
+        &mut self,
+        to: Rank,
+        envelope: Envelope,
+        sync: Option<Id>,
+        data: Data<'_, W::Memory>,
+    ) -> bool {
+        let peer = self.peers.get_mut(&to).expect("was reached");
+        let cost = cost(envelope.length);
+        if u64::from(peer.purse.room()) < cost || peer.outgoing.room() == 0 {
+            return false;
+        }
+        let body = Body::Eager { envelope, sync };
+        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
+            return false;
+        }
+        peer.purse.spend(cost as u32);
+        self.meter.eager += 1;
+        if peer.mark.is_some() {
+            self.list(to);
+        }
+        true
+    }
+
+    fn post_message(&mut self, rank: Rank, id: Id) -> Step {
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
+        let (envelope, granted) = (send.envelope, peer.purse.room());
+        let status = Status { peer: rank, tag: envelope.tag, length: envelope.length };
+        if granted < HEADER {
+            self.meter.stalls += 1;
+            return Step::Waits;
+        }
+        if envelope.length <= self.config.eager as u64 && u64::from(granted) >= cost(envelope.length) {
+            let data = Data::Of(Part { memory: &send.memory, at: 0, length: envelope.length as usize });
+            let body = Body::Eager { envelope, sync: send.sync.then_some(id) };
+            if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
+                return Step::Busy;
+            }
+            peer.purse.spend(cost(envelope.length) as u32);
+            peer.sends.pop_front();
+            self.meter.eager += 1;
+            let announced = send.state.announce();
+            debug_assert_eq!(announced, Ok(()));
+            if !send.sync {
+                self.complete(id, Ok(status));
+            }
+            return Step::Posted;
+        }
+        if self.config.offer && envelope.length >= self.config.zero_copy_from {
+            self.offer(id, rank);
+        }
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
+        let body = Body::Rts { envelope, sender: id, keys: send.keys };
+        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, None) {
+            return Step::Busy;
+        }
+        peer.purse.spend(HEADER);
+        peer.sends.pop_front();
+        self.meter.rendezvous += 1;
+        let announced = send.state.announce();
+        debug_assert_eq!(announced, Ok(()));
+        Step::Posted
+    }
+
+    fn post_data(&mut self, rank: Rank, id: Id) -> Step {
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("what is copied is kept") };
+        let (Sending::Copying(at, length), Some(receiver)) = (send.state, send.receiver) else {
+            unreachable!("what is copied was answered")
+        };
+        let slot = peer.ring_out.as_ref().filter(|ring| ring.claim(DATA + 1).is_some());
+        let slot = slot.map_or(0, |ring| ring.shape.longest());
+        let queue = self.rails.iter().map(|rail| rail.longest).min().expect("there is a rail");
+        // By the path that takes the most at once; if that takes nothing now, by the other.
+        let left = length - at;
+        let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
+        let mut posted = None;
+        for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {
+            let piece = left.min((most - DATA) as u64);
+            let body = Body::Data { receiver, offset: at, length: piece as u32 };
+            let data = Data::Of(Part { memory: &send.memory, at: at as usize, length: piece as usize });
+            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
+                posted = Some(piece);
+                break;
+            }
+        }
+        let Some(piece) = posted else { return Step::Busy };
+        self.meter.copied_bytes += piece;
+        // To the end of the row, so that the messages to this peer share the way.
+        peer.copies.pop_front();
+        let posted = send.state.posted(piece);
+        debug_assert_eq!(posted, Ok(()));
+        if send.state != Sending::Done {
+            peer.copies.push_back(id);
+        }
+        self.ended(id);
+        Step::Posted
+    }
+
+    /// Something is owed to this peer.
+    pub(super) fn owe(&mut self, rank: Rank) {
+        if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| peer.owes() && !peer.owing) {
+            peer.owing = true;
+            self.owing.push_back(rank);
+        }
+    }
+
+    /// Tells credits that nothing else has told.
+    pub(super) fn tell_credits(&mut self) {
+        if self.owing.is_empty() {
+            return;
+        }
+        let now = self.wire.now();
+        for _ in 0..self.owing.len() {
+            let Some(rank) = self.owing.pop_front() else { return };
+            let Some(peer) = self.peers.get_mut(&rank) else { continue };
+            peer.owing = peer.owes();
+            if peer.owing {
+                peer.owed_since.get_or_insert(now);
+            }
+            if peer.is_up() && peer.is_due(now, &self.config) {
+                let body = Body::Control { mask: 0 };
+                if post(
+                    &mut self.wire,
+                    &mut self.meter,
+                    &self.rails,
+                    self.marker,
+                    self.rank,
+                    peer,
+                    &body,
+                    Data::None,
+                    None,
+                ) {
+                    peer.owing = false;
+                    self.meter.controls += 1;
+                }
+            }
+            if peer.owing {
+                self.owing.push_back(rank);
+            }
+        }
+    }
+
+    /// A message is kept no longer: its sender may send as much again.
+    pub(super) fn release(&mut self, from: Rank, cost: u64) {
+        self.kept -= cost;
+        if let Some(peer) = self.peers.get_mut(&from) {
+            self.budget.release(&mut peer.grant, cost as u32);
+            peer.granted.set(peer.grant.value());
+            self.owe(from);
+        }
+    }
+
+    /// A receive waits, perhaps for a message of this peer: it must be able to send the next header.
+    pub(super) fn spill(&mut self, rank: Rank) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return };
+        if self.budget.spill(&mut peer.grant) {
+            peer.granted.set(peer.grant.value());
+            peer.urgent = true;
+            self.owe(rank);
+        }
+    }
+}
+
+/// Posts one packet: by the ring if it is open and has room; else by a queue, whichever lane takes it.
+#[expect(clippy::too_many_arguments, reason = "the parts of an engine, some of them lent elsewhere")]
+fn post<W: Wire>(
+    wire: &mut W,
+    meter: &mut Meter,
+    rails: &[Rail],
+    marker: Option<Marker>,
+    source: Rank,
+    peer: &mut Peer<W::Memory>,
+    body: &Body,
+    data: Data<'_, W::Memory>,
+    only: Option<usize>,
+) -> bool {
+    let control = matches!(body, Body::Control { .. });
+    let sequence = if control { 0 } else { peer.outgoing.sequence() };
+    let packet = Packet { source, sequence, values: peer.values(), body: body.clone() };
+    let mut head = [0; LONGEST];
+    let header = packet.encode(&mut head);
+    let head = &head[..header];
+    let total = header + data.length();
+    let mut posted = false;
+    if let (Some(ring), Some(marker), None, false) = (&mut peer.ring_out, marker, only, control) {
+        if let Some(spot) = ring.claim(total) {
+            let lane = Lane { peer: peer.rank, rail: 0 };
+            let together = marker != Marker::Second;
+            let request = wire::Request::Put {
+                to: ring.key,
+                at: spot.at,
+                head,
+                body: data,
+                mark: together.then_some(spot.mark),
+                immediate: (marker == Marker::Immediate).then_some(total as u32),
+            };
+            posted = wire.post(lane, request).is_ok();
+            if posted {
+                ring.sent();
+                meter.ring_packets += 1;
+                if !together && put_mark(wire, peer.rank, ring.key, spot.mark_at, spot.mark).is_err() {
+                    peer.mark = Some((ring.key, spot.mark_at, spot.mark));
+                }
+            }
+        } else if total <= ring.shape.longest() {
+            meter.fallbacks += 1;
+        }
+    }
+    if !posted {
+        let request = |rail: usize, peer: &Peer<W::Memory>, wire: &mut W| {
+            // A piece for the ring, which the wire did not take now, may be longer than a queue's slots.
+            let fits = peer.up[rail] && total <= rails[rail].longest;
+            fits && wire.post(Lane { peer: peer.rank, rail }, wire::Request::Send { head, body: data }).is_ok()
+        };
+        let taken = match only {
+            Some(rail) => request(rail, peer, wire).then_some(rail),
+            None => (0..rails.len()).map(|i| (peer.turn + i) % rails.len()).find(|rail| request(*rail, peer, wire)),
+        };
+        let Some(rail) = taken else { return false };
+        peer.turn = rail + 1;
+        meter.queue_packets += 1;
+    }
+    if !control {
+        peer.outgoing.sent();
+    }
+    peer.told();
+    true
+}
+
+fn put_mark<W: Wire>(wire: &mut W, peer: Rank, to: wire::Key, at: usize, mark: u64) -> Result<(), wire::Busy> {
+    let request = wire::Request::Put { to, at, head: &[], body: Data::None, mark: Some(mark), immediate: None };
+    wire.post(Lane { peer, rail: 0 }, request)
+}

@@ -1,0 +1,88 @@
+//! A peer is lost: all that waits for it ends.
+
+use super::Engine;
+use super::request::{Receive, Request, What};
+use crate::error::{Error, Lost};
+use crate::wire::{Rank, Wire};
+use std::collections::BTreeSet;
+
+impl<W: Wire> Engine<W> {
+    /// Every request that needs this peer fails. If it died, so do receives from any source: what they wait for may have been
+    /// its message; in a context where none of these is posted, the next one is told. If it has left, they go on as long as
+    /// somebody else is there. Messages that had come whole can be received.
+    pub(super) fn fail(&mut self, rank: Rank, lost: Lost) {
+        if self.lost.contains_key(&rank) {
+            return;
+        }
+        // From here on nobody touches the memory that requests gave to the wire.
+        self.wire.sever(rank);
+        self.lost.insert(rank, lost.clone());
+        if let Some(mut peer) = self.peers.remove(&rank) {
+            self.budget.leave(&peer.grant, peer.joined);
+            self.polling.left(rank);
+            self.starved.remove(&rank);
+            if let Some(ring) = peer.ring_in.take() {
+                self.wire.release(0, ring.key);
+                self.wire.give(ring.memory);
+            }
+            peer.incoming.drain().for_each(|held| self.wire.give(held.data));
+        }
+        let announced = |message: &super::Unexpected<W::Memory>| matches!(message.what, What::Rts { .. });
+        for message in self.matching.discard(|label, message| label.source == rank && announced(message)) {
+            self.kept -= message.cost();
+        }
+        let died = lost != Lost::Left;
+        let any = self.matching.selects().filter(|select| select.source.is_none()).map(|select| select.context);
+        let ends = |context: &u32| {
+            if died { self.concerns(*context, rank) } else { self.deserted(*context).is_some() }
+        };
+        let told: BTreeSet<u32> = any.filter(ends).collect();
+        let any = self.matching.withdraw(|select| select.source.is_none() && told.contains(&select.context));
+        if died {
+            self.dead.push((rank, told));
+        }
+        let mut ended = self.matching.withdraw(|select| select.source == Some(rank));
+        ended.extend(any);
+        let bound = self.requests.iter().filter(|(_, request)| match request {
+            Request::Send(send) => send.to == rank,
+            Request::Receive(Receive { moving: Some(moving), .. }) => moving.from == rank,
+            _ => false,
+        });
+        ended.extend(bound.map(|(id, _)| id));
+        for id in ended {
+            self.complete(id, Err(Error::Lost { rank, lost: lost.clone() }));
+        }
+    }
+
+    /// Ends all requests that are under way to or from peers: neither these nor the wire touch their memory any more.
+    pub fn shut(&mut self) {
+        let peers: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
+        peers.into_iter().for_each(|rank| self.fail(rank, Lost::Left));
+    }
+
+    /// A lost rank of whom a receive from any source is to be told.
+    pub(super) fn tell(&mut self, context: u32) -> Option<Rank> {
+        if let Some(rank) = self.deserted(context) {
+            return Some(rank);
+        }
+        let at = self.dead.iter().position(|(rank, told)| self.concerns(context, *rank) && !told.contains(&context))?;
+        self.dead[at].1.insert(context);
+        Some(self.dead[at].0)
+    }
+
+    fn concerns(&self, context: u32, rank: Rank) -> bool {
+        self.teams.get(&context).is_none_or(|members| members.contains(&rank))
+    }
+
+    /// One of those who sent in a context, if all others are lost.
+    fn deserted(&self, context: u32) -> Option<Rank> {
+        match self.teams.get(&context) {
+            Some(members) => {
+                let mut others = members.iter().filter(|rank| **rank != self.rank);
+                let one = others.next().filter(|one| self.lost.contains_key(one))?;
+                others.all(|rank| self.lost.contains_key(rank)).then_some(*one)
+            }
+            None => self.lost.keys().next().filter(|_| self.lost.len() as u32 == self.ranks - 1).copied(),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One rank's channel: all machines together, over a wire.
+
+mod arrive;
+mod depart;
+mod fail;
+mod peer;
+mod peers;
+mod receive;
+mod request;
+mod short;
+
+pub use request::{Cancelled, Completion, Room};
+pub use short::Short;
+
+use crate::config::{Config, Misconfigured};
+use crate::credit::Budget;
+use crate::error::{Error, Lost, Status};
+use crate::matching::{Matching, Select};
+use crate::meter::Meter;
+use crate::packet::Envelope;
+use crate::polling::PollingSet;
+use crate::rendezvous::Sending;
+use crate::ring::Marker;
+use crate::slab::{Id, Slab};
+use crate::wire::{Lane, RAILS, Rail, Rank, Wire};
+use peer::Peer;
+use peers::Peers;
+use request::{Receive, Request, Send, Unexpected};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+/// The channel of one rank. Nothing here waits: calls start requests, [`progress`](Self::progress) turns the wheels, and
+/// [`completed`](Self::completed) gives back what has ended, with its memory.
+pub struct Engine<W: Wire> {
+    wire: W,
+    rank: Rank,
+    ranks: Rank,
+    config: Config,
+    rails: Vec<Rail>,
+    marker: Option<Marker>,
+    peers: Peers<W::Memory>,
+    lost: HashMap<Rank, Lost>,
+    /// Ranks that died, and in which contexts a receive from any source was told of it.
+    dead: Vec<(Rank, BTreeSet<u32>)>,
+    /// The members of contexts that not all ranks belong to.
+    teams: HashMap<u32, Box<[Rank]>>,
+    requests: Slab<Request<W::Memory>>,
+    matching: Matching<Id, Unexpected<W::Memory>>,
+    polling: PollingSet,
+    budget: Budget,
+    /// Peers that can send not even one header more.
+    starved: BTreeSet<Rank>,
+    /// Peers for whom something is to be posted.
+    listed: VecDeque<Rank>,
+    /// Peers that credits are owed to.
+    owing: VecDeque<Rank>,
+    completed: VecDeque<Completion<W::Memory>>,
+    kept: u64,
+    /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
+    in_a_row: u32,
+    counted: u32,
+    row_of: Rank,
+    /// For the ranks that are polled in a turn.
+    turn: Vec<Rank>,
+    meter: Meter,
+}
+
+impl<W: Wire> Engine<W> {
+    /// The channel of `rank` among `ranks`.
+    pub fn new(wire: W, rank: Rank, ranks: Rank, config: Config) -> Result<Engine<W>, Misconfigured> {
+        let rails = wire.rails().to_vec();
+        let count = rails.len() as u64;
+        if !(1..=RAILS as u64).contains(&count) {
+            return Err(Misconfigured { field: "rails", value: count, must: "1 to 4" });
+        }
+        config.check(rails.iter().map(|rail| rail.longest).min().unwrap_or(0))?;
+        let marker = Marker::of(&rails[0]);
+        let rings = if marker.is_some() { config.rings } else { 0 };
+        Ok(Engine {
+            wire,
+            rank,
+            ranks,
+            marker,
+            rails,
+            peers: Peers::default(),
+            lost: HashMap::new(),
+            dead: Vec::new(),
+            teams: HashMap::new(),
+            requests: Slab::default(),
+            matching: Matching::default(),
+            polling: PollingSet::new(rings, config.ring_after, config.order),
+            budget: Budget::new(config.floor, config.budget, config.spill),
+            starved: BTreeSet::new(),
+            listed: VecDeque::new(),
+            owing: VecDeque::new(),
+            completed: VecDeque::new(),
+            kept: 0,
+            in_a_row: 0,
+            counted: 0,
+            row_of: Rank::MAX,
+            turn: Vec::new(),
+            meter: Meter::default(),
+            config,
+        })
+    }
+
+    /// Says that only these ranks send in a context: receives from any source there are no concern of the others.
+    pub fn team(&mut self, context: u32, members: impl IntoIterator<Item = Rank>) {
+        self.teams.insert(context, members.into_iter().collect());
+    }
+
+    /// Starts to send the first `length` bytes of `memory`, which is given back when the request completes. A synchronous
+    /// send completes after its message was matched.
+    pub fn send(&mut self, to: Rank, context: u32, tag: u32, memory: W::Memory, length: usize, sync: bool) -> Id {
+        let envelope = Envelope { context, tag, length: length as u64 };
+        let reached = self.reach(to);
+        let send =
+            Send { to, envelope, sync, memory, state: Sending::Queued, keys: Default::default(), receiver: None };
+        let id = self.requests.insert(Request::Send(send));
+        match reached {
+            Ok(()) => {
+                self.peers.get_mut(&to).expect("was reached").sends.push_back(id);
+                self.list(to);
+                self.flush(to);
+            }
+            Err(error) => self.complete(id, Err(error)),
+        }
+        id
+    }
+
+    /// Starts to receive a message.
+    pub fn receive(&mut self, select: Select, room: Room<W::Memory>) -> Id {
+        let id = self.requests.insert(Request::Receive(Receive::new(room)));
+        self.post_receive(id, select);
+        id
+    }
+
+    /// The first message that has come and that `select` takes, taken out of the matching: it is received by its number
+    /// alone, with [`receive_message`](Self::receive_message).
+    pub fn try_probe(&mut self, select: Select) -> Option<(Id, Status)> {
+        let (label, message) = self.matching.take(select)?;
+        let status = Status { peer: label.source, tag: label.tag, length: message.envelope.length };
+        Some((self.requests.insert(Request::Message(message)), status))
+    }
+
+    /// The first message that has come and that `select` takes.
+    pub fn peek(&self, select: Select) -> Option<Status> {
+        let (label, message) = self.matching.peek(select)?;
+        Some(Status { peer: label.source, tag: label.tag, length: message.envelope.length })
+    }
+
+    /// Receives a message that a probe has taken ([`try_probe`](Self::try_probe), or a receive into [`Room::Probe`]); its
+    /// number stays.
+    pub fn receive_message(&mut self, id: Id, room: Room<W::Memory>) -> Result<(), (Error, Room<W::Memory>)> {
+        let Some(Request::Message(_)) = self.requests.get(id) else { return Err((Error::NoMessage, room)) };
+        let place = self.requests.get_mut(id).expect("was looked at");
+        let Request::Message(message) = std::mem::replace(place, Request::Receive(Receive::new(room))) else {
+            unreachable!("was looked at")
+        };
+        self.matched(id, message, false);
+        Ok(())
+    }
+
+    /// Withdraws a receive, unless it was matched. Exactly one of the two happens: it is withdrawn, and does not complete;
+    /// or it completes, and has its message.
+    pub fn cancel(&mut self, id: Id) -> Cancelled<W::Memory> {
+        let Some(Request::Receive(Receive { posted: Some(number), .. })) = self.requests.get(id) else {
+            return Cancelled::TooLate;
+        };
+        let withdrawn = self.matching.cancel(*number);
+        debug_assert_eq!(withdrawn, Some(id));
+        match self.requests.remove(id) {
+            Some(Request::Receive(receive)) => Cancelled::Withdrawn(receive.room.into_memory()),
+            _ => Cancelled::TooLate,
+        }
+    }
+
+    /// Takes what has come, posts what can go; a bounded amount. Says how much there was.
+    pub fn progress(&mut self) -> usize {
+        self.count_the_row();
+        (self.in_a_row, self.counted) = (0, 0);
+        let work = self.take_events() + self.poll_rings() + self.post_listed();
+        self.tell_credits();
+        work
+    }
+
+    /// A request that has ended.
+    pub fn completed(&mut self) -> Option<Completion<W::Memory>> {
+        self.completed.pop_front()
+    }
+
+    /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
+    pub fn due(&self) -> Option<u64> {
+        if !self.listed.is_empty() {
+            return Some(self.wire.now());
+        }
+        self.credit_due()
+    }
+
+    /// When progress is due to tell a credit, though no event comes.
+    pub fn credit_due(&self) -> Option<u64> {
+        let since = self.owing.iter().filter_map(|rank| self.peers.get(rank)?.owed_since).min()?;
+        Some((since + self.config.credit_delay).max(self.wire.now()))
+    }
+
+    /// Whether something is under way to or from a peer that this rank has still to work for: a send that has not ended, a
+    /// receive whose message is coming, an answer.
+    pub fn is_needed(&self) -> bool {
+        let moving = |request: &Request<W::Memory>| match request {
+            Request::Send(_) => true,
+            Request::Receive(receive) => receive.moving.is_some(),
+            Request::Message(_) => false,
+        };
+        !self.listed.is_empty() || self.requests.iter().any(|(_, request)| moving(request))
+    }
+
+    /// The wire below.
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// What was counted.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Requests that have not ended, and messages of probes.
+    pub fn under_way(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Bytes of messages that nobody has received, with 64 for the header of each.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Bytes that the peers together may make this rank keep beyond their floors; see [`Config`].
+    pub fn granted(&self) -> u32 {
+        self.budget.outstanding(self.config.spill)
+    }
+
+    /// Bytes of rings that this rank has for its peers.
+    pub fn ring_bytes(&self) -> usize {
+        self.polling.len() * self.config.ring.size()
+    }
+
+    /// Whether all that was sent to and from a peer is acknowledged, no credit is owed and nothing waits: what must hold
+    /// between two ranks that both have been idle.
+    pub fn at_rest(&self) -> Result<(), String> {
+        for (rank, peer) in self.peers.iter() {
+            let flying = (peer.outgoing.flying(), peer.ring_out.as_ref().map_or(0, |ring| ring.flying()));
+            if flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 {
+                let waits = (peer.moves.len(), peer.replies.len(), peer.sends.len(), peer.copies.len());
+                return Err(format!(
+                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}",
+                    self.rank,
+                    peer.owes(),
+                    peer.incoming.held()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the record of a peer, and asks for lanes.
+    fn reach(&mut self, rank: Rank) -> Result<(), Error> {
+        if rank >= self.ranks {
+            return Err(Error::NoSuchRank { rank, ranks: self.ranks });
+        }
+        if let Some(lost) = self.lost.get(&rank) {
+            return Err(Error::Lost { rank, lost: lost.clone() });
+        }
+        if !self.peers.contains_key(&rank) {
+            self.peers.insert(rank, Peer::new(rank, &self.config));
+            for rail in 0..self.rails.len() {
+                self.wire.connect(Lane { peer: rank, rail });
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, id: Id, result: Result<Status, Error>) {
+        let (memory, keys) = match self.requests.remove(id) {
+            Some(Request::Send(send)) => (Some(send.memory), send.keys),
+            Some(Request::Receive(receive)) => (receive.room.into_memory(), receive.keys),
+            Some(Request::Message(_)) | None => unreachable!("only sends and receives complete, once"),
+        };
+        for (rail, key) in keys.into_iter().enumerate() {
+            if let Some(key) = key {
+                self.wire.release(rail, key);
+            }
+        }
+        self.completed.push_back(Completion { id, result, memory });
+    }
+}

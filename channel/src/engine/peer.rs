@@ -1,0 +1,162 @@
+//! What a rank keeps of one peer.
+
+use crate::config::Config;
+use crate::credit::{Grant, Owed, Purse};
+use crate::packet::{Body, Packet, Values};
+use crate::ring;
+use crate::sequence::{Incoming, Outgoing};
+use crate::slab::Id;
+use crate::wire::{Key, RAILS, Rank};
+use std::collections::VecDeque;
+
+pub(super) struct Peer<M> {
+    pub rank: Rank,
+    pub up: [bool; RAILS],
+    /// The rail that the next packet by a queue goes by.
+    pub turn: usize,
+    pub outgoing: Outgoing,
+    pub incoming: Incoming<Held<M>>,
+    pub purse: Purse,
+    pub grant: Grant,
+    /// It has sent a message, and has a share of the budget.
+    pub joined: bool,
+    pub ack: Owed,
+    pub granted: Owed,
+    pub freed: Owed,
+    /// Since when something of these three is untold.
+    pub owed_since: Option<u64>,
+    /// It is to be told now.
+    pub urgent: bool,
+    pub ring_out: Option<ring::Sender>,
+    pub ring_in: Option<RingIn<M>>,
+    /// The number of that ring while its packets are handled; the peer may leave it meanwhile.
+    pub ring_polled: Option<u16>,
+    pub rings_made: u16,
+    pub ring_refused: bool,
+    /// The mark of a ring's last message, which the wire has not taken yet. Nothing goes before it.
+    pub mark: Option<(Key, usize, u64)>,
+    /// Writes and reads to post.
+    pub moves: VecDeque<Move>,
+    /// Packets that answer. At most a few for each request of either side.
+    pub replies: VecDeque<Reply>,
+    /// Messages that wait for their turn, in order.
+    pub sends: VecDeque<Id>,
+    /// Messages whose data is being copied.
+    pub copies: VecDeque<Id>,
+    /// It stands in the engine's list of those to post for.
+    pub listed: bool,
+    /// Nothing waits to be posted: what the short path looks at. Whoever adds something lists the peer, which unsets it.
+    pub clear: bool,
+    /// It stands in the engine's list of those to whom credits are owed.
+    pub owing: bool,
+}
+
+/// A packet that came early.
+pub(super) struct Held<M> {
+    pub packet: Packet,
+    pub data: M,
+    pub length: usize,
+}
+
+pub(super) struct RingIn<M> {
+    pub half: ring::Receiver,
+    pub memory: M,
+    pub key: Key,
+}
+
+pub(super) struct Reply {
+    pub body: Body,
+    /// The lane that it must go by, since it follows other requests there.
+    pub rail: Option<usize>,
+}
+
+pub(super) struct Move {
+    pub id: Id,
+    pub rail: usize,
+    pub offset: u64,
+    pub length: u64,
+    /// The peer's memory.
+    pub key: Key,
+    /// A write, with its FIN; else a read.
+    pub fin: Option<Body>,
+}
+
+impl<M> Peer<M> {
+    pub fn new(rank: Rank, config: &Config) -> Peer<M> {
+        Peer {
+            rank,
+            up: [false; RAILS],
+            turn: 0,
+            outgoing: Outgoing::new(config.window),
+            incoming: Incoming::new(config.window),
+            purse: Purse::new(config.floor),
+            grant: Grant::new(config.floor),
+            joined: false,
+            ack: Owed::new(0),
+            granted: Owed::new(config.floor),
+            freed: Owed::new(0),
+            owed_since: None,
+            urgent: false,
+            ring_out: None,
+            ring_in: None,
+            ring_polled: None,
+            rings_made: 0,
+            ring_refused: false,
+            mark: None,
+            moves: VecDeque::new(),
+            replies: VecDeque::new(),
+            sends: VecDeque::new(),
+            copies: VecDeque::new(),
+            listed: false,
+            clear: true,
+            owing: false,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.up.contains(&true)
+    }
+
+    /// What rides on a packet that goes now.
+    pub fn values(&self) -> Values {
+        Values {
+            ack: self.ack.value(),
+            granted: self.granted.value(),
+            freed: self.freed.value(),
+            ring: self.rings_made,
+        }
+    }
+
+    pub fn owes(&self) -> bool {
+        [&self.ack, &self.granted, &self.freed].into_iter().any(|owed| owed.untold() > 0)
+    }
+
+    /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
+    pub fn is_due(&self, now: u64, config: &Config) -> bool {
+        let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= config.credit_delay);
+        self.owes() && (self.urgent || late || self.is_half_untold(config))
+    }
+
+    /// Whether half of something that the peer needs is untold.
+    #[inline(always)]
+    pub fn is_half_untold(&self, config: &Config) -> bool {
+        let halves =
+            [(&self.ack, config.window), (&self.granted, self.grant.limit()), (&self.freed, config.ring.slots)];
+        halves.into_iter().any(|(owed, all)| owed.untold() >= all / 2)
+    }
+
+    /// A packet with all values is under way.
+    pub fn told(&mut self) {
+        self.ack.tell();
+        self.granted.tell();
+        self.freed.tell();
+        self.owed_since = None;
+        self.urgent = false;
+    }
+
+    /// Whether something waits to be posted.
+    pub fn has_work(&self) -> bool {
+        self.mark.is_some()
+            || !(self.moves.is_empty() && self.replies.is_empty() && self.sends.is_empty() && self.copies.is_empty())
+    }
+}

@@ -1,0 +1,297 @@
+//! Messages that have met their receive; the receiver's and the sender's part of a rendezvous.
+
+use super::arrive::STRAY;
+use super::peer::Move;
+use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
+use super::{Completion, Engine, Room};
+use crate::error::{Error, Lost, Status};
+use crate::matching::Select;
+use crate::packet::{Body, Envelope, Keys, Mover};
+use crate::rendezvous::{Facts, Receiving, Sending, movers, stripes};
+use crate::slab::Id;
+use crate::wire::{Lane, Part, Rank, Wire};
+
+impl<W: Wire> Engine<W> {
+    pub(super) fn post_receive(&mut self, id: Id, select: Select) {
+        if let Some((_, message)) = self.matching.take(select) {
+            self.matched(id, message, false);
+            return;
+        }
+        let lost = match select.source {
+            Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
+            Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
+            None => self.tell(select.context).map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
+        };
+        if let Some(error) = lost {
+            self.complete(id, Err(error));
+            return;
+        }
+        let number = self.matching.post(select, id);
+        if let Some(Request::Receive(receive)) = self.requests.get_mut(id) {
+            receive.posted = Some(number);
+        }
+        // What this waits for may stand, at its sender, behind messages that nobody takes.
+        match select.source {
+            Some(rank) => self.spill(rank),
+            None => std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.spill(rank)),
+        }
+    }
+
+    /// A message has met its receive.
+    pub(super) fn matched(&mut self, id: Id, message: Unexpected<W::Memory>, receiver_first: bool) {
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else {
+            unreachable!("only receives are matched")
+        };
+        receive.posted = None;
+        let status = Status { peer: message.from, tag: message.envelope.tag, length: message.envelope.length };
+        if let Room::Probe = receive.room {
+            *self.requests.get_mut(id).expect("was looked at") = Request::Message(message);
+            self.completed.push_back(Completion { id, result: Ok(status), memory: None });
+            return;
+        }
+        self.release(message.from, message.cost());
+        let Unexpected { from, envelope, what } = message;
+        match what {
+            What::Eager { data, sync } => {
+                if let Some(Request::Receive(receive)) = self.requests.get_mut(id)
+                    && let Room::Allocate = receive.room
+                {
+                    receive.room = Room::Into(data, envelope.length as usize);
+                    self.complete(id, Ok(status));
+                } else {
+                    self.deliver(id, from, envelope, Part { memory: &data, at: 0, length: envelope.length as usize });
+                    self.wire.give(data);
+                }
+                self.acknowledge(from, sync);
+            }
+            What::Rts { sender, keys } => match self.lost.get(&from) {
+                Some(lost) => {
+                    let lost = lost.clone();
+                    self.complete(id, Err(Error::Lost { rank: from, lost }));
+                }
+                None => self.begin(id, from, envelope, sender, keys, receiver_first),
+            },
+        }
+    }
+
+    /// Copies a message into the memory of its receive.
+    pub(super) fn deliver(&mut self, id: Id, from: Rank, envelope: Envelope, data: Part<'_, W::Memory>) {
+        let Some(Request::Receive(Receive { room: Room::Into(memory, room), .. })) = self.requests.get(id) else {
+            unreachable!("was looked at")
+        };
+        let room = *room;
+        self.wire.copy(Part { length: data.length.min(room), ..data }, memory, 0);
+        self.complete(id, outcome(from, envelope, Some(room as u64)));
+    }
+
+    pub(super) fn acknowledge(&mut self, to: Rank, sync: Option<Id>) {
+        if let Some(sender) = sync {
+            self.reply(to, Body::Ack { sender });
+        }
+    }
+
+    /// Chooses how the data of an announced message comes, and begins.
+    fn begin(&mut self, id: Id, from: Rank, envelope: Envelope, sender: Id, offered: Keys, receiver_first: bool) {
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
+        if let Room::Allocate = receive.room
+            && let Some(memory) = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length))
+        {
+            receive.room = Room::Into(memory, envelope.length as usize);
+        }
+        let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
+        let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done };
+        let length = moving.length();
+        let peer = self.peers.get_mut(&from).expect("it sent this");
+        let up: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail]).collect();
+        let readable: Vec<usize> =
+            up.iter().copied().filter(|rail| self.rails[*rail].read && offered[*rail].is_some()).collect();
+        let readable: Vec<usize> =
+            readable.into_iter().filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
+        let writable: Vec<usize> = up.into_iter().filter(|rail| self.rails[*rail].write).collect();
+        let facts = Facts {
+            length,
+            receiver_first,
+            readable: !readable.is_empty(),
+            writable: !writable.is_empty(),
+            zero_copy_from: self.config.zero_copy_from,
+        };
+        let mut chosen = None;
+        for mover in movers(facts) {
+            let rails = match mover {
+                Mover::Copy => Vec::new(),
+                Mover::Write => self.register(id, &writable),
+                Mover::Read => self.register(id, &readable),
+            };
+            if mover == Mover::Copy || !rails.is_empty() {
+                chosen = Some((mover, rails));
+                break;
+            }
+            self.meter.downgrades += 1;
+        }
+        let (mover, rails) = chosen.expect("the last row of the table is copying");
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
+        let keys = receive.keys;
+        if mover == Mover::Read {
+            let peer = self.peers.get_mut(&from).expect("it sent this");
+            let mut count = 0;
+            for (lane, offset, length) in stripes(length, rails.len(), self.config.stripe_from) {
+                let key = offered[rails[lane]].expect("it is readable");
+                peer.moves.push_back(Move { id, rail: rails[lane], offset, length, key, fin: None });
+                count += 1;
+            }
+            moving.state = Receiving::new(mover, length, count);
+            receive.moving = Some(moving);
+            self.list(from);
+        } else {
+            moving.state = Receiving::new(mover, length, 0);
+            receive.moving = Some(moving);
+            self.reply(from, Body::Cts { sender, receiver: id, mover, length, keys });
+            self.arrived_whole(id);
+        }
+    }
+
+    /// Registers a request's memory on these rails; gives those where that could be done.
+    fn register(&mut self, id: Id, rails: &[usize]) -> Vec<usize> {
+        let (memory, keys) = match self.requests.get_mut(id) {
+            Some(Request::Send(send)) => (&send.memory, &mut send.keys),
+            Some(Request::Receive(Receive { room: Room::Into(memory, _), keys, .. })) => (&*memory, keys),
+            _ => return Vec::new(),
+        };
+        let registered = |rail: &usize| {
+            keys[*rail] = keys[*rail].or_else(|| self.wire.register(memory, *rail));
+            keys[*rail].is_some()
+        };
+        rails.iter().copied().filter(registered).collect()
+    }
+
+    /// The memory of a message is offered, where the peer may read it.
+    pub(super) fn offer(&mut self, id: Id, to: Rank) {
+        let peer = &self.peers[&to];
+        let rails: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail] && self.rails[*rail].read).collect();
+        self.register(id, &rails);
+    }
+
+    /// The receiver has answered an RTS.
+    pub(super) fn answered(
+        &mut self,
+        from: Rank,
+        id: Id,
+        receiver: Id,
+        mover: Mover,
+        length: u64,
+        keys: Keys,
+    ) -> Result<(), Lost> {
+        let send = self.sending(from, id)?;
+        if length > send.envelope.length {
+            return Err(Lost::Broken("it asks for more than the message has"));
+        }
+        send.receiver = Some(receiver);
+        if mover == Mover::Copy {
+            send.state.copy(length)?;
+            if send.state != Sending::Done {
+                self.peers.get_mut(&from).expect("it sent this").copies.push_back(id);
+                self.list(from);
+            }
+            self.ended(id);
+            return Ok(());
+        }
+        if send.state != Sending::Announced {
+            return Err(crate::rendezvous::Unfit.into());
+        }
+        let up = self.peers[&from].up;
+        let rails: Vec<usize> = (0..self.rails.len())
+            .filter(|rail| up[*rail] && self.rails[*rail].write && keys[*rail].is_some())
+            .collect();
+        let rails = self.register(id, &rails);
+        if rails.is_empty() {
+            self.reply(from, Body::Nak { receiver });
+            return Ok(());
+        }
+        let cut: Vec<_> = stripes(length, rails.len(), self.config.stripe_from).collect();
+        let lanes = cut.len() as u8;
+        self.sending(from, id)?.state.write(lanes)?;
+        let peer = self.peers.get_mut(&from).expect("it sent this");
+        for (lane, offset, length) in cut {
+            let key = keys[rails[lane]].expect("it is writable");
+            let fin = Some(Body::Fin { receiver, lanes });
+            peer.moves.push_back(Move { id, rail: rails[lane], offset, length, key, fin });
+        }
+        self.list(from);
+        Ok(())
+    }
+
+    /// The sender cannot write: it is asked to copy.
+    pub(super) fn refused(&mut self, from: Rank, id: Id) -> Result<(), Lost> {
+        let moving = self.moving(from, id)?;
+        let (length, sender) = (moving.length(), moving.sender);
+        moving.state.refused(length)?;
+        self.meter.downgrades += 1;
+        self.reply(from, Body::Cts { sender, receiver: id, mover: Mover::Copy, length, keys: Keys::default() });
+        self.arrived_whole(id);
+        Ok(())
+    }
+
+    /// A piece of a message.
+    pub(super) fn data(&mut self, from: Rank, id: Id, offset: u64, data: Part<'_, W::Memory>) -> Result<(), Lost> {
+        self.moving(from, id)?.state.data(offset, data.length as u64)?;
+        if let Some(Request::Receive(Receive { room: Room::Into(memory, _), .. })) = self.requests.get(id) {
+            self.wire.copy(data, memory, offset as usize);
+        }
+        self.arrived_whole(id);
+        Ok(())
+    }
+
+    /// A write or a read has ended.
+    pub(super) fn moved(&mut self, token: u64) {
+        let Some(id) = Id::from_wire(token) else { return };
+        match self.requests.get_mut(id) {
+            Some(Request::Send(send)) => {
+                let ended = send.state.written();
+                debug_assert_eq!(ended, Ok(()), "each stripe ends once");
+                self.ended(id);
+            }
+            Some(Request::Receive(Receive { moving: Some(moving), .. })) => {
+                let ended = moving.state.read();
+                debug_assert_eq!(ended, Ok(()), "each stripe ends once");
+                let (from, sender) = (moving.from, moving.sender);
+                if moving.state == Receiving::Done {
+                    self.reply(from, Body::Ack { sender });
+                    self.arrived_whole(id);
+                }
+            }
+            _ => debug_assert!(false, "a request is kept until what it posted has ended"),
+        }
+    }
+
+    /// Completes a send whose memory is the program's again.
+    pub(super) fn ended(&mut self, id: Id) {
+        if let Some(Request::Send(Send { state: Sending::Done, to, envelope, .. })) = self.requests.get(id) {
+            let status = Status { peer: *to, tag: envelope.tag, length: envelope.length };
+            self.complete(id, Ok(status));
+        }
+    }
+
+    /// Completes a receive whose message is there.
+    pub(super) fn arrived_whole(&mut self, id: Id) {
+        if let Some(Request::Receive(Receive { moving: Some(moving), .. })) = self.requests.get(id)
+            && moving.state == Receiving::Done
+        {
+            let result = outcome(moving.from, moving.envelope, moving.room);
+            self.complete(id, result);
+        }
+    }
+
+    pub(super) fn sending(&mut self, from: Rank, id: Id) -> Result<&mut Send<W::Memory>, Lost> {
+        match self.requests.get_mut(id) {
+            Some(Request::Send(send)) if send.to == from => Ok(send),
+            _ => Err(STRAY),
+        }
+    }
+
+    pub(super) fn moving(&mut self, from: Rank, id: Id) -> Result<&mut Moving, Lost> {
+        match self.requests.get_mut(id) {
+            Some(Request::Receive(Receive { moving: Some(moving), .. })) if moving.from == from => Ok(moving),
+            _ => Err(STRAY),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a request is.
+
+use crate::error::{Error, Status};
+use crate::packet::{Envelope, Keys};
+use crate::rendezvous::{Receiving, Sending};
+use crate::slab::Id;
+use crate::wire::Rank;
+
+/// Where a message is received.
+#[derive(Debug)]
+pub enum Room<M> {
+    /// Into the first bytes of this memory, so many.
+    Into(M, usize),
+    /// Into memory that is taken when the message is matched.
+    Allocate,
+    /// Nowhere yet: the request completes when it is matched, and its number is that of a message then; see
+    /// [`Engine::receive_message`](super::Engine::receive_message).
+    Probe,
+}
+
+impl<M> Room<M> {
+    /// The memory that was given.
+    pub fn into_memory(self) -> Option<M> {
+        match self {
+            Room::Into(memory, _) => Some(memory),
+            Room::Allocate | Room::Probe => None,
+        }
+    }
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Completion<M> {
+    /// Which.
+    pub id: Id,
+    /// How.
+    pub result: Result<Status, Error>,
+    /// What it was given, or took; neither the peer nor an adapter touches it any more.
+    pub memory: Option<M>,
+}
+
+/// What came of a cancel.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cancelled<M> {
+    /// The receive is no more; what it was given.
+    Withdrawn(Option<M>),
+    /// It has its message, and completes; or there is none of this number.
+    TooLate,
+}
+
+pub(super) enum Request<M> {
+    Send(Send<M>),
+    Receive(Receive<M>),
+    Message(Unexpected<M>),
+}
+
+pub(super) struct Send<M> {
+    pub to: Rank,
+    pub envelope: Envelope,
+    pub sync: bool,
+    pub memory: M,
+    pub state: Sending,
+    pub keys: Keys,
+    /// The receiver's request, once it has answered.
+    pub receiver: Option<Id>,
+}
+
+pub(super) struct Receive<M> {
+    pub room: Room<M>,
+    /// Its number in the matching, until it is matched.
+    pub posted: Option<u64>,
+    pub moving: Option<Moving>,
+    pub keys: Keys,
+}
+
+/// A receive whose message waits at its sender.
+pub(super) struct Moving {
+    pub from: Rank,
+    pub envelope: Envelope,
+    pub sender: Id,
+    /// What there is room for; `None` if there was no memory to take.
+    pub room: Option<u64>,
+    pub state: Receiving,
+}
+
+/// A message that no receive waits for.
+pub(super) struct Unexpected<M> {
+    pub from: Rank,
+    pub envelope: Envelope,
+    pub what: What<M>,
+}
+
+pub(super) enum What<M> {
+    /// It is here.
+    Eager { data: M, sync: Option<Id> },
+    /// It waits at its sender.
+    Rts { sender: Id, keys: Keys },
+}
+
+impl Moving {
+    /// Bytes that come.
+    pub fn length(&self) -> u64 {
+        self.room.unwrap_or(0).min(self.envelope.length)
+    }
+}
+
+impl<M> Unexpected<M> {
+    /// What it costs its receiver, in bytes.
+    pub fn cost(&self) -> u64 {
+        match self.what {
+            What::Eager { .. } => cost(self.envelope.length),
+            What::Rts { .. } => cost(0),
+        }
+    }
+}
+
+pub(super) fn cost(length: u64) -> u64 {
+    u64::from(crate::credit::HEADER).saturating_add(length)
+}
+
+impl<M> Receive<M> {
+    pub fn new(room: Room<M>) -> Receive<M> {
+        Receive { room, posted: None, moving: None, keys: Default::default() }
+    }
+}
+
+/// How a receive ends, by the room that there was.
+pub(super) fn outcome(peer: Rank, envelope: Envelope, room: Option<u64>) -> Result<Status, Error> {
+    let status = Status { peer, tag: envelope.tag, length: envelope.length };
+    match room {
+        None => Err(Error::NoMemory { status }),
+        Some(room) if room < status.length => Err(Error::Truncated { status, room }),
+        Some(_) => Ok(status),
+    }
+}

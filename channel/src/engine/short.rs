@@ -1,0 +1,177 @@
+//! The short path: a message that goes whole by a ring that is open, and one that lies there and is received by name. No
+//! request is made, and nothing is posted; what is in the way of that takes the long path.
+
+use super::Engine;
+use super::arrive::credited;
+use super::request::cost;
+use crate::matching::{Label, Select};
+use crate::packet::{EAGER, Eager, Envelope};
+use crate::ring::{Look, Marker};
+use crate::wire::{Data, Lane, Rank, Request, Wire};
+
+/// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
+const IN_A_ROW: u32 = 256;
+
+/// What came of trying to receive on the short path.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Short {
+    /// It is received, as far as there was room.
+    Done {
+        /// Its tag.
+        tag: u32,
+        /// Its length in bytes.
+        length: u32,
+    },
+    /// Nothing has come.
+    Nothing,
+    /// It has to be received by a request.
+    Long,
+}
+
+impl<W: Wire> Engine<W> {
+    /// Sends a whole message now, or does nothing: something is in the way, and [`send`](Self::send) will find out what. The
+    /// data can be used again at once.
+    #[inline]
+    pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
+        let envelope = Envelope { context, tag, length: data.length() as u64 };
+        self.send_by_ring(to, envelope, data) || self.send_whole(to, envelope, data)
+    }
+
+    // Inlined, what calls it would keep too much in memory.
+    #[inline(never)]
+    fn send_by_ring(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
+        let Some(peer) = self.peers.get_mut(&to) else { return false };
+        let Some(ring) = peer.ring_out.as_mut() else { return false };
+        let length = data.length();
+        if !peer.clear || length > self.config.eager || peer.outgoing.room() == 0 {
+            return false;
+        }
+        let cost = cost(envelope.length) as u32;
+        let Some(spot) = ring.claim(EAGER + length) else { return false };
+        if peer.purse.room() < cost || self.marker != Some(Marker::Last) {
+            return false;
+        }
+        let key = ring.key;
+        debug_assert!(!peer.has_work());
+        let head =
+            Eager { source: self.rank, sequence: peer.outgoing.sequence(), values: peer.values(), envelope }.encode();
+        let request =
+            Request::Put { to: key, at: spot.at, head: &head, body: data, mark: Some(spot.mark), immediate: None };
+        if self.wire.post(Lane { peer: to, rail: 0 }, request).is_err() {
+            return false;
+        }
+        if let Some(ring) = peer.ring_out.as_mut() {
+            ring.sent();
+        }
+        peer.purse.spend(cost);
+        peer.outgoing.sent();
+        peer.told();
+        self.meter.ring_packets += 1;
+        self.meter.eager += 1;
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_whole(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
+        if self.reach(to).is_err() {
+            return false;
+        }
+        if self.peers[&to].ring_out.is_some() {
+            // The credit that is missing may have come.
+            self.take_events();
+            if self.send_by_ring(to, envelope, data) {
+                return true;
+            }
+        }
+        // It may have died meanwhile.
+        let Some(peer) = self.peers.get_mut(&to) else { return false };
+        let long = data.length() > self.config.eager;
+        !(peer.has_work() || !peer.is_up() || long) && self.send_eager(to, envelope, None, data)
+    }
+
+    /// Receives a message that lies in the ring of a source, if it is the next of that peer and nothing else is to have it.
+    #[inline(never)]
+    pub fn try_receive(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
+        self.look(context, source, tag, into).unwrap_or(Short::Long)
+    }
+
+    #[inline(always)]
+    fn look(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+        let peer = self.peers.get_mut(&rank)?;
+        let ring = peer.ring_in.as_mut()?;
+        let waiting = !self.matching.is_empty();
+        if waiting && self.matching.peek(Select { context, source: Some(rank), tag }).is_some() {
+            return None;
+        }
+        let mark = self.wire.word(&ring.memory, ring.half.place()?);
+        let (at, length) = match ring.half.look(mark) {
+            Look::Message { at, length } => (at, length),
+            Look::Empty => return Some(Short::Nothing),
+            Look::Broken => return None,
+        };
+        let mut head = [0; EAGER];
+        let bytes = length.checked_sub(EAGER)?;
+        self.wire.read(&ring.memory, at, &mut head);
+        let Eager { source, sequence, values, envelope } = Eager::decode(&head, length).ok()?;
+        let next = source == rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
+        let fits = envelope.context == context && tag.is_none_or(|tag| tag == envelope.tag);
+        if !(next && fits && peer.joined) || self.in_a_row == IN_A_ROW {
+            return None;
+        }
+        let granted = u64::from(peer.grant.room()) >= cost(envelope.length);
+        if !granted || waiting && self.matching.is_wanted(Label { context, source, tag: envelope.tag }) {
+            return None;
+        }
+        // Who breaks the rules is cut off by the long path.
+        credited(peer, values).ok()?;
+        let ring = peer.ring_in.as_mut()?;
+        let room = into.len().min(bytes);
+        self.wire.read(&ring.memory, at + EAGER, &mut into[..room]);
+        self.budget.pass(&mut peer.grant, cost(envelope.length) as u32).ok()?;
+        peer.granted.set(peer.grant.value());
+        peer.incoming.pass();
+        peer.ack.set(peer.incoming.expected());
+        peer.freed.set(ring.half.free());
+        let tell = peer.is_half_untold(&self.config) || !peer.clear;
+        self.in_a_row += 1;
+        if !peer.owing || rank != self.row_of {
+            self.first_of_a_row(rank);
+        }
+        if tell {
+            self.after_short(rank);
+        }
+        Some(Short::Done { tag: envelope.tag, length: bytes as u32 })
+    }
+
+    /// Credits are owed to this peer, and its packets are counted from now on.
+    #[cold]
+    #[inline(never)]
+    fn first_of_a_row(&mut self, rank: Rank) {
+        self.owe(rank);
+        if rank != self.row_of {
+            // This one is of the new row.
+            self.in_a_row -= 1;
+            self.count_the_row();
+            self.row_of = rank;
+            self.in_a_row += 1;
+        }
+    }
+
+    /// Tells the polling set of the short receives that it has not seen.
+    pub(super) fn count_the_row(&mut self) {
+        let counted = std::mem::replace(&mut self.counted, self.in_a_row);
+        // A ring that was left meanwhile is polled no longer.
+        if self.peers.get(&self.row_of).is_some_and(|peer| peer.ring_in.is_some()) {
+            let change = self.polling.packets(self.row_of, self.in_a_row - counted);
+            debug_assert_eq!(change, None, "who has a ring gets none");
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn after_short(&mut self, rank: Rank) {
+        self.flush(rank);
+        self.tell_credits();
+    }
+}

@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod config;
+pub mod credit;
+mod engine;
+mod error;
+pub mod matching;
+mod meter;
+pub mod packet;
+pub mod polling;
+pub mod rendezvous;
+pub mod ring;
+pub mod sequence;
+pub mod sim;
+mod slab;
+pub mod wire;
+
+pub use config::{Config, Misconfigured};
+pub use engine::{Cancelled, Completion, Engine, Room, Short};
+pub use error::{Error, Lost, Status};
+pub use matching::Select;
+pub use meter::Meter;
+pub use slab::{Id, Slab};
+pub use wire::{Rank, Wire};

@@ -1,0 +1,59 @@
+//! What went where, counted.
+
+macro_rules! meter {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the rank started; peaks are named so.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Meter {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Meter {
+            /// Each count by its name.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+meter! {
+    /// Messages that were sent whole, in one packet.
+    eager,
+    /// Messages that were announced by an RTS.
+    rendezvous,
+    /// Their bytes that moved in packets.
+    copied_bytes,
+    /// Their bytes that were written.
+    written_bytes,
+    /// Their bytes that were read.
+    read_bytes,
+    /// Packets by a ring.
+    ring_packets,
+    /// Packets by a queue.
+    queue_packets,
+    /// Packets by a queue though there is a ring: no slot was free.
+    fallbacks,
+    /// Packets for nothing but values.
+    controls,
+    /// Requests that the wire did not take at once.
+    busy,
+    /// Packets that came early, by another lane than those before them.
+    held,
+    /// Packets that came again.
+    old,
+    /// The most packets held at once, of one peer.
+    held_peak,
+    /// Messages that came before their receive.
+    unexpected,
+    /// The most bytes of these at once, with 64 for each header.
+    unexpected_peak,
+    /// Times that a message waited at its sender for want of a grant.
+    stalls,
+    /// Rings made for peers.
+    joins,
+    /// Rings taken back.
+    leaves,
+    /// Receives that were answered by another mover than the best, since memory could not be registered.
+    downgrades,
+}

@@ -1,0 +1,266 @@
+//! The two halves of a ring: slots in the receiver's memory, each written by one `Put` of the sender, in order. The sender
+//! writes a slot again only after the receiver has said that it is free.
+//!
+//! A message stands at the *end* of its slot, and behind it the mark: its length and a stamp that no earlier message in
+//! the slot has had. So the receiver looks at one fixed place, never writes, and the slots need no clearing.
+
+use crate::sequence::Beyond;
+use crate::wire::{Key, Rail};
+
+/// Bytes of the mark.
+pub const MARK: usize = 8;
+
+/// How the receiver can tell that a message is there whole, by what the rail promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// One put, whose mark is seen last.
+    Last,
+    /// A put of the message, then one of the mark.
+    Second,
+    /// One put with an immediate value; the mark is looked at after that value has come.
+    Immediate,
+}
+
+impl Marker {
+    /// The cheapest that the rail allows; without one there is no ring.
+    #[inline]
+    pub fn of(rail: &Rail) -> Option<Marker> {
+        let rows =
+            [(rail.mark_last, Marker::Last), (rail.immediate, Marker::Immediate), (rail.whole_word, Marker::Second)];
+        rows.into_iter().find(|(promised, _)| *promised).map(|(_, marker)| marker)
+    }
+}
+
+/// How large a ring is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Slots.
+    pub slots: u32,
+    /// Bytes of each, divisible by 8.
+    pub bytes: u32,
+}
+
+impl Shape {
+    /// What a peer may ask for.
+    #[inline]
+    pub fn is_sound(self) -> bool {
+        (2..=1024).contains(&self.slots) && (64..=65_536).contains(&self.bytes) && self.bytes.is_multiple_of(8)
+    }
+
+    /// Bytes of memory.
+    #[inline]
+    pub fn size(self) -> usize {
+        self.slots as usize * self.bytes as usize
+    }
+
+    /// The longest message of a slot, in bytes.
+    #[inline]
+    pub fn longest(self) -> usize {
+        self.bytes as usize - MARK
+    }
+}
+
+/// Which slot is next, and its stamp. Both halves go through the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Cursor {
+    slot: u32,
+    stamp: u32,
+}
+
+impl Cursor {
+    /// Never stamped 0, which is what fresh memory holds.
+    const FIRST: Cursor = Cursor { slot: 0, stamp: 1 };
+
+    #[inline]
+    fn advance(&mut self, shape: Shape) {
+        self.slot = if self.slot + 1 == shape.slots { 0 } else { self.slot + 1 };
+        self.stamp = self.stamp.checked_add(1).unwrap_or(1);
+    }
+
+    /// Where the mark of the next message stands.
+    #[inline(always)]
+    fn mark_at(&self, shape: Shape) -> usize {
+        self.slot as usize * shape.bytes as usize + shape.longest()
+    }
+}
+
+/// The sender's half.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sender {
+    /// Which ring of this peer.
+    pub ring: u16,
+    /// How large.
+    pub shape: Shape,
+    /// Where.
+    pub key: Key,
+    next: Cursor,
+    sent: u32,
+    freed: u32,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    /// Where its first byte goes.
+    pub at: usize,
+    /// Where the mark goes, right behind its last byte.
+    pub mark_at: usize,
+    /// The mark.
+    pub mark: u64,
+}
+
+impl Sender {
+    /// A fresh ring.
+    #[inline]
+    pub fn new(ring: u16, shape: Shape, key: Key) -> Sender {
+        Sender { ring, shape, key, next: Cursor::FIRST, sent: 0, freed: 0 }
+    }
+
+    /// Where a message of this length goes; none if it is too long, or no slot is free. Then it goes by another path.
+    #[inline]
+    pub fn claim(&self, length: usize) -> Option<Spot> {
+        if self.flying() == self.shape.slots || length > self.shape.longest() {
+            return None;
+        }
+        let mark_at = self.next.mark_at(self.shape);
+        let mark = (length as u64) << 32 | u64::from(self.next.stamp);
+        Some(Spot { at: mark_at - length, mark_at, mark })
+    }
+
+    /// The message of the last claim was posted.
+    #[inline]
+    pub fn sent(&mut self) {
+        self.next.advance(self.shape);
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Slots that hold what the receiver has not freed, as far as is known.
+    #[inline]
+    pub fn flying(&self) -> u32 {
+        self.sent.wrapping_sub(self.freed)
+    }
+
+    /// The receiver has freed so many since the ring was made. Late values change nothing.
+    #[inline]
+    pub fn freed(&mut self, freed: u32) -> Result<(), Beyond> {
+        let more = freed.wrapping_sub(self.freed);
+        if more < 1 << 31 {
+            if more > self.flying() {
+                return Err(Beyond);
+            }
+            self.freed = freed;
+        }
+        Ok(())
+    }
+}
+
+/// The receiver's half.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Receiver {
+    /// Which ring of this peer.
+    pub ring: u16,
+    /// How large.
+    pub shape: Shape,
+    next: Cursor,
+    seen: u32,
+    /// Messages that an immediate value has told of; `None` where the marker needs none.
+    told: Option<u32>,
+}
+
+/// What stands in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing new.
+    Empty,
+    /// A message, whole.
+    Message {
+        /// Where it begins.
+        at: usize,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// A mark that no sender writes.
+    Broken,
+}
+
+impl Receiver {
+    /// A fresh ring, its memory all 0.
+    #[inline]
+    pub fn new(ring: u16, shape: Shape, marker: Marker) -> Receiver {
+        Receiver { ring, shape, next: Cursor::FIRST, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
+    }
+
+    /// Where to look for the next mark; nowhere before an immediate value has told of it.
+    #[inline]
+    pub fn place(&self) -> Option<usize> {
+        (self.told != Some(self.seen)).then(|| self.next.mark_at(self.shape))
+    }
+
+    /// An immediate value came; `Err` if more have come than there are slots.
+    #[inline]
+    pub fn told(&mut self) -> Result<(), Beyond> {
+        let told = self.told.as_mut().ok_or(Beyond)?;
+        if told.wrapping_sub(self.seen) >= self.shape.slots {
+            return Err(Beyond);
+        }
+        *told = told.wrapping_add(1);
+        Ok(())
+    }
+
+    /// What the mark there says.
+    #[inline]
+    pub fn look(&self, mark: u64) -> Look {
+        if mark as u32 != self.next.stamp {
+            return if self.told.is_some() { Look::Broken } else { Look::Empty };
+        }
+        match (mark >> 32) as usize {
+            length if length <= self.shape.longest() => {
+                Look::Message { at: self.next.mark_at(self.shape) - length, length }
+            }
+            _ => Look::Broken,
+        }
+    }
+
+    /// The message was taken out, and its slot is free. Gives the value to tell.
+    #[inline]
+    pub fn free(&mut self) -> u32 {
+        self.next.advance(self.shape);
+        self.seen = self.seen.wrapping_add(1);
+        self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After 2^32 messages, in rings whose slots do not divide that.
+    #[test]
+    fn counters_wrap() {
+        for slots in [2, 3, 5] {
+            let shape = Shape { slots, bytes: 64 };
+            let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
+            let mut receiver = Receiver::new(1, shape, Marker::Last);
+            let near = Cursor { slot: 1, stamp: u32::MAX - 3 };
+            (sender.sent, sender.freed, sender.next) = (u32::MAX - 2, u32::MAX - 2, near.clone());
+            (receiver.seen, receiver.next) = (u32::MAX - 2, near);
+            let mut memory = [0; 5];
+            for _ in 0..20 {
+                let mut filled = Vec::new();
+                while let Some(spot) = sender.claim(8) {
+                    filled.push(spot.mark_at / 64);
+                    memory[spot.mark_at / 64] = spot.mark;
+                    sender.sent();
+                }
+                filled.sort();
+                assert_eq!(filled, (0..slots as usize).collect::<Vec<_>>(), "each slot once");
+                for _ in 0..slots {
+                    let slot = receiver.place().unwrap() / 64;
+                    assert_eq!(receiver.look(memory[slot]), Look::Message { at: slot * 64 + 48, length: 8 });
+                    sender.freed(receiver.free()).unwrap();
+                }
+                assert_eq!(receiver.look(memory[receiver.place().unwrap() / 64]), Look::Empty);
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Memory whose bytes are said, not stored, so that messages of megabytes cost nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A handle on memory of the simulator; a copy of it is the same memory.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    bytes: Rc<RefCell<Vec<Run>>>,
+    length: usize,
+    pub(super) is_slot: bool,
+}
+
+/// A stretch of bytes that are said together.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    at: usize,
+    length: usize,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Zero,
+    /// Bytes of message `seed`, from this one on.
+    Pattern(u64, usize),
+    Bytes(Rc<[u8]>, usize),
+}
+
+impl What {
+    /// The same from `by` bytes later on.
+    fn skip(&self, by: usize) -> What {
+        match self {
+            What::Zero => What::Zero,
+            What::Pattern(seed, from) => What::Pattern(*seed, from + by),
+            What::Bytes(bytes, from) => What::Bytes(bytes.clone(), from + by),
+        }
+    }
+
+    fn follows(&self, before: &Run) -> bool {
+        match (&before.what, self) {
+            (What::Zero, What::Zero) => true,
+            (What::Pattern(a, from), What::Pattern(b, to)) => a == b && from + before.length == *to,
+            _ => false,
+        }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        match self {
+            What::Zero => 0,
+            What::Pattern(seed, from) => ((seed ^ (from + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8,
+            What::Bytes(bytes, from) => bytes[from + at],
+        }
+    }
+}
+
+impl Memory {
+    /// All bytes are 0.
+    pub fn zero(length: usize) -> Memory {
+        Memory::of(length, What::Zero)
+    }
+
+    /// The bytes of message `seed`.
+    pub fn pattern(seed: u64, length: usize) -> Memory {
+        Memory::of(length, What::Pattern(seed, 0))
+    }
+
+    /// Copies of these bytes.
+    pub fn bytes(bytes: &[u8]) -> Memory {
+        Memory::of(bytes.len(), What::Bytes(bytes.into(), 0))
+    }
+
+    fn of(length: usize, what: What) -> Memory {
+        let runs = if length == 0 { Vec::new() } else { vec![Run { at: 0, length, what }] };
+        Memory { bytes: Rc::new(RefCell::new(runs)), length, is_slot: false }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Whose message the first `length` bytes are the beginning of; `None` if of none, or of several.
+    pub fn whose(&self, length: usize) -> Option<u64> {
+        match self.slice(0, length)[..] {
+            [Run { what: What::Pattern(seed, 0), .. }] => Some(seed),
+            _ => None,
+        }
+    }
+
+    /// Overwrites all of it, as a program does with memory that is its own again.
+    pub fn spoil(&self) {
+        self.write(0, &[Run { at: 0, length: self.length, what: What::Zero }]);
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        for run in self.slice(at, into.len()) {
+            (0..run.length).for_each(|i| into[run.at + i] = run.what.byte(i));
+        }
+    }
+
+    pub(super) fn is(&self, other: &Memory) -> bool {
+        Rc::ptr_eq(&self.bytes, &other.bytes)
+    }
+
+    /// What stands there, counted from there.
+    pub(super) fn slice(&self, at: usize, length: usize) -> Vec<Run> {
+        assert!(at + length <= self.length, "{length} bytes from {at} on are not in memory of {}", self.length);
+        let runs = self.bytes.borrow();
+        let first = runs.partition_point(|run| run.at + run.length <= at);
+        let mut slice: Vec<Run> = Vec::new();
+        for run in runs[first..].iter().take_while(|run| run.at < at + length) {
+            let from = run.at.max(at);
+            let to = (run.at + run.length).min(at + length);
+            let what = run.what.skip(from - run.at);
+            match slice.last_mut() {
+                Some(before) if what.follows(before) => before.length += to - from,
+                _ => slice.push(Run { at: from - at, length: to - from, what }),
+            }
+        }
+        slice
+    }
+
+    /// Writes what a slice gave.
+    pub(super) fn write(&self, at: usize, slice: &[Run]) {
+        let length: usize = slice.iter().map(|run| run.length).sum();
+        assert!(at + length <= self.length, "{length} bytes from {at} on are not in memory of {}", self.length);
+        if length == 0 {
+            return;
+        }
+        let mut runs = self.bytes.borrow_mut();
+        let first = runs.partition_point(|run| run.at + run.length <= at);
+        let last = runs.partition_point(|run| run.at < at + length);
+        let mut new: Vec<Run> = Vec::with_capacity(slice.len() + 2);
+        let mut push = |run: Run| match new.last_mut() {
+            Some(before) if run.what.follows(before) => before.length += run.length,
+            _ => new.push(run),
+        };
+        let before = &runs[first];
+        if before.at < at {
+            push(Run { length: at - before.at, ..before.clone() });
+        }
+        slice.iter().for_each(|run| push(Run { at: at + run.at, ..run.clone() }));
+        let after = &runs[last - 1];
+        let end = after.at + after.length;
+        if end > at + length {
+            let by = at + length - after.at;
+            push(Run { at: at + length, length: end - at - length, what: after.what.skip(by) });
+        }
+        // What stood just before may go on in what was written.
+        if first > 0 && new[0].what.follows(&runs[first - 1]) {
+            let head = new.remove(0);
+            runs[first - 1].length += head.length;
+        }
+        runs.splice(first..last, new);
+    }
+}
+
+/// Bytes as a slice, from place `at` on.
+pub(super) fn said(bytes: &[u8], at: usize) -> Vec<Run> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    vec![Run { at, length: bytes.len(), what: What::Bytes(bytes.into(), 0) }]
+}
+
+/// One slice behind another.
+pub(super) fn chain(mut first: Vec<Run>, second: Vec<Run>) -> Vec<Run> {
+    let at = length(&first);
+    first.extend(second.into_iter().map(|run| Run { at: run.at + at, ..run }));
+    first
+}
+
+/// Cuts a slice in two.
+pub(super) fn cut(slice: &[Run], at: usize) -> (Vec<Run>, Vec<Run>) {
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for run in slice {
+        let here = at.saturating_sub(run.at).min(run.length);
+        if here > 0 {
+            first.push(Run { length: here, ..run.clone() });
+        }
+        if here < run.length {
+            let from = (run.at + here) - at;
+            second.push(Run { at: from, length: run.length - here, what: run.what.skip(here) });
+        }
+    }
+    (first, second)
+}
+
+pub(super) fn length(slice: &[Run]) -> usize {
+    slice.iter().map(|run| run.length).sum()
+}

@@ -1,0 +1,124 @@
+//! Jobs of 2 to thousands of ranks in virtual time: the engines that ship, on a network that delays, tears and refuses
+//! by a seed. The same seed gives the same run.
+
+mod memory;
+mod net;
+mod wire;
+
+pub use memory::Memory;
+pub use wire::SimWire;
+
+use crate::config::{Config, Misconfigured};
+use crate::engine::Engine;
+use crate::wire::{Rail, Rank};
+use net::Net;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What the network is like. Times are nanoseconds.
+#[derive(Debug, Clone)]
+pub struct Conditions {
+    /// The rails of every rank.
+    pub rails: Vec<Rail>,
+    /// How long a request is under way, beside the time for its bytes.
+    pub latency: Range<u64>,
+    /// Picoseconds for each byte on a lane.
+    pub picoseconds: u64,
+    /// How long a rank takes to notice what comes.
+    pub pause: Range<u64>,
+    /// Requests on a lane at once.
+    pub depth: usize,
+    /// Receive slots of a rank, for all its peers.
+    pub slots: usize,
+    /// Of a thousand requests so many are refused for no reason.
+    pub busy: u32,
+    /// Of a thousand registrations so many fail.
+    pub unregistered: u32,
+    /// Puts become visible in pieces.
+    pub torn: bool,
+}
+
+impl Default for Conditions {
+    fn default() -> Conditions {
+        let rail =
+            Rail { longest: 16 << 10, mark_last: true, whole_word: true, immediate: true, write: true, read: true };
+        Conditions {
+            rails: vec![rail],
+            latency: 500..1500,
+            picoseconds: 100,
+            pause: 50..500,
+            depth: 64,
+            slots: 256,
+            busy: 0,
+            unregistered: 0,
+            torn: true,
+        }
+    }
+}
+
+/// A simulated job.
+pub struct Sim {
+    net: Rc<RefCell<Net>>,
+    engines: Vec<Engine<SimWire>>,
+    stopped: Vec<bool>,
+}
+
+impl Sim {
+    /// A job of so many ranks, all with this configuration.
+    pub fn new(seed: u64, ranks: Rank, conditions: Conditions, config: &Config) -> Result<Sim, Misconfigured> {
+        let rails = conditions.rails.clone();
+        let net = Rc::new(RefCell::new(Net::new(seed, ranks, conditions)));
+        let wire = |rank| SimWire { net: net.clone(), rails: rails.clone(), rank };
+        let engines = (0..ranks).map(|rank| Engine::new(wire(rank), rank, ranks, config.clone()));
+        let engines = engines.collect::<Result<_, _>>()?;
+        Ok(Sim { net, engines, stopped: vec![false; ranks as usize] })
+    }
+
+    /// The channel of a rank. What is called there is noticed by [`step`](Self::step) after a [`wake`](Self::wake).
+    pub fn engine(&mut self, rank: Rank) -> &mut Engine<SimWire> {
+        &mut self.engines[rank as usize]
+    }
+
+    /// Virtual nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        self.net.borrow().now
+    }
+
+    /// Gives a rank a turn in so many nanoseconds, if it has none sooner.
+    pub fn wake(&mut self, rank: Rank, after: u64) {
+        let mut net = self.net.borrow_mut();
+        let at = net.now + after;
+        net.turn(rank, at);
+    }
+
+    /// The next rank that has a turn makes progress; `None` if nothing is under way any more.
+    pub fn step(&mut self) -> Option<Rank> {
+        let rank = self.net.borrow_mut().next_turn()?;
+        if !self.stopped[rank as usize] {
+            let engine = &mut self.engines[rank as usize];
+            let worked = engine.progress() > 0;
+            let due = engine.due();
+            let net = &mut *self.net.borrow_mut();
+            let soon = net.now + 1 + net.rng.u64(net.conditions.pause.clone());
+            if worked {
+                net.turn(rank, soon);
+            } else if let Some(due) = due {
+                net.turn(rank, due.max(soon));
+            }
+        }
+        Some(rank)
+    }
+
+    /// The rank makes no progress until it is started again. It is not dead: what is sent to it waits.
+    pub fn stop(&mut self, rank: Rank, stopped: bool) {
+        self.stopped[rank as usize] = stopped;
+        self.wake(rank, 0);
+    }
+
+    /// The rank dies; the others learn of it by and by.
+    pub fn kill(&mut self, rank: Rank) {
+        self.stopped[rank as usize] = true;
+        self.net.borrow_mut().kill(rank);
+    }
+}

@@ -1,0 +1,186 @@
+//! What a simulated rank posts and polls.
+
+use super::memory::{self, Memory};
+use super::net::{Flight, Flights, Flying, Happening, Net, Told};
+use crate::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Wire};
+use std::cell::RefCell;
+use std::collections::btree_map::Entry;
+use std::rc::Rc;
+
+/// The wire of one rank of a simulated job.
+pub struct SimWire {
+    pub(super) net: Rc<RefCell<Net>>,
+    pub(super) rails: Vec<Rail>,
+    pub(super) rank: Rank,
+}
+
+impl SimWire {
+    /// How many registrations there are.
+    pub fn registrations(&self) -> usize {
+        self.net.borrow().ranks[self.rank as usize].keys.len()
+    }
+}
+
+impl Wire for SimWire {
+    type Memory = Memory;
+
+    fn rails(&self) -> &[Rail] {
+        &self.rails
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        let net = &mut *self.net.borrow_mut();
+        let at = net.now + net.latency();
+        if net.ranks[lane.peer as usize].dead {
+            return net.happens(at, Happening::Told(self.rank, lane.peer, lane.rail, Told::Died));
+        }
+        for (from, to) in [(self.rank, lane.peer), (lane.peer, self.rank)] {
+            if let Entry::Vacant(new) = net.lanes.entry((from, to, lane.rail)) {
+                new.insert(Flights::default());
+                net.happens(at, Happening::Told(from, to, lane.rail, Told::Up));
+            }
+        }
+    }
+
+    fn sever(&mut self, peer: Rank) {
+        let net = &mut *self.net.borrow_mut();
+        net.cut(self.rank, Some(peer), &Told::Unreachable);
+        let place = &mut net.ranks[self.rank as usize];
+        let slots = &mut place.slots;
+        place.inbox.retain(|(of, event)| {
+            *slots -= usize::from(*of == peer && matches!(event, Event::Arrived { .. }));
+            *of != peer
+        });
+    }
+
+    fn take(&mut self, length: usize) -> Option<Memory> {
+        (length <= 1 << 40).then(|| Memory::zero(length))
+    }
+
+    fn ring(&mut self, _: Rank, length: usize) -> Option<(Memory, Key)> {
+        let memory = self.take(length)?;
+        let key = self.register(&memory, 0)?;
+        Some((memory, key))
+    }
+
+    fn reads(&mut self, _: Lane) -> bool {
+        true
+    }
+
+    fn give(&mut self, memory: Memory) {
+        if memory.is_slot {
+            self.net.borrow_mut().ranks[self.rank as usize].slots -= 1;
+        }
+    }
+
+    fn register(&mut self, memory: &Memory, rail: usize) -> Option<Key> {
+        let net = &mut *self.net.borrow_mut();
+        if net.rng.u32(..) % 1000 < net.conditions.unregistered {
+            return None;
+        }
+        net.keys += 1;
+        net.ranks[self.rank as usize].keys.insert(net.keys, (memory.clone(), rail));
+        Some(Key { address: 0, key: net.keys })
+    }
+
+    fn release(&mut self, _: usize, key: Key) {
+        let known = self.net.borrow_mut().ranks[self.rank as usize].keys.remove(&key.key);
+        assert!(known.is_some(), "a registration ends once");
+    }
+
+    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+        let net = &mut *self.net.borrow_mut();
+        let Some(flights) = net.lanes.get(&(self.rank, lane.peer, lane.rail)) else { return Err(Busy) };
+        if flights.queue.len() >= net.conditions.depth || net.rng.u32(..) % 1000 < net.conditions.busy {
+            return Err(Busy);
+        }
+        let rail = self.rails[lane.rail];
+        let part = |data: Data<'_, Memory>| match data {
+            Data::None => Vec::new(),
+            Data::Of(part) => part.memory.slice(part.at, part.length),
+            Data::Bytes(bytes) => memory::said(bytes, 0),
+        };
+        let registered = |memory: &Memory| {
+            let mut keys = net.ranks[self.rank as usize].keys.values();
+            assert!(
+                keys.any(|(known, on)| known.is(memory) && *on == lane.rail),
+                "this memory is not registered there"
+            );
+        };
+        let (length, what) = match request {
+            Request::Send { head, body } => {
+                let bytes = memory::chain(memory::said(head, 0), part(body));
+                assert!(memory::length(&bytes) <= rail.longest, "longer than the longest send");
+                (memory::length(&bytes), Flying::Send(bytes))
+            }
+            Request::Put { to, at, head, body, mark, immediate } => {
+                let bytes = memory::chain(memory::said(head, 0), part(body));
+                let length = memory::length(&bytes);
+                let mut pieces = Vec::new();
+                if net.conditions.torn && length > 1 {
+                    let here = net.rng.usize(1..length);
+                    let (first, second) = memory::cut(&bytes, here);
+                    pieces.extend([(at, first), (at + here, second)]);
+                } else if length > 0 {
+                    pieces.push((at, bytes));
+                }
+                let mark = mark.map(|mark| (at + length, mark.to_le_bytes()));
+                let mark = mark.inspect(|(at, _)| assert!(at % 8 == 0, "a mark that is not aligned"));
+                match mark {
+                    Some((at, mark)) if rail.mark_last => pieces.push((at, memory::said(&mark, 0))),
+                    Some((at, mark)) if rail.whole_word && length == 0 => pieces.push((at, memory::said(&mark, 0))),
+                    // Nothing is promised: any piece may be seen first, and the mark in halves.
+                    Some((at, mark)) => {
+                        pieces.extend([(at, memory::said(&mark[..4], 0)), (at + 4, memory::said(&mark[4..], 0))]);
+                        net.rng.shuffle(&mut pieces);
+                    }
+                    None => {}
+                }
+                (length + 8, Flying::Put { to, pieces: pieces.into(), immediate })
+            }
+            Request::Write { from, to, at, token } => {
+                registered(from.memory);
+                let (memory, from_at, length) = (from.memory.clone(), from.at, from.length);
+                (length, Flying::Write { from: memory, from_at, length, to, at, token })
+            }
+            Request::Read { from, at, into, token } => {
+                registered(into.memory);
+                let (memory, into_at, length) = (into.memory.clone(), into.at, into.length);
+                (length, Flying::Read { from, at, into: memory, into_at, length, token })
+            }
+        };
+        let latency = net.latency();
+        let lane = (self.rank, lane.peer, lane.rail);
+        let flights = net.lanes.get_mut(&lane).expect("was looked at");
+        flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds / 1000;
+        flights.due = flights.due.max(flights.free_at + latency);
+        let due = flights.due;
+        flights.queue.push_back(Flight { due, what });
+        if flights.queue.len() == 1 {
+            net.happens(due, Happening::Head(lane.0, lane.1, lane.2));
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Event<Memory>> {
+        self.net.borrow_mut().ranks[self.rank as usize].inbox.pop_front().map(|(_, event)| event)
+    }
+
+    fn now(&self) -> u64 {
+        self.net.borrow().now
+    }
+
+    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
+        memory.read(at, into);
+    }
+
+    fn word(&self, ring: &Memory, at: usize) -> u64 {
+        let mut word = [0; 8];
+        ring.read(at, &mut word);
+        u64::from_le_bytes(word)
+    }
+
+    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
+        to.write(at, &from.memory.slice(from.at, from.length));
+    }
+}

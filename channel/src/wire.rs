@@ -1,0 +1,231 @@
+//! What a provider signs for messages: lanes to peers, memory, and events.
+
+/// A rank of the job, counted from 0.
+pub type Rank = u32;
+
+/// Rails that a rank can have at most.
+pub const RAILS: usize = 4;
+
+/// One way to post requests to one peer: a queue pair, or a mapped segment. Requests on one lane take effect at the peer
+/// in the order in which they were posted; those of two lanes in any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    /// Who is at its other end.
+    pub peer: Rank,
+    /// Which of [`Wire::rails`] it uses, by index.
+    pub rail: usize,
+}
+
+/// What a device, port or memory promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rail {
+    /// Longest `Send`, head and body together, in bytes; at least 512.
+    pub longest: usize,
+    /// The mark of a `Put` is seen only when all its other bytes are (a release store; a device that writes the last
+    /// byte last), and an aligned word is seen whole.
+    pub mark_last: bool,
+    /// A `Put` of one aligned word is seen whole, though a longer one may be seen in any order.
+    pub whole_word: bool,
+    /// A `Put` may carry an immediate value, which the peer learns of once all the bytes are there.
+    pub immediate: bool,
+    /// `Write` is there.
+    pub write: bool,
+    /// `Read` is there.
+    pub read: bool,
+}
+
+/// Names registered memory to a peer, on one rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Where the memory begins, as the provider counts.
+    pub address: u64,
+    /// What the peer's adapter checks.
+    pub key: u64,
+}
+
+/// A stretch of local memory.
+#[derive(Debug)]
+pub struct Part<'a, M> {
+    /// The memory.
+    pub memory: &'a M,
+    /// Where in it the stretch begins, in bytes.
+    pub at: usize,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+impl<M> Clone for Part<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Part<'_, M> {}
+
+/// The bytes behind a head.
+#[derive(Debug)]
+pub enum Data<'a, M> {
+    /// None.
+    None,
+    /// Of memory that the engine has.
+    Of(Part<'a, M>),
+    /// Lent for the call.
+    Bytes(&'a [u8]),
+}
+
+impl<M> Data<'_, M> {
+    /// How many bytes.
+    #[inline(always)]
+    pub fn length(&self) -> usize {
+        match self {
+            Data::None => 0,
+            Data::Of(part) => part.length,
+            Data::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl<M> Clone for Data<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Data<'_, M> {}
+
+/// What can be posted on a lane.
+#[derive(Debug)]
+pub enum Request<'a, M> {
+    /// To a slot that the peer's provider has posted. Copied when posted; nothing is told of its end.
+    Send {
+        /// The first bytes.
+        head: &'a [u8],
+        /// The bytes after them.
+        body: Data<'a, M>,
+    },
+    /// A short write. Copied when posted; nothing is told of its end (a provider signals one in so many for itself).
+    /// A peer's ring is only ever written so: a provider may keep a prepared request for each of its slots.
+    Put {
+        /// Whose memory.
+        to: Key,
+        /// Where in it, in bytes.
+        at: usize,
+        /// The first bytes.
+        head: &'a [u8],
+        /// The bytes after them.
+        body: Data<'a, M>,
+        /// The last 8 bytes, at a place divisible by 8; see [`Rail::mark_last`].
+        mark: Option<u64>,
+        /// See [`Rail::immediate`].
+        immediate: Option<u32>,
+    },
+    /// Without a copy: the memory is the adapter's until `Done(token)`.
+    Write {
+        /// What is written; registered on this rail.
+        from: Part<'a, M>,
+        /// Whose memory.
+        to: Key,
+        /// Where in it, in bytes.
+        at: usize,
+        /// Says which request is done.
+        token: u64,
+    },
+    /// Without a copy: the memory is the adapter's until `Done(token)`, and holds the bytes then. Where memory is shared
+    /// this is the one copy.
+    Read {
+        /// Whose memory.
+        from: Key,
+        /// Where in it, in bytes.
+        at: usize,
+        /// Where to; registered on this rail.
+        into: Part<'a, M>,
+        /// Says which request is done.
+        token: u64,
+    },
+}
+
+/// The lane takes no request now: nothing has happened, and the request can be posted again later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy;
+
+/// Why a lane has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// The job says that the rank died.
+    Died,
+    /// The rank has left the job.
+    Left,
+    /// The network no longer reaches it.
+    Unreachable,
+}
+
+/// What [`Wire::poll`] tells.
+#[derive(Debug)]
+pub enum Event<M> {
+    /// The lane takes requests.
+    Up(Lane),
+    /// A `Write` or `Read` is done, at the time of [`Wire::now`] given.
+    Done(u64, u64),
+    /// A `Send` of the peer came. The slot belongs to the engine until it is given back.
+    Arrived {
+        /// From where.
+        lane: Lane,
+        /// The bytes.
+        slot: M,
+        /// How many.
+        length: usize,
+    },
+    /// A `Put` of the peer with this value has come whole.
+    Immediate(Lane, u32),
+    /// The lane has ended, and so has all that was posted on it: neither adapter nor peer touches that memory any more.
+    Failed(Lane, Why),
+}
+
+/// The seam between the machines and a provider.
+///
+/// `Memory` is a handle on bytes: a slot, a ring, a user's buffer. The machines never see the bytes of a user, only pass
+/// handles on, so that they need no unsafe code and a provider can do without copies. A handle that is dropped while a
+/// request names it must do no harm: the provider keeps the bytes until the request is over.
+///
+/// A provider's own events are trusted; the bytes that come from a peer are not, by nobody.
+pub trait Wire {
+    /// A handle on bytes.
+    type Memory;
+
+    /// The rails of this rank, best first; the same number at all ranks, at least 1 and at most [`RAILS`]. Rail i of one
+    /// rank reaches rail i of any other.
+    fn rails(&self) -> &[Rail];
+    /// Asks for a lane. `Up` or `Failed` follows, at once if it was up before. The peer is told `Up` as well.
+    fn connect(&mut self, lane: Lane);
+    /// Ends all lanes to a peer; no event of it follows, and when this returns neither adapter nor peer touches memory
+    /// that requests to this peer named.
+    fn sever(&mut self, peer: Rank);
+
+    /// Memory of this rank's own, for a message that has no other yet. `None` if there is not so much.
+    fn take(&mut self, length: usize) -> Option<Self::Memory>;
+    /// Gives back what was taken, or a slot that arrived.
+    fn give(&mut self, memory: Self::Memory);
+    /// Memory of this rank's own, all 0, that a peer may put to by the key, on rail 0: a ring for that peer. Given back like
+    /// other memory, after its key was released.
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
+    /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
+    fn reads(&mut self, lane: Lane) -> bool;
+    /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.
+    fn register(&mut self, memory: &Self::Memory, rail: usize) -> Option<Key>;
+    /// Ends a registration: when this returns no peer can use the key.
+    fn release(&mut self, rail: usize, key: Key);
+
+    /// Posts a request.
+    fn post(&mut self, lane: Lane, request: Request<'_, Self::Memory>) -> Result<(), Busy>;
+    /// The next event, if there is one.
+    fn poll(&mut self) -> Option<Event<Self::Memory>>;
+    /// The time in nanoseconds, from any beginning.
+    fn now(&self) -> u64;
+
+    /// Copies bytes out.
+    fn read(&self, memory: &Self::Memory, at: usize, into: &mut [u8]);
+    /// The aligned word at a place of a ring, read so that all that was written before it is seen as well.
+    fn word(&self, ring: &Self::Memory, at: usize) -> u64;
+    /// Copies bytes from one memory to another.
+    fn copy(&mut self, from: Part<'_, Self::Memory>, to: &Self::Memory, at: usize);
+}

@@ -1,0 +1,111 @@
+//! What messages cost, counted: packets, and packets for nothing but credits.
+
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::wire::{Data, Part};
+use transom_channel::{Config, Meter, Rank, Room, Select};
+
+fn sum(sim: &mut Sim, of: impl Fn(&Meter) -> u64) -> u64 {
+    (0..2).map(|rank| of(sim.engine(rank).meter())).sum()
+}
+
+fn from(source: Rank) -> Select {
+    Select { context: 0, source: Some(source), tag: None }
+}
+
+#[test]
+fn a_ping_pong_needs_a_packet_a_message() {
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
+    let rounds = 1000;
+    let ball = Memory::pattern(1, 8);
+    let mut left = 2 * rounds;
+    sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
+    let first = sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
+    sim.engine(0).receive(from(1), Room::Into(Memory::zero(8), 8));
+    sim.wake(0, 0);
+    while let Some(rank) = sim.step() {
+        while let Some(done) = sim.engine(rank).completed() {
+            assert!(done.result.is_ok());
+            let memory = done.memory.unwrap();
+            if (rank, done.id) == (0, first) {
+                continue;
+            }
+            assert_eq!(memory.whose(8), Some(1));
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+            sim.engine(rank).receive(from(1 - rank), Room::Into(memory, 8));
+            let part = Data::Of(Part { memory: &ball, at: 0, length: 8 });
+            assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "the short path is open");
+            sim.wake(rank, 0);
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    assert_eq!(sum(&mut sim, |meter| meter.rendezvous), 0);
+    assert_eq!(sum(&mut sim, |meter| meter.eager), 2 * rounds);
+    let packets = sum(&mut sim, |meter| meter.ring_packets + meter.queue_packets);
+    // A JOIN each way, and each side's first grant.
+    assert!(packets <= 2 * rounds + 2 + 4, "{packets} packets");
+    assert!(sum(&mut sim, |meter| meter.queue_packets) <= 2 * 20, "after the first few all go by the rings");
+    assert!(sum(&mut sim, |meter| meter.controls) <= 4);
+    assert_eq!(sum(&mut sim, |meter| meter.unexpected), 0);
+}
+
+#[test]
+fn one_way_a_credit_goes_back_for_half_a_ring() {
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
+    let messages = 3200;
+    for _ in 0..messages {
+        sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
+    }
+    for _ in 0..messages {
+        sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
+    }
+    sim.wake(0, 0);
+    while sim.step().is_some() {}
+    assert_eq!(sim.engine(0).meter().eager, messages);
+    assert_eq!(sim.engine(0).meter().controls, 0);
+    let controls = sim.engine(1).meter().controls;
+    // At most one for each half of 32 slots, of a window of 64, of a grant, and one at the end.
+    assert!((10..=messages / 16 + 2).contains(&controls), "{controls}");
+    sim.engine(0).at_rest().unwrap();
+}
+
+#[test]
+fn a_long_message_needs_its_few_packets() {
+    let length = 1 << 20;
+    // Offered and late: RTS, ACK and the read. Else RTS, CTS, FIN and the write; refused: RTS, CTS and the pieces.
+    let with = |config: Config, late: bool| {
+        let mut sim = Sim::new(1, 2, Conditions::default(), &Config { rings: 0, ..config }).unwrap();
+        let post = |sim: &mut Sim| {
+            sim.engine(1).receive(from(0), Room::Into(Memory::zero(length), length));
+            sim.wake(1, 0);
+        };
+        if !late {
+            post(&mut sim);
+        }
+        sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
+        sim.wake(0, 0);
+        while sim.step().is_some() {}
+        if late {
+            post(&mut sim);
+            while sim.step().is_some() {}
+        }
+        assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(length), Some(1));
+        let packets = sum(&mut sim, |meter| meter.queue_packets - meter.controls);
+        (
+            packets,
+            sim.engine(0).meter().written_bytes,
+            sim.engine(1).meter().read_bytes,
+            sim.engine(0).meter().copied_bytes,
+        )
+    };
+    let bytes = length as u64;
+    assert_eq!(with(Config::default(), true), (2, 0, bytes, 0));
+    assert_eq!(with(Config::default(), false), (3, bytes, 0, 0));
+    assert_eq!(with(Config { offer: false, ..Config::default() }, true), (3, bytes, 0, 0));
+    let pieces = bytes.div_ceil((16 << 10) - transom_channel::packet::DATA as u64);
+    assert_eq!(with(Config { zero_copy_from: u64::MAX, ..Config::default() }, true), (2 + pieces, 0, 0, bytes));
+}

@@ -1,0 +1,114 @@
+//! A rank dies, in every phase of what others do with it: all that waits for it ends, with an error that names it.
+
+use std::collections::BTreeMap;
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select};
+
+const LENGTHS: [usize; 5] = [0, 100, 2000, 9000, 200_000];
+
+/// Rank 0 has to do with rank 1, which dies after so many steps, and with rank 2, which does not. Says whether the death
+/// came before the end.
+fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
+    let conditions = Conditions { depth: 4, slots: 8, ..Conditions::default() };
+    let mut sim = Sim::new(seed, 3, conditions, config).unwrap();
+    let mut open: BTreeMap<(Rank, Id), Option<Rank>> = BTreeMap::new();
+    let from = |source, tag| Select { context: 0, source, tag };
+    for (tag, length) in (0..).zip(LENGTHS) {
+        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+            for (a, b) in [(a, b), (b, a)] {
+                let send = sim.engine(a).send(b, 0, tag, Memory::pattern(9, length), length, tag == 1);
+                let room =
+                    if seed.is_multiple_of(2) { Room::Allocate } else { Room::Into(Memory::zero(length), length) };
+                let receive = sim.engine(b).receive(from(Some(a), Some(tag)), room);
+                open.insert((a, send), Some(b));
+                open.insert((b, receive), Some(a));
+            }
+        }
+    }
+    // Never answered while rank 1 lives.
+    let any = sim.engine(0).receive(from(None, Some(99)), Room::Into(Memory::zero(5), 5));
+    open.insert((0, any), None);
+    let late = sim.engine(2).send(0, 0, 50, Memory::pattern(8, 100_000), 100_000, false);
+    open.insert((2, late), Some(0));
+    (0..3).for_each(|rank| sim.wake(rank, 0));
+    let mut taken = 0;
+    let mut over = false;
+    loop {
+        if taken == steps {
+            sim.kill(1);
+        }
+        taken += 1;
+        let Some(rank) = sim.step() else {
+            if taken > steps {
+                break;
+            }
+            over = true;
+            continue;
+        };
+        while let Some(done) = sim.engine(rank).completed() {
+            let peer = open.remove(&(rank, done.id)).expect("each completes once");
+            match done.result {
+                Ok(status) => {
+                    let memory = done.memory.unwrap();
+                    let length = status.length as usize;
+                    let whose = if status.tag == 50 { 8 } else { 9 };
+                    assert_eq!(memory.whose(length), (length > 0).then_some(whose), "{status:?}");
+                    memory.spoil();
+                }
+                Err(Error::Lost { rank: 1, lost: Lost::Died }) => {
+                    assert!(peer.is_none_or(|peer| peer == 1), "{peer:?}")
+                }
+                Err(other) => panic!("rank {rank} with {peer:?}: {other}"),
+            }
+        }
+        // A message that waits for its receive outlives the death of another.
+        if taken == steps + 200 {
+            let id = sim.engine(0).receive(from(Some(2), Some(50)), Room::Allocate);
+            open.insert((0, id), Some(2));
+            sim.wake(0, 0);
+        }
+    }
+    open.retain(|(rank, id), _| *rank != 1 && !(*id == late && *rank == 2));
+    assert!(open.is_empty(), "waits for ever: {open:?}");
+    for rank in [0, 2] {
+        let engine = sim.engine(rank);
+        let lost = Error::Lost { rank: 1, lost: Lost::Died };
+        let id = engine.send(1, 0, 0, Memory::zero(0), 0, false);
+        let failed = engine.completed().unwrap();
+        assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
+        let id = engine.receive(from(Some(1), None), Room::Into(Memory::zero(3), 3));
+        let failed = engine.completed().unwrap();
+        assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
+        assert_eq!(failed.memory.unwrap().len(), 3);
+        assert_eq!(lost.to_string(), "rank 1 is lost: it died");
+        // Who was not told by a receive from any source that was posted then is told by the next.
+        if rank == 2 {
+            engine.receive(from(None, None), Room::Allocate);
+            assert_eq!(engine.completed().unwrap().result, Err(lost));
+            engine.receive(from(None, None), Room::Allocate);
+            assert!(engine.completed().is_none());
+        }
+    }
+    !over
+}
+
+#[test]
+fn in_every_phase() {
+    let base = Config { ring_after: 2, eager: 4096, zero_copy_from: 8192, ..Config::default() };
+    let configs = [
+        base.clone(),
+        Config { offer: false, ..base.clone() },
+        Config { zero_copy_from: u64::MAX, ..base.clone() },
+        Config { eager: 0, budget: 0, floor: 128, window: 4, batch: 1, ..base },
+    ];
+    let mut phases = 0;
+    for (seed, config) in (0..).zip(&configs) {
+        let mut steps = 0;
+        while die_after(steps, config, seed) {
+            phases += 1;
+            steps += 1;
+        }
+        assert!(steps > 100, "{steps} phases only");
+    }
+    println!("died in {phases} phases");
+}

@@ -1,0 +1,226 @@
+//! Floods: what a rank keeps is bounded, nothing is lost, and others go on.
+
+use std::collections::{HashMap, HashSet};
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::{Config, Id, Rank, Room, Select};
+
+const TAG: u32 = 3;
+
+fn any(tag: Option<u32>) -> Select {
+    Select { context: 0, source: None, tag }
+}
+
+struct Flood {
+    sim: Sim,
+    kept: Vec<u64>,
+    /// By receiver, the numbers of messages that came, in the order in which their receives were posted.
+    came: Vec<Vec<u64>>,
+    receives: HashMap<(Rank, Id), usize>,
+    sent: usize,
+    sends: HashSet<(Rank, Id)>,
+}
+
+impl Flood {
+    fn new(ranks: Rank, config: &Config) -> Flood {
+        let conditions = Conditions { slots: 16, ..Conditions::default() };
+        let sim = Sim::new(1, ranks, conditions, config).unwrap();
+        Flood {
+            sim,
+            kept: vec![0; ranks as usize],
+            came: vec![Vec::new(); ranks as usize],
+            sent: 0,
+            sends: HashSet::new(),
+            receives: HashMap::new(),
+        }
+    }
+
+    fn send(&mut self, from: Rank, to: Rank, tag: u32, number: u64, length: usize) {
+        let id = self.sim.engine(from).send(to, 0, tag, Memory::pattern(number, length), length, false);
+        self.sends.insert((from, id));
+        self.sim.wake(from, 0);
+    }
+
+    fn receive(&mut self, at: Rank, select: Select) {
+        let id = self.sim.engine(at).receive(select, Room::Allocate);
+        self.receives.insert((at, id), self.came[at as usize].len());
+        self.came[at as usize].push(u64::MAX);
+        self.sim.wake(at, 0);
+    }
+
+    /// Until nothing happens any more.
+    fn run(&mut self) {
+        while let Some(rank) = self.sim.step() {
+            let engine = self.sim.engine(rank);
+            self.kept[rank as usize] = self.kept[rank as usize].max(engine.kept());
+            while let Some(done) = engine.completed() {
+                let (status, memory) = (done.result.unwrap(), done.memory.unwrap());
+                if self.sends.remove(&(rank, done.id)) {
+                    self.sent += 1;
+                } else {
+                    let nth = self.receives.remove(&(rank, done.id)).unwrap();
+                    self.came[rank as usize][nth] = memory.whose(status.length as usize).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Several receives wait for what stands behind a flood: what lets the first header come must let the others come too.
+#[test]
+fn several_receives_wait_behind_a_flood() {
+    for source in [Some(0), None] {
+        let mut flood = Flood::new(2, &Config { budget: 0, ..Config::default() });
+        for number in 0..20 {
+            flood.send(0, 1, TAG, number, 100);
+        }
+        flood.run();
+        for _ in 0..3 {
+            flood.receive(1, Select { context: 0, source, tag: Some(TAG + 1) });
+        }
+        for number in 20..23 {
+            flood.send(0, 1, TAG + 1, number, 100_000);
+        }
+        flood.run();
+        assert_eq!(flood.came[1], [20, 21, 22]);
+    }
+}
+
+#[test]
+fn one_way_to_a_receiver_without_receives() {
+    for (config, most) in [
+        (Config::default(), 256 + (4 << 20) / 4),
+        (Config { budget: 0, ..Config::default() }, 256),
+        (Config { eager: 0, ..Config::default() }, 256 + (4 << 20) / 4),
+        (Config { rings: 0, budget: 10_000, ..Config::default() }, 256 + 2500),
+    ] {
+        let mut flood = Flood::new(2, &config);
+        for number in 0..5000 {
+            flood.send(0, 1, TAG, number, 1000);
+        }
+        flood.run();
+        assert!(flood.kept[1] <= most, "{} of {most}", flood.kept[1]);
+        assert!(flood.kept[1] + 1064 > most.min(5000 * 64), "{} of {most}: the grant is used", flood.kept[1]);
+        assert_eq!(flood.sim.engine(1).under_way(), 0);
+        for _ in 0..5000 {
+            flood.receive(1, any(Some(TAG)));
+        }
+        flood.run();
+        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "in order");
+        assert_eq!(flood.sent, 5000);
+        flood.sim.engine(0).at_rest().unwrap();
+        flood.sim.engine(1).at_rest().unwrap();
+    }
+}
+
+#[test]
+fn one_way_to_a_receiver_that_stands_still() {
+    let mut flood = Flood::new(4, &Config::default());
+    flood.sim.stop(1, true);
+    for number in 0..2000 {
+        flood.send(0, 1, TAG, number, 3000);
+        // Of others, between whom all goes on.
+        flood.send(2, 3, TAG, number, 3000);
+        flood.receive(3, any(None));
+    }
+    flood.run();
+    assert!(flood.came[3] == (0..2000).collect::<Vec<_>>(), "in order");
+    assert_eq!(flood.kept[1], 0);
+    flood.sim.stop(1, false);
+    for _ in 0..2000 {
+        flood.receive(1, any(None));
+    }
+    flood.run();
+    assert!(flood.came[1] == (0..2000).collect::<Vec<_>>(), "in order");
+    assert_eq!(flood.sent, 4000);
+}
+
+#[test]
+fn all_to_one() {
+    let config = Config { budget: 20_000, ..Config::default() };
+    let mut flood = Flood::new(65, &config);
+    for number in 0..100 {
+        for from in 1..65 {
+            flood.send(from, 0, TAG, u64::from(from) * 1000 + number, 500);
+        }
+    }
+    flood.run();
+    assert!(flood.kept[0] <= 20_000 + 64 * 256, "{}", flood.kept[0]);
+    assert!(flood.sim.engine(0).ring_bytes() <= 8 * 32 * 2048);
+    for _ in 0..6400 {
+        flood.receive(0, any(None));
+    }
+    flood.run();
+    assert!(flood.kept[0] <= 20_000 + 64 * 256 + config.spill as u64, "{}", flood.kept[0]);
+    for from in 1..65 {
+        let of: Vec<u64> = flood.came[0].iter().copied().filter(|number| number / 1000 == from).collect();
+        assert!(of == (from * 1000..from * 1000 + 100).collect::<Vec<_>>(), "in order");
+    }
+    assert_eq!((flood.came[0].len(), flood.sent), (6400, 6400));
+    (0..65).for_each(|rank| flood.sim.engine(rank).at_rest().unwrap());
+}
+
+#[test]
+fn a_receive_is_found_behind_a_flood() {
+    let config = Config { budget: 0, spill: 1 << 20, ..Config::default() };
+    for select in [Select { context: 0, source: Some(0), tag: Some(9) }, any(Some(9))] {
+        for first in [true, false] {
+            let mut flood = Flood::new(2, &config);
+            if first {
+                flood.receive(1, select);
+            }
+            for number in 0..10_000 {
+                flood.send(0, 1, TAG, number, 700);
+            }
+            flood.send(0, 1, 9, 77_777, 700);
+            flood.run();
+            if !first {
+                assert!(flood.kept[1] <= 256);
+                flood.receive(1, select);
+                flood.run();
+            }
+            assert_eq!(flood.came[1], [77_777]);
+            // Headers alone: none of their data, but what fits the floor.
+            assert!(flood.kept[1] <= 10_001 * 64 + 256, "{}", flood.kept[1]);
+        }
+    }
+}
+
+#[test]
+fn a_synchronous_send_waits_for_its_receive() {
+    for length in [0, 100, 100_000] {
+        let mut sim = Sim::new(2, 2, Conditions::default(), &Config::default()).unwrap();
+        let id = sim.engine(0).send(1, 0, TAG, Memory::pattern(1, length), length, true);
+        sim.wake(0, 0);
+        while sim.step().is_some() {}
+        assert!(sim.engine(0).completed().is_none());
+        assert_eq!(sim.engine(1).peek(any(None)).unwrap().length, length as u64);
+        sim.engine(1).receive(any(None), Room::Into(Memory::zero(length), length));
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        assert_eq!(sim.engine(0).completed().unwrap().id, id);
+        assert!(sim.engine(1).completed().unwrap().result.is_ok());
+    }
+}
+
+#[test]
+fn a_thousand_ranks() {
+    let ranks = 1024;
+    let mut flood = Flood::new(ranks, &Config::default());
+    // To neighbours at distances of powers of two, as in CG or an allreduce; odd ranks receive, even ranks send.
+    for from in (0..ranks).step_by(2) {
+        for distance in [1u32, 3, 9, 27, 81, 243, 729] {
+            for number in 0..20 {
+                flood.send(from, (from + distance) % ranks, TAG, number, 200);
+                flood.receive((from + distance) % ranks, any(None));
+            }
+        }
+    }
+    flood.run();
+    assert_eq!(flood.sent, 512 * 7 * 20);
+    for rank in 0..ranks {
+        let engine = flood.sim.engine(rank);
+        engine.at_rest().unwrap();
+        assert!(engine.ring_bytes() <= 8 * 32 * 2048);
+        assert!(flood.kept[rank as usize] <= (4 << 20) + (4 << 20) + 7 * 256);
+    }
+}

@@ -1,0 +1,409 @@
+//! Random traffic, and what MPI owes it: every message once, whole, and matched in order. The model knows nothing of
+//! packets: it keeps what was called and what came back, and judges that.
+
+use std::collections::HashMap;
+use transom_channel::polling::Order;
+use transom_channel::ring::Shape;
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::wire::{Data, Part, Rail};
+use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select};
+
+/// What a seed makes of a job.
+pub struct Setup {
+    pub ranks: Rank,
+    pub conditions: Conditions,
+    pub config: Config,
+    pub actions: usize,
+}
+
+impl Setup {
+    pub fn random(rng: &mut fastrand::Rng) -> Setup {
+        let ranks = match rng.u32(..20) {
+            0 => rng.u32(16..=64),
+            1..6 => rng.u32(5..16),
+            _ => rng.u32(2..5),
+        };
+        let longest = *rng.choice(&[512, 1024, 4096, 16 << 10]).unwrap();
+        let rail = |rng: &mut fastrand::Rng| {
+            let (mark_last, immediate) = (rng.bool(), rng.bool());
+            Rail {
+                longest,
+                mark_last,
+                whole_word: rng.u8(..4) > 0,
+                immediate,
+                write: rng.u8(..4) > 0,
+                read: rng.u8(..4) > 0,
+            }
+        };
+        let rails = (0..rng.usize(1..=3)).map(|_| rail(rng)).collect();
+        let conditions = Conditions {
+            rails,
+            latency: if rng.bool() { 500..1500 } else { 100..50_000 },
+            picoseconds: 100,
+            pause: if rng.bool() { 50..500 } else { 1..20_000 },
+            depth: *rng.choice(&[1, 2, 8, 64]).unwrap(),
+            slots: *rng.choice(&[1, 2, 8, 256]).unwrap(),
+            busy: *rng.choice(&[0, 0, 50, 500]).unwrap(),
+            unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
+            torn: rng.bool(),
+        };
+        let config = Config {
+            eager: *rng.choice(&[0, 64, 400]).unwrap(),
+            ring: Shape { slots: rng.u32(2..8), bytes: 8 * rng.u32(20..80) },
+            rings: rng.usize(..4),
+            ring_after: rng.u32(1..6),
+            order: *rng.choice(&[Order::Sequential, Order::Circular, Order::RecentFirst]).unwrap(),
+            window: *rng.choice(&[2, 3, 8, 64]).unwrap(),
+            floor: 64 * rng.u32(2..5),
+            budget: *rng.choice(&[0, 300, 4000, 1 << 20]).unwrap(),
+            spill: *rng.choice(&[64, 640, 1 << 16]).unwrap(),
+            credit_delay: rng.u64(100..100_000),
+            zero_copy_from: *rng.choice(&[1, 1000, 10_000]).unwrap(),
+            stripe_from: *rng.choice(&[1, 500, 1 << 20]).unwrap(),
+            offer: rng.bool(),
+            batch: *rng.choice(&[1, 3, 64]).unwrap(),
+        };
+        let actions = if ranks > 15 { rng.usize(1..12) } else { rng.usize(1..60) };
+        Setup { ranks, conditions, config, actions }
+    }
+}
+
+/// A message, by its number.
+pub struct Message {
+    pub from: Rank,
+    pub to: Rank,
+    pub context: u32,
+    pub tag: u32,
+    pub length: usize,
+    /// Which receive took it, by number.
+    pub taken: Option<usize>,
+    pub sent: bool,
+}
+
+/// A receive or a probe, by its number; those of a rank are in the order of their posting.
+pub struct Receive {
+    pub at: Rank,
+    pub select: Select,
+    pub room: Option<usize>,
+    pub took: Option<u64>,
+    pub cancelled: bool,
+    /// It was withdrawn at the end, having waited since its posting.
+    pub starved: bool,
+}
+
+pub struct Job {
+    pub sim: Sim,
+    pub rng: fastrand::Rng,
+    pub setup: Setup,
+    pub messages: Vec<Message>,
+    pub receives: Vec<Receive>,
+    sends: HashMap<(Rank, Id), u64>,
+    open: HashMap<(Rank, Id), usize>,
+    left: Vec<usize>,
+    /// Messages taken out of the matching, or received.
+    pub taken: usize,
+    pub kept_peak: u64,
+}
+
+const TAGS: u32 = 3;
+
+impl Job {
+    pub fn new(seed: u64, setup: Setup) -> Job {
+        let sim = Sim::new(seed, setup.ranks, setup.conditions.clone(), &setup.config).unwrap();
+        let left = vec![setup.actions; setup.ranks as usize];
+        let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
+        let (sends, open) = Default::default();
+        let mut job =
+            Job { sim, rng, setup, messages: vec![], receives: vec![], sends, open, left, taken: 0, kept_peak: 0 };
+        for rank in 0..job.setup.ranks {
+            job.sim.wake(rank, 0);
+        }
+        job
+    }
+
+    /// Runs to the end, and judges.
+    pub fn run(mut self) -> Result<Job, String> {
+        let mut steps = 0u64;
+        while let Some(rank) = self.sim.step() {
+            steps += 1;
+            if steps > 3_000_000 {
+                let rest: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).at_rest()).collect();
+                return Err(format!("it does not come to an end, at {} ns: {rest:?}", self.sim.now()));
+            }
+            self.collect(rank)?;
+            self.act(rank)?;
+        }
+        self.finish()?;
+        self.judge()?;
+        Ok(self)
+    }
+
+    pub fn collect(&mut self, rank: Rank) -> Result<(), String> {
+        self.kept_peak = self.kept_peak.max(self.sim.engine(rank).kept());
+        while let Some(done) = self.sim.engine(rank).completed() {
+            match self.sends.remove(&(rank, done.id)) {
+                Some(number) => self.has_sent(number, done)?,
+                None => self.received(rank, done)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn has_sent(&mut self, number: u64, done: Completion<Memory>) -> Result<(), String> {
+        let message = &mut self.messages[number as usize];
+        let status = done.result.map_err(|error| format!("send of message {number}: {error}"))?;
+        let memory = done.memory.expect("a send gives its memory back");
+        if (status.peer, status.tag, status.length) != (message.to, message.tag, message.length as u64) {
+            return Err(format!("message {number} was sent as {status:?}"));
+        }
+        // It is the program's again.
+        memory.spoil();
+        message.sent = true;
+        Ok(())
+    }
+
+    fn received(&mut self, rank: Rank, done: Completion<Memory>) -> Result<(), String> {
+        let key = (rank, done.id);
+        let number = *self.open.get(&key).ok_or("something completed that was not under way")?;
+        let (status, room) = match done.result {
+            Ok(status) => (status, None),
+            Err(Error::Truncated { status, room }) => (status, Some(room as usize)),
+            Err(error) => return Err(format!("receive {number}: {error}")),
+        };
+        let length = status.length as usize;
+        let Some(memory) = done.memory else {
+            // A probe: its message is received by the same number. Which it is, its content will tell.
+            let room = self.room(true);
+            self.receives[number].room = if let Room::Into(_, room) = &room { Some(*room) } else { None };
+            self.sim.engine(rank).receive_message(done.id, room).map_err(|(error, _)| error.to_string())?;
+            self.sim.wake(rank, 0);
+            return Ok(());
+        };
+        self.open.remove(&key);
+        let receive = &mut self.receives[number];
+        let there = length.min(receive.room.unwrap_or(length));
+        if room != receive.room.filter(|room| *room < length) {
+            return Err(format!("receive {number} of {length} bytes into {:?}: truncated to {room:?}", receive.room));
+        }
+        let id = if length == 0 {
+            u64::from(status.tag - TAGS)
+        } else {
+            memory.whose(there).ok_or_else(|| format!("receive {number}: {status:?} is not whole: {memory:?}"))?
+        };
+        memory.spoil();
+        let message = self.messages.get_mut(id as usize).ok_or("a message that nobody sent")?;
+        if (message.from, message.to, message.tag, message.length) != (status.peer, rank, status.tag, length) {
+            return Err(format!("message {id} came as {status:?}"));
+        }
+        let fits = receive.select.source.is_none_or(|source| source == message.from)
+            && receive.select.tag.is_none_or(|tag| tag == message.tag)
+            && receive.select.context == message.context;
+        if !fits || message.taken.replace(number).is_some() || receive.took.replace(id).is_some() {
+            return Err(format!("message {id} went to receive {number}, twice or wrongly"));
+        }
+        self.taken += 1;
+        Ok(())
+    }
+
+    fn act(&mut self, rank: Rank) -> Result<(), String> {
+        if self.left[rank as usize] > 0 {
+            self.left[rank as usize] -= 1;
+            match self.rng.u32(..100) {
+                0..50 => self.send(rank),
+                50..85 => self.receive(rank),
+                85..90 => self.cancel(rank)?,
+                _ => self.probe(rank, None)?,
+            }
+            let after = self.rng.u64(1..10_000);
+            self.sim.wake(rank, after);
+            if self.left.iter().all(|left| *left == 0) {
+                (0..self.setup.ranks).for_each(|rank| self.sim.wake(rank, 0));
+            }
+        } else if self.left.iter().all(|left| *left == 0) {
+            // All that comes now is taken, so that everything ends.
+            for context in 0..2 {
+                self.probe(rank, Some(Select { context, source: None, tag: None }))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, rank: Rank) {
+        let to = self.rng.u32(..self.setup.ranks);
+        let length = match self.rng.u32(..10) {
+            0 => 0,
+            1..6 => self.rng.usize(1..300),
+            6..9 => self.rng.usize(1..5000),
+            _ => 1 << self.rng.u32(10..=23),
+        };
+        // Packets of 8 MiB by the hundred bytes take long to simulate.
+        let length = if self.setup.ranks > 3 || self.setup.config.window < 8 || self.rng.u8(..10) > 0 {
+            length.min(40_000)
+        } else {
+            length
+        };
+        let number = self.messages.len() as u64;
+        let tag = if length == 0 { TAGS + number as u32 } else { self.rng.u32(..TAGS) };
+        let context = self.rng.u32(..2);
+        self.messages.push(Message { from: rank, to, context, tag, length, taken: None, sent: false });
+        let memory = Memory::pattern(number, length);
+        let part = Data::Of(Part { memory: &memory, at: 0, length });
+        let sync = self.rng.u8(..5) == 0;
+        if !sync && self.sim.engine(rank).try_send(to, context, tag, part) {
+            memory.spoil();
+            self.messages[number as usize].sent = true;
+            return;
+        }
+        let id = self.sim.engine(rank).send(to, context, tag, memory, length, sync);
+        self.sends.insert((rank, id), number);
+    }
+
+    fn room(&mut self, matched: bool) -> Room<Memory> {
+        match self.rng.u32(..10) {
+            0 if !matched => Room::Probe,
+            0..3 => Room::Allocate,
+            3 => short(self.rng.usize(1..400)),
+            _ => short(8 << 20),
+        }
+    }
+
+    fn receive(&mut self, rank: Rank) {
+        let select = Select {
+            context: self.rng.u32(..2),
+            source: (self.rng.u8(..3) > 0).then(|| self.rng.u32(..self.setup.ranks)),
+            tag: (self.rng.u8(..3) > 0).then(|| self.rng.u32(..TAGS)),
+        };
+        let room = self.room(false);
+        let length = if let Room::Into(_, length) = &room { Some(*length) } else { None };
+        let id = self.sim.engine(rank).receive(select, room);
+        self.opened(rank, id, select, length);
+    }
+
+    fn opened(&mut self, at: Rank, id: Id, select: Select, room: Option<usize>) {
+        self.open.insert((at, id), self.receives.len());
+        self.receives.push(Receive { at, select, room, took: None, cancelled: false, starved: false });
+    }
+
+    fn cancel(&mut self, rank: Rank) -> Result<(), String> {
+        let mut mine: Vec<_> =
+            self.open.iter().filter(|((at, _), _)| *at == rank).map(|((_, id), n)| (*n, *id)).collect();
+        mine.sort();
+        let Some((number, id)) = self.rng.choice(&mine).copied() else { return Ok(()) };
+        if let Cancelled::Withdrawn(memory) = self.sim.engine(rank).cancel(id) {
+            self.receives[number].cancelled = true;
+            self.open.remove(&(rank, id));
+            if memory.is_some() != self.receives[number].room.is_some() {
+                return Err(format!("receive {number} was cancelled, and its memory is lost"));
+            }
+        }
+        Ok(())
+    }
+
+    fn probe(&mut self, rank: Rank, select: Option<Select>) -> Result<(), String> {
+        let all = select.is_some();
+        let select = select.unwrap_or_else(|| Select {
+            context: self.rng.u32(..2),
+            source: self.rng.bool().then(|| self.rng.u32(..self.setup.ranks)),
+            tag: self.rng.bool().then(|| self.rng.u32(..TAGS)),
+        });
+        loop {
+            let peeked = self.sim.engine(rank).peek(select);
+            let probed = self.sim.engine(rank).try_probe(select);
+            if peeked != probed.map(|(_, status)| status) {
+                return Err(format!("peek says {peeked:?}, and a probe {probed:?}"));
+            }
+            let Some((id, _)) = probed else { return Ok(()) };
+            let room = self.room(true);
+            let length = if let Room::Into(_, length) = &room { Some(*length) } else { None };
+            self.opened(rank, id, select, length);
+            self.sim.engine(rank).receive_message(id, room).map_err(|(error, _)| error.to_string())?;
+            self.sim.wake(rank, 0);
+            if !all {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Nothing is under way any more: what waits now waits for ever.
+    fn finish(&mut self) -> Result<(), String> {
+        for number in 0..self.messages.len() {
+            let message = &self.messages[number];
+            if message.taken.is_none() || !message.sent {
+                let Message { from, to, length, taken, sent, .. } = *message;
+                let rest: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).at_rest()).collect();
+                let keeps: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).kept()).collect();
+                println!("{rest:?} keep {keeps:?}, under way {:?}", self.open);
+                return Err(format!(
+                    "message {number} from {from} to {to} of {length} bytes: taken {taken:?}, sent {sent}"
+                ));
+            }
+        }
+        let mut open: Vec<_> = self.open.drain().collect();
+        open.sort();
+        for ((rank, id), number) in open {
+            match self.sim.engine(rank).cancel(id) {
+                Cancelled::Withdrawn(_) => self.receives[number].starved = true,
+                Cancelled::TooLate => return Err(format!("receive {number} was matched, and did not complete")),
+            }
+        }
+        for rank in 0..self.setup.ranks {
+            let config = self.setup.config.clone();
+            let engine = self.sim.engine(rank);
+            engine.at_rest()?;
+            if (engine.under_way(), engine.kept()) != (0, 0) {
+                return Err(format!("rank {rank} keeps {} requests and {} bytes", engine.under_way(), engine.kept()));
+            }
+            let rings = engine.ring_bytes() / config.ring.size();
+            if engine.wire().registrations() != rings {
+                return Err(format!(
+                    "rank {rank} has {rings} rings, and {} registrations",
+                    engine.wire().registrations()
+                ));
+            }
+            if engine.ring_bytes() > config.rings * config.ring.size()
+                || engine.granted() > config.budget + config.spill
+            {
+                return Err(format!("rank {rank} gave more than it may"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Non-overtaking, from both sides.
+    fn judge(&self) -> Result<(), String> {
+        let fits = |select: &Select, message: &Message| {
+            select.context == message.context
+                && select.source.is_none_or(|source| source == message.from)
+                && select.tag.is_none_or(|tag| tag == message.tag)
+        };
+        for (later, second) in self.messages.iter().enumerate() {
+            let taker = second.taken.expect("all were taken");
+            let select = &self.receives[taker].select;
+            // An earlier message of the same pair that the receive could have taken went to an earlier receive.
+            for (earlier, first) in self.messages[..later].iter().enumerate() {
+                let pair = (first.from, first.to) == (second.from, second.to);
+                if pair && fits(select, first) && first.taken.expect("all were taken") > taker {
+                    return Err(format!("message {later} overtook {earlier}, at receive {taker}"));
+                }
+            }
+            // An earlier receive of the rank that could have taken the message took one that was before it.
+            for (number, receive) in self.receives[..taker].iter().enumerate() {
+                if receive.at != second.to || receive.cancelled || !fits(&receive.select, second) {
+                    continue;
+                }
+                let wrong = match receive.took {
+                    Some(took) => self.messages[took as usize].from == second.from && took > later as u64,
+                    None => true,
+                };
+                if wrong {
+                    return Err(format!("receive {taker} took message {later}, which was receive {number}'s"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn short(length: usize) -> Room<Memory> {
+    Room::Into(Memory::zero(length), length)
+}

@@ -1,0 +1,54 @@
+//! Random traffic in random conditions, against the model. A failure names its seed; `SEED=n` runs it again, `SEEDS=n`
+//! so many.
+
+mod model;
+
+use model::{Job, Setup};
+
+fn run(seed: u64) -> Result<Job, String> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let setup = Setup::random(&mut rng);
+    if std::env::var("SEED").is_ok() {
+        println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.config);
+    }
+    Job::new(seed, setup).run()
+}
+
+#[test]
+fn every_message_once_whole_and_in_order() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("SEED") {
+        run(seed).map(|_| ()).unwrap();
+        return;
+    }
+    let seeds = number("SEEDS").unwrap_or(1000);
+    let mut counts = std::collections::BTreeMap::new();
+    for seed in 0..seeds {
+        let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
+        let mut job = said.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
+        for rank in 0..job.setup.ranks {
+            for (name, count) in job.sim.engine(rank).meter().rows() {
+                *counts.entry(name).or_insert(0) += count;
+            }
+        }
+    }
+    println!("{counts:#?}");
+    // Each path was taken.
+    if seeds >= 1000 {
+        for (name, count) in counts {
+            assert!(count > 0 || name == "old", "{name} never happened");
+        }
+    }
+}
+
+#[test]
+fn a_seed_runs_the_same_twice() {
+    for seed in 0..20 {
+        let twice = [run(seed), run(seed)].map(|job| {
+            let mut job = job.unwrap();
+            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| *job.sim.engine(rank).meter()).collect();
+            (job.sim.now(), meters)
+        });
+        assert_eq!(twice[0], twice[1]);
+    }
+}

@@ -1,0 +1,106 @@
+//! The short path: what lies in a ring is received without a request, and overtakes nothing.
+
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::wire::{Data, Part};
+use transom_channel::{Config, Rank, Room, Select, Short};
+
+fn of(tag: Option<u32>) -> Select {
+    Select { context: 0, source: Some(0), tag }
+}
+
+/// Rank 0 sends to rank 1 on the short path.
+fn send(sim: &mut Sim, tag: u32, number: u64) -> bool {
+    let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
+    sim.engine(0).try_send(1, 0, tag, Data::Of(part))
+}
+
+/// What that message is made of.
+fn bytes(number: u64) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    Memory::pattern(number, 8).read(0, &mut bytes);
+    bytes
+}
+
+/// Until nothing happens, though rank 1 makes no turn.
+fn settle(sim: &mut Sim, turns_of_1: bool) {
+    sim.stop(1, !turns_of_1);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.step().is_some() {}
+}
+
+/// A job in which rank 0 has a ring at rank 1.
+fn with_a_ring() -> Sim {
+    let mut sim = Sim::new(3, 2, Conditions::default(), &Config::default()).unwrap();
+    for number in 0..20 {
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
+        sim.engine(1).receive(of(None), Room::Allocate);
+        settle(&mut sim, true);
+    }
+    (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
+    sim
+}
+
+fn short(sim: &mut Sim, tag: Option<u32>) -> (Short, Option<u64>) {
+    let mut into = [0; 8];
+    let short = sim.engine(1).try_receive(0, 0, tag, &mut into);
+    (short, (0..2000).find(|number| bytes(*number) == into))
+}
+
+#[test]
+fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
+    let mut sim = with_a_ring();
+    let mut sent = 0;
+    for number in 0..1000 {
+        while sent < number + 5 && send(&mut sim, 7, sent) {
+            sent += 1;
+        }
+        settle(&mut sim, false);
+        match short(&mut sim, Some(7)) {
+            (short @ Short::Done { .. }, whose) => {
+                assert_eq!((short, whose), (Short::Done { tag: 7, length: 8 }, Some(number)));
+            }
+            // A turn is due.
+            (Short::Long, _) => {
+                sim.engine(1).progress();
+                let id = sim.engine(1).receive(of(Some(7)), Room::Allocate);
+                let done = sim.engine(1).completed().expect("it is there");
+                assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
+            }
+            (Short::Nothing, _) => panic!("message {number} is there"),
+        }
+    }
+    let by_queue = sim.engine(0).meter().queue_packets;
+    assert!(by_queue < 60, "{by_queue} went past the ring");
+    settle(&mut sim, true);
+    while sim.engine(1).try_probe(of(Some(7))).is_some() {}
+    settle(&mut sim, true);
+    (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
+#[test]
+fn nothing_is_overtaken() {
+    let mut sim = with_a_ring();
+    assert_eq!(short(&mut sim, None).0, Short::Nothing);
+    // A receive that was posted before.
+    let posted = sim.engine(1).receive(Select { source: None, ..of(None) }, Room::Allocate);
+    assert!(send(&mut sim, 7, 1) && send(&mut sim, 7, 2));
+    settle(&mut sim, false);
+    assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "it is another's");
+    settle(&mut sim, true);
+    let done = sim.engine(1).completed().unwrap();
+    assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(1)));
+    // A message that had come, beside one in the ring.
+    assert!(send(&mut sim, 7, 3));
+    settle(&mut sim, false);
+    assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "the second message came before");
+    assert_eq!(short(&mut sim, Some(8)).0, Short::Long, "another tag lies there");
+    sim.engine(1).receive(of(Some(7)), Room::Allocate);
+    assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(8), Some(2));
+    assert!(matches!(short(&mut sim, Some(7)), (Short::Done { .. }, Some(3))));
+    // Too long for its room.
+    assert!(send(&mut sim, 7, 4));
+    settle(&mut sim, false);
+    let mut into = [0; 3];
+    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into), Short::Done { tag: 7, length: 8 });
+    assert_eq!(into, bytes(4)[..3], "its beginning is kept");
+}

@@ -1,0 +1,198 @@
+//! Bytes that the machines of messages pass on, and never see.
+
+use crate::copy;
+use crate::memory::View;
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A handle on bytes: of a cell of the inbox, of a ring, or of a buffer of the program's.
+///
+/// # Examples
+/// ```
+/// use transom_shm_loopback::messages::Bytes;
+/// let buffer = Bytes::owned(vec![1_u8, 2, 3].into_boxed_slice());
+/// assert_eq!(buffer.len(), 3);
+/// assert_eq!(buffer.into_owner::<Box<[u8]>>().as_deref(), Some(&[1_u8, 2, 3][..]));
+/// ```
+#[derive(Debug)]
+pub struct Bytes(pub(super) Kind);
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// Of this number, in the inbox; so many bytes at this place there.
+    Cell { number: u32, at: usize, inbox: Part },
+    /// Memory that one peer writes to.
+    Ring { memory: Part, _fd: Option<OwnedFd>, _listed: Forget },
+    /// A buffer. Who owns it is kept, unless it is lent.
+    Here { start: NonNull<u8>, len: usize, writable: bool, owner: Option<Box<dyn Any + Send>> },
+}
+
+/// Part of a shared block.
+#[derive(Clone)]
+pub(super) struct Part(pub View);
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} shared bytes", self.0.len())
+    }
+}
+
+/// Takes a block out of the list of those that ranks of this process can attach to.
+pub(super) struct Forget {
+    pub blocks: Arc<crate::loopback::Blocks>,
+    pub tag: u64,
+}
+
+impl std::fmt::Debug for Forget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "block {:x}", self.tag)
+    }
+}
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
+    }
+}
+
+// SAFETY: the bytes of `Here` are the owner's, which is `Send`, or lent for as long as the handle lives, and nobody else
+// changes them; the others are shared memory, which any thread may use.
+unsafe impl Send for Bytes {}
+
+/// What can own bytes at a place that stays the same when the owner is moved.
+///
+/// # Safety
+/// `bytes` gives the same place and length until the owner is dropped, also after it was moved. Nobody else changes the
+/// bytes, and nobody reads them if they are `writable`. They are initialised, and may have any value if they are writable.
+pub unsafe trait Owner: Any + Send {
+    /// Where they begin, how many they are, and whether they may be written.
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool);
+}
+
+// SAFETY: the heap memory of a vector does not move with it.
+unsafe impl Owner for Box<[u8]> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        (NonNull::from(&mut **self).cast(), self.len(), true)
+    }
+}
+
+impl Bytes {
+    /// Those of an owner, which is kept and given back by [`into_owner`](Self::into_owner).
+    pub fn owned<O: Owner>(owner: O) -> Bytes {
+        let mut owner = Box::new(owner);
+        // Taken where it will stay: a box that is moved afterwards would forbid to use the place.
+        let (start, len, writable) = owner.bytes();
+        Bytes(Kind::Here { start, len, writable, owner: Some(owner) })
+    }
+
+    /// Bytes that the caller lends: to be read only, or written as well.
+    ///
+    /// # Safety
+    /// As long as the handle lives they are valid; nobody else changes them, and nobody else reads them if they are
+    /// `writable`. They are initialised.
+    #[inline]
+    pub unsafe fn lent(start: NonNull<u8>, len: usize, writable: bool) -> Bytes {
+        Bytes(Kind::Here { start, len, writable, owner: None })
+    }
+
+    /// The owner, if it is of this type.
+    pub fn into_owner<O: Owner>(self) -> Option<O> {
+        match self.0 {
+            Kind::Here { owner: Some(owner), .. } => owner.downcast().ok().map(|owner| *owner),
+            _ => None,
+        }
+    }
+
+    /// Where the bytes of a buffer are.
+    pub fn start(&self) -> Option<NonNull<u8>> {
+        match &self.0 {
+            Kind::Here { start, .. } => Some(*start),
+            _ => None,
+        }
+    }
+
+    /// How many bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Kind::Cell { inbox, at, .. } => inbox.0.len().saturating_sub(*at),
+            Kind::Ring { memory, .. } => memory.0.len(),
+            Kind::Here { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where `length` bytes from `at` on are, and whether they are memory that ranks share.
+    ///
+    /// # Panics
+    /// If they are not within: who names a place has checked it.
+    #[inline(always)]
+    fn place(&self, at: usize, length: usize) -> (*mut u8, bool) {
+        let inside = |start: NonNull<u8>, len: usize| {
+            assert!(at <= len && length <= len - at, "{length} bytes at {at} of {len}");
+            start.as_ptr().wrapping_add(at)
+        };
+        match &self.0 {
+            Kind::Here { start, len, .. } => (inside(*start, *len), false),
+            Kind::Cell { inbox, at: base, .. } => (inbox.0.address(base + at, length).expect("within its cell"), true),
+            Kind::Ring { memory, .. } => (memory.0.address(at, length).expect("within its ring"), true),
+        }
+    }
+
+    /// Copies bytes out.
+    #[inline(always)]
+    pub(super) fn read(&self, at: usize, into: &mut [u8]) {
+        match self.place(at, into.len()) {
+            // SAFETY: within shared memory, which is only accessed by atomics and `copy`.
+            (from, true) => unsafe {
+                if let Ok(head) = into.try_into() {
+                    copy::from_shared_32(from, head)
+                } else if into.len() == 8 {
+                    copy::from_shared(from, &mut into[..8])
+                } else {
+                    copy::from_shared(from, into)
+                }
+            },
+            // SAFETY: within a buffer that nobody changes meanwhile; a slice of another owner does not overlap it.
+            (from, false) => unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) },
+        }
+    }
+
+    /// Copies bytes to shared memory.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `length` bytes of shared memory.
+    #[inline(always)]
+    pub(super) unsafe fn write_to(&self, at: usize, length: usize, to: *mut u8) {
+        let (from, shared) = self.place(at, length);
+        assert!(!shared, "what is sent is a buffer");
+        // SAFETY: the source is within an initialised buffer that nobody changes meanwhile; the target by the caller's word.
+        unsafe { copy::to_shared(to, std::slice::from_raw_parts(from, length)) };
+    }
+
+    /// The bytes, to be written by nobody but the caller.
+    #[inline(always)]
+    pub(super) fn writable(&self, at: usize, length: usize) -> *mut u8 {
+        assert!(matches!(self.0, Kind::Here { writable: true, .. }), "what is received is written to a buffer");
+        self.place(at, length).0
+    }
+
+    /// Copies bytes from one to another.
+    #[inline(always)]
+    pub(super) fn copy(&self, at: usize, length: usize, to: &Bytes, to_at: usize) {
+        let to = to.writable(to_at, length);
+        match self.place(at, length) {
+            // SAFETY: the source is within shared memory; the target within a buffer that only this engine writes to, and
+            // nobody reads.
+            (from, true) => unsafe { copy::from_shared(from, std::slice::from_raw_parts_mut(to, length)) },
+            // SAFETY: both within buffers that nobody else changes.
+            (from, false) => unsafe { std::ptr::copy(from, to, length) },
+        }
+    }
+}

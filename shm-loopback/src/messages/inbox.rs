@@ -1,0 +1,271 @@
+//! A rank's inbox: cells that any rank may fill, however many ranks there are.
+//!
+//! ```text
+//!     0       free: a bit for each cell
+//!     64      ready: a bit for each cell
+//!     128     closed, probe
+//!     192     hungry: a bit for each rank that found no free cell
+//!     then    cells: a line {owner, length, number}, and the bytes
+//! ```
+//! A sender takes a bit out of `free`, fills the cell and sets its bit in `ready`. Nothing that it does meanwhile is in the
+//! way of others, so that a rank that dies there leaves nothing behind but the cell, which the owner of the inbox takes
+//! back. Cells of one sender are numbered, since bits have no order.
+
+use crate::memory::{HEADER, View};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use transom_locks::Rank;
+
+/// Cells of an inbox.
+pub const CELLS: usize = 64;
+/// The bytes of a cell: 16 KiB of a message, and its header.
+pub const LONGEST: usize = (16 << 10) + 192;
+
+const FREE: usize = 0;
+const READY: usize = 64;
+const CLOSED: usize = 128;
+const PROBE: usize = 136;
+const HUNGRY: usize = 192;
+const LINE: usize = 64;
+const STRIDE: usize = LINE + LONGEST;
+
+/// Bytes of an inbox, in a job of so many ranks.
+///
+/// # Examples
+/// ```
+/// use transom_shm_loopback::messages::inbox_bytes;
+/// assert_eq!(inbox_bytes(2), 64 + 192 + 64 + 64 * (64 + 16576)); // 1.02 MiB
+/// assert_eq!(inbox_bytes(1024), inbox_bytes(2) + 64);
+/// ```
+pub const fn inbox_bytes(ranks: usize) -> usize {
+    HEADER + len(ranks)
+}
+
+/// Bytes of a ring of so many slots of so many bytes.
+///
+/// # Examples
+/// ```
+/// assert_eq!(transom_shm_loopback::messages::ring_bytes(32, 8256), 64 + 32 * 8256); // 258 KiB
+/// ```
+pub const fn ring_bytes(slots: usize, bytes: usize) -> usize {
+    HEADER + slots * bytes
+}
+
+pub(super) const fn len(ranks: usize) -> usize {
+    cells(ranks) + CELLS * STRIDE
+}
+
+/// Where the cells begin.
+const fn cells(ranks: usize) -> usize {
+    HUNGRY + ranks.div_ceil(8 * LINE) * LINE
+}
+
+/// An inbox, of this rank or a peer.
+#[derive(Clone)]
+pub(super) struct Inbox {
+    pub view: View,
+    cells: usize,
+}
+
+/// What a cell says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cell {
+    pub number: u32,
+    pub owner: Rank,
+    pub length: usize,
+    /// Its place among those of its owner.
+    pub order: u32,
+}
+
+impl Inbox {
+    pub fn new(view: View, ranks: usize) -> Inbox {
+        Inbox { view, cells: cells(ranks) }
+    }
+
+    /// Makes it ready for senders, who learn of it later. They may look at the word at `probe` in this process.
+    pub fn open(&self, probe: u64) {
+        self.word(FREE).store(u64::MAX, Relaxed);
+        self.word(PROBE).store(probe, Relaxed);
+    }
+
+    #[inline(always)]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        self.view.word(at).expect("an inbox is laid out")
+    }
+
+    fn line(&self, number: u32) -> usize {
+        self.cells + number as usize * STRIDE
+    }
+
+    /// Where the bytes of a cell begin.
+    pub fn bytes(&self, number: u32) -> usize {
+        self.line(number) + LINE
+    }
+
+    /// Says that nothing will be received any more.
+    pub fn close(&self) {
+        self.word(CLOSED).store(1, SeqCst);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.word(CLOSED).load(SeqCst) != 0
+    }
+
+    pub fn probe(&self) -> u64 {
+        self.word(PROBE).load(Relaxed)
+    }
+
+    /// A free cell, which is the caller's until it is [filled](Self::fill). If there is none the owner of the inbox rings for
+    /// `rank` once there is.
+    pub fn claim(&self, rank: Rank) -> Option<u32> {
+        let cell = self.try_claim().or_else(|| {
+            self.word(HUNGRY + rank / 64 * 8).fetch_or(1 << (rank % 64), SeqCst);
+            // One may have become free before.
+            self.try_claim()
+        })?;
+        self.word(self.line(cell)).store(rank as u64 + 1, Relaxed);
+        Some(cell)
+    }
+
+    fn try_claim(&self) -> Option<u32> {
+        let word = self.word(FREE);
+        let mut free = word.load(SeqCst);
+        loop {
+            let cell = free.trailing_zeros();
+            let rest = free & free.checked_sub(1)?;
+            // Acquire: who had the cell before has read it.
+            match word.compare_exchange_weak(free, rest, Acquire, Relaxed) {
+                Ok(_) => return Some(cell),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// The cell holds a message of this length, the sender's `order`th here.
+    pub fn fill(&self, cell: u32, length: usize, order: u32) {
+        self.word(self.line(cell) + 8).store((length as u64) << 32 | u64::from(order), Relaxed);
+        // Release: who sees the bit sees the cell.
+        self.word(READY).fetch_or(1 << cell, SeqCst);
+    }
+
+    /// Whether any cell was.
+    #[inline(always)]
+    pub fn is_filled(&self) -> bool {
+        self.word(READY).load(SeqCst) != 0
+    }
+
+    /// The cells that were filled since the last call; those of one sender in order.
+    pub fn filled(&self, ranks: usize) -> impl Iterator<Item = Cell> + use<> {
+        let word = self.word(READY);
+        let mut ready = if word.load(SeqCst) == 0 { 0 } else { word.swap(0, SeqCst) };
+        let mut cells = Vec::with_capacity(ready.count_ones() as usize);
+        while ready != 0 {
+            let number = ready.trailing_zeros();
+            ready &= ready - 1;
+            let owner = self.word(self.line(number)).load(Relaxed).wrapping_sub(1) as Rank;
+            let said = self.word(self.line(number) + 8).load(Relaxed);
+            let (length, order) = ((said >> 32) as usize, said as u32);
+            if owner < ranks && length <= LONGEST {
+                cells.push(Cell { number, owner, length, order });
+            } else {
+                // No sender writes this: the cell is lost with whoever did.
+                tracing::warn!(owner, length, "a cell of the inbox holds what no rank writes");
+            }
+        }
+        if cells.len() > 1 {
+            // Those of one owner are far less than 2^31 apart: there are 64 cells.
+            let earlier = |a: &Cell, b: &Cell| (a.order.wrapping_sub(b.order) as i32).cmp(&0);
+            cells.sort_by(|a, b| a.owner.cmp(&b.owner).then_with(|| earlier(a, b)));
+        }
+        cells.into_iter()
+    }
+
+    /// The cell can be filled again. Gives the ranks that wait for one.
+    pub fn free(&self, cell: u32, ranks: usize) -> Vec<Rank> {
+        self.word(self.line(cell)).store(0, Relaxed);
+        self.word(FREE).fetch_or(1 << cell, SeqCst);
+        let mut waiting = Vec::new();
+        for at in 0..ranks.div_ceil(64) {
+            let word = self.word(HUNGRY + 8 * at);
+            let mut bits = if word.load(SeqCst) == 0 { 0 } else { word.swap(0, SeqCst) };
+            while bits != 0 {
+                waiting.push(64 * at + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+        waiting
+    }
+
+    /// Takes back the cells that a dead rank had claimed and not filled.
+    pub fn reclaim(&self, dead: Rank, ranks: usize) -> Vec<Rank> {
+        let taken = !self.word(FREE).load(SeqCst);
+        let ready = self.word(READY).load(SeqCst);
+        let of = |cell: &u32| {
+            (taken & !ready) >> cell & 1 == 1 && self.word(self.line(*cell)).load(Relaxed) == dead as u64 + 1
+        };
+        (0..CELLS as u32).filter(of).flat_map(|cell| self.free(cell, ranks)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use std::sync::Arc;
+
+    fn inbox(ranks: usize) -> Inbox {
+        let inbox = Inbox::new(View::whole(&Arc::new(Memory::heap(len(ranks), 1).unwrap())), ranks);
+        inbox.open(0);
+        inbox
+    }
+
+    #[test]
+    fn cells_of_a_sender_come_in_order_whatever_their_numbers() {
+        let inbox = inbox(3);
+        let cells: Vec<u32> = (0..6).map(|i| inbox.claim(1 + i % 2).unwrap()).collect();
+        // Sender 1 fills its cells backwards, across the end of its count.
+        for (cell, order) in [(4, u32::MAX), (2, 0), (0, 1)] {
+            inbox.fill(cells[cell], 7, order);
+        }
+        inbox.fill(cells[3], 9, 0);
+        let came: Vec<_> = inbox.filled(3).map(|cell| (cell.owner, cell.number, cell.length)).collect();
+        assert_eq!(came, [(1, cells[4], 7), (1, cells[2], 7), (1, cells[0], 7), (2, cells[3], 9)]);
+        assert_eq!(inbox.filled(3).count(), 0);
+    }
+
+    #[test]
+    fn who_finds_no_cell_is_told_of_the_next() {
+        let inbox = inbox(100);
+        let cells: Vec<u32> = (0..CELLS).map(|_| inbox.claim(99).unwrap()).collect();
+        assert_eq!((inbox.claim(70), inbox.claim(3)), (None, None));
+        let mut waiting = inbox.free(cells[5], 100);
+        waiting.sort();
+        assert_eq!(waiting, [3, 70]);
+        assert_eq!(inbox.claim(3), Some(cells[5]));
+        assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "once");
+    }
+
+    #[test]
+    fn what_a_dead_rank_has_not_filled_is_taken_back() {
+        let inbox = inbox(4);
+        let dead: Vec<u32> = (0..10).map(|_| inbox.claim(2).unwrap()).collect();
+        let living = inbox.claim(1).unwrap();
+        inbox.fill(dead[0], 1, 0);
+        assert_eq!(inbox.reclaim(2, 4), Vec::<Rank>::new());
+        assert_eq!(inbox.filled(4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
+        let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim()).collect();
+        assert_eq!(free.len(), CELLS - 2, "all but what is filled, and what a living rank has");
+        assert!(!free.contains(&living) && !free.contains(&dead[0]));
+    }
+
+    #[test]
+    fn what_no_rank_writes_is_no_message() {
+        let inbox = inbox(2);
+        for (owner, length) in [(7, 1), (1, LONGEST + 1), (usize::MAX - 1, 0)] {
+            let cell = inbox.claim(1).unwrap();
+            inbox.word(inbox.line(cell)).store(owner as u64 + 1, Relaxed);
+            inbox.fill(cell, length, 0);
+            assert_eq!(inbox.filled(2).count(), 0, "{length} bytes of {owner}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Messages on memory that ranks share: the wire of `transom-channel` ([`ShmWire`]), and how a rank waits for what comes by
+//! it.
+//!
+//! # Memory
+//! A rank that uses messages has an inbox, however many peers it has: 64 cells of 16 KiB, and a bit for each peer
+//! ([`inbox_bytes`]). Pages of it that were never used take none. Each of the few peers that it hears from most
+//! ([`Config::rings`](transom_channel::Config::rings)) has a ring of its own beside it, made when that pair has talked a
+//! while ([`ring_bytes`]). So a rank has at most
+//! `inbox_bytes(ranks) + rings x ring_bytes(slots x bytes)` bytes of memory for messages of all peers, and what is kept of
+//! them ([`Engine::kept`](transom_channel::Engine::kept)).
+
+mod bytes;
+mod exports;
+mod inbox;
+mod reading;
+mod wait;
+mod wire;
+
+pub use crate::progress::Turn;
+pub use bytes::Bytes;
+pub use bytes::Owner;
+pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
+pub use wait::{Look, Waiter};
+pub use wire::ShmWire;

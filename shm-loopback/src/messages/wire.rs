@@ -1,0 +1,439 @@
+//! The wire of `transom-channel` on shared memory.
+
+use super::bytes::{Bytes, Forget, Kind, Part as Shared};
+use super::inbox::{self, Cell, Inbox};
+use super::reading;
+use super::wait::Waiter;
+use crate::bell;
+use crate::key::Key as BlockKey;
+use crate::loopback::{Loopback, Membership};
+use crate::memory::View;
+use crate::progress::Turn;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
+use std::time::Instant;
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
+use transom_windows::FabricError;
+
+/// The wire of one rank: its inbox, and what it has mapped of its peers.
+pub struct ShmWire {
+    job: Arc<Membership>,
+    rails: [Rail; 1],
+    me: usize,
+    own: Inbox,
+    /// Others open the inbox by it.
+    _fd: Option<OwnedFd>,
+    _listed: Forget,
+    /// A peer that can read this can read buffers.
+    probe: Box<u64>,
+    peers: Vec<Peer>,
+    events: VecDeque<Event<Bytes>>,
+    /// Peers that have no inbox yet.
+    awaited: Vec<usize>,
+    /// Peers that are gone, and how often nothing more of them was found since.
+    gone: Vec<(usize, Why, u32)>,
+    began: Instant,
+}
+
+#[derive(Default)]
+struct Peer {
+    inbox: Option<Inbox>,
+    /// The ring that it has given this rank, by its key, if it can be mapped.
+    ring: Option<(Key, Option<View>)>,
+    /// Cells filled there.
+    filled: u32,
+    reads: Option<bool>,
+    /// The engine was told that it is gone, or has cut it off.
+    over: bool,
+    /// It is in the list of those that are gone.
+    noticed: bool,
+}
+
+/// Looks that find nothing more of a peer that is gone, before the engine is told: one for the inbox, and one for what the
+/// engine then finds in its ring.
+const LAST_LOOKS: u32 = 3;
+
+impl ShmWire {
+    /// Opens this rank's inbox, and from now on has `turn` called by all its waits. Once for each rank.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if there is no memory; [`FabricError::Misuse`] the second time.
+    pub fn open(job: &Loopback) -> Result<ShmWire, FabricError> {
+        let job = job.0.clone();
+        let (me, ranks) = (job.rank, job.control.ranks());
+        if job.control.inbox(me).is_some() {
+            return Err(FabricError::Misuse { why: format!("rank {me} has opened its inbox before") });
+        }
+        let (memory, key, fd) = job.block(inbox::len(ranks))?;
+        let own = Inbox::new(View::whole(&memory), ranks);
+        let probe = Box::new(key.tag);
+        own.open((&raw const *probe).expose_provenance() as u64);
+        reading::admit(&job);
+        job.control.publish_inbox(me, key.tag, key.fd);
+        let rail = Rail {
+            longest: inbox::LONGEST,
+            mark_last: true,
+            whole_word: true,
+            immediate: false,
+            write: false,
+            read: true,
+        };
+        let mut wire = ShmWire {
+            rails: [rail],
+            me,
+            own,
+            _fd: fd,
+            _listed: Forget { blocks: job.blocks.clone(), tag: key.tag },
+            probe,
+            peers: (0..ranks).map(|_| Peer::default()).collect(),
+            events: VecDeque::new(),
+            awaited: Vec::new(),
+            gone: Vec::new(),
+            began: Instant::now(),
+            job,
+        };
+        // Whoever waits for this inbox has one; it rings for those that come later.
+        for peer in (0..ranks).filter(|peer| *peer != me) {
+            if wire.job.control.inbox(peer).is_some() {
+                wire.ring_for(peer);
+            }
+        }
+        Ok(wire)
+    }
+
+    /// How threads of this rank wait for what comes.
+    pub fn waiter(&self) -> Waiter {
+        Waiter { rank: self.me, control: self.job.control.clone(), inbox: self.own.clone() }
+    }
+
+    /// From now on all waits of this rank call `turn`.
+    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        self.job.progress.set(turn, self.own.view.clone());
+    }
+
+    /// Tells the peers that this rank receives nothing any more.
+    pub fn close(&mut self) {
+        self.own.close();
+        for peer in 0..self.peers.len() {
+            if let Some(inbox) = &self.peers[peer].inbox {
+                bell::ring(&inbox.view.header().bell);
+            }
+        }
+    }
+
+    /// Finds out who is gone; [`poll`](Wire::poll) tells of them, once all is taken that came of them.
+    pub fn look_for_the_gone(&mut self) {
+        for (rank, died) in self.job.control.gone(self.me) {
+            let why = if died { Why::Died } else { Why::Left };
+            self.notice(rank, why);
+        }
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].inbox.as_ref().is_some_and(Inbox::is_closed) {
+                self.notice(rank, Why::Left);
+            }
+        }
+    }
+
+    fn notice(&mut self, rank: usize, why: Why) {
+        let peer = &mut self.peers[rank];
+        if rank != self.me && !peer.noticed && !peer.over {
+            peer.noticed = true;
+            self.gone.push((rank, why, 0));
+        }
+    }
+
+    /// Maps a peer's inbox, if there is one.
+    fn reach(&mut self, rank: usize) -> Result<bool, FabricError> {
+        if self.peers[rank].inbox.is_some() {
+            return Ok(true);
+        }
+        let ranks = self.peers.len();
+        let inbox = if rank == self.me {
+            self.own.clone()
+        } else {
+            let Some(key) = self.job.control.inbox(rank) else { return Ok(false) };
+            Inbox::new(self.job.attach(rank, key, inbox::len(ranks))?, ranks)
+        };
+        self.peers[rank].inbox = Some(inbox);
+        Ok(true)
+    }
+
+    fn ring_for(&mut self, rank: usize) {
+        if let Ok(true) = self.reach(rank)
+            && let Some(inbox) = &self.peers[rank].inbox
+        {
+            bell::ring(&inbox.view.header().bell);
+        }
+    }
+
+    fn give_cell(&mut self, number: u32) {
+        for waiting in self.own.free(number, self.peers.len()) {
+            self.ring_for(waiting);
+        }
+    }
+
+    /// What has come, and who is gone.
+    #[cold]
+    #[inline(never)]
+    fn collect(&mut self) {
+        let mut found = false;
+        for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
+            found = true;
+            let slot = Bytes(Kind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
+            if self.peers[owner].over {
+                drop(slot);
+                self.give_cell(number);
+            } else {
+                let lane = Lane { peer: owner as Rank, rail: 0 };
+                self.events.push_back(Event::Arrived { lane, slot, length });
+            }
+        }
+        for rank in std::mem::take(&mut self.awaited) {
+            match self.reach(rank) {
+                Ok(true) => self.events.push_back(Event::Up(Lane { peer: rank as Rank, rail: 0 })),
+                Ok(false) => self.awaited.push(rank),
+                Err(error) => self.unreachable(rank, &error),
+            }
+        }
+        if !found {
+            self.gone.iter_mut().for_each(|(.., looks)| *looks += 1);
+            for (rank, why, _) in self.gone.extract_if(.., |(.., looks)| *looks > LAST_LOOKS) {
+                self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
+            }
+        }
+    }
+
+    fn unreachable(&mut self, rank: usize, error: &FabricError) {
+        // If it is gone, or about to, that is why.
+        let why = match self.job.control.ends_soon(rank) {
+            Err(FabricError::PeerDied { .. }) => Why::Died,
+            _ if self.job.control.failed() == Some(rank) => Why::Died,
+            _ if self.job.control.has_left(rank) => Why::Left,
+            _ => {
+                tracing::warn!(rank, %error, "cannot reach the memory of a rank for messages");
+                Why::Unreachable
+            }
+        };
+        self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
+    }
+
+    fn send(&mut self, to: usize, head: &[u8], body: Data<'_, Bytes>) -> Result<(), Busy> {
+        let peer = &mut self.peers[to];
+        let inbox = peer.inbox.as_ref().ok_or(Busy)?;
+        let length = head.len() + body.length();
+        let cell = inbox.claim(self.me).ok_or(Busy)?;
+        let start = inbox.view.address(inbox.bytes(cell), length).filter(|_| length <= inbox::LONGEST);
+        // SAFETY: so many bytes of a cell, which is this rank's until it is filled.
+        unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
+        inbox.fill(cell, length, peer.filled);
+        peer.filled = peer.filled.wrapping_add(1);
+        bell::ring(&inbox.view.header().bell);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn put(
+        &mut self,
+        to: usize,
+        key: Key,
+        at: usize,
+        head: &[u8],
+        body: Data<'_, Bytes>,
+        mark: u64,
+    ) -> Result<(), Busy> {
+        let peer = &mut self.peers[to];
+        if !matches!(&peer.ring, Some((known, _)) if *known == key) {
+            peer.ring = Some((key, map_ring(&self.job, to, key)));
+        }
+        let (Some((_, Some(ring))), Some(inbox)) = (&peer.ring, &peer.inbox) else { return Err(Busy) };
+        let length = head.len() + body.length();
+        // The place was reckoned by what the peer has said of its ring, which may be longer than what it has given.
+        let start = ring.address(at, length + 8).ok_or(Busy)?;
+        let place = start.wrapping_add(length).cast::<u64>();
+        if !place.is_aligned() {
+            return Err(Busy);
+        }
+        // SAFETY: within shared memory, as was just checked, which is accessed by atomics and `copy` alone.
+        unsafe { write(start, head, body) };
+        // SAFETY: within the same, and aligned. Release: who sees the mark sees what is before it.
+        unsafe { AtomicU64::from_ptr(place) }.store(mark, Release);
+        // Between the mark and the question whether anybody sleeps.
+        fence(SeqCst);
+        bell::ring(&inbox.view.header().bell);
+        Ok(())
+    }
+}
+
+/// Maps the ring that a peer has given; a key that leads nowhere is as if there were no room in it.
+#[cold]
+fn map_ring(job: &Membership, peer: usize, key: Key) -> Option<View> {
+    let (fd, bytes) = ((key.address >> 32) as u32, key.address as u32 as usize);
+    let key = BlockKey { tag: key.key, pid: u32::try_from(job.control.process(peer)).ok()?, fd };
+    let mapped = job.attach(peer, key, bytes);
+    mapped.inspect_err(|error| tracing::warn!(peer, %error, "cannot map a peer's ring")).ok()
+}
+
+/// Writes a message.
+///
+/// # Safety
+/// `to` is valid for writes of so many bytes of shared memory.
+#[inline(always)]
+unsafe fn write(to: *mut u8, head: &[u8], body: Data<'_, Bytes>) {
+    // SAFETY: by the caller's word.
+    unsafe {
+        match head.try_into() {
+            Ok(head) => crate::copy::to_shared_32(to, head),
+            Err(_) => crate::copy::to_shared(to, head),
+        }
+        let to = to.add(head.len());
+        match body {
+            Data::None => {}
+            Data::Bytes(bytes) if bytes.len() == 8 => crate::copy::to_shared(to, &bytes[..8]),
+            Data::Bytes(bytes) => crate::copy::to_shared(to, bytes),
+            Data::Of(part) => part.memory.write_to(part.at, part.length, to),
+        }
+    }
+}
+
+impl Wire for ShmWire {
+    type Memory = Bytes;
+
+    fn rails(&self) -> &[Rail] {
+        &self.rails
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        let rank = lane.peer as usize;
+        match self.reach(rank) {
+            Ok(true) => self.events.push_back(Event::Up(lane)),
+            Ok(false) => self.awaited.push(rank),
+            Err(error) => self.unreachable(rank, &error),
+        }
+    }
+
+    fn sever(&mut self, peer: Rank) {
+        let rank = peer as usize;
+        let peer = &mut self.peers[rank];
+        (peer.over, peer.ring) = (true, None);
+        self.awaited.retain(|awaited| *awaited != rank);
+        self.gone.retain(|gone| gone.0 != rank);
+        // Cells of its messages, and those that it will never fill.
+        let (of, rest) = std::mem::take(&mut self.events).into_iter().partition(|event| match event {
+            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) => lane.peer as usize == rank,
+            Event::Done(..) | Event::Immediate(..) => false,
+        });
+        self.events = rest;
+        let of: VecDeque<Event<Bytes>> = of;
+        for event in of {
+            if let Event::Arrived { slot, .. } = event {
+                self.give(slot);
+            }
+        }
+        if self.job.control.ended(rank).is_err() {
+            for waiting in self.own.reclaim(rank, self.peers.len()) {
+                self.ring_for(waiting);
+            }
+        }
+    }
+
+    fn take(&mut self, length: usize) -> Option<Bytes> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).ok()?;
+        bytes.resize(length, 0_u8);
+        Some(Bytes::owned(bytes.into_boxed_slice()))
+    }
+
+    fn ring(&mut self, _: Rank, length: usize) -> Option<(Bytes, Key)> {
+        let (memory, key, fd) = self.job.block(length).ok()?;
+        let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
+        let length = u32::try_from(length).ok()?;
+        let bytes = Bytes(Kind::Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed });
+        Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
+    }
+
+    fn reads(&mut self, lane: Lane) -> bool {
+        let rank = lane.peer as usize;
+        let peer = &mut self.peers[rank];
+        if peer.reads.is_none()
+            && let Some(inbox) = &peer.inbox
+        {
+            let expected = self.job.control.inbox(rank).map_or(0, |key| key.tag);
+            peer.reads = Some(reading::try_out(&self.job, rank, inbox.probe(), expected));
+        }
+        peer.reads == Some(true)
+    }
+
+    fn give(&mut self, memory: Bytes) {
+        if let Kind::Cell { number, .. } = memory.0 {
+            self.give_cell(number);
+        }
+    }
+
+    fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
+        reading::offer(memory)
+    }
+
+    fn release(&mut self, _: usize, key: Key) {
+        reading::withdraw(key);
+    }
+
+    #[inline(always)]
+    fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
+        let to = lane.peer as usize;
+        match request {
+            Request::Put { to: key, at, head, body, mark: Some(mark), immediate: None } => {
+                self.put(to, key, at, head, body, mark)
+            }
+            Request::Send { head, body } => self.send(to, head, body),
+            Request::Read { from, at, into, token } => {
+                match reading::read(&self.job, to, from, at, into) {
+                    Ok(()) => self.events.push_back(Event::Done(token, self.now())),
+                    Err(error) => self.unreachable(to, &error),
+                }
+                Ok(())
+            }
+            Request::Put { .. } | Request::Write { .. } => unreachable!("this rail does not offer it"),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Event<Bytes>> {
+        if self.events.is_empty() {
+            if self.awaited.is_empty() && self.gone.is_empty() && !self.own.is_filled() {
+                return None;
+            }
+            self.collect();
+        }
+        self.events.pop_front()
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    #[inline(always)]
+    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
+        memory.read(at, into);
+    }
+
+    #[inline(always)]
+    fn word(&self, ring: &Bytes, at: usize) -> u64 {
+        let Kind::Ring { memory, .. } = &ring.0 else { unreachable!("only rings have words") };
+        memory.0.word(at).expect("within the ring").load(SeqCst)
+    }
+
+    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
+        from.memory.copy(from.at, from.length, to, at);
+    }
+}
+
+impl Drop for ShmWire {
+    fn drop(&mut self) {
+        // Read by peers until here.
+        debug_assert!(*self.probe != 0);
+        self.own.close();
+    }
+}

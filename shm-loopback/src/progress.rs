@@ -1,0 +1,71 @@
+//! What the waits of a rank do for its messages: turn them, and listen to their bell too.
+
+use crate::bell::{self, Both, Futex};
+use crate::memory::View;
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
+use transom_windows::FabricError;
+
+/// A rank's messages, which every wait of the rank turns.
+///
+/// # Examples
+/// ```
+/// struct Idle;
+/// impl transom_shm_loopback::messages::Turn for Idle {
+///     fn turn(&self) -> bool { false }
+/// }
+/// ```
+pub trait Turn: Send + Sync {
+    /// Takes what has come, and posts what can go; a bounded amount. Whether it is to be called again soon, whatever comes:
+    /// a wait does not sleep then.
+    fn turn(&self) -> bool;
+}
+
+/// A rank's messages, if it uses any.
+#[derive(Default)]
+pub(crate) struct Progress(OnceLock<Turning>);
+
+pub(crate) struct Turning {
+    turn: Arc<dyn Turn>,
+    inbox: View,
+}
+
+impl Progress {
+    #[inline(always)]
+    pub fn get(&self) -> Option<&Turning> {
+        self.0.get()
+    }
+
+    /// From now on every wait turns these. Says whether they are the first.
+    pub fn set(&self, turn: Arc<dyn Turn>, inbox: View) -> bool {
+        self.0.set(Turning { turn, inbox }).is_ok()
+    }
+}
+
+impl Turning {
+    #[cold]
+    pub fn turn(&self) -> bool {
+        self.turn.turn()
+    }
+
+    /// [`bell::nap`], woken by messages too. `look` turns them, and sets `busy` if there is more to do: then it stays awake.
+    pub fn nap<R>(
+        &self,
+        bell: &Futex,
+        busy: &Cell<bool>,
+        mut look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<Option<R>, FabricError> {
+        let awake = || match look()? {
+            Some(found) => Ok(Some(Some(found))),
+            None => Ok(busy.get().then_some(None)),
+        };
+        match bell::nap(&Both(bell, &self.inbox.header().bell), awake)? {
+            Some(Some(found)) => Ok(Some(found)),
+            Some(None) => {
+                std::thread::yield_now();
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+}

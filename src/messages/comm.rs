@@ -1,0 +1,213 @@
+//! The messages of one world or team: whose numbers ranks have there, and apart from those of others.
+
+use super::error::Error;
+use super::hub::Hub;
+use super::tag::{Peer, Source, Status};
+use crate::provider::{self, Provider};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use transom_channel::{Error as Failure, Lost, Select, Status as Came};
+use transom_locks::{Awaited, Rank};
+use transom_windows::{Exchange, FabricError};
+
+/// Contexts of a world: what the program sends, and what the library does.
+const CONTEXTS: u32 = 4;
+
+/// That this rank is in its job: of all its worlds. Messages end with the last of them.
+pub(crate) struct Presence {
+    /// The provider of the whole job.
+    root: Provider,
+    hub: OnceLock<Arc<Hub>>,
+    opening: Mutex<()>,
+    /// The next context that no world of this rank has.
+    contexts: AtomicU32,
+}
+
+/// What a world has of its own: its context, and who is in it.
+pub(crate) struct Space {
+    presence: Arc<Presence>,
+    context: u32,
+    team: Option<Arc<Team>>,
+    comm: OnceLock<Comm>,
+}
+
+/// The ranks of a team, in both directions.
+pub(super) struct Team {
+    ranks: Box<[u32]>,
+    places: HashMap<u32, Rank>,
+}
+
+/// What calls and requests need: cheap to clone, and no part of the job.
+#[derive(Clone)]
+pub(super) struct Comm {
+    pub hub: Arc<Hub>,
+    pub context: u32,
+    size: usize,
+    team: Option<Arc<Team>>,
+}
+
+impl Presence {
+    fn hub(&self) -> Result<&Arc<Hub>, Error> {
+        let _opening = self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(hub) = self.hub.get() {
+            return Ok(hub);
+        }
+        let shared = provider::shared_memory(&self.root).ok_or_else(|| Error::Unavailable {
+            why: "the provider of this job (verbs) carries none yet; start all ranks on one machine, with TRANSOM_FABRIC=shm"
+                .into(),
+        })?;
+        let hub = Hub::open(shared)?;
+        Ok(self.hub.get_or_init(|| hub))
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if let Some(hub) = self.hub.get() {
+            hub.close(std::thread::panicking());
+        }
+    }
+}
+
+impl Space {
+    /// Of all ranks of a job.
+    pub fn of_job(root: Provider) -> Space {
+        let presence =
+            Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), contexts: AtomicU32::new(CONTEXTS) };
+        Space { presence: Arc::new(presence), context: 0, team: None, comm: OnceLock::new() }
+    }
+
+    /// Collective, of a team of ranks of this world.
+    pub fn of_team(&self, team: &Provider) -> Result<Space, FabricError> {
+        let me = self.presence.root.rank() as u32;
+        let next = self.presence.contexts.load(Relaxed);
+        let said = team.all_gather([me.to_le_bytes(), next.to_le_bytes()].as_flattened())?;
+        let (mut ranks, mut context) = (Vec::with_capacity(said.len()), 0);
+        for (rank, said) in said.iter().enumerate() {
+            let corrupt = || FabricError::Corrupt { why: format!("rank {rank} of a team says {said:?} of itself") };
+            let (numbers, _) = said.as_chunks::<4>();
+            let [member, next] = *numbers else { return Err(corrupt()) };
+            ranks.push(u32::from_le_bytes(member));
+            context = context.max(u32::from_le_bytes(next));
+            if *ranks.last().expect("was pushed") as usize >= self.presence.root.size() {
+                return Err(corrupt());
+            }
+        }
+        // Beyond all that any member has used.
+        self.presence.contexts.fetch_max(context.saturating_add(CONTEXTS), Relaxed);
+        let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
+        let team = Some(Arc::new(Team { ranks: ranks.into(), places }));
+        Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
+    }
+
+    #[inline]
+    pub(super) fn comm(&self) -> Result<&Comm, Error> {
+        match self.comm.get() {
+            Some(comm) => Ok(comm),
+            None => self.first(),
+        }
+    }
+
+    #[cold]
+    fn first(&self) -> Result<&Comm, Error> {
+        let hub = self.presence.hub()?.clone();
+        let team = self.team.clone();
+        let size = team.as_ref().map_or_else(|| self.presence.root.size(), |team| team.ranks.len());
+        if let Some(team) = &team {
+            let all = || team.ranks.iter().copied();
+            let contexts = self.context..self.context + CONTEXTS;
+            hub.with(|core| contexts.for_each(|context| core.engine.team(context, all())))?;
+        }
+        Ok(self.comm.get_or_init(|| Comm { hub, context: self.context, size, team }))
+    }
+}
+
+impl Comm {
+    /// The rank of the job, if there is such a one here.
+    #[inline]
+    pub fn to_job(&self, rank: Rank) -> Result<u32, Error> {
+        if rank >= self.size {
+            return Err(Error::NoSuchRank { rank, ranks: self.size });
+        }
+        Ok(self.team.as_ref().map_or(rank as u32, |team| team.ranks[rank]))
+    }
+
+    /// As it is numbered here; that of the job if it is not of this team.
+    #[inline(always)]
+    fn numbered(&self, rank: u32) -> Rank {
+        let place = self.team.as_ref().and_then(|team| team.places.get(&rank).copied());
+        place.unwrap_or(rank as Rank)
+    }
+
+    /// To whom; none if to nobody.
+    #[inline]
+    pub fn target(&self, to: Peer) -> Result<Option<u32>, Error> {
+        match to {
+            Peer::Rank(rank) => self.to_job(rank).map(Some),
+            Peer::None => Ok(None),
+        }
+    }
+
+    /// What a receive takes; none if from nobody.
+    #[inline]
+    pub fn select(&self, from: Source, tag: Option<u32>) -> Result<Option<Select>, Error> {
+        let source = match from {
+            Source::Rank(rank) => Some(self.to_job(rank)?),
+            Source::Any => None,
+            Source::None => return Ok(None),
+        };
+        Ok(Some(Select { context: self.context, source, tag }))
+    }
+
+    /// Who ends a wait for that.
+    pub fn awaited(&self, source: Option<u32>) -> Awaited {
+        source.map_or(Awaited::Anyone, |rank| Awaited::Rank(rank as Rank))
+    }
+
+    /// What came, in elements of so many bytes.
+    #[inline(always)]
+    pub fn status(&self, came: Came, element: usize) -> Result<Status, Error> {
+        let (from, bytes) = (self.numbered(came.peer), came.length);
+        let (len, rest) = match element as u64 {
+            0 => (0, bytes),
+            element => (bytes / element, bytes % element),
+        };
+        match rest {
+            0 => Ok(Status { from, tag: came.tag, len: len as usize }),
+            _ => Err(Error::OtherType { from, tag: came.tag, bytes, element }),
+        }
+    }
+
+    /// How a request ended, in elements of so many bytes.
+    #[inline(always)]
+    pub fn outcome(&self, result: Result<Came, Failure>, element: usize) -> Result<Status, Error> {
+        match result {
+            Ok(came) => self.status(came, element),
+            Err(failure) => Err(self.failure(failure, element)),
+        }
+    }
+
+    #[cold]
+    pub fn failure(&self, failure: Failure, element: usize) -> Error {
+        match failure {
+            Failure::Truncated { status, room } => match self.status(status, element) {
+                Ok(status) => Error::Truncated { status, room: room as usize / element.max(1) },
+                Err(other) => other,
+            },
+            Failure::NoSuchRank { rank, .. } => Error::NoSuchRank { rank: self.numbered(rank), ranks: self.size },
+            Failure::Lost { rank, lost } => {
+                let rank = self.numbered(rank);
+                match lost {
+                    Lost::Died => Error::PeerDied { rank },
+                    Lost::Left => Error::PeerLeft { rank },
+                    lost => Error::PeerLost { rank, lost },
+                }
+            }
+            Failure::NoMemory { status } => {
+                Error::NoMemory { from: self.numbered(status.peer), tag: status.tag, bytes: status.length }
+            }
+            other => Error::Misuse { why: other.to_string() },
+        }
+    }
+}

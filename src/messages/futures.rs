@@ -1,0 +1,61 @@
+//! Requests as futures, without a runtime.
+
+use super::error::Error;
+use super::hub::Hub;
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use transom_locks::Awaited;
+
+thread_local! {
+    /// This thread is in `block_on`, which turns the messages itself.
+    static DRIVEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A request is not done: whoever polls it comes back. An executor that knows nothing of messages has to do so at once, since
+/// nobody else may turn them.
+pub(super) fn pending(context: &Context<'_>) {
+    if !DRIVEN.get() {
+        context.waker().wake_by_ref();
+    }
+}
+
+struct Woken {
+    again: AtomicBool,
+    hub: Arc<Hub>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.again.store(true, SeqCst);
+        self.hub.ring();
+    }
+}
+
+/// Sets a flag of this thread for a while, also if there is a panic.
+struct Driving(bool);
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVEN.set(self.0);
+    }
+}
+
+pub(super) fn block_on<F: Future>(hub: &Arc<Hub>, future: F) -> Result<F::Output, Error> {
+    let mut future = pin!(future);
+    let woken = Arc::new(Woken { again: AtomicBool::new(false), hub: hub.clone() });
+    let waker = Waker::from(woken.clone());
+    loop {
+        let polled = {
+            let _driving = Driving(DRIVEN.replace(true));
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        };
+        if let Poll::Ready(output) = polled {
+            return Ok(output);
+        }
+        hub.wait(&"block_on", Awaited::Anyone, |_| woken.again.swap(false, SeqCst).then_some(()))?;
+    }
+}

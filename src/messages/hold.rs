@@ -1,0 +1,170 @@
+//! Buffers that messages are sent from and received into, as bytes: the rim.
+
+use bytemuck::Pod;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use transom_shm_loopback::messages::{Bytes, Owner};
+
+/// Buffers that a request can own until it is done: `Vec<T>`, `Box<[T]>`, `Arc<[T]>` and `&'static [T]`.
+///
+/// # Examples
+/// ```
+/// use transom::messages::Tag;
+/// transom::threads(2, |world| -> Result<(), transom::Error> {
+///     let data: std::sync::Arc<[u32]> = [1, 2, 3].into();
+///     let sent = world.isend(1 - world.rank(), Tag::new(0), data.clone());
+///     assert_eq!(world.recv(1 - world.rank(), Tag::<u32>::new(0))?.0, *data);
+///     sent.wait()?;
+///     Ok(())
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub trait Held<T>: Parts + Send + 'static {}
+
+impl<T: Pod + Send> Held<T> for Vec<T> {}
+impl<T: Pod + Send> Held<T> for Box<[T]> {}
+impl<T: Pod + Send + Sync> Held<T> for Arc<[T]> {}
+impl<T: Pod + Send + Sync> Held<T> for &'static [T] {}
+
+/// A buffer taken apart into bytes that the engine owns, and put together again.
+pub trait Parts: Sized {
+    /// From now on the engine's.
+    fn hold(self) -> Bytes;
+    /// What [`hold`](Self::hold) took apart; after a receive of so many bytes.
+    fn back(bytes: Bytes, received: usize) -> Option<Self>;
+}
+
+/// A vector that the engine owns.
+pub(super) struct Vector<T>(Vec<T>);
+
+// SAFETY: elements are plain data: nothing but their bytes.
+unsafe impl<T: Pod> Send for Vector<T> {}
+
+// SAFETY: a vector's elements stay where they are when it is moved; they are plain data, so of any value, and the vector is
+// not used while the engine owns it.
+unsafe impl<T: Pod> Owner for Vector<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
+        (NonNull::from(&mut *bytes).cast(), bytes.len(), true)
+    }
+}
+
+/// Zeroed elements with room for so many bytes, if there is memory.
+pub(super) fn vector<T: Pod>(bytes: usize) -> Option<Bytes> {
+    let len = if size_of::<T>() == 0 { 0 } else { bytes.div_ceil(size_of::<T>()) };
+    bytemuck::allocation::try_zeroed_slice_box(len).ok().map(|elements| Bytes::owned(Vector::<T>(elements.into_vec())))
+}
+
+fn elements<T>(bytes: usize) -> usize {
+    bytes.checked_div(size_of::<T>()).unwrap_or(0)
+}
+
+impl<T: Pod> Parts for Vec<T> {
+    fn hold(self) -> Bytes {
+        Bytes::owned(Vector(self))
+    }
+
+    fn back(bytes: Bytes, received: usize) -> Option<Self> {
+        let Vector(mut vector) = bytes.into_owner::<Vector<T>>()?;
+        vector.truncate(elements::<T>(received));
+        Some(vector)
+    }
+}
+
+impl<T: Pod> Parts for Box<[T]> {
+    fn hold(self) -> Bytes {
+        self.into_vec().hold()
+    }
+
+    fn back(bytes: Bytes, received: usize) -> Option<Self> {
+        Vec::back(bytes, received).map(Vec::into_boxed_slice)
+    }
+}
+
+/// What is shared, and so only read.
+struct Shared<T>(Arc<[T]>);
+
+// SAFETY: the elements stay where they are as long as this clone of the Arc; nobody can change them.
+unsafe impl<T: Pod + Send + Sync> Owner for Shared<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.0);
+        (NonNull::from(bytes).cast(), bytes.len(), false)
+    }
+}
+
+impl<T: Pod + Send + Sync> Parts for Arc<[T]> {
+    fn hold(self) -> Bytes {
+        Bytes::owned(Shared(self))
+    }
+
+    fn back(bytes: Bytes, _: usize) -> Option<Self> {
+        bytes.into_owner::<Shared<T>>().map(|shared| shared.0)
+    }
+}
+
+impl<T: Pod> Parts for &'static [T] {
+    fn hold(self) -> Bytes {
+        // SAFETY: it lives forever, and nobody can change it.
+        unsafe { lend(self) }
+    }
+
+    fn back(bytes: Bytes, _: usize) -> Option<Self> {
+        let len = elements::<T>(bytes.len());
+        // SAFETY: `hold` took apart a slice of so many elements that lives forever, and is only read.
+        bytes.start().map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), len) })
+    }
+}
+
+/// A vector that keeps its length, however much is received.
+pub(super) struct Whole<T>(pub Vec<T>);
+
+impl<T: Pod> Parts for Whole<T> {
+    fn hold(self) -> Bytes {
+        self.0.hold()
+    }
+
+    fn back(bytes: Bytes, _: usize) -> Option<Self> {
+        let len = bytes.len();
+        Vec::back(bytes, len).map(Whole)
+    }
+}
+
+/// A message that is sent from where it is.
+///
+/// # Safety
+/// The borrow lasts until the engine has dropped the handle.
+pub(super) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
+    let bytes: &[u8] = bytemuck::cast_slice(data);
+    // SAFETY: nobody changes what is borrowed, as long as the caller says.
+    unsafe { Bytes::lent(NonNull::from(bytes).cast(), bytes.len(), false) }
+}
+
+/// Where a message is received.
+///
+/// # Safety
+/// As for [`lend`].
+pub(super) unsafe fn lend_mut<T: Pod>(data: &mut [T]) -> Bytes {
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
+    // SAFETY: nobody else uses what is borrowed exclusively, as long as the caller says; plain data may have any value.
+    unsafe { Bytes::lent(NonNull::from(&mut *bytes).cast(), bytes.len(), true) }
+}
+
+/// What [`lend`] lent.
+///
+/// # Safety
+/// It was lent for `'s`, as elements of this type.
+pub(super) unsafe fn lent<'s, T: Pod>(bytes: &Bytes) -> Option<&'s [T]> {
+    let len = elements::<T>(bytes.len());
+    // SAFETY: by the caller's word.
+    bytes.start().map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), len) })
+}
+
+/// What [`lend_mut`] lent.
+///
+/// # Safety
+/// It was lent for `'s`, as elements of this type, and the engine has given it back.
+pub(super) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> {
+    let len = elements::<T>(bytes.len());
+    // SAFETY: by the caller's word; handed out once.
+    bytes.start().map(|start| unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) })
+}

@@ -1,0 +1,319 @@
+//! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of, and what has ended but was
+//! not asked for yet.
+
+use super::error::Error;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transom_channel::ring::Shape;
+use transom_channel::wire::Data;
+use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Short, Status as Came};
+use transom_locks::Awaited;
+use transom_shm_loopback::Loopback;
+use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
+use transom_windows::Wait;
+
+/// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
+pub(super) struct Hub {
+    waiter: Waiter,
+    /// Whether ranks share cores.
+    crowded: bool,
+    /// None once the rank has left.
+    core: Mutex<Option<Core>>,
+}
+
+pub(super) struct Core {
+    pub engine: Engine<ShmWire>,
+    table: HashMap<Id, Entry>,
+    /// To be woken once the lock is free.
+    wakers: Vec<Waker>,
+    /// Whoever waits is not to sleep now.
+    awake: bool,
+}
+
+/// How a request ended, and its buffer.
+pub(super) type Ended = (Result<Came, Failure>, Option<Bytes>);
+
+/// What a request that is under way, or has ended, is to the program.
+struct Entry {
+    /// Makes a buffer of so many bytes, once the message is known.
+    make: Option<fn(usize) -> Option<Bytes>>,
+    waker: Option<Waker>,
+    /// Nobody will ask for it.
+    detached: bool,
+    ended: Option<Ended>,
+}
+
+/// Looks at a ring before a receive becomes a request.
+const LOOKS: usize = 64;
+
+/// A panic while the engine runs is an error of this library, and may leave memory to peers that the program uses again.
+struct Whole;
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("transom: the engine of messages has failed; this process cannot go on");
+            std::process::abort();
+        }
+    }
+}
+
+impl Hub {
+    pub fn open(job: &Loopback) -> Result<Arc<Hub>, Error> {
+        let wire = ShmWire::open(job)?;
+        let waiter = wire.waiter();
+        let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
+        // A slot for whatever goes at once.
+        let ring = Shape { slots: 32, bytes: 8256 };
+        let config = Config { ring, ..Config::default() };
+        let engine = Engine::new(wire, rank as u32, ranks as u32, config)
+            .map_err(|error| Error::Unavailable { why: error.to_string() })?;
+        let core = Core { engine, table: HashMap::new(), wakers: Vec::new(), awake: false };
+        let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
+        hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
+        Ok(hub)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Core>> {
+        self.core.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Calls `act` with the engine.
+    #[inline]
+    pub fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Error> {
+        self.enter(act).ok_or(Error::Closed)
+    }
+
+    /// As [`with`](Self::with); none if the rank has left.
+    #[inline(always)]
+    fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        let mut held = self.lock();
+        let core = held.as_mut()?;
+        let whole = Whole;
+        let result = act(core);
+        std::mem::forget(whole);
+        if !core.wakers.is_empty() {
+            wake(held);
+        }
+        Some(result)
+    }
+
+    /// Sends a message whole without a request, or does nothing; none if the rank has left.
+    #[inline(never)]
+    pub fn send_short(&self, to: u32, context: u32, tag: u32, data: &[u8]) -> Option<bool> {
+        self.enter(|core| core.engine.try_send(to, context, tag, Data::Bytes(data)))
+    }
+
+    /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
+    /// none if the rank has left.
+    #[inline(never)]
+    pub fn receive_short(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+        match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
+            Some(Short::Nothing) if !self.crowded => self.receive_soon(context, source, tag, into),
+            look => look,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn receive_soon(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+        for _ in 0..LOOKS {
+            std::hint::spin_loop();
+            match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
+                Some(Short::Nothing) => {}
+                look => return look,
+            }
+        }
+        Some(Short::Nothing)
+    }
+
+    /// Waits until `look` finds what it looks for, after a turn of the engine.
+    #[inline]
+    pub fn wait<R>(
+        &self,
+        call: &dyn fmt::Display,
+        awaited: Awaited,
+        mut look: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Error> {
+        let wait = Wait { rank: self.waiter.rank(), call, awaited };
+        let look = || {
+            let looked = self.with(|core| {
+                // What is looked for may be there already.
+                if let Some(found) = look(core) {
+                    return Look::Found(found);
+                }
+                let busy = self.turn_core(core);
+                match look(core) {
+                    Some(found) => Look::Found(found),
+                    None if busy => Look::Busy,
+                    None => Look::Idle,
+                }
+            });
+            match looked {
+                Ok(Look::Found(found)) => Look::Found(Ok(found)),
+                Ok(Look::Busy) => Look::Busy,
+                Ok(Look::Idle) => Look::Idle,
+                Err(closed) => Look::Found(Err(closed)),
+            }
+        };
+        self.waiter.wait(wait, look, || self.look_for_the_gone())
+    }
+
+    /// As [`wait`](Self::wait), until a time; none if that has come.
+    pub fn wait_until<R>(
+        &self,
+        call: &dyn fmt::Display,
+        awaited: Awaited,
+        until: Instant,
+        mut look: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<Option<R>, Error> {
+        self.wait(call, awaited, |core| match look(core) {
+            Some(found) => Some(Some(found)),
+            None => {
+                let left = until.saturating_duration_since(Instant::now());
+                // A sleep may last longer than that.
+                core.awake |= left < Duration::from_millis(100);
+                (left == Duration::ZERO).then_some(None)
+            }
+        })
+    }
+
+    /// One turn, for calls that do not wait.
+    pub fn turn_now(&self) {
+        let _ = self.with(|core| self.turn_core(core));
+    }
+
+    /// Wakes the threads that sleep in [`wait`](Self::wait).
+    pub fn ring(&self) {
+        self.waiter.ring();
+    }
+
+    fn look_for_the_gone(&self) {
+        let _ = self.with(|core| core.engine.wire().look_for_the_gone());
+    }
+
+    /// One turn of the engine. Whether there is more to do soon.
+    fn turn_core(&self, core: &mut Core) -> bool {
+        let worked = core.engine.progress() > 0;
+        if core.take_ended() {
+            // Other threads of this rank may wait for it.
+            self.waiter.ring();
+        }
+        worked || core.engine.credit_due().is_some() || std::mem::take(&mut core.awake)
+    }
+
+    /// Says that this rank receives nothing any more, and ends all; before that, unless `in_haste`, waits until what was sent
+    /// is with those who are to have it, or they are gone.
+    pub fn close(&self, in_haste: bool) {
+        let closing = self.with(|core| {
+            core.engine.wire().close();
+            core.engine.wire().look_for_the_gone();
+        });
+        if closing.is_ok() && !in_haste {
+            let call = "leaving, until its messages are delivered";
+            let _ = self.wait(&call, Awaited::Anyone, |core| (!core.engine.is_needed()).then_some(()));
+        }
+        let _ = self.with(|core| core.engine.shut());
+        let closed = self.lock().take();
+        self.waiter.ring();
+        drop(closed);
+    }
+
+    pub fn meter(&self) -> Result<Meter, Error> {
+        self.with(|core| *core.engine.meter())
+    }
+}
+
+/// Wakes who waits for what has ended, once the lock is free.
+#[cold]
+#[inline(never)]
+fn wake(mut held: MutexGuard<'_, Option<Core>>) {
+    let wakers = held.as_mut().map(|core| std::mem::take(&mut core.wakers));
+    drop(held);
+    wakers.into_iter().flatten().for_each(Waker::wake);
+}
+
+impl Turn for Hub {
+    fn turn(&self) -> bool {
+        self.with(|core| self.turn_core(core)).unwrap_or(false)
+    }
+}
+
+impl Core {
+    /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
+    pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
+        self.table.insert(id, Entry { make, waker: None, detached: false, ended: None });
+        self.take_ended();
+    }
+
+    /// Has the engine tell what has ended. Whether anything has.
+    fn take_ended(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Completion { id, result, memory }) = self.engine.completed() {
+            any = true;
+            let Some(entry) = self.table.get_mut(&id) else { continue };
+            if let (Some(make), Ok(came)) = (entry.make.take(), &result) {
+                let length = came.length as usize;
+                // Without memory the engine finds out as well, and says so.
+                let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
+                let received = self.engine.receive_message(id, room);
+                debug_assert!(received.is_ok(), "a message that was matched is there");
+            } else if entry.detached {
+                self.table.remove(&id);
+            } else {
+                entry.ended = Some((result, memory));
+                self.wakers.extend(entry.waker.take());
+            }
+        }
+        any
+    }
+
+    /// How the request ended, if it has; it is no more then.
+    pub fn ended(&mut self, id: Id) -> Option<Ended> {
+        self.table.get(&id)?.ended.as_ref()?;
+        self.table.remove(&id)?.ended
+    }
+
+    /// Whether the request has ended, and how, as far as that is known.
+    pub fn has_ended(&self, id: Id) -> Option<&Result<Came, Failure>> {
+        Some(&self.table.get(&id)?.ended.as_ref()?.0)
+    }
+
+    /// Whether anything of the request is still there.
+    pub fn is_noted(&self, id: Id) -> bool {
+        self.table.contains_key(&id)
+    }
+
+    /// Has the request wake somebody when it ends.
+    pub fn wake(&mut self, id: Id, waker: &Waker) {
+        if let Some(entry) = self.table.get_mut(&id) {
+            entry.waker = Some(waker.clone());
+        }
+    }
+
+    /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn.
+    pub fn forget(&mut self, id: Id) {
+        match self.table.get_mut(&id) {
+            Some(entry) if entry.ended.is_none() => entry.detached = true,
+            _ => {
+                self.table.remove(&id);
+                return;
+            }
+        }
+        self.withdraw(id);
+    }
+
+    /// Withdraws a receive that has no message yet, and gives back its buffer.
+    pub fn withdraw(&mut self, id: Id) -> Option<Option<Bytes>> {
+        match self.engine.cancel(id) {
+            transom_channel::Cancelled::Withdrawn(bytes) => {
+                self.table.remove(&id);
+                Some(bytes)
+            }
+            transom_channel::Cancelled::TooLate => None,
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Messages: what one rank sends and another receives, matched by source and tag.
+//!
+//! ```
+//! use transom::messages::{Source, Tag};
+//!
+//! const GREETING: Tag<u8> = Tag::new(1);
+//! transom::threads(3, |world| -> Result<(), transom::Error> {
+//!     if world.rank() > 0 {
+//!         return Ok(world.send(0, GREETING, format!("rank {} is here", world.rank()).as_bytes())?);
+//!     }
+//!     for _ in 1..world.size() {
+//!         let (text, status) = world.recv(Source::Any, GREETING)?;
+//!         assert_eq!(text, format!("rank {} is here", status.from).as_bytes());
+//!     }
+//!     Ok(())
+//! })?.into_iter().collect::<Result<(), _>>()?;
+//! # Ok::<(), transom::Error>(())
+//! ```
+//!
+//! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
+//! were sent. docs/MESSAGES.md has the rest.
+
+mod comm;
+mod error;
+mod futures;
+mod hold;
+mod hub;
+#[cfg(feature = "serde")]
+mod object;
+mod persistent;
+mod probe;
+mod request;
+mod scope;
+mod tag;
+
+pub(crate) use comm::Space;
+pub use error::{Error, Failed};
+pub use hold::Held;
+pub use persistent::{Active, Persistent};
+pub use probe::Message;
+pub use request::{Cancelled, Done, Request, Requests};
+pub use scope::Scope;
+pub use tag::{Peer, Source, Status, Tag, Tags};
+pub use transom_channel::{Lost, Meter};
+
+use crate::world::World;
+use bytemuck::Pod;
+use comm::Comm;
+use hold::Parts;
+use hub::Core;
+use request::{Call, Under};
+use std::future::Future;
+use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
+use transom_shm_loopback::messages::Bytes;
+
+const NOTHING: Status = Status { from: Status::NOBODY, tag: 0, len: 0 };
+
+impl World {
+    /// Sends elements. It returns when they can be used again: a short message is with the receiver then, or on its way, whether it
+    /// receives or not; a long one, or one of many that it has not received, waits until it does.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank;
+    /// [`Error::Unavailable`] where ranks do not share memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// const TEMPERATURES: Tag<f64> = Tag::new(1);
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     if world.rank() == 0 {
+    ///         world.send(1, TEMPERATURES, &[20.5, 21.0])?;
+    ///     } else {
+    ///         assert_eq!(world.recv(0, TEMPERATURES)?.0, [20.5, 21.0]);
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    #[inline]
+    pub fn send<T: Pod>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
+        let comm = self.space().comm()?;
+        let Some(to) = comm.target(to.into())? else { return Ok(()) };
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        match comm.hub.send_short(to, comm.context, tag.number(), bytes) {
+            Some(true) => Ok(()),
+            Some(false) => send_long("send", comm, to, tag.number(), bytes, false),
+            None => Err(Error::Closed),
+        }
+    }
+
+    /// As [`send`](Self::send), and returns when the message was matched with its receive: when both have met.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     if world.rank() == 0 {
+    ///         world.ssend(1, Tag::new(1), &[1_u8])?; // rank 1 has begun to receive
+    ///     } else {
+    ///         world.recv(0, Tag::<u8>::new(1))?;
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn ssend<T: Pod>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
+        let comm = self.space().comm()?;
+        let Some(to) = comm.target(to.into())? else { return Ok(()) };
+        send_long("ssend", comm, to, tag.number(), bytemuck::cast_slice(data), true)
+    }
+
+    /// Receives a message, however long it is.
+    ///
+    /// # Errors
+    /// Those of ranks, as [`send`](Self::send): also from any source, when a rank of this world dies, or when all others have
+    /// left; [`Error::OtherType`]; [`Error::NoMemory`].
+    ///
+    /// # Examples
+    /// See [`messages`](crate::messages).
+    pub fn recv<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<(Vec<T>, Status), Error> {
+        let comm = self.space().comm()?;
+        let (from, tags) = (from.into(), tag.into());
+        let Some(select) = comm.select(from, tags.number())? else { return Ok((Vec::new(), NOTHING)) };
+        Ok(start_receive(comm, select)?.wait_status()?)
+    }
+
+    /// Receives a message into the first elements of a buffer. It takes no memory, and is the shortest way.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv); [`Error::Truncated`] if the message is longer.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// const LINE: Tag<f32> = Tag::new(4);
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut line = [0.0; 100];
+    ///     if world.rank() == 0 {
+    ///         world.send(1, LINE, &[1.0; 80])?;
+    ///     } else {
+    ///         assert_eq!(world.recv_into(0, LINE, &mut line)?.len, 80);
+    ///         assert_eq!((line[79], line[80]), (1.0, 0.0));
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    #[inline]
+    pub fn recv_into<T: Pod>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+        into: &mut [T],
+    ) -> Result<Status, Error> {
+        let comm = self.space().comm()?;
+        let (from, tag) = (from.into(), tag.into().number());
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
+        if let Source::Rank(rank) = from {
+            let source = comm.to_job(rank)?;
+            match comm.hub.receive_short(comm.context, source, tag, bytes) {
+                Some(Short::Done { tag, length }) if length as usize <= bytes.len() => {
+                    return comm.status(Came { peer: source, tag, length: length.into() }, size_of::<T>());
+                }
+                Some(Short::Done { tag, length }) => {
+                    let status = Came { peer: source, tag, length: length.into() };
+                    return Err(comm.failure(Failure::Truncated { status, room: bytes.len() as u64 }, size_of::<T>()));
+                }
+                Some(Short::Nothing | Short::Long) => {}
+                None => return Err(Error::Closed),
+            }
+        }
+        let Some(select) = comm.select(from, tag)? else { return Ok(NOTHING) };
+        comm.outcome(receive_long(comm, select, bytes)?, size_of::<T>())
+    }
+
+    /// Sends and receives at once, so that ranks can do it in a circle. What is received may be longer or shorter than what is
+    /// sent, and from another rank.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) and [`recv_into`](Self::recv_into).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// const SHIFT: Tag<usize> = Tag::new(9);
+    /// transom::threads(5, |world| -> Result<(), transom::Error> {
+    ///     let (rank, size) = (world.rank(), world.size());
+    ///     let mut left = [0];
+    ///     world.sendrecv((rank + 1) % size, SHIFT, &[rank], (rank + size - 1) % size, SHIFT, &mut left)?;
+    ///     assert_eq!(left, [(rank + size - 1) % size]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn sendrecv<T: Pod, U: Pod>(
+        &self,
+        to: impl Into<Peer>,
+        tag: Tag<T>,
+        data: &[T],
+        from: impl Into<Source>,
+        tags: impl Into<Tags<U>>,
+        into: &mut [U],
+    ) -> Result<Status, Error> {
+        let (from, tags) = (from.into(), tags.into());
+        self.scope(|scope| {
+            let coming = scope.irecv(from, tags, into);
+            scope.isend(to, tag, data).wait()?;
+            Ok(coming.wait_status()?.1)
+        })
+    }
+
+    /// Starts to send a buffer, which the request gives back; to [`wait`](Request::wait) for, or to drop: it is delivered all
+    /// the same.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send) are the request's.
+    ///
+    /// # Examples
+    /// See [`Request`].
+    pub fn isend<T: Pod, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+        self.start(to.into(), tag, data, false)
+    }
+
+    /// As [`isend`](Self::isend), of a send that ends when it is matched, as [`ssend`](Self::ssend).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn issend<T: Pod, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+        self.start(to.into(), tag, data, true)
+    }
+
+    fn start<T: Pod, B: Held<T>>(&self, to: Peer, tag: Tag<T>, data: B, sync: bool) -> Request<'static, B> {
+        let to = self.space().comm().and_then(|comm| Ok((comm, comm.target(to)?)));
+        let (comm, to) = match to {
+            Ok((comm, Some(to))) => (comm, to),
+            Ok((_, None)) => return Request::over(Ok((data, NOTHING))),
+            Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
+        };
+        match request_send(comm, to, tag, data.hold(), sync) {
+            Ok(under) => Request::under_way(under, B::back),
+            Err(error) => Request::over(Err(Failed { error, buffer: None })),
+        }
+    }
+
+    /// Starts to receive a message, however long it is.
+    ///
+    /// # Errors
+    /// Those of [`recv`](Self::recv) are the request's.
+    ///
+    /// # Examples
+    /// See [`Request`].
+    pub fn irecv<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Request<'static, Vec<T>> {
+        let tags = tag.into();
+        let select = self.space().comm().and_then(|comm| Ok((comm, comm.select(from.into(), tags.number())?)));
+        let started = match select {
+            Ok((comm, Some(select))) => start_receive(comm, select),
+            Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
+            Err(error) => Err(error),
+        };
+        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
+    }
+
+    /// Starts to receive a message into a buffer, which is shortened to what came.
+    ///
+    /// # Errors
+    /// Those of [`recv_into`](Self::recv_into) are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// let world = transom::init()?;
+    /// let coming = world.irecv_into(0, Tag::<u16>::new(1), vec![0; 1000]);
+    /// world.send(0, Tag::new(1), &[7_u16; 3])?;
+    /// assert_eq!(coming.wait()?, [7; 3]); // with room for 1000 still
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn irecv_into<T: Pod>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+        into: Vec<T>,
+    ) -> Request<'static, Vec<T>> {
+        let tags = tag.into();
+        let select = self.space().comm().and_then(|comm| Ok((comm, comm.select(from.into(), tags.number())?)));
+        let (comm, select) = match select {
+            Ok((comm, Some(select))) => (comm, select),
+            Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
+            Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
+        };
+        match request_receive(comm, select, into.hold(), size_of::<T>()) {
+            Ok(under) => Request::under_way(under, Vec::back),
+            Err(error) => Request::over(Err(Failed { error, buffer: None })),
+        }
+    }
+
+    /// Waits for a message that it takes out, to be received later: whatever else is received meanwhile, it is this
+    /// [`Message`]'s.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    ///
+    /// # Examples
+    /// See [`Message`].
+    pub fn probe<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Message<T>, Error> {
+        probe::probe(self.space().comm()?, from.into(), tag.into())
+    }
+
+    /// As [`probe`](Self::probe), if there is a message now.
+    ///
+    /// # Errors
+    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// let world = transom::init()?;
+    /// assert!(world.try_probe(Source::Any, Tag::<u8>::any())?.is_none());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn try_probe<T: Pod>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+    ) -> Result<Option<Message<T>>, Error> {
+        probe::try_probe(self.space().comm()?, from.into(), tag.into())
+    }
+
+    /// What a receive would get now, which leaves it where it is: another thread's receive may take it first.
+    ///
+    /// # Errors
+    /// As [`try_probe`](Self::try_probe).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// let world = transom::init()?;
+    /// world.send(0, Tag::new(5), &[1.5, 2.5])?;
+    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("it is there");
+    /// assert_eq!((status.from, status.tag, status.len), (0, 5, 2));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn peek<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Option<Status>, Error> {
+        probe::peek(self.space().comm()?, from.into(), tag.into())
+    }
+
+    /// Runs `body`, in which buffers that it borrows are sent and received without being given away, and waits for all that it
+    /// started.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], and those of `body`.
+    ///
+    /// # Examples
+    /// See [`Scope`].
+    pub fn scope<'env, R, E: From<Error>>(
+        &'env self,
+        body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        scope::scope(self.space().comm()?, body)
+    }
+
+    /// Turns the messages once: takes what has come, and posts what can go. Every call that waits does; a rank that computes for
+    /// long, and lets others wait for its messages, may.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// transom::init()?.progress()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn progress(&self) -> Result<(), Error> {
+        self.space().comm()?.hub.turn_now();
+        Ok(())
+    }
+
+    /// Runs a future to its end, and turns the messages meanwhile; it sleeps when there is nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let other = 1 - world.rank();
+    ///     let sum = world.block_on(async {
+    ///         let sent = world.isend(other, Tag::new(0), vec![20, 22]);
+    ///         let got = world.irecv(other, Tag::<i32>::new(0)).await?;
+    ///         sent.await?;
+    ///         Ok::<i32, transom::Error>(got.iter().sum())
+    ///     })??;
+    ///     assert_eq!(sum, 42);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        futures::block_on(&self.space().comm()?.hub, future)
+    }
+
+    /// What messages went where, counted since the rank began.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// let world = transom::init()?;
+    /// world.send(0, transom::messages::Tag::new(1), &[1_u8])?;
+    /// assert_eq!(world.message_counters()?.eager, 1);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn message_counters(&self) -> Result<Meter, Error> {
+        self.space().comm()?.hub.meter()
+    }
+}
+
+/// Sends a message by a request, and waits for that.
+#[inline(never)]
+fn send_long(name: &'static str, comm: &Comm, to: u32, tag: u32, data: &[u8], sync: bool) -> Result<(), Error> {
+    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    let bytes = unsafe { hold::lend(data) };
+    let id = comm.hub.with(|core| {
+        let id = core.engine.send(to, comm.context, tag, bytes, data.len(), sync);
+        core.note(id, None);
+        id
+    })?;
+    let call = Call { name, tag: Some(tag) };
+    let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
+    // No error of a send tells lengths.
+    result.map(drop).map_err(|failure| comm.failure(failure, 1))
+}
+
+/// Receives a message by a request, and waits for that.
+#[inline(never)]
+fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Failure>, Error> {
+    let room = into.len();
+    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    let bytes = unsafe { hold::lend_mut(into) };
+    let id = comm.hub.with(|core| {
+        let id = core.engine.receive(select, Room::Into(bytes, room));
+        core.note(id, None);
+        id
+    })?;
+    let call = Call { name: "recv", tag: select.tag };
+    Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
+}
+
+fn request_send<T>(comm: &Comm, to: u32, tag: Tag<T>, bytes: Bytes, sync: bool) -> Result<Under, Error> {
+    let length = bytes.len();
+    let id = comm.hub.with(|core| {
+        let id = core.engine.send(to, comm.context, tag.number(), bytes, length, sync);
+        core.note(id, None);
+        id
+    })?;
+    let call = Call { name: "isend", tag: Some(tag.number()) };
+    Ok(Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) })
+}
+
+fn request_receive(comm: &Comm, select: Select, bytes: Bytes, element: usize) -> Result<Under, Error> {
+    let room = bytes.len();
+    let id = comm.hub.with(|core| {
+        let id = core.engine.receive(select, Room::Into(bytes, room));
+        core.note(id, None);
+        id
+    })?;
+    let call = Call { name: "irecv", tag: select.tag };
+    Ok(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(select.source) })
+}
+
+/// Starts to receive into memory that is taken when the length is known.
+fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
+    let id = comm.hub.with(|core| {
+        let id = core.engine.receive(select, Room::Probe);
+        core.note(id, Some(hold::vector::<T>));
+        id
+    })?;
+    let call = Call { name: "recv", tag: select.tag };
+    let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
+    Ok(Request::under_way(under, <Vec<T> as Parts>::back))
+}

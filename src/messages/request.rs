@@ -1,0 +1,371 @@
+//! What is under way: requests, one by one and many.
+
+use super::comm::Comm;
+use super::error::{Error, Failed};
+use super::hub::Ended;
+use super::tag::Status;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use transom_channel::{Error as Failure, Id};
+use transom_locks::Awaited;
+use transom_shm_loopback::messages::Bytes;
+
+/// How a request ended: with its buffer, or with an error and, where it has one, its buffer.
+pub type Done<B> = Result<B, Failed<B>>;
+
+/// A message under way, and its buffer. It was started when it was made.
+///
+/// Dropped, a send is delivered as if it had been waited for; a receive is withdrawn, unless its message had come, which is
+/// lost then. Forgotten ([`std::mem::forget`]), it does no harm either: a receive takes one message still.
+///
+/// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles.
+///
+/// # Examples
+/// ```
+/// use transom::messages::Tag;
+/// const SQUARES: Tag<u64> = Tag::new(1);
+/// transom::threads(2, |world| -> Result<(), transom::Error> {
+///     let other = 1 - world.rank();
+///     let coming = world.irecv(other, SQUARES);
+///     let sent = world.isend(other, SQUARES, vec![1, 4, 9]);
+///     // ... compute ...
+///     assert_eq!(coming.wait()?, [1, 4, 9]);
+///     assert_eq!(sent.wait()?, [1, 4, 9]); // the buffer is back
+///     Ok(())
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+#[must_use = "what is received is lost unless it is waited for"]
+pub struct Request<'a, B> {
+    state: State<B>,
+    back: fn(Bytes, usize) -> Option<B>,
+    /// The scope that lends its buffer.
+    lent: PhantomData<&'a mut ()>,
+}
+
+enum State<B> {
+    UnderWay(Under),
+    Over(Option<Result<(B, Status), Failed<B>>>),
+}
+
+/// What is under way: which request, of elements of so many bytes.
+pub(super) struct Under {
+    pub comm: Comm,
+    pub id: Id,
+    pub element: usize,
+    pub call: Call,
+    pub awaited: Awaited,
+}
+
+/// A call, as messages name it.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub name: &'static str,
+    pub tag: Option<u32>,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.tag {
+            Some(tag) => write!(f, "{} with tag {tag}", self.name),
+            None => write!(f, "{} with any tag", self.name),
+        }
+    }
+}
+
+/// What came of [`Request::cancel`].
+#[derive(Debug)]
+pub enum Cancelled<'a, B> {
+    /// It takes no message. Its buffer, if it had one.
+    Withdrawn(Option<B>),
+    /// It has its message, or is a send: it goes on.
+    TooLate(Request<'a, B>),
+}
+
+impl<'a, B> Request<'a, B> {
+    pub(super) fn under_way(under: Under, back: fn(Bytes, usize) -> Option<B>) -> Self {
+        Request { state: State::UnderWay(under), back, lent: PhantomData }
+    }
+
+    pub(super) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
+        Request { state: State::Over(Some(result)), back: |_, _| None, lent: PhantomData }
+    }
+
+    /// Whether it has ended, so that [`wait`](Self::wait) will return at once.
+    pub fn test(&mut self) -> bool {
+        match &self.state {
+            State::Over(_) => true,
+            State::UnderWay(under) => {
+                let turned = under.comm.hub.with(|core| core.has_ended(under.id).is_some());
+                turned.unwrap_or(true) || {
+                    under.comm.hub.turn_now();
+                    under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true)
+                }
+            }
+        }
+    }
+
+    /// What came, once it has ended well.
+    pub fn status(&self) -> Option<Status> {
+        match &self.state {
+            State::Over(result) => result.as_ref()?.as_ref().ok().map(|(_, status)| *status),
+            State::UnderWay(under) => {
+                let came = under.comm.hub.with(|core| core.has_ended(under.id)?.as_ref().ok().copied()).ok()??;
+                under.comm.status(came, under.element).ok()
+            }
+        }
+    }
+
+    /// Returns when it has ended, with its buffer: what was received, as long as it is; or what was sent.
+    ///
+    /// # Errors
+    /// [`Failed`], with an [`Error`] and the buffer.
+    pub fn wait(self) -> Done<B> {
+        self.wait_status().map(|(buffer, _)| buffer)
+    }
+
+    /// As [`wait`](Self::wait); and what came.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_status(mut self) -> Result<(B, Status), Failed<B>> {
+        match &self.state {
+            State::Over(_) => {}
+            State::UnderWay(Under { comm, id, call, awaited, .. }) => {
+                let ended = comm.hub.wait(call, *awaited, |core| core.ended(*id));
+                self.end(ended);
+            }
+        }
+        self.take()
+    }
+
+    /// Waits for so long at most.
+    ///
+    /// # Errors
+    /// The request itself, if it has not ended.
+    pub fn wait_for(mut self, time: Duration) -> Result<Done<B>, Self> {
+        if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
+            let until = Instant::now().checked_add(time);
+            let ended = match until {
+                Some(until) => comm.hub.wait_until(call, *awaited, until, |core| core.ended(*id)).transpose(),
+                None => Some(comm.hub.wait(call, *awaited, |core| core.ended(*id))),
+            };
+            match ended {
+                Some(ended) => self.end(ended),
+                None => return Err(self),
+            }
+        }
+        Ok(self.take().map(|(buffer, _)| buffer))
+    }
+
+    /// Withdraws a receive that has no message. Exactly one of the two happens: it takes none, or it has it.
+    pub fn cancel(mut self) -> Cancelled<'a, B> {
+        let State::UnderWay(under) = &self.state else { return Cancelled::TooLate(self) };
+        let withdrawn = under.comm.hub.with(|core| core.withdraw(under.id));
+        match withdrawn {
+            Ok(Some(bytes)) => {
+                let back = self.back;
+                self.state = State::Over(None);
+                Cancelled::Withdrawn(bytes.and_then(|bytes| back(bytes, usize::MAX)))
+            }
+            _ => Cancelled::TooLate(self),
+        }
+    }
+
+    /// Waits for them all; their buffers, in the same order.
+    ///
+    /// # Errors
+    /// The first that any of them gives; all are waited for even so.
+    pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Failed<B>> {
+        let waited: Vec<_> = requests.into_iter().map(Self::wait).collect();
+        waited.into_iter().collect()
+    }
+
+    fn end(&mut self, ended: Result<Ended, Error>) {
+        let State::UnderWay(under) = &self.state else { return };
+        let result = match ended {
+            Ok((result, bytes)) => {
+                // A receive that failed gives back its buffer as it was given.
+                let received = match &result {
+                    Ok(came) => came.length as usize,
+                    Err(Failure::Truncated { .. } | _) => usize::MAX,
+                };
+                let buffer = bytes.and_then(|bytes| (self.back)(bytes, received));
+                let memory = |came: transom_channel::Status| Failure::NoMemory { status: came };
+                match (under.comm.outcome(result.clone(), under.element), buffer, result) {
+                    (Ok(status), Some(buffer), _) => Ok((buffer, status)),
+                    (Ok(_), None, Ok(came)) => {
+                        Err(Failed { error: under.comm.failure(memory(came), under.element), buffer: None })
+                    }
+                    (Ok(_), None, Err(failure)) => {
+                        Err(Failed { error: under.comm.failure(failure, under.element), buffer: None })
+                    }
+                    (Err(error), buffer, _) => Err(Failed { error, buffer }),
+                }
+            }
+            Err(error) => Err(Failed { error, buffer: None }),
+        };
+        self.state = State::Over(Some(result));
+    }
+
+    fn take(&mut self) -> Result<(B, Status), Failed<B>> {
+        match &mut self.state {
+            State::Over(result) => result.take().unwrap_or(Err(Failed { error: Error::Closed, buffer: None })),
+            State::UnderWay(_) => unreachable!("was waited for"),
+        }
+    }
+}
+
+impl<B> Drop for Request<'_, B> {
+    fn drop(&mut self) {
+        if let State::UnderWay(under) = &self.state {
+            let _ = under.comm.hub.with(|core| core.forget(under.id));
+        }
+    }
+}
+
+impl<B> fmt::Debug for Request<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state {
+            State::UnderWay(under) => write!(f, "{} under way", under.call),
+            State::Over(_) => f.write_str("a request that has ended"),
+        }
+    }
+}
+
+// Nothing in it refers to itself.
+impl<B> Unpin for Request<'_, B> {}
+
+impl<B> Future for Request<'_, B> {
+    type Output = Done<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<B>> {
+        if let State::UnderWay(under) = &self.state {
+            let (hub, id) = (under.comm.hub.clone(), under.id);
+            hub.turn_now();
+            let ended = hub.with(|core| {
+                let ended = core.ended(id);
+                if ended.is_none() {
+                    core.wake(id, context.waker());
+                }
+                ended
+            });
+            match ended.transpose() {
+                Some(ended) => self.end(ended),
+                None => {
+                    super::futures::pending(context);
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(self.take().map(|(buffer, _)| buffer))
+    }
+}
+
+/// Requests that are waited for in the order in which they end. Each has a number, in the order in which they were added,
+/// that stays its own.
+///
+/// # Examples
+/// ```
+/// use transom::messages::{Requests, Source, Tag};
+/// const ECHO: Tag<usize> = Tag::new(3);
+/// transom::threads(4, |world| -> Result<(), transom::Error> {
+///     if world.rank() > 0 {
+///         return Ok(world.send(0, ECHO, &[world.rank()])?);
+///     }
+///     let mut coming: Requests<_> = (1..4).map(|rank| world.irecv(rank, ECHO)).collect();
+///     while let Some((number, got)) = coming.wait_any() {
+///         assert_eq!(got?, [number + 1]); // in whichever order they come
+///     }
+///     Ok(())
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub struct Requests<'a, B> {
+    /// With their numbers, in no certain order.
+    left: Vec<(usize, Request<'a, B>)>,
+    added: usize,
+}
+
+impl<'a, B> Requests<'a, B> {
+    /// None yet.
+    pub fn new() -> Self {
+        Requests { left: Vec::new(), added: 0 }
+    }
+
+    /// Adds a request, and returns its number: how many were added before.
+    pub fn push(&mut self, request: Request<'a, B>) -> usize {
+        self.left.push((self.added, request));
+        self.added += 1;
+        self.added - 1
+    }
+
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now.
+    pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
+        let ended = self.left.iter_mut().position(|(_, request)| request.test())?;
+        let (number, request) = self.left.swap_remove(ended);
+        Some((number, request.wait()))
+    }
+
+    /// Waits until one has ended, and takes it out. None if none is left.
+    pub fn wait_any(&mut self) -> Option<(usize, Done<B>)> {
+        if let Some(done) = self.test_any() {
+            return Some(done);
+        }
+        let State::UnderWay(Under { comm, .. }) = &self.left.first()?.1.state else { return self.test_any() };
+        let hub = comm.hub.clone();
+        let left = &self.left;
+        let ids = || {
+            left.iter().filter_map(|(_, request)| match &request.state {
+                State::UnderWay(under) => Some(under.id),
+                State::Over(_) => None,
+            })
+        };
+        let call = Call { name: "wait_any", tag: None };
+        let _ = hub.wait(&call, Awaited::Anyone, |core| ids().any(|id| core.has_ended(id).is_some()).then_some(()));
+        self.test_any()
+    }
+
+    /// Waits for all that are left; how they ended, by their numbers.
+    pub fn wait_all(mut self) -> Vec<(usize, Done<B>)> {
+        let mut done: Vec<_> = self.left.drain(..).map(|(number, request)| (number, request.wait())).collect();
+        done.sort_by_key(|(number, _)| *number);
+        done
+    }
+}
+
+impl<B> Default for Requests<'_, B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a, B> Extend<Request<'a, B>> for Requests<'a, B> {
+    fn extend<I: IntoIterator<Item = Request<'a, B>>>(&mut self, requests: I) {
+        for request in requests {
+            self.push(request);
+        }
+    }
+}
+
+impl<'a, B> FromIterator<Request<'a, B>> for Requests<'a, B> {
+    fn from_iter<I: IntoIterator<Item = Request<'a, B>>>(requests: I) -> Self {
+        let mut all = Requests::new();
+        all.extend(requests);
+        all
+    }
+}

@@ -1,0 +1,639 @@
+//! Messages: matching, order, lengths, ends, of processes and of threads.
+
+mod ranks;
+use std::time::{Duration, Instant};
+use transom::World;
+use transom::messages::{Cancelled, Error, Peer, Request, Requests, Source, Status, Tag, Tags};
+
+/// Messages need shared memory.
+fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
+    if !ranks::over_network() {
+        ranks::on(sizes, name, body);
+    }
+}
+
+const ONE: Tag<u64> = Tag::new(1);
+const TWO: Tag<u64> = Tag::new(2);
+const BYTES: Tag<u8> = Tag::new(9);
+
+/// Lengths in bytes around what changes the way: ring, queue, rendezvous, pieces.
+const LENGTHS: [usize; 16] =
+    [0, 1, 7, 8, 9, 100, 1900, 2040, 4096, 8191, 8192, 8193, 16 << 10, 40_000, 200_000, 3_000_001];
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
+}
+
+#[test]
+fn every_length_arrives_in_a_circle() {
+    on(&ranks::SIZES, "every_length_arrives_in_a_circle", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        for round in 0..3 {
+            for len in LENGTHS {
+                let mine = pattern(rank + round, len);
+                let mut got = vec![0; len + 5];
+                let status = world.sendrecv(next, BYTES, &mine, before, BYTES, &mut got).unwrap();
+                assert_eq!(status, Status { from: before, tag: 9, len });
+                assert!(got[..len] == pattern(before + round, len), "{len} bytes");
+                assert!(got[len..] == [0; 5], "nothing beyond them");
+            }
+        }
+    });
+}
+
+#[test]
+fn send_and_recv_allocate_what_comes() {
+    on(&[2, 4], "send_and_recv_allocate_what_comes", |world| {
+        let other = world.rank() ^ 1;
+        for len in LENGTHS {
+            if world.rank() % 2 == 0 {
+                world.send(other, BYTES, &pattern(1, len)).unwrap();
+                assert_eq!(world.recv(other, BYTES).unwrap().0, pattern(2, len));
+            } else {
+                let (got, status) = world.recv(other, BYTES).unwrap();
+                assert!(got == pattern(1, len), "{len} bytes");
+                assert_eq!(status.len, len);
+                world.send(other, BYTES, &pattern(2, len)).unwrap();
+            }
+        }
+    });
+}
+
+/// Messages of all lengths, received in the order of the sends, whatever way each went; by turns received, probed, peeked.
+#[test]
+fn messages_of_a_pair_never_overtake() {
+    on(&[2, 3], "messages_of_a_pair_never_overtake", |world| {
+        const MANY: usize = 300;
+        let len = |i: usize| [8, 3000, 24, 9000, 16, 60_000, 8, 8, 2000][i % 9] / 8;
+        if world.rank() == 0 {
+            let mut got = vec![0; world.size()];
+            for _ in 0..MANY * (world.size() - 1) {
+                let (data, status) = world.recv(Source::Any, Tag::<u64>::any()).unwrap();
+                let i = &mut got[status.from];
+                assert_eq!((data[0], data.len(), status.tag), (*i as u64, len(*i), 5 + *i as u32 % 2));
+                assert_eq!(*data.last().unwrap(), *i as u64);
+                *i += 1;
+            }
+            world.barrier().unwrap();
+            for _ in 0..MANY * (world.size() - 1) {
+                let message = world.probe(Source::Any, Tag::<u64>::new(7)).unwrap();
+                let i = message.status().from;
+                assert_eq!(message.status().len, len(got[i]));
+                assert_eq!(message.recv().unwrap()[0], got[i] as u64);
+                got[i] += 1;
+            }
+        } else {
+            for i in 0..MANY {
+                world.send(0, Tag::new(5 + i as u32 % 2), &vec![i as u64; len(i)]).unwrap();
+            }
+            world.barrier().unwrap();
+            let sent: Vec<_> = (MANY..2 * MANY).map(|i| world.isend(0, Tag::new(7), vec![i as u64; len(i)])).collect();
+            Request::wait_all(sent).unwrap();
+        }
+    });
+}
+
+#[test]
+fn receives_match_in_the_order_in_which_they_were_posted() {
+    on(&[2], "receives_match_in_the_order_in_which_they_were_posted", |world| {
+        let other = 1 - world.rank();
+        let exact = world.irecv(other, TWO);
+        let any_tag = world.irecv(other, Tag::<u64>::any());
+        let any_source = world.irecv(Source::Any, ONE);
+        let last = world.irecv(Source::Any, Tag::<u64>::any());
+        world.barrier().unwrap();
+        for (i, tag) in [ONE, ONE, TWO, TWO].into_iter().enumerate() {
+            world.send(other, tag, &[i as u64]).unwrap();
+        }
+        let ended = [exact, any_tag, any_source, last].map(|request| request.wait_status().unwrap());
+        let got = ended.map(|(data, status)| (data[0], status.tag));
+        assert_eq!(got, [(2, 2), (0, 1), (1, 1), (3, 2)]);
+    });
+}
+
+#[test]
+fn a_message_longer_than_its_buffer_is_told_and_lost_to_nobody_else() {
+    on(&[2], "a_message_longer_than_its_buffer_is_told_and_lost_to_nobody_else", |world| {
+        let other = 1 - world.rank();
+        for len in [10, 1000, 20_000, 1_000_000] {
+            let mine = pattern(3, 8 * len);
+            let sent = world.isend(other, BYTES, mine.clone());
+            world.isend(other, BYTES, vec![1, 2, 3]).wait().unwrap();
+            let mut short = vec![0; len];
+            let error = world.recv_into(other, BYTES, &mut short).unwrap_err();
+            let Error::Truncated { status, room } = &error else { panic!("{error}") };
+            assert_eq!((*status, *room), (Status { from: other, tag: 9, len: 8 * len }, len));
+            assert!(error.to_string().contains("with tag 9 from rank"), "{error}");
+            assert_eq!(short, mine[..len], "its beginning is kept");
+            assert_eq!(world.recv(other, BYTES).unwrap().0, [1, 2, 3]);
+            assert_eq!(sent.wait().unwrap(), mine, "the sender does not learn of it");
+            // The buffer comes back with the error.
+            let coming = world.irecv_into(other, BYTES, vec![7; 2]);
+            world.send(other, BYTES, &[4, 5, 6]).unwrap();
+            assert_eq!(coming.wait().unwrap_err().buffer, Some(vec![4, 5]));
+        }
+        world.send(other, Tag::new(4), &[1_u8, 2, 3]).unwrap();
+        let error = world.recv(other, Tag::<u16>::new(4)).unwrap_err();
+        assert!(matches!(error, Error::OtherType { bytes: 3, element: 2, tag: 4, .. }), "{error}");
+    });
+}
+
+#[test]
+fn nobody_no_rank_and_oneself() {
+    on(&[1, 3], "nobody_no_rank_and_oneself", |world| {
+        let (me, size) = (world.rank(), world.size());
+        world.send(Peer::None, ONE, &[1]).unwrap();
+        assert_eq!(world.recv(Source::None, ONE).unwrap().1.from, Status::NOBODY);
+        assert!(
+            matches!(world.send(size, ONE, &[1]), Err(Error::NoSuchRank { rank, ranks }) if (rank, ranks) == (size, size))
+        );
+        assert!(matches!(world.recv(size + 7, ONE), Err(Error::NoSuchRank { .. })));
+        let failed = world.isend(size, ONE, vec![5]).wait().unwrap_err();
+        assert_eq!(failed.buffer, Some(vec![5]));
+        for len in LENGTHS {
+            let coming = world.irecv(me, BYTES);
+            world.send(me, BYTES, &pattern(len, len)).unwrap();
+            assert_eq!(coming.wait().unwrap(), pattern(len, len));
+        }
+        // Before it is received: a short one is kept, a long one has to be a request.
+        world.send(me, ONE, &[1, 2]).unwrap();
+        let sent = world.issend(me, TWO, vec![3; 100_000]);
+        assert_eq!(world.peek(Source::Any, Tags::from(TWO)).unwrap().unwrap().len, 100_000);
+        assert_eq!(world.recv(me, TWO).unwrap().0, [3; 100_000]);
+        assert_eq!(world.recv(me, ONE).unwrap().0, [1, 2]);
+        sent.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_synchronous_send_waits_for_its_receive() {
+    on(&[2], "a_synchronous_send_waits_for_its_receive", |world| {
+        if world.rank() == 0 {
+            for len in [1, 50_000] {
+                let mut sent = world.issend(1, ONE, vec![1; len]);
+                world.send(1, TWO, &[1]).unwrap();
+                world.recv(1, TWO).unwrap(); // rank 1 has seen that it is there, and received nothing
+                assert!(!sent.test(), "nobody receives it");
+                world.send(1, TWO, &[2]).unwrap();
+                sent.wait().unwrap();
+                world.ssend(1, ONE, &[2]).unwrap();
+            }
+        } else {
+            for _ in 0..2 {
+                world.recv(0, TWO).unwrap();
+                while world.peek(0, ONE).unwrap().is_none() {}
+                world.send(0, TWO, &[1]).unwrap();
+                world.recv(0, TWO).unwrap();
+                world.recv(0, ONE).unwrap();
+                world.recv(0, ONE).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_cancelled_receive_takes_nothing_or_has_its_message() {
+    on(&[2], "a_cancelled_receive_takes_nothing_or_has_its_message", |world| {
+        let other = 1 - world.rank();
+        let mut withdrawn = 0;
+        for round in 0..200 {
+            let coming = world.irecv_into(other, ONE, vec![0; 4]);
+            world.send(other, ONE, &[round]).unwrap();
+            if round % 3 == 0 {
+                std::thread::yield_now();
+                world.progress().unwrap();
+            }
+            match coming.cancel() {
+                Cancelled::Withdrawn(buffer) => {
+                    withdrawn += 1;
+                    assert_eq!(buffer, Some(vec![0; 4]));
+                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "the message is still to be had");
+                }
+                Cancelled::TooLate(request) => assert_eq!(request.wait().unwrap(), [round]),
+            }
+        }
+        let never = world.irecv(other, TWO);
+        assert!(matches!(never.cancel(), Cancelled::Withdrawn(None)));
+        // Dropped is withdrawn: what comes later is another's.
+        drop(world.irecv(other, TWO));
+        world.barrier().unwrap();
+        world.send(other, TWO, &[8]).unwrap();
+        assert_eq!(world.recv(other, TWO).unwrap().0, [8]);
+        let _ = withdrawn;
+    });
+}
+
+#[test]
+fn what_is_leaked_harms_nobody() {
+    on(&[1, 2, 4], "what_is_leaked_harms_nobody", |world| {
+        let other = world.rank() ^ usize::from(world.size() > 1);
+        for len in [3, 30_000] {
+            std::mem::forget(world.irecv(other, Tag::<u64>::new(50)));
+            std::mem::forget(world.irecv_into(other, Tag::new(51), vec![0_u64; 10]));
+            std::mem::forget(world.isend(other, ONE, vec![1; len]));
+            drop(world.isend(other, ONE, vec![2; len]));
+            assert_eq!(world.recv(other, ONE).unwrap().0, vec![1; len]);
+            assert_eq!(world.recv(other, ONE).unwrap().0, vec![2; len]);
+            // The forgotten receive is still there, and takes one.
+            world.send(other, Tag::new(50), &[1_u64]).unwrap();
+            world.send(other, Tag::new(50), &[2_u64]).unwrap();
+            assert_eq!(world.recv(other, Tag::<u64>::new(50)).unwrap().0, [2]);
+        }
+        let world = std::mem::ManuallyDrop::new(world);
+        let _never_freed = world.irecv(other, TWO);
+        world.barrier().unwrap();
+        drop(std::mem::ManuallyDrop::into_inner(world));
+    });
+}
+
+/// Who has left before they were received has still sent them.
+#[test]
+fn what_was_sent_is_there_when_the_sender_has_left() {
+    on(&[2, 4], "what_was_sent_is_there_when_the_sender_has_left", |world| {
+        let size = world.size();
+        if world.rank() > 0 {
+            world.send(0, ONE, &[world.rank() as u64]).unwrap();
+            drop(world.isend(0, TWO, vec![world.rank() as u64; 100_000]));
+            return; // and leaves
+        }
+        let mut from = vec![];
+        for _ in 1..size {
+            let (got, status) = world.recv(Source::Any, ONE).unwrap();
+            assert_eq!(got, [status.from as u64]);
+            from.push(status.from);
+        }
+        from.sort();
+        assert_eq!(from, (1..size).collect::<Vec<_>>());
+        for rank in 1..size {
+            assert_eq!(world.recv(rank, TWO).unwrap().0, vec![rank as u64; 100_000]);
+        }
+        let begun = Instant::now();
+        let gone = world.recv(Source::Any, ONE).unwrap_err();
+        assert!(matches!(gone, Error::PeerLeft { .. }), "all others have left: {gone}");
+        let gone = world.recv(1, ONE).unwrap_err();
+        assert!(matches!(gone, Error::PeerLeft { rank: 1 }), "{gone}");
+        let gone = world.send(1, ONE, &[1]).unwrap_err();
+        assert!(matches!(gone, Error::PeerLeft { rank: 1 }), "{gone}");
+        assert!(begun.elapsed() < Duration::from_secs(1));
+    });
+}
+
+/// All send to one, which sleeps, and then receives; nobody's memory is eaten and nothing is lost.
+#[test]
+fn floods_are_bounded_and_lose_nothing() {
+    on(&[2, 4, 8], "floods_are_bounded_and_lose_nothing", |world| {
+        const MANY: u64 = 3000;
+        let (rank, size) = (world.rank(), world.size());
+        if rank > 0 {
+            for i in 0..MANY {
+                drop(world.isend(0, TWO, vec![i; 1 + i as usize % 300]));
+            }
+            world.send(0, ONE, &[0]).unwrap();
+            return world.barrier().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        // What stands behind them can be received before.
+        for from in 1..size {
+            world.recv(from, ONE).unwrap();
+        }
+        let kept = world.message_counters().unwrap().unexpected_peak;
+        assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes are kept");
+        let mut next = vec![0; size];
+        for _ in 0..MANY as usize * (size - 1) {
+            let (got, status) = world.recv(Source::Any, TWO).unwrap();
+            let i = &mut next[status.from];
+            assert_eq!((got[0], got.len()), (*i, 1 + *i as usize % 300));
+            *i += 1;
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// Ranks that wait for something else serve messages.
+#[test]
+fn every_wait_turns_the_messages() {
+    on(&[2], "every_wait_turns_the_messages", |world| {
+        let mut window = world.allocate_with_signals::<u64>(1, 1).unwrap();
+        for round in 1..=5 {
+            if world.rank() == 0 {
+                let long = world.isend(1, ONE, vec![round; 100_000]);
+                match round {
+                    1 => world.barrier().unwrap(),
+                    2 => drop(window.fence().unwrap()),
+                    3 => drop(window.signals().wait_until(0, |value| value == 1).unwrap()),
+                    4 => drop(window.lock_exclusive(1).unwrap()),
+                    _ => drop(world.recv(1, TWO).unwrap()),
+                }
+                let mut long = long;
+                assert!(long.test(), "round {round}: it was sent meanwhile");
+                drop(long);
+                world.send(1, TWO, &[0]).unwrap();
+                world.recv(1, TWO).unwrap();
+            } else {
+                if round == 4 {
+                    let me = world.rank();
+                    let epoch = window.lock_exclusive(me).unwrap();
+                    std::thread::sleep(Duration::from_millis(50));
+                    assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
+                    epoch.unlock().unwrap();
+                } else {
+                    std::thread::sleep(Duration::from_millis(50)); // the other sleeps in its wait
+                    assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
+                }
+                match round {
+                    1 => world.barrier().unwrap(),
+                    2 => drop(window.fence().unwrap()),
+                    3 => window.lock_all().unwrap().target(0).unwrap().put_signal(0, &[1], 0, 1).unwrap(),
+                    4 => {}
+                    _ => world.send(0, TWO, &[0]).unwrap(),
+                }
+                world.recv(0, TWO).unwrap();
+                world.send(0, TWO, &[0]).unwrap();
+            }
+        }
+    });
+}
+
+/// Who sleeps in a fence is woken by a message: a wake-up that is lost costs a tenth of a second.
+#[test]
+fn a_message_wakes_who_sleeps_in_another_wait() {
+    on(&[2], "a_message_wakes_who_sleeps_in_another_wait", |world| {
+        let mut window = world.allocate::<u64>(1).unwrap();
+        let mut times = Vec::new();
+        for _ in 0..10 {
+            if world.rank() == 0 {
+                let mut coming = world.irecv(1, ONE);
+                let _ = window.fence().unwrap();
+                assert!(coming.test());
+            } else {
+                std::thread::sleep(Duration::from_millis(40)); // it sleeps by now
+                let begun = Instant::now();
+                world.ssend(0, ONE, &[1]).unwrap(); // over when it was matched there
+                times.push(begun.elapsed());
+                let _ = window.fence().unwrap();
+            }
+        }
+        if let Some(best) = times.into_iter().min() {
+            assert!(best < Duration::from_millis(20), "{best:?} at best");
+        }
+    });
+}
+
+/// Shared memory that this process has open, by size in bytes.
+fn shared() -> Vec<u64> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("transom")));
+    let mut sizes: Vec<u64> = ours.map(|fd| std::fs::metadata(fd.path()).unwrap().len()).collect();
+    sizes.sort();
+    sizes
+}
+
+#[test]
+fn memory_is_by_formula_and_for_those_who_talk() {
+    use transom::shm_loopback::messages::{inbox_bytes, ring_bytes};
+    let body = |world: World| {
+        let before = shared();
+        assert!(before.iter().all(|size| *size != inbox_bytes(3) as u64));
+        world.barrier().unwrap();
+        if world.rank() == 2 {
+            world.barrier().unwrap();
+            return assert_eq!(shared(), before, "who uses no messages has no memory for them");
+        }
+        let other = 1 - world.rank();
+        world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
+        let inbox = inbox_bytes(3) as u64;
+        assert_eq!(shared(), [&before[..], &[inbox]].concat(), "an inbox, and nothing for the pair");
+        for _ in 0..40 {
+            world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
+        }
+        let ring = ring_bytes(32, 8256) as u64;
+        let mut expected = [&before[..], &[inbox, ring]].concat();
+        expected.sort();
+        assert_eq!(shared(), expected, "and a ring for the other");
+        world.barrier().unwrap();
+    };
+    if ranks::over_network() {
+        return;
+    }
+    let Some(outcome) = ranks::outcome_of(3, "memory_is_by_formula_and_for_those_who_talk", body) else { return };
+    assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
+}
+
+#[test]
+fn any_thread_of_a_rank_may_call() {
+    on(&[2], "any_thread_of_a_rank_may_call", |world| {
+        let other = 1 - world.rank();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u32 {
+                let world = &world;
+                scope.spawn(move || {
+                    let tag = Tag::<u64>::new(100 + thread);
+                    for i in 0..300_u64 {
+                        let len = [1, 2000, 20_000][i as usize % 3];
+                        let sent = world.isend(other, tag, vec![i; len]);
+                        assert_eq!(world.recv(other, tag).unwrap().0, vec![i; len], "thread {thread}");
+                        sent.wait().unwrap();
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn teams_have_messages_of_their_own() {
+    on(&[4, 8], "teams_have_messages_of_their_own", |world| {
+        let half = world.size() / 2;
+        // Teams that have ranks in common, numbered otherwise.
+        let row = world.split(Some((world.rank() / half) as u64), 100 - world.rank() as u64).unwrap().unwrap();
+        let column = world.split(Some((world.rank() % half) as u64), 0).unwrap().unwrap();
+        let teams = [&world, &row, &column];
+        for team in teams {
+            let next = (team.rank() + 1) % team.size();
+            team.send(next, ONE, &[team.size() as u64 * 1000 + team.rank() as u64]).unwrap();
+        }
+        // In another order than they were sent.
+        for team in [&column, &world, &row] {
+            let before = (team.rank() + team.size() - 1) % team.size();
+            let (got, status) = team.recv(Source::Any, Tag::<u64>::any()).unwrap();
+            assert_eq!((got, status.from), (vec![team.size() as u64 * 1000 + before as u64], before));
+            assert!(team.try_probe(Source::Any, Tag::<u64>::any()).unwrap().is_none());
+        }
+        assert!(matches!(row.send(half, ONE, &[1]), Err(Error::NoSuchRank { .. })));
+        // A team outlives the world.
+        world.barrier().unwrap();
+        drop(world);
+        row.sendrecv((row.rank() + 1) % half, ONE, &[1], Source::Any, ONE, &mut [0]).unwrap();
+    });
+}
+
+#[test]
+fn requests_are_waited_for_in_many_ways() {
+    on(&[2, 3], "requests_are_waited_for_in_many_ways", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let mut coming: Requests<_> =
+            (0..size).flat_map(|from| (0..5).map(move |_| from)).map(|from| world.irecv(from, ONE)).collect();
+        assert!(coming.test_any().is_none());
+        let begun = Instant::now();
+        let late = world.irecv(rank, TWO).wait_for(Duration::from_millis(30)).unwrap_err();
+        assert!(begun.elapsed() >= Duration::from_millis(30) && begun.elapsed() < Duration::from_secs(5));
+        drop(late);
+        world.barrier().unwrap();
+        for i in 0..5 {
+            for to in 0..size {
+                world.send(to, ONE, &[10 * rank as u64 + i]).unwrap();
+            }
+        }
+        let mut seen = vec![false; 5 * size];
+        while let Some((number, got)) = coming.wait_any() {
+            assert_eq!(got.unwrap(), [10 * (number as u64 / 5) + number as u64 % 5]);
+            assert!(!std::mem::replace(&mut seen[number], true));
+        }
+        assert!(seen.into_iter().all(|seen| seen));
+        let mut all = Requests::new();
+        for to in 0..size {
+            all.push(world.irecv(to, TWO));
+            drop(world.isend(to, TWO, vec![to as u64]));
+        }
+        let ended = all.wait_all();
+        assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got.unwrap() == [rank as u64]));
+        assert!(matches!(world.irecv(rank, ONE).cancel(), Cancelled::Withdrawn(None)));
+    });
+}
+
+#[test]
+fn scopes_lend_and_wait() {
+    on(&[1, 2, 4], "scopes_lend_and_wait", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let mine = pattern(rank, 100_000);
+        let mut got = vec![0; 100_000];
+        let counted = world.scope(|scope| {
+            // The scope waits for them all the same.
+            std::mem::forget(scope.irecv(before, BYTES, &mut got));
+            std::mem::forget(scope.isend(next, BYTES, &mine));
+            Ok::<usize, Error>(17)
+        });
+        assert_eq!(counted.unwrap(), 17);
+        assert_eq!(got, pattern(before, 100_000));
+        world.barrier().unwrap();
+        // A panic withdraws what nobody sends for.
+        let mut never = [0_u8; 4];
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            world.scope(|scope| {
+                std::mem::forget(scope.irecv(rank, BYTES, &mut never));
+                if scope_is_to_end() {
+                    panic!("as planned");
+                }
+                Ok::<(), Error>(())
+            })
+        }));
+        assert!(panicked.is_err());
+        world.send(rank, BYTES, &[1]).unwrap();
+        assert_eq!(world.recv(rank, BYTES).unwrap().0, [1]);
+    });
+}
+
+fn scope_is_to_end() -> bool {
+    true
+}
+
+#[test]
+fn futures_need_no_runtime() {
+    on(&[2], "futures_need_no_runtime", |world| {
+        let other = 1 - world.rank();
+        async fn pong(world: &World, other: usize, rounds: u64) -> Result<u64, transom::Error> {
+            let mut sum = 0;
+            for i in 0..rounds {
+                let sent = world.isend(other, ONE, vec![i; 1 + 3000 * (i as usize % 4)]);
+                sum += world.irecv(other, ONE).await?[0];
+                sent.await?;
+            }
+            Ok(sum)
+        }
+        assert_eq!(world.block_on(pong(&world, other, 200)).unwrap().unwrap(), 199 * 100);
+    });
+}
+
+/// Two messages beyond what a 32-bit count of bytes, or of elements of one, holds.
+#[test]
+#[ignore = "takes 5 GiB of memory"]
+fn messages_of_more_than_two_gib() {
+    on(&[2], "messages_of_more_than_two_gib", |world| {
+        const LEN: usize = (2 << 30) + 12345;
+        if world.rank() == 0 {
+            let mut data = vec![0_u8; LEN];
+            (data[0], data[1 << 31], data[LEN - 1]) = (1, 2, 3);
+            world.send(1, BYTES, &data).unwrap();
+        } else {
+            let (data, status) = world.recv(0, BYTES).unwrap();
+            assert_eq!((status.len, data.len()), (LEN, LEN));
+            assert_eq!((data[0], data[1 << 31], data[LEN - 1]), (1, 2, 3));
+        }
+    });
+}
+
+#[test]
+fn persistent_messages_start_again_and_again() {
+    on(&[1, 2, 4], "persistent_messages_start_again_and_again", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        for len in [10, 5000, 100_000] {
+            let mut sending = world.send_init(next, ONE, vec![0; len]).unwrap();
+            let mut coming = world.recv_init(before, ONE, vec![0; len + 1]).unwrap();
+            for step in 1..20_u64 {
+                let incoming = coming.start().unwrap();
+                sending.buffer().unwrap().fill(step);
+                if step % 3 == 0 {
+                    let _ = sending.start().unwrap(); // waited for by the next call
+                    assert_eq!(incoming.wait().unwrap().len, len);
+                } else {
+                    let outgoing = sending.start().unwrap();
+                    assert_eq!(incoming.wait().unwrap(), Status { from: before, tag: 1, len });
+                    outgoing.wait().unwrap();
+                }
+                let got = coming.buffer().unwrap();
+                assert!(got[..len].iter().all(|got| *got == step) && got[len] == 0);
+            }
+        }
+        let mut nobody = world.send_init(None, ONE, vec![1]).unwrap();
+        assert_eq!(nobody.start().unwrap().wait().unwrap().from, Status::NOBODY);
+    });
+}
+
+/// The short way through an open ring gives nobody's message to somebody else.
+#[test]
+fn a_short_receive_overtakes_nothing() {
+    on(&[1, 2], "a_short_receive_overtakes_nothing", |world| {
+        let other = (world.rank() + 1) % world.size();
+        let mut got = [0];
+        let send = |value: u64| world.send(other, ONE, &[value]).unwrap();
+        for value in 0..40 {
+            send(value); // opens the ring
+            world.recv_into(other, ONE, &mut got).unwrap();
+            assert_eq!(got, [value]);
+        }
+        for round in 0..50 {
+            // Before a receive that was posted.
+            let posted = world.irecv(Source::Any, Tag::<u64>::any());
+            send(round);
+            send(round + 1);
+            world.recv_into(other, ONE, &mut got).unwrap();
+            assert_eq!(got, [round + 1]);
+            assert_eq!(posted.wait().unwrap(), [round]);
+            // Before a message that had come, and behind one of another tag.
+            world.send(other, TWO, &[round]).unwrap();
+            send(100);
+            world.barrier().unwrap();
+            send(101);
+            for expected in [100, 101] {
+                world.recv_into(other, ONE, &mut got).unwrap();
+                assert_eq!(got, [expected]);
+            }
+            let mut none = [0_u64; 0];
+            let short = world.recv_into(other, TWO, &mut none).unwrap_err();
+            assert!(matches!(short, Error::Truncated { room: 0, .. }), "{short}");
+        }
+    });
+}

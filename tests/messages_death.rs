@@ -1,0 +1,208 @@
+//! Ranks that die among messages: every call of the others that needs them ends in an error that names them, within a
+//! second; the others go on, and get what had come.
+
+mod ranks;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
+use transom::messages::{Error, Requests, Source, Tag};
+use transom::{Status, World};
+
+const IN_TIME: Duration = Duration::from_secs(1);
+const VICTIM: usize = 1;
+const ONE: Tag<u64> = Tag::new(1);
+const TWO: Tag<u64> = Tag::new(2);
+
+fn die() -> ! {
+    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
+    unreachable!("SIGKILL cannot be survived");
+}
+
+/// The call fails in time and names the victim.
+fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, Error>) {
+    let begun = Instant::now();
+    let error = call().err().unwrap_or_else(|| panic!("{what} needs a dead rank"));
+    assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{what}: {error}");
+    assert!(begun.elapsed() < ranks::within(IN_TIME), "{what} took {:?}", begun.elapsed());
+}
+
+fn with_a_death(name: &str, sizes: &[usize], body: impl Fn(World)) {
+    if ranks::over_network() {
+        return; // messages need shared memory
+    }
+    for size in sizes {
+        let Some(outcome) = ranks::outcome_of(*size, name, &body) else { return };
+        ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
+    }
+}
+
+/// The living talk on.
+fn the_others_go_on(world: &World) {
+    let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
+    for round in 0..20 {
+        for to in &living {
+            drop(world.isend(*to, TWO, vec![round; 1 + 2000 * (round as usize % 3)]));
+        }
+        for from in &living {
+            assert_eq!(world.recv(*from, TWO).unwrap().0[0], round);
+        }
+    }
+}
+
+/// The victim is there when each of the others has begun to wait.
+fn dies_when_all_have_called(world: &World) {
+    for _ in 1..world.size() {
+        world.recv(Source::Any, TWO).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    die();
+}
+
+#[test]
+fn who_waits_is_told() {
+    with_a_death("who_waits_is_told", &[2, 3, 4, 8], |world| {
+        if world.rank() == VICTIM {
+            dies_when_all_have_called(&world);
+        }
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        let mut short = [0; 4];
+        match world.rank() % 4 {
+            0 => fails_in_time("recv", || world.recv(VICTIM, ONE)),
+            2 => fails_in_time("recv from any", || world.recv(Source::Any, ONE)),
+            3 => fails_in_time("probe", || world.probe(VICTIM, ONE)),
+            _ => fails_in_time("recv_into", || world.recv_into(VICTIM, ONE, &mut short)),
+        }
+        // And from now on at once.
+        fails_in_time("send", || world.send(VICTIM, ONE, &[1]));
+        fails_in_time("ssend", || world.ssend(VICTIM, ONE, &[1]));
+        fails_in_time("irecv", || Ok(world.irecv(VICTIM, ONE).wait()?));
+        fails_in_time("isend", || Ok(world.isend(VICTIM, ONE, vec![1; 100_000]).wait()?));
+        if world.rank() % 4 != 2 && world.size() > 2 {
+            fails_in_time("the first from any", || world.recv(Source::Any, ONE));
+        }
+        the_others_go_on(&world);
+        if world.size() == 2 {
+            fails_in_time("from any, where there is nobody else", || world.recv(Source::Any, ONE));
+        }
+    });
+}
+
+#[test]
+fn what_is_under_way_is_told() {
+    with_a_death("what_is_under_way_is_told", &[2, 4], |world| {
+        if world.rank() == VICTIM {
+            // Messages that it never receives, and one whose data it has just asked for.
+            let begun = world.irecv(0, Tag::<u64>::new(7));
+            dies_when_all_have_called(&world);
+            #[allow(unreachable_code, reason = "kept until the end")]
+            drop(begun);
+        }
+        let mut all = Requests::new();
+        all.push(world.isend(VICTIM, ONE, vec![1; 1_000_000]));
+        all.push(world.isend(VICTIM, Tag::new(7), vec![1; 3_000_000]));
+        all.push(world.issend(VICTIM, ONE, vec![1]));
+        all.push(world.irecv(VICTIM, ONE));
+        all.push(world.irecv_into(VICTIM, ONE, vec![0; 10_000]));
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        let begun = Instant::now();
+        let mut told = 0;
+        while let Some((number, ended)) = all.wait_any() {
+            match ended {
+                Ok(_) => assert_eq!((number, world.rank()), (1, 0), "what it had received"),
+                Err(failed) => {
+                    told += 1;
+                    assert!(matches!(failed.error, Error::PeerDied { rank: VICTIM }), "{failed}");
+                    assert_eq!(failed.buffer.is_some(), number != 3, "the buffer comes back");
+                }
+            }
+        }
+        assert!(told >= 4 && begun.elapsed() < ranks::within(IN_TIME), "{told} after {:?}", begun.elapsed());
+        the_others_go_on(&world);
+    });
+}
+
+/// It dies anywhere in what it sends and receives.
+#[test]
+fn it_dies_at_any_time() {
+    for delay in [0, 1, 3, 7, 15, 40] {
+        with_a_death("it_dies_at_any_time", &[3], |world| {
+            let delay = std::env::var("TEST_DELAY").map_or(5, |delay| delay.parse().unwrap());
+            if world.rank() == VICTIM {
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(delay));
+                    die();
+                });
+            }
+            let len = |i: usize| [1, 300, 3000, 100, 40_000][i % 5];
+            let mut failed = false;
+            for i in 0..ranks::rounds(500) {
+                let sent: Vec<_> = (0..world.size()).map(|to| world.isend(to, ONE, vec![i as u64; len(i)])).collect();
+                for from in 0..world.size() {
+                    if failed && from == VICTIM {
+                        continue;
+                    }
+                    match world.recv(from, ONE) {
+                        Ok((got, _)) => assert_eq!(got, vec![i as u64; len(i)], "whole and in order"),
+                        Err(error) => {
+                            assert!(matches!(error, Error::PeerDied { rank: VICTIM }) && from == VICTIM, "{error}");
+                            failed = true;
+                        }
+                    }
+                }
+                for (to, sent) in sent.into_iter().enumerate() {
+                    if let Err(failed) = sent.wait() {
+                        assert!(to == VICTIM && matches!(failed.error, Error::PeerDied { .. }), "{failed}");
+                    }
+                }
+            }
+            if world.rank() == VICTIM {
+                std::thread::sleep(Duration::from_secs(10)); // until it dies
+            }
+            the_others_go_on(&world);
+        });
+        if std::env::var_os("TEST_ROLE").is_some() {
+            return;
+        }
+        // SAFETY: set before the copies are started; this test reads it in them only.
+        unsafe { std::env::set_var("TEST_DELAY", delay.to_string()) };
+    }
+}
+
+/// It has sent, and died before anybody received: what had come whole is received, and then its death is told.
+#[test]
+fn what_had_come_is_received() {
+    with_a_death("what_had_come_is_received", &[2, 3], |world| {
+        if world.rank() == VICTIM {
+            for i in 0..100 {
+                world.send(0, ONE, &[i]).unwrap();
+            }
+            die();
+        }
+        if world.rank() == 0 {
+            while !matches!(world.send(VICTIM, TWO, &[0]), Err(Error::PeerDied { .. })) {
+                std::thread::sleep(Duration::from_millis(5));
+                drop(world.irecv(VICTIM, TWO).wait_for(Duration::from_millis(1)));
+            }
+            for i in 0..100 {
+                assert_eq!(world.recv(VICTIM, ONE).unwrap().0, [i]);
+            }
+            fails_in_time("one more", || world.recv(VICTIM, ONE));
+        }
+        the_others_go_on(&world);
+    });
+}
+
+/// A team that the victim was not in does not notice.
+#[test]
+fn a_team_of_others_goes_on() {
+    with_a_death("a_team_of_others_goes_on", &[4], |world| {
+        let team = world.split(Some(u64::from(world.rank() == VICTIM)), 0).unwrap().unwrap();
+        if world.rank() == VICTIM {
+            dies_when_all_have_called(&world);
+        }
+        let coming = team.irecv(Source::Any, ONE);
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        fails_in_time("recv of the world", || world.recv(Source::Any, ONE));
+        team.send((team.rank() + 1) % team.size(), ONE, &[7]).unwrap();
+        assert_eq!(coming.wait().unwrap(), [7]);
+    });
+}
