@@ -283,7 +283,8 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
 #[test]
 fn floods_are_bounded_and_lose_nothing() {
     on(&[2, 4, 8], "floods_are_bounded_and_lose_nothing", |world| {
-        const MANY: u64 = 3000;
+        // Under ThreadSanitizer all is ten times as slow.
+        const MANY: u64 = if cfg!(transom_portable_copy) { 300 } else { 3000 };
         let (rank, size) = (world.rank(), world.size());
         if rank > 0 {
             for i in 0..MANY {
@@ -421,6 +422,10 @@ fn memory_is_by_formula_and_for_those_who_talk() {
 }
 
 #[test]
+#[cfg_attr(
+    transom_portable_copy,
+    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
+)]
 fn any_thread_of_a_rank_may_call() {
     on(&[2], "any_thread_of_a_rank_may_call", |world| {
         let other = 1 - world.rank();
