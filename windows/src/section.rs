@@ -189,6 +189,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     {
         let blocks = section.blocks();
         self.check(section, &blocks, operands.len())?;
+        if let Blocks { block: 1, starts: Starts::Listed(offsets), .. } = blocks
+            && self.accumulate_each(offsets, op, operands)
+        {
+            return Ok(());
+        }
         let mut rest = operands;
         blocks.each_run(|offset, len| {
             let (run, after) = rest.split_at(len);
