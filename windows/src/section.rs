@@ -164,7 +164,8 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     }
 
     /// [`accumulate`](Self::accumulate) to every block of a section: scatter and accumulate; `operands` holds theirs packed.
-    /// Blocks may overlap. The whole section is checked first. Costs as `accumulate`, of each run of blocks that adjoin.
+    /// Blocks may overlap. The whole section is checked first. Costs as `accumulate`, of each run of blocks that adjoin; of single
+    /// words where memory is shared less, since the places of the next are known while one is changed.
     ///
     /// # Errors
     /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::Operation`]: nothing was changed. [`Error::Fabric`]: some
