@@ -75,6 +75,22 @@ fn stencil_is_right_by_every_exchange() {
 }
 
 #[test]
+fn radix_sorts() {
+    for args in ["--ranks 1 -n 1", "--ranks 2 -n 1000 --bits 3", "--ranks 3 -n 12345", "--ranks 8 -n 5 --bits 16"] {
+        succeeds("radix", args, &["every key is right"]);
+    }
+}
+
+#[test]
+fn tree_search_finds_all() {
+    for (args, solutions) in
+        [("--ranks 1 -n 1", 1), ("--ranks 2 -n 8", 92), ("--ranks 3 -n 9", 352), ("--ranks 8 -n 10", 724)]
+    {
+        succeeds("tree_search", args, &[&format!(": {solutions} solutions, which is right")]);
+    }
+}
+
+#[test]
 fn pipeline_reaches_the_right_corner() {
     for args in [
         "--ranks 1 --rows 20 --columns 30 --iterations 3",

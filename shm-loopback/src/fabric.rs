@@ -7,9 +7,9 @@ use crate::memory::{Memory, View};
 use crate::{copy, limit, system, words};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
-use transom_windows::{BoxBytes, Change, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
 
 /// Memory of this rank that others may reach by its key.
 pub struct Region {
@@ -199,8 +199,8 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn change(&self, at: &View, offset: usize, change: Change, operand: u64) -> Option<Result<u64, FabricError>> {
-        Some(words::change(at, offset, change, operand))
+    fn words<'r>(&self, at: &'r View, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
+        at.own_words(offset, len)
     }
 
     #[inline(always)]

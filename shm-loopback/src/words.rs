@@ -5,7 +5,7 @@ use crate::memory::View;
 use crate::progress::Progress;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
-use transom_windows::{Change, FabricError, Wait, Wake};
+use transom_windows::{FabricError, Wait, Wake};
 
 /// Looks at memory before the clock is read: most waits are over by then. Where ranks share cores, whoever is waited for
 /// may need this one.
@@ -27,18 +27,6 @@ pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u6
     let found = at.own_word(offset)?.fetch_add(delta, SeqCst);
     ring(at, wake);
     Ok(found)
-}
-
-/// One instruction where what the word held is not asked for.
-#[inline(always)]
-pub(crate) fn change(at: &View, offset: usize, change: Change, operand: u64) -> Result<u64, FabricError> {
-    let word = at.own_word(offset)?;
-    Ok(match change {
-        Change::And => word.fetch_and(operand, SeqCst),
-        Change::Or => word.fetch_or(operand, SeqCst),
-        Change::Xor => word.fetch_xor(operand, SeqCst),
-        Change::Swap => word.swap(operand, SeqCst),
-    })
 }
 
 #[inline(always)]

@@ -3,12 +3,12 @@
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Verbs};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback};
 #[cfg(feature = "delayed")]
 use transom_windows::Delayed;
-use transom_windows::{BoxBytes, Change, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
 /// The types of each provider, side by side.
 macro_rules! providers {
@@ -276,9 +276,9 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
-    fn change(&self, at: &Remote, offset: usize, change: Change, operand: u64) -> Option<Result<u64, FabricError>> {
+    fn words<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
         match (self, at) {
-            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.change(at, offset, change, operand),
+            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.words(at, offset, len),
             _ => None,
         }
     }

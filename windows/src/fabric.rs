@@ -3,7 +3,7 @@
 use crate::{FabricError, Memory, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank};
 
 /// How ranks tell each other small things when they make something together, and that they are gone: all that a window
@@ -278,18 +278,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         self.finish(self.start_add(at, offset, 0, Wake::Nobody)?)
     }
 
-    /// Changes an aligned word by an operation in one step, and returns what it held; none if the fabric has no such
-    /// operation, for which a compare-and-swap is to be tried until it takes. Atomic towards all other atomics; wakes nobody.
-    ///
-    /// # Errors
-    /// As [`cas`](Self::cas).
-    fn change(
-        &self,
-        _at: &Self::Remote,
-        _offset: usize,
-        _change: Change,
-        _operand: u64,
-    ) -> Option<Result<u64, FabricError>> {
+    /// Aligned words of any rank's memory from byte `offset` on, if all are inside and atomics of this processor on them are
+    /// atomic towards all others' of the fabric. None where an adapter executes these: then there is no more than the calls above.
+    fn words<'r>(&self, _at: &'r Self::Remote, _offset: usize, _len: usize) -> Option<&'r [AtomicU64]> {
         None
     }
 
@@ -375,25 +366,6 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.order(remote))
     }
-}
-
-/// What a fabric may do to a word in one step, beside adding: [`Fabric::change`].
-///
-/// # Examples
-/// ```
-/// use transom_windows::Change;
-/// assert_ne!(Change::And, Change::Swap);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Change {
-    /// Bitwise and.
-    And,
-    /// Bitwise or.
-    Or,
-    /// Bitwise exclusive or.
-    Xor,
-    /// The operand instead.
-    Swap,
 }
 
 /// Whether an atomic wakes the rank whose memory it is on. A rank waits for words of protocols and signals only; to wake

@@ -51,7 +51,7 @@ pub use counters::Counters;
 pub use delayed::Delayed;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
-pub use fabric::{Change, Exchange, Fabric, Wake};
+pub use fabric::{Exchange, Fabric, Wake};
 pub use fabric_error::FabricError;
 pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
