@@ -473,6 +473,29 @@ fn teams_have_messages_of_their_own() {
     });
 }
 
+/// Threads make teams of the same ranks at once; what one team sends is nothing to another.
+#[test]
+fn teams_that_are_made_at_once_are_apart() {
+    on(&[2, 4], "teams_that_are_made_at_once_are_apart", |world| {
+        let twins = [(); 2].map(|()| world.split(Some(0), 0).unwrap().unwrap());
+        for round in 0..30 {
+            let made = std::thread::scope(|scope| {
+                let making = twins.each_ref().map(|twin| scope.spawn(|| twin.split(Some(0), 0).unwrap().unwrap()));
+                making.map(|thread| thread.join().unwrap())
+            });
+            let (next, size) = ((world.rank() + 1) % world.size(), world.size());
+            for (nth, team) in made.iter().enumerate() {
+                team.send(next, ONE, &[2 * round + nth as u64]).unwrap();
+            }
+            // In another order than they were sent.
+            for (nth, team) in made.iter().enumerate().rev() {
+                let before = (world.rank() + size - 1) % size;
+                assert_eq!(team.recv(before, ONE).unwrap().0, [2 * round + nth as u64]);
+            }
+        }
+    });
+}
+
 #[test]
 fn requests_are_waited_for_in_many_ways() {
     on(&[2, 3], "requests_are_waited_for_in_many_ways", |world| {
