@@ -140,6 +140,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
             "memcpy",
             limit,
             count,
+            count,
             || epoch.put(0, black_box(source)).expect("put"),
             || black_box(&mut *to).copy_from_slice(black_box(source)),
         );
@@ -147,6 +148,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
             &format!("get {name}"),
             "memcpy",
             limit,
+            count,
             count,
             || epoch.get(0, black_box(&mut *into)).expect("get"),
             || black_box(&mut *to).copy_from_slice(black_box(source)),
