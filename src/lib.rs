@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod aliases;
+pub mod collective;
 mod error;
 mod job;
 pub mod messages;

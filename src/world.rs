@@ -1,6 +1,7 @@
 //! The world: all ranks of a job, or a team of them. Everything else of the library is made from it.
 
 use crate::aliases::{GlobalArray, GlobalMutex, GlobalRwLock, Window};
+use crate::collective::Collectives;
 use crate::messages::Space;
 use crate::provider::Provider;
 use bytemuck::Pod;
@@ -18,7 +19,9 @@ use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor};
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct World {
-    /// First, so that messages end before the rank leaves.
+    /// Before the messages that carry them.
+    collectives: Collectives,
+    /// So that messages end before the rank leaves.
     messages: Space,
     fabric: Provider,
     windows: AtomicU32,
@@ -26,7 +29,16 @@ pub struct World {
 
 impl World {
     pub(crate) fn new(fabric: Provider) -> Self {
-        World { messages: Space::of_job(fabric.clone()), fabric, windows: AtomicU32::new(0) }
+        World::of(Space::of_job(fabric.clone()), fabric)
+    }
+
+    fn of(messages: Space, fabric: Provider) -> Self {
+        World { collectives: Collectives::default(), messages, fabric, windows: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn collectives(&self) -> &Collectives {
+        &self.collectives
     }
 
     #[inline]
@@ -353,7 +365,7 @@ impl World {
             team.transpose()
         });
         let team = made.map_err(|source| Error::Collective { call: "split", source })?;
-        Ok(team.map(|(messages, fabric)| World { messages, fabric, windows: AtomicU32::new(0) }))
+        Ok(team.map(|(messages, fabric)| World::of(messages, fabric)))
     }
 
     /// `len` zeroed elements of this rank alone, in memory that puts and gets are best done from and to: see [`Buffer`]. Not

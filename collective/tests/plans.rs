@@ -177,14 +177,16 @@ fn log(ranks: usize) -> usize {
     ranks.next_power_of_two().ilog2() as usize
 }
 
+/// An algorithm, a call, and its cost by ranks and elements.
+type Row = (&'static str, Call, fn(usize, usize) -> Cost);
+
 /// Messages and elements of the rank that sends most, and messages one after the other, at most: as the textbooks have it, for `len`
 /// elements (or as long blocks) and a power of two of ranks.
 #[test]
 fn plans_cost_what_the_textbooks_say() {
     let mut random = fastrand::Rng::with_seed(2);
     let commutes = true;
-    type Formula = fn(usize, usize) -> Cost;
-    let rows: [(&str, Call, Formula); 14] = [
+    let rows: [Row; 14] = [
         ("dissemination", Call::Barrier, |n, _| Cost { messages: log(n), elements: 0, steps: log(n) }),
         ("binomial", Call::Broadcast { root: 0 }, |n, m| Cost {
             messages: log(n),

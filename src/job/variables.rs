@@ -85,6 +85,13 @@ pub const TABLE: &[Variable] = &[
         default: "auto: shm on one machine, verbs on several",
     },
     Variable {
+        name: "TRANSOM_COLLECTIVES",
+        set_by: SetBy::User,
+        meaning: "which algorithms collectives take over messages, where these can",
+        expected: "CALL=ALGORITHM, or a list, e.g. `all_reduce=ring,broadcast=binomial`",
+        default: "by ranks and bytes: docs/COLLECTIVES.md",
+    },
+    Variable {
         name: "TRANSOM_HYBRID",
         set_by: SetBy::User,
         meaning: "with verbs: whether ranks of one host move data through the memory they share",

@@ -1,7 +1,7 @@
 //! The messages of one world or team: whose numbers ranks have there, and apart from those of others.
 
 use super::error::Error;
-use super::hub::Hub;
+use super::hub::{Fault, Hub};
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
@@ -13,6 +13,9 @@ use transom_windows::{Exchange, FabricError};
 
 /// Contexts of a world: what the program sends, and what the library does.
 const CONTEXTS: u32 = 4;
+/// Of these that of collectives, and that in which groups tell each other of them.
+pub(crate) const COLLECTIVES: u32 = 2;
+pub(crate) const CONTROL: u32 = 3;
 
 /// That this rank is in its job: of all its worlds. Messages end with the last of them.
 pub(crate) struct Presence {
@@ -33,16 +36,17 @@ pub(crate) struct Space {
 }
 
 /// The ranks of a team, in both directions.
-pub(super) struct Team {
+pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
 }
 
 /// What calls and requests need: cheap to clone, and no part of the job.
 #[derive(Clone)]
-pub(super) struct Comm {
+pub(crate) struct Comm {
     pub hub: Arc<Hub>,
     pub context: u32,
+    rank: Rank,
     size: usize,
     team: Option<Arc<Team>>,
 }
@@ -110,7 +114,7 @@ impl Space {
     }
 
     #[inline]
-    pub(super) fn comm(&self) -> Result<&Comm, Error> {
+    pub(crate) fn comm(&self) -> Result<&Comm, Error> {
         match self.comm.get() {
             Some(comm) => Ok(comm),
             None => self.first(),
@@ -122,12 +126,14 @@ impl Space {
         let hub = self.presence.hub()?.clone();
         let team = self.team.clone();
         let size = team.as_ref().map_or_else(|| self.presence.root.size(), |team| team.ranks.len());
+        let me = self.presence.root.rank();
+        let rank = team.as_ref().map_or(me, |team| team.places[&(me as u32)]);
         if let Some(team) = &team {
             let all = || team.ranks.iter().copied();
             let contexts = self.context..self.context + CONTEXTS;
             hub.with(|core| contexts.for_each(|context| core.engine.team(context, all())))?;
         }
-        Ok(self.comm.get_or_init(|| Comm { hub, context: self.context, size, team }))
+        Ok(self.comm.get_or_init(|| Comm { hub, context: self.context, rank, size, team }))
     }
 }
 
@@ -140,6 +146,16 @@ fn context(leader: u32, led: u32, job: u32) -> Option<u32> {
 }
 
 impl Comm {
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// How many there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
     /// The rank of the job, if there is such a one here.
     #[inline]
     pub fn to_job(&self, rank: Rank) -> Result<u32, Error> {
@@ -151,7 +167,7 @@ impl Comm {
 
     /// As it is numbered here; that of the job if it is not of this team.
     #[inline(always)]
-    fn numbered(&self, rank: u32) -> Rank {
+    pub fn numbered(&self, rank: u32) -> Rank {
         let place = self.team.as_ref().and_then(|team| team.places.get(&rank).copied());
         place.unwrap_or(rank as Rank)
     }
@@ -197,10 +213,18 @@ impl Comm {
 
     /// How a request ended, in elements of so many bytes.
     #[inline(always)]
-    pub fn outcome(&self, result: Result<Came, Failure>, element: usize) -> Result<Status, Error> {
+    pub fn outcome(&self, result: Result<Came, Fault>, element: usize) -> Result<Status, Error> {
         match result {
             Ok(came) => self.status(came, element),
-            Err(failure) => Err(self.failure(failure, element)),
+            Err(fault) => Err(self.fault(fault, element)),
+        }
+    }
+
+    #[cold]
+    pub fn fault(&self, fault: Fault, element: usize) -> Error {
+        match fault {
+            Fault::Message(failure) => self.failure(failure, element),
+            Fault::Work(error) => error,
         }
     }
 

@@ -117,6 +117,20 @@ pub enum Error {
         /// What postcard says, if it was asked.
         source: Option<postcard::Error>,
     },
+    /// Ranks of a world or team made different collective calls. None of its collectives can be any more.
+    #[error(
+        "{why}: all ranks make the same collective calls, in the same order, with as many elements of the same type"
+    )]
+    Mismatch {
+        /// Who called what.
+        why: String,
+    },
+    /// The operation of a reduction panicked. No collective of this world or team can be any more.
+    #[error("the operation of a reduction panicked at rank {rank}")]
+    OperatorPanicked {
+        /// Where.
+        rank: Rank,
+    },
     /// What cannot be.
     #[error("{why}")]
     Misuse {

@@ -35,7 +35,7 @@ pub trait Parts: Sized {
 }
 
 /// A vector that the engine owns.
-pub(super) struct Vector<T>(Vec<T>);
+pub(crate) struct Vector<T>(Vec<T>);
 
 // SAFETY: elements are plain data: nothing but their bytes.
 unsafe impl<T: Pod> Send for Vector<T> {}
@@ -50,7 +50,7 @@ unsafe impl<T: Pod> Owner for Vector<T> {
 }
 
 /// Zeroed elements with room for so many bytes, if there is memory.
-pub(super) fn vector<T: Pod>(bytes: usize) -> Option<Bytes> {
+pub(crate) fn vector<T: Pod>(bytes: usize) -> Option<Bytes> {
     let len = if size_of::<T>() == 0 { 0 } else { bytes.div_ceil(size_of::<T>()) };
     bytemuck::allocation::try_zeroed_slice_box(len).ok().map(|elements| Bytes::owned(Vector::<T>(elements.into_vec())))
 }
@@ -116,7 +116,7 @@ impl<T: Pod> Parts for &'static [T] {
 }
 
 /// A vector that keeps its length, however much is received.
-pub(super) struct Whole<T>(pub Vec<T>);
+pub(crate) struct Whole<T>(pub Vec<T>);
 
 impl<T: Pod> Parts for Whole<T> {
     fn hold(self) -> Bytes {
@@ -133,7 +133,7 @@ impl<T: Pod> Parts for Whole<T> {
 ///
 /// # Safety
 /// The borrow lasts until the engine has dropped the handle.
-pub(super) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
+pub(crate) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
     let bytes: &[u8] = bytemuck::cast_slice(data);
     // SAFETY: nobody changes what is borrowed, as long as the caller says.
     unsafe { Bytes::lent(NonNull::from(bytes).cast(), bytes.len(), false) }
@@ -143,7 +143,7 @@ pub(super) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
 ///
 /// # Safety
 /// As for [`lend`].
-pub(super) unsafe fn lend_mut<T: Pod>(data: &mut [T]) -> Bytes {
+pub(crate) unsafe fn lend_mut<T: Pod>(data: &mut [T]) -> Bytes {
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
     // SAFETY: nobody else uses what is borrowed exclusively, as long as the caller says; plain data may have any value.
     unsafe { Bytes::lent(NonNull::from(&mut *bytes).cast(), bytes.len(), true) }
@@ -153,7 +153,7 @@ pub(super) unsafe fn lend_mut<T: Pod>(data: &mut [T]) -> Bytes {
 ///
 /// # Safety
 /// It was lent for `'s`, as elements of this type.
-pub(super) unsafe fn lent<'s, T: Pod>(bytes: &Bytes) -> Option<&'s [T]> {
+pub(crate) unsafe fn lent<'s, T: Pod>(bytes: &Bytes) -> Option<&'s [T]> {
     let len = elements::<T>(bytes.len());
     // SAFETY: by the caller's word.
     bytes.start().map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), len) })
@@ -163,7 +163,7 @@ pub(super) unsafe fn lent<'s, T: Pod>(bytes: &Bytes) -> Option<&'s [T]> {
 ///
 /// # Safety
 /// It was lent for `'s`, as elements of this type, and the engine has given it back.
-pub(super) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> {
+pub(crate) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> {
     let len = elements::<T>(bytes.len());
     // SAFETY: by the caller's word; handed out once.
     bytes.start().map(|start| unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) })

@@ -2,9 +2,10 @@
 //! not asked for yet.
 
 use super::error::Error;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::ring::Shape;
@@ -16,7 +17,7 @@ use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
 use transom_windows::Wait;
 
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
-pub(super) struct Hub {
+pub(crate) struct Hub {
     waiter: Waiter,
     /// Whether ranks share cores.
     crowded: bool,
@@ -24,17 +25,61 @@ pub(super) struct Hub {
     core: Mutex<Option<Core>>,
 }
 
-pub(super) struct Core {
+pub(crate) struct Core {
     pub engine: Engine<ShmWire>,
-    table: HashMap<Id, Entry>,
+    table: HashMap<Key, Entry>,
+    /// What is done by many messages, a step in each turn.
+    works: Vec<(u64, Box<dyn Work>)>,
+    /// The number of the next.
+    next_work: u64,
     /// To be woken once the lock is free.
     wakers: Vec<Waker>,
     /// Whoever waits is not to sleep now.
     awake: bool,
 }
 
+/// What a request of the program is: one message, or a work of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Message(Id),
+    Work(u64),
+}
+
+/// What is done by many messages: a collective. It is turned with the engine, by whichever call of the rank waits.
+pub(crate) trait Work: Send {
+    /// Does what can be done now; how it ended, if it has.
+    fn turn(&mut self, core: &mut Core) -> Option<Ended>;
+
+    /// Whether a rank that leaves waits for its end.
+    fn must_end(&self) -> bool {
+        true
+    }
+
+    /// It is turned no more.
+    fn stop(&mut self, _core: &mut Core) {}
+}
+
+thread_local! {
+    /// This thread runs an operation of the program's with the engine locked.
+    static IN_OPERATION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs an operation of the program's with the engine locked, in which calls of the library panic instead of waiting for ever.
+pub(crate) fn in_operation(act: impl FnOnce()) {
+    let before = IN_OPERATION.replace(true);
+    act();
+    IN_OPERATION.set(before);
+}
+
+/// Why a request failed.
+#[derive(Clone)]
+pub(crate) enum Fault {
+    Message(Failure),
+    Work(Error),
+}
+
 /// How a request ended, and its buffer.
-pub(super) type Ended = (Result<Came, Failure>, Option<Bytes>);
+pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 
 /// What a request that is under way, or has ended, is to the program.
 struct Entry {
@@ -71,14 +116,22 @@ impl Hub {
         let config = Config { ring, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
-        let core = Core { engine, table: HashMap::new(), wakers: Vec::new(), awake: false };
+        let core =
+            Core { engine, table: HashMap::new(), works: Vec::new(), next_work: 0, wakers: Vec::new(), awake: false };
         let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Core>> {
-        self.core.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
+                self.core.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+            }
+        }
     }
 
     /// Calls `act` with the engine.
@@ -198,7 +251,11 @@ impl Hub {
     /// One turn of the engine. Whether there is more to do soon.
     fn turn_core(&self, core: &mut Core) -> bool {
         let worked = core.engine.progress() > 0;
-        if core.take_ended() {
+        let mut ended = core.take_ended();
+        if !core.works.is_empty() {
+            ended |= core.turn_works();
+        }
+        if ended {
             // Other threads of this rank may wait for it.
             self.waiter.ring();
         }
@@ -214,7 +271,7 @@ impl Hub {
         });
         if closing.is_ok() && !in_haste {
             let call = "leaving, until its messages are delivered";
-            let _ = self.wait(&call, Awaited::Anyone, |core| (!core.engine.is_needed()).then_some(()));
+            let _ = self.wait(&call, Awaited::Anyone, |core| (!core.is_needed()).then_some(()));
         }
         let _ = self.with(|core| core.engine.shut());
         let closed = self.lock().take();
@@ -245,8 +302,61 @@ impl Turn for Hub {
 impl Core {
     /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
     pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
-        self.table.insert(id, Entry { make, waker: None, detached: false, ended: None });
+        self.table.insert(Key::Message(id), Entry { make, waker: None, detached: false, ended: None });
         self.take_ended();
+    }
+
+    /// A work that the program will ask for.
+    pub fn start(&mut self, work: Box<dyn Work>) -> Key {
+        let key = Key::Work(self.next_work);
+        self.table.insert(key, Entry { make: None, waker: None, detached: false, ended: None });
+        self.works.push((self.next_work, work));
+        self.next_work += 1;
+        key
+    }
+
+    /// Ends a work without a result.
+    pub fn stop(&mut self, key: Key) {
+        self.table.remove(&key);
+        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
+            self.works.swap_remove(at).1.stop(self);
+        }
+    }
+
+    /// Whether others need this rank still.
+    fn is_needed(&self) -> bool {
+        self.engine.is_needed() || self.works.iter().any(|(_, work)| work.must_end())
+    }
+
+    /// Turns each work once. Whether any has ended.
+    #[cold]
+    #[inline(never)]
+    fn turn_works(&mut self) -> bool {
+        let works = std::mem::take(&mut self.works);
+        let mut any = false;
+        for (number, mut work) in works {
+            match work.turn(self) {
+                None => self.works.push((number, work)),
+                Some((result, memory)) => {
+                    any = true;
+                    self.end(Key::Work(number), result, memory);
+                }
+            }
+        }
+        any
+    }
+
+    fn end(&mut self, key: Key, result: Result<Came, Fault>, memory: Option<Bytes>) {
+        match self.table.get_mut(&key) {
+            Some(entry) if entry.detached => {
+                self.table.remove(&key);
+            }
+            Some(entry) => {
+                entry.ended = Some((result, memory));
+                self.wakers.extend(entry.waker.take());
+            }
+            None => {}
+        }
     }
 
     /// Has the engine tell what has ended. Whether anything has.
@@ -254,63 +364,62 @@ impl Core {
         let mut any = false;
         while let Some(Completion { id, result, memory }) = self.engine.completed() {
             any = true;
-            let Some(entry) = self.table.get_mut(&id) else { continue };
+            let key = Key::Message(id);
+            let Some(entry) = self.table.get_mut(&key) else { continue };
             if let (Some(make), Ok(came)) = (entry.make.take(), &result) {
                 let length = came.length as usize;
                 // Without memory the engine finds out as well, and says so.
                 let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
                 let received = self.engine.receive_message(id, room);
                 debug_assert!(received.is_ok(), "a message that was matched is there");
-            } else if entry.detached {
-                self.table.remove(&id);
             } else {
-                entry.ended = Some((result, memory));
-                self.wakers.extend(entry.waker.take());
+                self.end(key, result.map_err(Fault::Message), memory);
             }
         }
         any
     }
 
     /// How the request ended, if it has; it is no more then.
-    pub fn ended(&mut self, id: Id) -> Option<Ended> {
-        self.table.get(&id)?.ended.as_ref()?;
-        self.table.remove(&id)?.ended
+    pub fn ended(&mut self, key: Key) -> Option<Ended> {
+        self.table.get(&key)?.ended.as_ref()?;
+        self.table.remove(&key)?.ended
     }
 
     /// Whether the request has ended, and how, as far as that is known.
-    pub fn has_ended(&self, id: Id) -> Option<&Result<Came, Failure>> {
-        Some(&self.table.get(&id)?.ended.as_ref()?.0)
+    pub fn has_ended(&self, key: Key) -> Option<&Result<Came, Fault>> {
+        Some(&self.table.get(&key)?.ended.as_ref()?.0)
     }
 
     /// Whether anything of the request is still there.
-    pub fn is_noted(&self, id: Id) -> bool {
-        self.table.contains_key(&id)
+    pub fn is_noted(&self, key: Key) -> bool {
+        self.table.contains_key(&key)
     }
 
     /// Has the request wake somebody when it ends.
-    pub fn wake(&mut self, id: Id, waker: &Waker) {
-        if let Some(entry) = self.table.get_mut(&id) {
+    pub fn wake(&mut self, key: Key, waker: &Waker) {
+        if let Some(entry) = self.table.get_mut(&key) {
             entry.waker = Some(waker.clone());
         }
     }
 
-    /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn.
-    pub fn forget(&mut self, id: Id) {
-        match self.table.get_mut(&id) {
+    /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
+    pub fn forget(&mut self, key: Key) {
+        match self.table.get_mut(&key) {
             Some(entry) if entry.ended.is_none() => entry.detached = true,
             _ => {
-                self.table.remove(&id);
+                self.table.remove(&key);
                 return;
             }
         }
-        self.withdraw(id);
+        self.withdraw(key);
     }
 
     /// Withdraws a receive that has no message yet, and gives back its buffer.
-    pub fn withdraw(&mut self, id: Id) -> Option<Option<Bytes>> {
+    pub fn withdraw(&mut self, key: Key) -> Option<Option<Bytes>> {
+        let Key::Message(id) = key else { return None };
         match self.engine.cancel(id) {
             transom_channel::Cancelled::Withdrawn(bytes) => {
-                self.table.remove(&id);
+                self.table.remove(&key);
                 Some(bytes)
             }
             transom_channel::Cancelled::TooLate => None,

@@ -20,16 +20,16 @@
 //! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
 //! were sent. docs/MESSAGES.md has the rest.
 
-mod comm;
+pub(crate) mod comm;
 mod error;
 mod futures;
-mod hold;
-mod hub;
+pub(crate) mod hold;
+pub(crate) mod hub;
 #[cfg(feature = "serde")]
 mod object;
 mod persistent;
 mod probe;
-mod request;
+pub(crate) mod request;
 mod scope;
 mod tag;
 
@@ -47,7 +47,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use comm::Comm;
 use hold::Parts;
-use hub::Core;
+use hub::{Core, Fault, Key};
 use request::{Call, Under};
 use std::future::Future;
 use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
@@ -359,7 +359,7 @@ impl World {
         &'env self,
         body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
     ) -> Result<R, E> {
-        scope::scope(self.space().comm()?, body)
+        scope::scope(self, body)
     }
 
     /// Turns the messages once: takes what has come, and posts what can go. Every call that waits does; a rank that computes for
@@ -428,26 +428,26 @@ fn send_long(name: &'static str, comm: &Comm, to: u32, tag: u32, data: &[u8], sy
     let id = comm.hub.with(|core| {
         let id = core.engine.send(to, comm.context, tag, bytes, data.len(), sync);
         core.note(id, None);
-        id
+        Key::Message(id)
     })?;
-    let call = Call { name, tag: Some(tag) };
+    let call = Call::Message { name, tag: Some(tag) };
     let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
     // No error of a send tells lengths.
-    result.map(drop).map_err(|failure| comm.failure(failure, 1))
+    result.map(drop).map_err(|fault| comm.fault(fault, 1))
 }
 
 /// Receives a message by a request, and waits for that.
 #[inline(never)]
-fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Failure>, Error> {
+fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Fault>, Error> {
     let room = into.len();
     // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
     let id = comm.hub.with(|core| {
         let id = core.engine.receive(select, Room::Into(bytes, room));
         core.note(id, None);
-        id
+        Key::Message(id)
     })?;
-    let call = Call { name: "recv", tag: select.tag };
+    let call = Call::Message { name: "recv", tag: select.tag };
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 
@@ -456,9 +456,9 @@ fn request_send<T>(comm: &Comm, to: u32, tag: Tag<T>, bytes: Bytes, sync: bool) 
     let id = comm.hub.with(|core| {
         let id = core.engine.send(to, comm.context, tag.number(), bytes, length, sync);
         core.note(id, None);
-        id
+        Key::Message(id)
     })?;
-    let call = Call { name: "isend", tag: Some(tag.number()) };
+    let call = Call::Message { name: "isend", tag: Some(tag.number()) };
     Ok(Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) })
 }
 
@@ -467,9 +467,9 @@ fn request_receive(comm: &Comm, select: Select, bytes: Bytes, element: usize) ->
     let id = comm.hub.with(|core| {
         let id = core.engine.receive(select, Room::Into(bytes, room));
         core.note(id, None);
-        id
+        Key::Message(id)
     })?;
-    let call = Call { name: "irecv", tag: select.tag };
+    let call = Call::Message { name: "irecv", tag: select.tag };
     Ok(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(select.source) })
 }
 
@@ -478,9 +478,9 @@ fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static,
     let id = comm.hub.with(|core| {
         let id = core.engine.receive(select, Room::Probe);
         core.note(id, Some(hold::vector::<T>));
-        id
+        Key::Message(id)
     })?;
-    let call = Call { name: "recv", tag: select.tag };
+    let call = Call::Message { name: "recv", tag: select.tag };
     let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
     Ok(Request::under_way(under, <Vec<T> as Parts>::back))
 }

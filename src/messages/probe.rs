@@ -3,6 +3,7 @@
 use super::comm::Comm;
 use super::error::Error;
 use super::hold::{self, Parts};
+use super::hub::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::tag::{Source, Status, Tags};
 use bytemuck::Pod;
@@ -47,8 +48,8 @@ pub(super) fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<
         core.note(id, None);
         id
     })?;
-    let call = Call { name: "probe", tag };
-    let (result, _) = comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?;
+    let call = Call::Message { name: "probe", tag };
+    let (result, _) = comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(Key::Message(id)))?;
     message(comm, id, result)
 }
 
@@ -68,12 +69,8 @@ pub(super) fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<O
     came.map(|came| comm.status(came, size_of::<T>())).transpose()
 }
 
-fn message<T: Pod>(
-    comm: &Comm,
-    id: Id,
-    result: Result<transom_channel::Status, transom_channel::Error>,
-) -> Result<Message<T>, Error> {
-    let came = result.map_err(|failure| comm.failure(failure, size_of::<T>()))?;
+fn message<T: Pod>(comm: &Comm, id: Id, result: Result<transom_channel::Status, Fault>) -> Result<Message<T>, Error> {
+    let came = result.map_err(|fault| comm.fault(fault, size_of::<T>()))?;
     // Of other elements it is consumed all the same, as by a receive.
     let place = Status { from: 0, tag: 0, len: 0 };
     let mut message = Message { comm: comm.clone(), id: Some(id), status: place, elements: PhantomData };
@@ -126,8 +123,14 @@ impl<T: Pod> Message<T> {
             core.note(id, None);
             received.map_err(|(failure, _)| comm.failure(failure, size_of::<T>()))
         })??;
-        let call = Call { name: "recv", tag: Some(self.status.tag) };
-        Ok(Under { comm, id, element: size_of::<T>(), call, awaited: Awaited::Rank(self.status.from) })
+        let call = Call::Message { name: "recv", tag: Some(self.status.tag) };
+        Ok(Under {
+            comm,
+            id: Key::Message(id),
+            element: size_of::<T>(),
+            call,
+            awaited: Awaited::Rank(self.status.from),
+        })
     }
 }
 
@@ -139,7 +142,7 @@ impl<T: Pod> Drop for Message<T> {
             let _ = self.comm.hub.with(|core| {
                 let _ = core.engine.receive_message(id, nothing);
                 core.note(id, None);
-                core.forget(id);
+                core.forget(Key::Message(id));
             });
         }
     }

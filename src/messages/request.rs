@@ -2,7 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::hub::Ended;
+use super::hub::{Ended, Fault, Key};
 use super::tag::Status;
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use transom_channel::{Error as Failure, Id};
+use transom_channel::Error as Failure;
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 
@@ -53,26 +53,27 @@ enum State<B> {
 }
 
 /// What is under way: which request, of elements of so many bytes.
-pub(super) struct Under {
+pub(crate) struct Under {
     pub comm: Comm,
-    pub id: Id,
+    pub id: Key,
     pub element: usize,
     pub call: Call,
     pub awaited: Awaited,
 }
 
-/// A call, as messages name it.
+/// A call, as errors and reports name it.
 #[derive(Clone, Copy)]
-pub(super) struct Call {
-    pub name: &'static str,
-    pub tag: Option<u32>,
+pub(crate) enum Call {
+    Message { name: &'static str, tag: Option<u32> },
+    Collective { name: &'static str },
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.tag {
-            Some(tag) => write!(f, "{} with tag {tag}", self.name),
-            None => write!(f, "{} with any tag", self.name),
+        match self {
+            Call::Message { name, tag: Some(tag) } => write!(f, "{name} with tag {tag}"),
+            Call::Message { name, tag: None } => write!(f, "{name} with any tag"),
+            Call::Collective { name } => f.write_str(name),
         }
     }
 }
@@ -87,11 +88,11 @@ pub enum Cancelled<'a, B> {
 }
 
 impl<'a, B> Request<'a, B> {
-    pub(super) fn under_way(under: Under, back: fn(Bytes, usize) -> Option<B>) -> Self {
+    pub(crate) fn under_way(under: Under, back: fn(Bytes, usize) -> Option<B>) -> Self {
         Request { state: State::UnderWay(under), back, lent: PhantomData }
     }
 
-    pub(super) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
+    pub(crate) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
         Request { state: State::Over(Some(result)), back: |_, _| None, lent: PhantomData }
     }
 
@@ -195,14 +196,14 @@ impl<'a, B> Request<'a, B> {
                     Err(_) => usize::MAX,
                 };
                 let buffer = bytes.and_then(|bytes| (self.back)(bytes, received));
-                let memory = |came: transom_channel::Status| Failure::NoMemory { status: came };
+                let memory = |came: transom_channel::Status| Fault::Message(Failure::NoMemory { status: came });
                 match (under.comm.outcome(result.clone(), under.element), buffer, result) {
                     (Ok(status), Some(buffer), _) => Ok((buffer, status)),
                     (Ok(_), None, Ok(came)) => {
-                        Err(Failed { error: under.comm.failure(memory(came), under.element), buffer: None })
+                        Err(Failed { error: under.comm.fault(memory(came), under.element), buffer: None })
                     }
                     (Ok(_), None, Err(failure)) => {
-                        Err(Failed { error: under.comm.failure(failure, under.element), buffer: None })
+                        Err(Failed { error: under.comm.fault(failure, under.element), buffer: None })
                     }
                     (Err(error), buffer, _) => Err(Failed { error, buffer }),
                 }
@@ -335,7 +336,7 @@ impl<'a, B> Requests<'a, B> {
                 State::Over(_) => None,
             })
         };
-        let call = Call { name: "wait_any", tag: None };
+        let call = Call::Message { name: "wait_any", tag: None };
         let _ = hub.wait(&call, Awaited::Anyone, |core| ids().any(|id| core.has_ended(id).is_some()).then_some(()));
         self.test_any()
     }

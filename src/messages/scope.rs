@@ -3,13 +3,14 @@
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
+use super::hub::Key;
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
 use super::{NOTHING, request_receive, request_send};
+use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Mutex;
-use transom_channel::Id;
 use transom_locks::Awaited;
 
 /// What [`World::scope`](crate::World::scope) lends: messages from and into buffers that live longer than the scope.
@@ -39,9 +40,10 @@ use transom_locks::Awaited;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Scope<'s, 'env: 's> {
+    world: &'env World,
     comm: Comm,
     /// All that was started here.
-    started: Mutex<Vec<Id>>,
+    started: Mutex<Vec<Key>>,
     scope: PhantomData<&'s mut &'s ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -50,10 +52,11 @@ pub struct Scope<'s, 'env: 's> {
 struct Ending<'c, 's, 'env>(&'c Scope<'s, 'env>);
 
 pub(super) fn scope<'env, R, E: From<Error>>(
-    comm: &Comm,
+    world: &'env World,
     body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let scope = Scope { comm: comm.clone(), started: Mutex::default(), scope: PhantomData, env: PhantomData };
+    let comm = world.space().comm()?.clone();
+    let scope = Scope { world, comm, started: Mutex::default(), scope: PhantomData, env: PhantomData };
     let ending = Ending(&scope);
     let result = body(&scope);
     drop(ending);
@@ -132,7 +135,11 @@ impl<'s> Scope<'s, '_> {
         }
     }
 
-    fn note(&self, id: Id) {
+    pub(crate) fn world(&self) -> &World {
+        self.world
+    }
+
+    pub(crate) fn note(&self, id: Key) {
         self.started.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(id);
     }
 }

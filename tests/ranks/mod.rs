@@ -92,6 +92,11 @@ pub fn on_all_sizes(name: &str, body: impl Fn(World) + Sync) {
 
 /// Runs `body` on the given numbers of ranks.
 pub fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
+    on_with(&[], sizes, name, body);
+}
+
+/// [`on`], with these variables.
+pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
     if cfg!(miri) {
         // No processes there: threads, and few.
         return (1..=3).for_each(|size| drop(transom::threads(size, &body).expect("threads can be ranks")));
@@ -108,13 +113,13 @@ pub fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
             let here: Vec<_> = sizes.iter().filter(|size| (least..=most).contains(size)).collect();
             assert!(!here.is_empty(), "none of {sizes:?} ranks can be tested here");
             for &size in here {
-                passed(&format!("{size} processes"), &outcome(size, name, "rank"));
+                passed(&format!("{size} processes"), &outcome(size, name, "rank", variables));
             }
             if slow() > 1 || hosts().is_some() {
                 return; // threads share memory, whatever the network
             }
             for size in sizes {
-                passed(&format!("{size} threads"), &outcome(1, name, &size.to_string()));
+                passed(&format!("{size} threads"), &outcome(1, name, &size.to_string(), variables));
             }
         }
     }
@@ -127,10 +132,10 @@ pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outco
         body(transom::init().expect("a rank can join its job"));
         return None;
     }
-    Some(outcome(size, name, "rank"))
+    Some(outcome(size, name, "rank", &[]))
 }
 
-fn outcome(size: usize, name: &str, role: &str) -> Outcome {
+fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> Outcome {
     let deadline = if slow() > 1 { 3 * DEADLINE } else { DEADLINE };
     let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
         .args(["--exact", name, "--nocapture", "--include-ignored", "--test-threads=1"])
@@ -140,6 +145,7 @@ fn outcome(size: usize, name: &str, role: &str) -> Outcome {
         .grace(deadline)
         .deadline(deadline)
         .capture(true);
+    copies = variables.iter().fold(copies, |copies, (name, value)| copies.env(name, value));
     if let Some(hosts) = hosts() {
         // What the launcher does not carry there.
         let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TEST_"));

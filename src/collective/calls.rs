@@ -1,0 +1,249 @@
+//! What every rank has as much of: barrier-like calls, broadcast, reductions, scans.
+
+use super::Reduction;
+use super::reduction::{Nothing, Typed};
+use super::signature::Signature;
+use crate::messages::Error;
+use crate::world::World;
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use transom_collective::{Call, Rank, reduce_scatter_v};
+
+impl World {
+    /// Collective: gives the root's elements to all ranks.
+    ///
+    /// A long one is cut in pieces; `docs/COLLECTIVES.md` has the algorithms, and what each sends.
+    ///
+    /// # Errors
+    /// Of all collectives: [`Error::Mismatch`] if ranks make different calls, [`Error::PeerDied`] and [`Error::PeerLeft`] of a
+    /// rank that can no longer call, all within seconds, and from then on in every collective of this world or team;
+    /// [`Error::Misuse`] of a call that is wrong by itself; [`Error::NoSuchRank`]; [`Error::Unavailable`] where there are no messages.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut sizes = if world.rank() == 0 { [640_u32, 480] } else { [0; 2] };
+    ///     world.broadcast(0, &mut sizes)?;
+    ///     assert_eq!(sizes, [640, 480]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn broadcast<T: Pod>(&self, root: Rank, data: &mut [T]) -> Result<(), Error> {
+        self.check_root::<T>(root)?;
+        let plan = self.plan::<T>(Call::Broadcast { root }, data.len())?;
+        self.carry(Signature::of("broadcast", size_of::<T>(), data.len()).root(root), plan, &[], data, Nothing)
+    }
+
+    /// Collective: the root's value, at all ranks. What the others pass is not looked at.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// let seeds = transom::threads(3, |world| world.broadcast_one(1, 10 + world.rank() as u64))?;
+    /// assert!(seeds.into_iter().all(|seed| seed.unwrap() == 11));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn broadcast_one<T: Pod>(&self, root: Rank, value: T) -> Result<T, Error> {
+        let mut one = [value];
+        self.broadcast(root, &mut one)?;
+        Ok(one[0])
+    }
+
+    /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; the
+    /// root's become the results. Those of the others are left as they are.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast), and [`Error::OperatorPanicked`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut counts = [1, world.rank() as u64];
+    ///     world.reduce(2, &mut counts, Op::Sum)?;
+    ///     assert_eq!(counts, if world.rank() == 2 { [3, 3] } else { [1, world.rank() as u64] });
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, data: &mut [T], op: R) -> Result<(), Error> {
+        self.check_root::<T>(root)?;
+        self.check_operation::<T, R>(&op)?;
+        let plan = self.plan::<T>(Call::Reduce { root, commutes: R::COMMUTES }, data.len())?;
+        let call = Signature::of("reduce", size_of::<T>(), data.len()).root(root).by(op.number());
+        self.carry(call, plan, &[], data, Typed(op, PhantomData))
+    }
+
+    /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; they become
+    /// the results, the same at all ranks to the bit.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// transom::threads(4, |world| -> Result<(), transom::Error> {
+    ///     let mut bounds = [world.rank() as i32, -(world.rank() as i32)];
+    ///     world.all_reduce(&mut bounds, Op::Max)?;
+    ///     assert_eq!(bounds, [3, 0]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_reduce<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
+        self.check_operation::<T, R>(&op)?;
+        let plan = self.plan::<T>(Call::AllReduce { commutes: R::COMMUTES }, data.len())?;
+        let call = Signature::of("all_reduce", size_of::<T>(), data.len()).by(op.number());
+        self.carry(call, plan, &[], data, Typed(op, PhantomData))
+    }
+
+    /// [`all_reduce`](Self::all_reduce) of one value: the sum, the largest.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// See [`collective`](crate::collective).
+    pub fn all_reduce_one<T: Pod, R: Reduction<T>>(&self, value: T, op: R) -> Result<T, Error> {
+        let mut one = [value];
+        self.all_reduce(&mut one, op)?;
+        Ok(one[0])
+    }
+
+    /// [`all_reduce`](Self::all_reduce) that leaves the elements as they are.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// let (mine, mut all) = ([1.0, 2.0], [0.0; 2]);
+    /// transom::init()?.all_reduce_into(&mine, &mut all, Op::Sum)?;
+    /// assert_eq!(all, mine);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_reduce_into<T: Pod, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
+        if data.len() != into.len() {
+            let (data, into) = (data.len(), into.len());
+            return self.refuse(format!("all_reduce_into of {data} elements needs room for as many, not {into}"));
+        }
+        into.copy_from_slice(data);
+        self.all_reduce(into, op)
+    }
+
+    /// Collective: folds the elements of this rank and of all ranks before it; they become the results.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// let sums = transom::threads(4, |world| -> Result<u64, transom::Error> {
+    ///     let mut sum = [world.rank() as u64 + 1];
+    ///     world.scan(&mut sum, transom::Op::Sum)?;
+    ///     Ok(sum[0])
+    /// })?;
+    /// assert_eq!(sums.into_iter().collect::<Result<Vec<_>, _>>()?, [1, 3, 6, 10]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn scan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
+        self.scan_some("scan", false, data, op)
+    }
+
+    /// Collective: folds the elements of all ranks before this one; they become the results. Those of the first rank are left as
+    /// they are.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// Where each rank's part of a file begins:
+    /// ```
+    /// let offsets = transom::threads(3, |world| -> Result<u64, transom::Error> {
+    ///     let mine = [30, 10, 20][world.rank()];
+    ///     let mut before = [mine];
+    ///     world.exscan(&mut before, transom::Op::Sum)?;
+    ///     Ok(if world.rank() == 0 { 0 } else { before[0] })
+    /// })?;
+    /// assert_eq!(offsets.into_iter().collect::<Result<Vec<_>, _>>()?, [0, 30, 40]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn exscan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
+        self.scan_some("exscan", true, data, op)
+    }
+
+    fn scan_some<T: Pod, R: Reduction<T>>(
+        &self,
+        name: &str,
+        exclusive: bool,
+        data: &mut [T],
+        op: R,
+    ) -> Result<(), Error> {
+        self.check_operation::<T, R>(&op)?;
+        let plan = self.plan::<T>(Call::Scan { exclusive }, data.len())?;
+        let call = Signature::of(name, size_of::<T>(), data.len()).by(op.number());
+        self.carry(call, plan, &[], data, Typed(op, PhantomData))
+    }
+
+    /// Collective: folds the elements of all ranks, of which each has a block for every rank; each rank gets its own block of the results.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut mine = [0; 2];
+    ///     world.reduce_scatter(&[1, 2, 10, 20, 100, 200], &mut mine, transom::Op::Sum)?;
+    ///     assert_eq!(mine, [[3, 6], [30, 60], [300, 600]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn reduce_scatter<T: Pod, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
+        self.check_operation::<T, R>(&op)?;
+        self.check_blocks("reduce_scatter", data.len(), into.len())?;
+        let plan = self.plan::<T>(Call::ReduceScatter, into.len())?;
+        let call = Signature::of("reduce_scatter", size_of::<T>(), into.len()).by(op.number());
+        self.carry(call, plan, data, into, Typed(op, PhantomData))
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) in blocks of these lengths, the same list at all ranks.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut mine = vec![0; [1, 2][world.rank()]];
+    ///     world.reduce_scatter_v(&[1, 10, 20], &[1, 2], &mut mine, transom::Op::Sum)?;
+    ///     assert_eq!(mine, [&[2][..], &[20, 40]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn reduce_scatter_v<T: Pod, R: Reduction<T>>(
+        &self,
+        data: &[T],
+        counts: &[usize],
+        into: &mut [T],
+        op: R,
+    ) -> Result<(), Error> {
+        self.check_operation::<T, R>(&op)?;
+        self.check_counts("reduce_scatter_v", counts, data.len())?;
+        if counts[self.rank()] != into.len() {
+            let (count, into) = (counts[self.rank()], into.len());
+            return self
+                .refuse(format!("reduce_scatter_v of {count} elements for this rank needs as much room, not {into}"));
+        }
+        let plan = reduce_scatter_v(self.rank(), counts);
+        let call = Signature::of("reduce_scatter_v", size_of::<T>(), data.len()).by(op.number());
+        self.carry(call, plan, data, into, Typed(op, PhantomData))
+    }
+}

@@ -1,0 +1,350 @@
+//! What the ranks of a world or team know of each other's collectives: how many there were, whether one failed, and who asks.
+
+use super::signature::Signature;
+use crate::messages::Error;
+use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
+use crate::messages::hub::{Core, Ended, Fault, Key, Work};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_locks::Rank;
+use transom_shm_loopback::messages::Bytes;
+
+/// The collectives of a world or team, as this rank makes them.
+pub(super) struct Group {
+    pub(super) comm: Comm,
+    state: Mutex<State>,
+    /// The first failure: no collective is any more.
+    broken: OnceLock<Error>,
+    /// A thread is in a collective that waits.
+    inside: AtomicBool,
+    listener: OnceLock<Key>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many this rank has called.
+    calls: u32,
+    /// A hash of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
+    history: u32,
+    /// The last of them.
+    made: VecDeque<Made>,
+    /// What others wait in, that this rank has not called yet.
+    asked: Vec<(Rank, Made)>,
+}
+
+/// A call that a rank has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Made {
+    /// How many were before it.
+    pub number: u32,
+    /// A hash of all up to it.
+    pub history: u32,
+    pub call: Signature,
+}
+
+impl Made {
+    /// The tag of its messages: those of another call are never taken for them.
+    pub fn tag(&self) -> u32 {
+        self.number << 16 | self.history >> 16 ^ self.history & 0xffff
+    }
+}
+
+/// Calls that are remembered, for others that wait in one still.
+const REMEMBERED: usize = 64;
+
+/// Bytes of a message between groups: `[what, 0, 0, 0, rank u32]`, and a call's number and signature, or a text.
+const LONGEST: usize = 512;
+const ASK: u8 = 0;
+const DIED: u8 = 1;
+const LEFT: u8 = 2;
+const PANICKED: u8 = 3;
+const MISMATCH: u8 = 4;
+
+/// A thread's place in a collective that waits.
+pub(super) struct Inside<'g>(&'g Group);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.inside.store(false, Release);
+    }
+}
+
+impl Group {
+    pub fn new(comm: Comm) -> Result<Arc<Group>, Error> {
+        let group = Arc::new(Group {
+            comm,
+            state: Mutex::default(),
+            broken: OnceLock::new(),
+            inside: AtomicBool::new(false),
+            listener: OnceLock::new(),
+        });
+        let listener = Listener { group: group.clone(), posted: None, deaf: false };
+        let key = group.comm.hub.with(|core| core.start(Box::new(listener)))?;
+        let _ = group.listener.set(key);
+        Ok(group)
+    }
+
+    /// Locked inside of the engine's lock, never around it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// For one thread at a time.
+    pub fn enter(&self) -> Result<Inside<'_>, Error> {
+        match self.inside.swap(true, Acquire) {
+            false => Ok(Inside(self)),
+            true => Err(Error::Misuse {
+                why: "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; \
+                      split a team for each"
+                    .into(),
+            }),
+        }
+    }
+
+    /// The next call.
+    pub fn begin(&self, call: Signature) -> Result<Made, Error> {
+        if let Some(error) = self.broken() {
+            return Err(error);
+        }
+        let (made, differs) = {
+            let mut state = self.state();
+            let made = Made { number: state.calls, history: call.hash(state.history), call };
+            (state.calls, state.history) = (made.number.wrapping_add(1), made.history);
+            state.made.push_back(made);
+            if state.made.len() > REMEMBERED {
+                state.made.pop_front();
+            }
+            let differs =
+                state.asked.iter().find(|(_, theirs)| theirs.number == made.number && *theirs != made).copied();
+            state.asked.retain(|(_, theirs)| theirs.number != made.number);
+            (made, differs)
+        };
+        match differs {
+            Some((rank, theirs)) => {
+                let error = Group::mismatch((self.comm.rank(), made), (rank, theirs));
+                self.comm.hub.with(|core| self.fail(core, error.clone()))?;
+                Err(error)
+            }
+            None => Ok(made),
+        }
+    }
+
+    /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
+    pub fn refuse(&self, error: Error) -> Error {
+        self.begin(Signature::of("no collective", 0, 0)).err().unwrap_or(error)
+    }
+
+    /// That two ranks make different calls.
+    pub fn mismatch(one: (Rank, Made), other: (Rank, Made)) -> Error {
+        let ((a, first), (b, second)) = if one.0 < other.0 { (one, other) } else { (other, one) };
+        let number = first.number.wrapping_add(1);
+        Error::Mismatch {
+            why: match first.call == second.call {
+                false => format!(
+                    "rank {a} calls {}, rank {b} calls {}, as number {number} of their collectives",
+                    first.call, second.call
+                ),
+                true => format!(
+                    "ranks {a} and {b} have made different calls before {}, number {number} of their collectives",
+                    first.call
+                ),
+            },
+        }
+    }
+
+    /// A message of another length than the call has.
+    pub fn odd(&self, from: Rank, bytes: u64, expected: usize) -> Error {
+        Error::Mismatch {
+            why: format!("rank {from} sent {bytes} bytes where rank {} expected {expected}", self.comm.rank()),
+        }
+    }
+
+    /// Why there are no collectives any more, if so.
+    pub fn broken(&self) -> Option<Error> {
+        self.broken.get().cloned()
+    }
+
+    /// There are no collectives any more: tells all, and takes what they have sent, so that they need not wait for it.
+    pub fn fail(&self, core: &mut Core, error: Error) {
+        if self.broken.set(error.clone()).is_err() {
+            return;
+        }
+        let (what, rank, text) = match &error {
+            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => (DIED, *rank, ""),
+            Error::PeerLeft { rank } => (LEFT, *rank, ""),
+            Error::OperatorPanicked { rank } => (PANICKED, *rank, ""),
+            Error::Mismatch { why } => (MISMATCH, 0, why.as_str()),
+            // The world is gone.
+            _ => return,
+        };
+        self.tell_all(core, what, rank, text.as_bytes());
+        self.take_all(core);
+    }
+
+    fn tell_all(&self, core: &mut Core, what: u8, about: Rank, text: &[u8]) {
+        for rank in (0..self.comm.size()).filter(|rank| *rank != self.comm.rank()) {
+            self.tell(core, rank, what, about, text);
+        }
+    }
+
+    fn tell(&self, core: &mut Core, to: Rank, what: u8, about: Rank, text: &[u8]) {
+        let Ok(job) = self.comm.to_job(to) else { return };
+        let mut bytes = vec![what, 0, 0, 0];
+        bytes.extend((about as u32).to_le_bytes());
+        bytes.extend(&text[..text.len().min(LONGEST - bytes.len())]);
+        let len = bytes.len();
+        let id =
+            core.engine.send(job, self.comm.context + CONTROL, 0, Bytes::owned(bytes.into_boxed_slice()), len, false);
+        core.note(id, None);
+        core.forget(Key::Message(id));
+    }
+
+    /// Receives into nothing all that others send to collectives that are no more.
+    fn take_all(&self, core: &mut Core) {
+        for rank in (0..self.comm.size()).filter(|rank| *rank != self.comm.rank()) {
+            if let Ok(job) = self.comm.to_job(rank) {
+                let sink = Sink {
+                    select: Select { context: self.comm.context + COLLECTIVES, source: Some(job), tag: None },
+                    posted: None,
+                };
+                let key = core.start(Box::new(sink));
+                core.forget(key);
+            }
+        }
+    }
+
+    /// Asks a rank that is waited for whether it makes the same call.
+    pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
+        tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
+        let mut bytes = [made.number.to_le_bytes(), made.history.to_le_bytes()].concat();
+        bytes.extend(made.call.to_bytes());
+        self.tell(core, to, ASK, self.comm.rank(), &bytes);
+    }
+
+    fn hear(&self, core: &mut Core, from: u32, bytes: &[u8]) {
+        let [what, _, _, _, about @ ..] = bytes else { return };
+        let Some((about, rest)) = about.split_first_chunk::<4>() else { return };
+        // The rank that is told of is one of the team.
+        let rank = (u32::from_le_bytes(*about) as Rank).min(self.comm.size() - 1);
+        let error = match *what {
+            ASK => {
+                let Some((words, call)) = rest.split_first_chunk::<8>() else { return };
+                let Some(call) = call.first_chunk().map(Signature::from_bytes) else { return };
+                let word = |at: usize| u32::from_le_bytes(words[at..at + 4].try_into().expect("four bytes"));
+                return self.answer(core, from, Made { number: word(0), history: word(4), call });
+            }
+            DIED => Error::PeerDied { rank },
+            LEFT => Error::PeerLeft { rank },
+            PANICKED => Error::OperatorPanicked { rank },
+            MISMATCH => Error::Mismatch { why: String::from_utf8_lossy(rest).into_owned() },
+            _ => return,
+        };
+        self.fail(core, error);
+    }
+
+    /// Another rank waits in a call: if this one made another as the same, neither can ever be.
+    fn answer(&self, core: &mut Core, from: u32, theirs: Made) {
+        let rank = self.comm.numbered(from);
+        let mine = {
+            let mut state = self.state();
+            let mine = state.made.iter().find(|mine| mine.number == theirs.number).copied();
+            // Of each rank the last is kept: it waits in one at a time, or in the first that can end.
+            if mine.is_none() {
+                state.asked.retain(|(asker, _)| *asker != rank);
+                state.asked.push((rank, theirs));
+            }
+            mine
+        };
+        if let Some(mine) = mine.filter(|mine| *mine != theirs) {
+            self.fail(core, Group::mismatch((self.comm.rank(), mine), (rank, theirs)));
+        }
+    }
+
+    /// The team is dropped.
+    pub fn close(&self) {
+        if let Some(key) = self.listener.get() {
+            let _ = self.comm.hub.with(|core| core.stop(*key));
+        }
+    }
+}
+
+/// Hears what other ranks of a group say, in each turn.
+struct Listener {
+    group: Arc<Group>,
+    posted: Option<Key>,
+    /// Nothing more is heard.
+    deaf: bool,
+}
+
+impl Work for Listener {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        loop {
+            if self.deaf {
+                return None;
+            }
+            let Some(posted) = self.posted else {
+                let room = Room::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
+                let select = Select { context: self.group.comm.context + CONTROL, source: None, tag: None };
+                let id = core.engine.receive(select, room);
+                core.note(id, None);
+                self.posted = Some(Key::Message(id));
+                continue;
+            };
+            let (result, bytes) = core.ended(posted)?;
+            self.posted = None;
+            match result {
+                Ok(came) => {
+                    let bytes = bytes.and_then(|bytes| bytes.into_owner::<Box<[u8]>>()).unwrap_or_default();
+                    self.group.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
+                }
+                // Others cannot say more than that a rank died, and nothing more comes where all others have left.
+                Err(fault) => {
+                    self.deaf = true;
+                    if let Fault::Message(Failure::Lost { rank, lost: Lost::Died }) = fault {
+                        let rank = self.group.comm.numbered(rank);
+                        self.group.fail(core, Error::PeerDied { rank });
+                    }
+                }
+            }
+        }
+    }
+
+    fn must_end(&self) -> bool {
+        false
+    }
+
+    fn stop(&mut self, core: &mut Core) {
+        if let Some(posted) = self.posted.take() {
+            core.forget(posted);
+        }
+    }
+}
+
+/// Receives of one rank, into nothing.
+struct Sink {
+    select: Select,
+    posted: Option<Key>,
+}
+
+impl Work for Sink {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        loop {
+            if let Some(posted) = self.posted {
+                let (result, _) = core.ended(posted)?;
+                if let Err(Fault::Message(Failure::Lost { .. })) = result {
+                    return Some((result, None));
+                }
+            }
+            let room = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
+            let id = core.engine.receive(self.select, room);
+            core.note(id, None);
+            self.posted = Some(Key::Message(id));
+        }
+    }
+
+    fn must_end(&self) -> bool {
+        false
+    }
+}

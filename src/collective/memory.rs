@@ -1,0 +1,104 @@
+//! The memory of a rank in one collective: the rim.
+
+use bytemuck::Zeroable;
+use std::ptr::NonNull;
+use transom_collective::{Place, Span};
+use transom_shm_loopback::messages::Bytes;
+
+/// What the plan's places are. Who makes it keeps, or lends, the buffers as long as it lives.
+pub(super) struct Memory {
+    given: Bytes,
+    data: Bytes,
+    scratch: Vec<Line>,
+    /// Bytes of an element.
+    element: usize,
+}
+
+/// As well aligned as any element.
+#[derive(Clone, Copy, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// The most that elements may be aligned to.
+pub(super) const ALIGNED: usize = align_of::<Line>();
+
+impl Memory {
+    /// `given` is only read, `data` may be written; they do not overlap.
+    pub fn new(given: Bytes, data: Bytes, element: usize, scratch: usize) -> Memory {
+        let scratch = vec![Line::zeroed(); (scratch * element).div_ceil(ALIGNED)];
+        Memory { given, data, scratch, element }
+    }
+
+    /// Where the elements begin, and how many bytes they are.
+    ///
+    /// # Panics
+    /// If they are outside: a plan names what is there.
+    fn at(&self, span: Span) -> (NonNull<u8>, usize) {
+        let (start, size) = match span.place {
+            Place::Given => (self.given.start(), self.given.len()),
+            Place::Data => (self.data.start(), self.data.len()),
+            Place::Scratch => (NonNull::new(self.scratch.as_ptr().cast_mut().cast()), self.scratch.len() * ALIGNED),
+        };
+        let (from, len) = (span.start * self.element, span.len * self.element);
+        assert!(from <= size && len <= size - from, "{span:?} of {size} bytes");
+        let start = start.expect("buffers of collectives are in this process's memory");
+        // SAFETY: within the buffer, as was just checked.
+        (unsafe { start.add(from) }, len)
+    }
+
+    /// Elements to be sent.
+    pub fn read(&self, span: Span) -> &[u8] {
+        let (start, len) = self.at(span);
+        // SAFETY: initialised bytes within a buffer that is kept or lent for as long as this; what is being received into is
+        // not sent in the same round, and else only `&mut self` writes.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// Elements to be sent, for the engine.
+    ///
+    /// # Safety
+    /// This outlives the handle, and the elements are not written meanwhile.
+    pub unsafe fn lend(&self, span: Span) -> Bytes {
+        let (start, len) = self.at(span);
+        // SAFETY: by the caller's word.
+        unsafe { Bytes::lent(start, len, false) }
+    }
+
+    /// Elements to be received, for the engine.
+    ///
+    /// # Safety
+    /// This outlives the handle, and the elements are not used meanwhile.
+    pub unsafe fn lend_mut(&mut self, span: Span) -> Bytes {
+        assert!(span.place != Place::Given, "what is given is only read");
+        let (start, len) = self.at(span);
+        // SAFETY: by the caller's word; of a buffer that may be written.
+        unsafe { Bytes::lent(start, len, true) }
+    }
+
+    /// Copies elements. None of them is lent.
+    pub fn copy(&mut self, from: Span, to: Span) {
+        self.pair(to, from, |to, from| to.copy_from_slice(from));
+    }
+
+    /// Calls `act` with elements to write and elements to read, which do not overlap. None of them is lent.
+    pub fn pair(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8])) {
+        assert!(into.place != Place::Given, "what is given is only read");
+        let ((into, into_len), (with, with_len)) = (self.at(into), self.at(with));
+        let (a, b) = (into.as_ptr() as usize, with.as_ptr() as usize);
+        assert!(a + into_len <= b || b + with_len <= a || into_len.min(with_len) == 0, "elements of a fold overlap");
+        // SAFETY: initialised bytes of buffers that are kept or lent for as long as this, apart from each other; nobody else
+        // uses them.
+        let (into, with) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(into.as_ptr(), into_len),
+                std::slice::from_raw_parts(with.as_ptr(), with_len),
+            )
+        };
+        act(into, with);
+    }
+
+    /// The buffer of the result.
+    pub fn into_data(self) -> Bytes {
+        self.data
+    }
+}

@@ -1,0 +1,195 @@
+//! Collectives: what all ranks of a world or team do together. docs/COLLECTIVES.md begins with one line for each need.
+//!
+//! ```
+//! use transom::Op;
+//! transom::threads(4, |world| -> Result<(), transom::Error> {
+//!     let mine = world.rank() as f64;
+//!     let total = world.all_reduce_one(mine, Op::Sum)?;
+//!     let largest = world.all_reduce_one(mine, Op::Max)?;
+//!     assert_eq!((total, largest), (6.0, 3.0));
+//!     Ok(())
+//! })?.into_iter().collect::<Result<(), _>>()?;
+//! # Ok::<(), transom::Error>(())
+//! ```
+
+mod blocks;
+mod calls;
+mod group;
+mod memory;
+mod ragged;
+mod reduction;
+mod running;
+mod signature;
+mod started;
+
+pub use ragged::Ragged;
+pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
+pub use transom_collective::Order;
+
+use crate::job::variables;
+use crate::messages::{Error, hold};
+use crate::world::World;
+use bytemuck::Pod;
+use group::{Group, Made};
+use memory::{ALIGNED, Memory};
+use reduction::Fold;
+use running::{Running, Turned};
+use signature::Signature;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, OnceLock};
+use transom_collective::{Algorithm, Call, Plan, Rank, Shape, choose};
+use transom_locks::Awaited;
+
+/// The collectives of a world: none until the first is called.
+#[derive(Default)]
+pub(crate) struct Collectives {
+    group: OnceLock<Arc<Group>>,
+    making: Mutex<()>,
+}
+
+impl Drop for Collectives {
+    fn drop(&mut self) {
+        if let Some(group) = self.group.get() {
+            group.close();
+        }
+    }
+}
+
+/// Algorithms that TRANSOM_COLLECTIVES names.
+#[derive(Clone, Default)]
+pub(crate) struct Asked(Vec<(&'static str, Algorithm)>);
+
+impl std::str::FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        choose::parse(text).map(Asked)
+    }
+}
+
+impl World {
+    fn group(&self) -> Result<&Arc<Group>, Error> {
+        let Collectives { group, making } = self.collectives();
+        if let Some(group) = group.get() {
+            return Ok(group);
+        }
+        let _making = making.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(group) = group.get() {
+            return Ok(group);
+        }
+        let made = Group::new(self.space().comm()?.clone())?;
+        Ok(group.get_or_init(|| made))
+    }
+
+    /// What this rank does in a call of `len` elements of a rank, or of each block.
+    fn plan<T>(&self, call: Call, len: usize) -> Result<Plan, Error> {
+        static ASKED: OnceLock<Result<Asked, String>> = OnceLock::new();
+        let asked = ASKED.get_or_init(|| match variables::get::<Asked>("TRANSOM_COLLECTIVES") {
+            Ok(asked) => Ok(asked.unwrap_or_default()),
+            Err(error) => Err(error.to_string()),
+        });
+        let asked = asked.as_ref().map_err(|why| Error::Misuse { why: why.clone() })?;
+        let asked = asked.0.iter().find(|(name, _)| *name == call.name()).map(|(_, algorithm)| *algorithm);
+        let shape = Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>() };
+        Ok(choose::best(call, shape, asked).plan(call, shape))
+    }
+
+    /// Carries out a plan, and returns when this rank has done its part.
+    fn carry<T: Pod, F: Fold>(
+        &self,
+        call: Signature,
+        plan: Plan,
+        given: &[T],
+        data: &mut [T],
+        fold: F,
+    ) -> Result<(), Error> {
+        let group = self.group()?;
+        let _inside = group.enter()?;
+        let made = group.begin(call)?;
+        if cfg!(debug_assertions) {
+            self.compare(group, made)?;
+        }
+        // SAFETY: `carry_out` returns when nothing of the memory is lent any more, in a panic too.
+        let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
+        let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
+        carry_out(group, call, Running::new(group.clone(), made, plan, memory, fold))
+    }
+
+    /// In debug builds all ranks tell all which call they make, before it.
+    fn compare(&self, group: &Arc<Group>, made: Made) -> Result<(), Error> {
+        let mut all = vec![0_u8; self.size() * Signature::BYTES];
+        let mine = made.call.to_bytes();
+        let shape = Shape { rank: self.rank(), ranks: self.size(), len: Signature::BYTES, element: 1 };
+        let plan = Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape);
+        // SAFETY: as in `carry`.
+        let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
+        let memory = Memory::new(given, data, 1, plan.scratch);
+        let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
+        // Whichever call they make.
+        running.tag = Made { history: 0, ..made }.tag();
+        carry_out(group, made.call, running)?;
+        let calls: Vec<_> = all.as_chunks().0.iter().map(Signature::from_bytes).collect();
+        // The first that differs from the first, so that all ranks say the same.
+        match calls.iter().position(|theirs| *theirs != calls[0]) {
+            Some(rank) => {
+                let of = |rank: Rank| (rank, Made { call: calls[rank], ..made });
+                let error = Group::mismatch(of(0), of(rank));
+                group.comm.hub.with(|core| group.fail(core, error.clone()))?;
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// That a rank is there, and elements are such as collectives move.
+    fn check_root<T>(&self, root: Rank) -> Result<(), Error> {
+        self.check_elements::<T>()?;
+        match root < self.size() {
+            true => Ok(()),
+            false => Err(self.group()?.refuse(Error::NoSuchRank { rank: root, ranks: self.size() })),
+        }
+    }
+
+    fn check_elements<T>(&self) -> Result<(), Error> {
+        match (size_of::<T>(), align_of::<T>()) {
+            (0, _) => self.refuse("elements of no bytes cannot be told apart".into()),
+            (_, align) if align > ALIGNED => {
+                self.refuse(format!("elements are aligned to {align} bytes; at most {ALIGNED} are done"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_operation<T: Pod, R: Reduction<T>>(&self, op: &R) -> Result<(), Error> {
+        self.check_elements::<T>()?;
+        op.check().or_else(|error| Err(self.group()?.refuse(error)))
+    }
+
+    /// A call that is wrong by itself: the other ranks learn that this one does not take part.
+    fn refuse<R>(&self, why: String) -> Result<R, Error> {
+        Err(self.group()?.refuse(Error::Misuse { why }))
+    }
+}
+
+fn carry_out<F: Fold>(group: &Group, call: Signature, mut running: Running<F>) -> Result<(), Error> {
+    let mut panic = None;
+    loop {
+        let turned = group.comm.hub.wait(&call, Awaited::Anyone, |core| match running.turn(core) {
+            Turned::Waiting => None,
+            turned => Some(turned),
+        });
+        match turned {
+            Ok(Turned::Arrived) => {
+                running.fold_round();
+                // If the rank has left, its memory is nobody's any more.
+                panic = group.comm.hub.with(|core| running.panicked(core))?.or(panic);
+            }
+            Ok(Turned::Waiting) => {}
+            Ok(Turned::Done) => return Ok(()),
+            Ok(Turned::Failed(error)) | Err(error) => match panic {
+                Some(panic) => resume_unwind(panic),
+                None => return Err(error),
+            },
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Blocks of different lengths, one for each rank, side by side.
+
+use std::ops::Index;
+use transom_collective::Rank;
+
+/// A block of elements for each rank, of different lengths.
+///
+/// # Examples
+/// ```
+/// use transom::collective::Ragged;
+/// let blocks = Ragged::from(vec![vec![1, 2], vec![], vec![3]]);
+/// assert_eq!((&blocks[0], &blocks[1], &blocks[2]), (&[1, 2][..], &[][..], &[3][..]));
+/// assert_eq!(blocks.counts().collect::<Vec<_>>(), [2, 0, 1]);
+/// assert_eq!(blocks.into_elements(), [1, 2, 3]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ragged<T> {
+    elements: Vec<T>,
+    /// Where each block ends.
+    ends: Vec<usize>,
+}
+
+impl<T> Ragged<T> {
+    /// Blocks of these lengths, of elements side by side.
+    ///
+    /// # Panics
+    /// If there are not as many elements as the lengths say.
+    ///
+    /// # Examples
+    /// ```
+    /// let blocks = transom::collective::Ragged::new(vec!['a', 'b', 'c'], &[1, 2]);
+    /// assert_eq!(blocks[1], ['b', 'c']);
+    /// ```
+    pub fn new(elements: Vec<T>, counts: &[usize]) -> Self {
+        let mut end = 0;
+        let ends: Vec<usize> = counts
+            .iter()
+            .map(|count| {
+                end += count;
+                end
+            })
+            .collect();
+        assert_eq!(end, elements.len(), "as many elements as the lengths of all blocks");
+        Ragged { elements, ends }
+    }
+
+    /// How long the blocks are, in the order of ranks.
+    pub fn counts(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.ends.len()).map(|rank| self[rank].len())
+    }
+
+    /// The blocks, in the order of ranks.
+    pub fn iter(&self) -> impl Iterator<Item = &[T]> + '_ {
+        (0..self.ends.len()).map(|rank| &self[rank])
+    }
+
+    /// All elements, side by side.
+    pub fn elements(&self) -> &[T] {
+        &self.elements
+    }
+
+    /// All elements, side by side.
+    pub fn into_elements(self) -> Vec<T> {
+        self.elements
+    }
+}
+
+impl<T> Index<Rank> for Ragged<T> {
+    type Output = [T];
+
+    fn index(&self, rank: Rank) -> &[T] {
+        let start = rank.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.elements[start..self.ends[rank]]
+    }
+}
+
+impl<T> From<Vec<Vec<T>>> for Ragged<T> {
+    fn from(blocks: Vec<Vec<T>>) -> Self {
+        let counts: Vec<usize> = blocks.iter().map(Vec::len).collect();
+        Ragged::new(blocks.into_iter().flatten().collect(), &counts)
+    }
+}

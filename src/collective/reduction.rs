@@ -1,0 +1,259 @@
+//! What is folded, and how.
+
+use crate::messages::Error;
+use bytemuck::{Pod, Zeroable};
+use transom_collective::Order;
+use transom_windows::{Atomic, Op};
+
+/// An operation of a reduction: an [`Op`], [`MinPlace`] and [`MaxPlace`], a function in [`Commuting`] or [`Ordered`], or one's own.
+///
+/// It must be associative: `a o (b o c) = (a o b) o c`. Of floats that holds but for rounding, and results are the same on all
+/// ranks and from run to run for the same number of ranks, to the bit. It may run in any call of this rank that waits, and must
+/// not call the library.
+///
+/// # Examples
+/// ```
+/// use transom::collective::Reduction;
+/// struct Gcd;
+/// impl Reduction<u64> for Gcd {
+///     const COMMUTES: bool = true;
+///     fn apply(&self, left: u64, right: u64) -> u64 {
+///         if right == 0 { left } else { self.apply(right, left % right) }
+///     }
+/// }
+/// let results = transom::threads(3, |world| world.all_reduce_one([12, 18, 30][world.rank()], Gcd))?;
+/// assert!(results.into_iter().all(|gcd| gcd.unwrap() == 6));
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub trait Reduction<T: Pod>: Send + Sync {
+    /// Whether `a o b = b o a`: long data is folded with fewer bytes sent then.
+    const COMMUTES: bool;
+
+    /// `left o right`, where `left` is of ranks before `right`.
+    fn apply(&self, left: T, right: T) -> T;
+
+    /// Each of `elements` becomes the fold of it and its operand: of ranks behind, or before.
+    fn fold(&self, elements: &mut [T], operands: &[T], order: Order) {
+        let pairs = elements.iter_mut().zip(operands);
+        match order {
+            Order::After => pairs.for_each(|(element, &operand)| *element = self.apply(*element, operand)),
+            Order::Before => pairs.for_each(|(element, &operand)| *element = self.apply(operand, *element)),
+        }
+    }
+
+    /// Tells operations apart, to find out that ranks name different ones. 0 to 15 are the library's.
+    fn number(&self) -> u8 {
+        16
+    }
+
+    /// That it means something for such elements.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`].
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl<T: Atomic> Reduction<T> for Op {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: T, right: T) -> T {
+        T::apply(*self, left, right)
+    }
+
+    fn fold(&self, elements: &mut [T], operands: &[T], order: Order) {
+        // What `apply_all` reads must be apart from what it writes.
+        let mut before = [T::zeroed(); 256];
+        for (elements, operands) in elements.chunks_mut(256).zip(operands.chunks(256)) {
+            let before = &mut before[..elements.len()];
+            before.copy_from_slice(elements);
+            match order {
+                Order::After => T::apply_all(*self, before, operands, elements),
+                Order::Before => T::apply_all(*self, operands, before, elements),
+            }
+        }
+    }
+
+    fn number(&self) -> u8 {
+        Op::ALL.iter().position(|op| op == self).map_or(15, |number| number as u8)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let type_name = std::any::type_name::<T>();
+        match self {
+            Op::Replace | Op::NoOp => {
+                Err(Error::Misuse { why: format!("{self:?} does not reduce: name the rank, and broadcast") })
+            }
+            op if !T::supports(*op) => Err(Error::Misuse { why: format!("{op:?} means nothing on {type_name}") }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A function of two elements, in whichever order of ranks.
+///
+/// # Examples
+/// ```
+/// use transom::collective::Commuting;
+/// let results = transom::threads(4, |world| {
+///     let mut longest = [world.rank() as f32, -1.0];
+///     world.all_reduce(&mut longest, Commuting(|a: f32, b: f32| if a.abs() > b.abs() { a } else { b }))?;
+///     Ok::<_, transom::Error>(longest)
+/// })?;
+/// assert!(results.into_iter().all(|longest| longest.unwrap() == [3.0, -1.0]));
+/// # Ok::<(), transom::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Commuting<F>(pub F);
+
+/// A function of two elements, of which the first is of ranks before: operations that do not commute, as the product of
+/// matrices.
+///
+/// # Examples
+/// ```
+/// use transom::collective::Ordered;
+/// // Digits, side by side: (number, a power of ten).
+/// let digits = Ordered(|a: [u64; 2], b: [u64; 2]| [a[0] * b[1] + b[0], a[1] * b[1]]);
+/// let results = transom::threads(3, move |world| world.all_reduce_one([world.rank() as u64 + 1, 10], digits))?;
+/// assert!(results.into_iter().all(|number| number.unwrap()[0] == 123));
+/// # Ok::<(), transom::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Ordered<F>(pub F);
+
+impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Commuting<F> {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: T, right: T) -> T {
+        (self.0)(left, right)
+    }
+}
+
+impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Ordered<F> {
+    const COMMUTES: bool = false;
+
+    fn apply(&self, left: T, right: T) -> T {
+        (self.0)(left, right)
+    }
+
+    fn number(&self) -> u8 {
+        17
+    }
+}
+
+/// A value, and where it is: for [`MinPlace`] and [`MaxPlace`].
+///
+/// # Examples
+/// ```
+/// use transom::collective::{MaxPlace, Placed};
+/// let results = transom::threads(3, |world| {
+///     let error = [0.5, 0.25, 0.5][world.rank()];
+///     world.all_reduce_one(Placed::new(error, world.rank() as u64), MaxPlace)
+/// })?;
+/// for worst in results {
+///     let worst = worst.unwrap();
+///     assert_eq!((worst.value(), worst.place()), (0.5, 0)); // of equals the first
+/// }
+/// # Ok::<(), transom::Error>(())
+/// ```
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, packed)]
+pub struct Placed<T> {
+    value: T,
+    place: u64,
+}
+
+impl<T: Pod> Placed<T> {
+    /// This value, at this place.
+    pub fn new(value: T, place: u64) -> Self {
+        Placed { value, place }
+    }
+
+    /// The value.
+    pub fn value(&self) -> T {
+        self.value
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> u64 {
+        self.place
+    }
+}
+
+impl<T: Pod + std::fmt::Debug> std::fmt::Debug for Placed<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} at {}", self.value(), self.place())
+    }
+}
+
+/// The least value and its place; of equal ones the lowest place. NaN is no less than anything.
+#[derive(Clone, Copy, Debug)]
+pub struct MinPlace;
+
+/// The greatest value and its place; of equal ones the lowest place. NaN is no greater than anything.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxPlace;
+
+/// The one that is `better`, the lower place where neither is; a number rather than a NaN.
+fn place<T: Pod + PartialOrd>(a: Placed<T>, b: Placed<T>, better: fn(&T, &T) -> bool) -> Placed<T> {
+    let (x, y) = (a.value(), b.value());
+    // What is not equal to itself is no number.
+    #[allow(clippy::eq_op, reason = "a NaN")]
+    let no_number = (x != x, y != y);
+    match no_number {
+        (true, false) => b,
+        (false, true) => a,
+        _ if better(&x, &y) => a,
+        _ if better(&y, &x) => b,
+        _ if a.place() <= b.place() => a,
+        _ => b,
+    }
+}
+
+impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MinPlace {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: Placed<T>, right: Placed<T>) -> Placed<T> {
+        place(left, right, |a, b| a < b)
+    }
+
+    fn number(&self) -> u8 {
+        12
+    }
+}
+
+impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MaxPlace {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: Placed<T>, right: Placed<T>) -> Placed<T> {
+        place(left, right, |a, b| a > b)
+    }
+
+    fn number(&self) -> u8 {
+        13
+    }
+}
+
+/// [`Reduction::fold`] of bytes.
+pub(super) trait Fold: Send {
+    fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order);
+}
+
+/// The elements are of this type.
+pub(super) struct Typed<T, R>(pub R, pub std::marker::PhantomData<fn(T) -> T>);
+
+impl<T: Pod, R: Reduction<T>> Fold for Typed<T, R> {
+    fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order) {
+        self.0.fold(bytemuck::cast_slice_mut(elements), bytemuck::cast_slice(operands), order);
+    }
+}
+
+/// Of a collective that folds nothing.
+pub(super) struct Nothing;
+
+impl Fold for Nothing {
+    fn fold(&self, _: &mut [u8], _: &[u8], _: Order) {
+        unreachable!("a plan without an operation folds nothing");
+    }
+}

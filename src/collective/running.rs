@@ -1,0 +1,226 @@
+//! A plan under way: its messages posted, and what they bring folded, round by round.
+
+use super::group::{Group, Made};
+use super::memory::Memory;
+use super::reduction::Fold;
+use crate::messages::Error;
+use crate::messages::comm::COLLECTIVES;
+use crate::messages::hub::{Core, Ended, Fault, Key, Work, in_operation};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transom_channel::wire::Data;
+use transom_channel::{Error as Failure, Room, Select, Status as Came};
+use transom_collective::{Local, Plan, Rank};
+
+/// After how long a rank that waits asks whether others make the same call.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Turns before it looks at the clock: of a rank that sleeps there are ten a second.
+const TURNS: u32 = 8;
+
+/// A collective of this rank, between its call and its end.
+pub(super) struct Running<F> {
+    group: Arc<Group>,
+    made: Made,
+    pub tag: u32,
+    plan: Plan,
+    memory: Memory,
+    fold: F,
+    /// The round that is under way, or begins.
+    round: usize,
+    posted: bool,
+    /// Messages of the round that have not ended; of those that are received from whom, and how many bytes.
+    pending: Vec<(Key, Option<(Rank, usize)>)>,
+    failed: Option<Error>,
+    panic: Option<Box<dyn Any + Send>>,
+    turns: u32,
+    ask_at: Option<Instant>,
+}
+
+/// What came of a turn.
+pub(super) enum Turned {
+    /// Others have to do something.
+    Waiting,
+    /// The messages of a round are done: [`Running::fold_round`], with no lock held.
+    Arrived,
+    /// It is done.
+    Done,
+    /// It is given up, and nobody uses its memory any more.
+    Failed(Error),
+}
+
+impl<F: Fold> Running<F> {
+    pub fn new(group: Arc<Group>, made: Made, plan: Plan, memory: Memory, fold: F) -> Running<F> {
+        Running {
+            tag: made.tag(),
+            group,
+            made,
+            plan,
+            memory,
+            fold,
+            round: 0,
+            posted: false,
+            pending: Vec::new(),
+            failed: None,
+            panic: None,
+            turns: 0,
+            ask_at: None,
+        }
+    }
+
+    /// Posts what can be, and takes what has come.
+    pub fn turn(&mut self, core: &mut Core) -> Turned {
+        if self.failed.is_none() {
+            if let Some(error) = self.group.broken() {
+                self.give_up(core, error);
+            } else if self.round == self.plan.rounds.len() {
+                return Turned::Done;
+            } else if !self.posted {
+                self.post(core);
+            }
+        }
+        self.take(core);
+        match &self.failed {
+            _ if !self.pending.is_empty() => {
+                self.ask(core);
+                Turned::Waiting
+            }
+            Some(error) => Turned::Failed(error.clone()),
+            None => Turned::Arrived,
+        }
+    }
+
+    fn post(&mut self, core: &mut Core) {
+        self.posted = true;
+        let comm = &self.group.comm;
+        let context = comm.context + COLLECTIVES;
+        let round = &self.plan.rounds[self.round];
+        for &(from, span) in &round.receives {
+            let source = comm.to_job(from).expect("plans name ranks of the team");
+            // SAFETY: the memory is given up only when nothing is pending; the span is used by nothing else in this round.
+            let bytes = unsafe { self.memory.lend_mut(span) };
+            let len = bytes.len();
+            let id = core
+                .engine
+                .receive(Select { context, source: Some(source), tag: Some(self.tag) }, Room::Into(bytes, len));
+            core.note(id, None);
+            self.pending.push((Key::Message(id), Some((from, len))));
+        }
+        for &(to, span) in &round.sends {
+            let to = comm.to_job(to).expect("plans name ranks of the team");
+            if core.engine.try_send(to, context, self.tag, Data::Bytes(self.memory.read(span))) {
+                continue;
+            }
+            // SAFETY: as above; what is sent is not written in this round.
+            let bytes = unsafe { self.memory.lend(span) };
+            let len = bytes.len();
+            let id = core.engine.send(to, context, self.tag, bytes, len, false);
+            core.note(id, None);
+            self.pending.push((Key::Message(id), None));
+        }
+    }
+
+    /// Looks which messages have ended.
+    fn take(&mut self, core: &mut Core) {
+        let mut wrong = None;
+        self.pending.retain(|(key, receive)| {
+            let Some((result, _)) = core.ended(*key) else { return true };
+            let error = match (result, receive) {
+                (Ok(came), Some((from, len))) if came.length != *len as u64 => {
+                    Some(self.group.odd(*from, came.length, *len))
+                }
+                (Ok(_), _) => None,
+                (Err(Fault::Message(Failure::Truncated { status, .. })), Some((from, len))) => {
+                    Some(self.group.odd(*from, status.length, *len))
+                }
+                (Err(fault), _) => Some(self.group.comm.fault(fault, 1)),
+            };
+            wrong = wrong.take().or(error);
+            false
+        });
+        if let (Some(error), None) = (wrong, &self.failed) {
+            self.give_up(core, error);
+        }
+    }
+
+    /// It cannot be any more: all are told, and what has no message yet is withdrawn.
+    fn give_up(&mut self, core: &mut Core, error: Error) {
+        self.group.fail(core, error.clone());
+        self.failed = Some(error);
+        self.pending.retain(|(key, receive)| receive.is_none() || core.withdraw(*key).is_none());
+    }
+
+    /// Whoever is waited for long is asked whether it makes the same call: if not, none of the two would ever end.
+    fn ask(&mut self, core: &mut Core) {
+        self.turns += 1;
+        if self.turns < TURNS && self.ask_at.is_some() || self.failed.is_some() {
+            return;
+        }
+        self.turns = 0;
+        let now = Instant::now();
+        if now >= *self.ask_at.get_or_insert(now + PATIENCE) {
+            self.ask_at = Some(now + PATIENCE);
+            let mut ranks: Vec<Rank> =
+                self.pending.iter().filter_map(|(_, receive)| Some(receive.as_ref()?.0)).collect();
+            ranks.dedup();
+            ranks.into_iter().for_each(|rank| self.group.ask(core, rank, self.made));
+        }
+    }
+
+    /// Copies and folds what a round has brought, and goes on to the next.
+    pub fn fold_round(&mut self) {
+        let (memory, fold, locals) = (&mut self.memory, &self.fold, &self.plan.rounds[self.round].then);
+        let folded = catch_unwind(AssertUnwindSafe(|| {
+            for local in locals {
+                match *local {
+                    Local::Copy { from, to } => memory.copy(from, to),
+                    Local::Fold { into, with, order } => {
+                        memory.pair(into, with, |into, with| fold.fold(into, with, order));
+                    }
+                }
+            }
+        }));
+        if let Err(panic) = folded {
+            self.panic = Some(panic);
+        }
+        self.round += 1;
+        self.posted = false;
+    }
+
+    /// The panic of the program's operation, if there was one: then the collective is to be given up.
+    pub fn panicked(&mut self, core: &mut Core) -> Option<Box<dyn Any + Send>> {
+        let panic = self.panic.take()?;
+        self.give_up(core, Error::OperatorPanicked { rank: self.group.comm.rank() });
+        Some(panic)
+    }
+
+    pub fn into_memory(self) -> Memory {
+        self.memory
+    }
+}
+
+/// A collective that the program waits for later, turned by whichever call waits.
+pub(super) struct Started<F>(pub Option<Running<F>>);
+
+impl<F: Fold> Work for Started<F> {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        let running = self.0.as_mut()?;
+        let result = loop {
+            match running.turn(core) {
+                Turned::Waiting => return None,
+                Turned::Arrived => {
+                    // The engine is locked here: an operation that calls the library is told so.
+                    in_operation(|| running.fold_round());
+                }
+                Turned::Done => break Ok(()),
+                Turned::Failed(error) => break Err(Fault::Work(error)),
+            }
+            drop(running.panicked(core));
+        };
+        let peer = running.group.comm.to_job(running.group.comm.rank()).unwrap_or(0);
+        let data = self.0.take()?.into_memory().into_data();
+        let came = Came { peer, tag: 0, length: data.len() as u64 };
+        Some((result.map(|()| came), Some(data)))
+    }
+}

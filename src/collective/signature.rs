@@ -1,0 +1,136 @@
+//! What a call is, in a few bytes that ranks compare.
+
+use std::fmt;
+
+/// Of which kind, in the order of their numbers.
+const KINDS: [&str; 17] = [
+    "no collective",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "all_reduce",
+    "reduce_scatter",
+    "scan",
+    "exscan",
+    "gather",
+    "scatter",
+    "all_gather",
+    "all_to_all",
+    "gather_v",
+    "scatter_v",
+    "all_gather_v",
+    "all_to_all_v",
+    "reduce_scatter_v",
+];
+
+/// A call of a collective, as all ranks must make it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Signature {
+    kind: u8,
+    /// The number of the operation and 1, or 0.
+    operation: u8,
+    /// Bytes of an element.
+    element: u16,
+    /// The root and 1, or 0.
+    root: u32,
+    /// Elements, where all ranks name as many.
+    len: u64,
+}
+
+impl Signature {
+    pub const BYTES: usize = 16;
+
+    pub fn of(name: &str, element: usize, len: usize) -> Signature {
+        let kind = KINDS.iter().position(|kind| *kind == name).unwrap_or(0) as u8;
+        // Longer elements are told apart by their lengths less the rest: it is a check.
+        Signature { kind, operation: 0, element: element as u16, root: 0, len: len as u64 }
+    }
+
+    pub fn root(self, root: usize) -> Signature {
+        Signature { root: root as u32 + 1, ..self }
+    }
+
+    pub fn by(self, operation: u8) -> Signature {
+        Signature { operation: operation.saturating_add(1), ..self }
+    }
+
+    pub fn name(&self) -> &'static str {
+        KINDS.get(usize::from(self.kind)).copied().unwrap_or("an unknown collective")
+    }
+
+    pub fn to_bytes(self) -> [u8; Signature::BYTES] {
+        let mut bytes = [0; Signature::BYTES];
+        bytes[0] = self.kind;
+        bytes[1] = self.operation;
+        bytes[2..4].copy_from_slice(&self.element.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.root.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    pub fn from_bytes(bytes: &[u8; Signature::BYTES]) -> Signature {
+        let [kind, operation, e0, e1, r0, r1, r2, r3, len @ ..] = *bytes;
+        Signature {
+            kind,
+            operation,
+            element: u16::from_le_bytes([e0, e1]),
+            root: u32::from_le_bytes([r0, r1, r2, r3]),
+            len: u64::from_le_bytes(len),
+        }
+    }
+
+    /// FNV-1a of this, after what was hashed before.
+    pub fn hash(&self, before: u32) -> u32 {
+        let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        self.to_bytes().into_iter().fold(before ^ 0x811c_9dc5, mix)
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == 0 {
+            return f.write_str("a collective wrongly, which it refused itself");
+        }
+        write!(f, "{}", self.name())?;
+        if self.kind > 1 {
+            write!(f, " of {} elements of {} bytes", self.len, self.element)?;
+        }
+        if let Some(root) = self.root.checked_sub(1) {
+            write!(f, ", root {root}")?;
+        }
+        match self.operation.checked_sub(1) {
+            None => Ok(()),
+            Some(12) => write!(f, ", by MinPlace"),
+            Some(13) => write!(f, ", by MaxPlace"),
+            Some(number) => match transom_windows::Op::ALL.get(usize::from(number)) {
+                Some(op) => write!(f, ", by {op:?}"),
+                None => write!(f, ", by operation {number} of the program's own"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Signature;
+
+    #[test]
+    fn calls_are_told_apart() {
+        let one = Signature::of("broadcast", 8, 3).root(2);
+        let others = [
+            Signature::of("reduce", 8, 3).root(2),
+            Signature::of("broadcast", 4, 3).root(2),
+            Signature::of("broadcast", 8, 4).root(2),
+            Signature::of("broadcast", 8, 3).root(3),
+            one.by(0),
+        ];
+        assert_eq!(Signature::from_bytes(&one.to_bytes()), one);
+        for other in others {
+            assert_ne!(one.hash(7), other.hash(7), "{one} and {other}");
+        }
+        assert_ne!(one.hash(7), one.hash(8));
+        assert_eq!(one.to_string(), "broadcast of 3 elements of 8 bytes, root 2");
+        assert_eq!(Signature::of("all_reduce", 8, 1).by(0).to_string(), "all_reduce of 1 elements of 8 bytes, by Sum");
+        assert_eq!(Signature::of("barrier", 1, 0).to_string(), "barrier");
+    }
+}

@@ -1,0 +1,482 @@
+//! Collectives: what each is by its definition, for every type of call, length and number of ranks; misuse; many at once.
+
+mod ranks;
+use std::time::{Duration, Instant};
+use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged};
+use transom::messages::{Error, Requests, Source, Tag};
+use transom::{Op, World};
+
+/// Messages need shared memory.
+fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
+    if !ranks::over_network() {
+        ranks::on(sizes, name, body);
+    }
+}
+
+/// A number of each rank, index and round, not too large for sums in a double to be exact.
+fn number(rank: usize, index: usize, round: usize) -> u64 {
+    ((rank * 7919 + index * 104_729 + round * 1_299_709) % 1000) as u64
+}
+
+fn numbers(rank: usize, len: usize, round: usize) -> Vec<u64> {
+    (0..len).map(|index| number(rank, index, round)).collect()
+}
+
+/// The fold of an element of some ranks, one after the other.
+fn folded(ranks: std::ops::Range<usize>, index: usize, round: usize, op: impl Fn(u64, u64) -> u64) -> u64 {
+    ranks.map(|rank| number(rank, index, round)).reduce(op).unwrap()
+}
+
+/// Around what changes the algorithm, and the way of messages.
+fn lengths(world: &World) -> &'static [usize] {
+    match world.size() {
+        ..=4 => &[0, 1, 2, 5, 100, 1025, 2048, 2049, 20_000, 131_072],
+        5..=8 => &[0, 1, 3, 100, 2049, 20_000],
+        _ => &[0, 1, 3, 100, 2049],
+    }
+}
+
+#[test]
+fn every_rank_gets_what_the_collective_is() {
+    on(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 16], "every_rank_gets_what_the_collective_is", |world| {
+        for (round, &len) in lengths(&world).iter().enumerate() {
+            with_lengths(&world, len, round);
+        }
+    });
+}
+
+/// Algorithms that the table does not choose for so few ranks too.
+fn with_algorithms(asked: &str, name: &str) {
+    if !ranks::over_network() {
+        ranks::on_with(&[("TRANSOM_COLLECTIVES", asked)], &[2, 3, 6], name, |world| {
+            for (round, len) in [0, 1, 5, 1000, 30_000].into_iter().enumerate() {
+                with_lengths(&world, len, round);
+            }
+        });
+    }
+}
+
+#[test]
+fn algorithms_of_few_rounds_do_what_the_collective_is() {
+    let asked = "broadcast=binomial,reduce=binomial,all_reduce=rabenseifner,all_gather=bruck,all_to_all=bruck,\
+                 gather=binomial,scatter=binomial";
+    with_algorithms(asked, "algorithms_of_few_rounds_do_what_the_collective_is");
+}
+
+#[test]
+fn algorithms_of_few_bytes_do_what_the_collective_is() {
+    let asked = "broadcast=ring,reduce=pairwise,all_reduce=ring,all_gather=ring,all_to_all=pairwise";
+    with_algorithms(asked, "algorithms_of_few_bytes_do_what_the_collective_is");
+}
+
+#[test]
+fn algorithms_that_do_not_exist_are_told() {
+    let name = "algorithms_that_do_not_exist_are_told";
+    if ranks::over_network() {
+        return;
+    }
+    ranks::on_with(&[("TRANSOM_COLLECTIVES", "all_reduce=wishing")], &[2], name, |world| {
+        let error = world.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
+        assert!(error.contains("TRANSOM_COLLECTIVES") && error.contains("`wishing` is no algorithm"), "{error}");
+    });
+}
+
+fn with_lengths(world: &World, len: usize, round: usize) {
+    let (me, n) = (world.rank(), world.size());
+    let (root, mine) = (round % n, numbers(me, len, round));
+    let sum = |ranks: std::ops::Range<usize>, index| folded(ranks, index, round, |a, b| a + b);
+    let is = |got: &[u64], what: &str, want: &dyn Fn(usize) -> u64| {
+        for (index, got) in got.iter().enumerate() {
+            assert_eq!(*got, want(index), "{what} of {len} elements, element {index}");
+        }
+    };
+    let begun = Instant::now();
+
+    let mut data = if me == root { mine.clone() } else { vec![9999; len] };
+    world.broadcast(root, &mut data).unwrap();
+    is(&data, "broadcast", &|index| number(root, index, round));
+
+    let mut data = mine.clone();
+    world.reduce(root, &mut data, Op::Sum).unwrap();
+    is(&data, "reduce", &|index| if me == root { sum(0..n, index) } else { number(me, index, round) });
+
+    let mut data = mine.clone();
+    world.all_reduce(&mut data, Op::Max).unwrap();
+    is(&data, "all_reduce", &|index| folded(0..n, index, round, u64::max));
+    let mut floats: Vec<f64> = mine.iter().map(|number| *number as f64).collect();
+    world.all_reduce(&mut floats, Op::Sum).unwrap();
+    let whole: Vec<u64> = floats.iter().map(|float| *float as u64).collect();
+    is(&whole, "all_reduce of floats", &|index| sum(0..n, index));
+
+    let mut data = mine.clone();
+    world.scan(&mut data, Op::Sum).unwrap();
+    is(&data, "scan", &|index| sum(0..me + 1, index));
+    let mut data = mine.clone();
+    world.exscan(&mut data, Op::Sum).unwrap();
+    is(&data, "exscan", &|index| if me == 0 { number(0, index, round) } else { sum(0..me, index) });
+
+    let blocks = numbers(me, len * n, round);
+    let mut data = vec![9999; len];
+    world.reduce_scatter(&blocks, &mut data, Op::Sum).unwrap();
+    is(&data, "reduce_scatter", &|index| sum(0..n, me * len + index));
+
+    // Of a block of each rank.
+    let of_each = |index: usize| number(index / len, index % len, round);
+    if let Some(all) = world.gather(root, &mine).unwrap() {
+        assert_eq!((me, all.len()), (root, n * len));
+        is(&all, "gather", &of_each);
+    }
+    let all = world.all_gather(&mine).unwrap();
+    assert_eq!(all.len(), n * len);
+    is(&all, "all_gather", &of_each);
+
+    let mut data = vec![9999; len];
+    world.scatter(root, if me == root { &blocks } else { &[] }, &mut data).unwrap();
+    is(&data, "scatter", &|index| number(root, me * len + index, round));
+
+    let mut data = vec![9999; len * n];
+    world.all_to_all(&blocks, &mut data).unwrap();
+    is(&data, "all_to_all", &|index| number(index / len, me * len + index % len, round));
+
+    let begun = begun.elapsed();
+    assert!(begun < ranks::within(Duration::from_secs(30)), "{len} elements took {begun:?}");
+}
+
+#[test]
+fn blocks_may_differ_in_length() {
+    on(&[1, 2, 3, 5, 8], "blocks_may_differ_in_length", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for round in 0..6 {
+            let count = |rank: usize| (rank * 5 + round * 3) % 7 * [1, 1000][round % 2];
+            let (mine, root) = (numbers(me, count(me), round), round % n);
+            let want: Vec<u64> = (0..n).flat_map(|rank| numbers(rank, count(rank), round)).collect();
+
+            let all = world.all_gather_v(&mine).unwrap();
+            assert_eq!(all.elements(), want);
+            assert_eq!(all.counts().collect::<Vec<_>>(), (0..n).map(count).collect::<Vec<_>>());
+            let gathered = world.gather_v(root, &mine).unwrap();
+            assert_eq!(gathered.map(Ragged::into_elements), (me == root).then_some(want.clone()));
+
+            let whole = Ragged::from((0..n).map(|rank| numbers(rank, count(rank), round)).collect::<Vec<_>>());
+            let part = world.scatter_v(root, (me == root).then_some(&whole)).unwrap();
+            assert_eq!(part, mine);
+
+            let counts: Vec<usize> = (0..n).map(count).collect();
+            let mut folded = vec![0; count(me)];
+            world.reduce_scatter_v(&vec![2; want.len()], &counts, &mut folded, Op::Prod).unwrap();
+            assert!(folded.iter().all(|product| *product == 1 << n));
+
+            // From each to each as many as the ranks differ.
+            let between = |from: usize, to: usize| vec![(from * 100 + to) as u32; from.abs_diff(to) * (round + 1)];
+            let to_each = Ragged::from((0..n).map(|to| between(me, to)).collect::<Vec<_>>());
+            let got = world.all_to_all_v(&to_each).unwrap();
+            assert_eq!(got, Ragged::from((0..n).map(|from| between(from, me)).collect::<Vec<_>>()));
+        }
+    });
+}
+
+/// Digits in base 5, as a number and a power: put side by side they do not commute.
+fn side_by_side(a: [u64; 2], b: [u64; 2]) -> [u64; 2] {
+    [a[0].wrapping_mul(b[1]).wrapping_add(b[0]), a[1].wrapping_mul(b[1])]
+}
+
+#[test]
+fn operations_of_ones_own_are_folded_in_the_order_of_ranks() {
+    on(&ranks::SIZES, "operations_of_ones_own_are_folded_in_the_order_of_ranks", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let digit = |rank: usize, index: usize| ((rank * 3 + index) % 5) as u64;
+        let whole =
+            |ranks: std::ops::Range<usize>, index: usize| ranks.fold(0, |sum: u64, rank| sum * 5 + digit(rank, index));
+        for len in [1, 3, 400, 5000] {
+            let mine: Vec<[u64; 2]> = (0..len).map(|index| [digit(me, index), 5]).collect();
+            let mut all = mine.clone();
+            world.all_reduce(&mut all, Ordered(side_by_side)).unwrap();
+            assert!((0..len).all(|index| all[index][0] == whole(0..n, index)), "all_reduce of {len}");
+            for root in 0..n {
+                let mut data = mine.clone();
+                world.reduce(root, &mut data, Ordered(side_by_side)).unwrap();
+                let want = |index| if me == root { whole(0..n, index) } else { digit(me, index) };
+                assert!((0..len).all(|index| data[index][0] == want(index)), "reduce of {len} to {root}");
+            }
+            let mut data = mine.clone();
+            world.scan(&mut data, Ordered(side_by_side)).unwrap();
+            assert!((0..len).all(|index| data[index][0] == whole(0..me + 1, index)), "scan of {len}");
+        }
+        let longest =
+            world.all_reduce_one(me as i32 - 3, Commuting(|a: i32, b: i32| if a.abs() >= b.abs() { a } else { b }));
+        assert_eq!(longest.unwrap().abs(), (n as i32 - 4).abs().max(3));
+        // The second greatest value is at two places.
+        let value = [2.5, -1.0, 7.0, 7.0][me % 4];
+        let most = world.all_reduce_one(Placed::new(value, me as u64), MaxPlace).unwrap();
+        let least = world.all_reduce_one(Placed::new(value, me as u64), MinPlace).unwrap();
+        assert_eq!((most.value(), most.place()), if n > 2 { (7.0, 2) } else { (2.5, 0) });
+        assert_eq!((least.value(), least.place()), if n > 1 { (-1.0, 1) } else { (2.5, 0) });
+        let number = [f32::NAN, 4.0][me % 2];
+        let most = world.all_reduce_one(Placed::new(number, me as u64), MaxPlace).unwrap();
+        assert_eq!(most.place(), u64::from(n > 1), "a number rather than a NaN");
+    });
+}
+
+/// Floats are folded alike everywhere, and from run to run.
+#[test]
+fn results_are_the_same_to_the_bit() {
+    on(&[3, 5, 8], "results_are_the_same_to_the_bit", |world| {
+        for len in [1, 7, 3000, 40_000] {
+            let sum = || {
+                let mut data: Vec<f32> = (0..len).map(|index| 1.0 / (1 + world.rank() * 7 + index) as f32).collect();
+                world.all_reduce(&mut data, Op::Sum).unwrap();
+                data.iter().map(|float| float.to_bits()).collect::<Vec<_>>()
+            };
+            let (first, second) = (sum(), sum());
+            assert_eq!(first, second);
+            let all = world.all_gather(&first).unwrap();
+            assert!(all.chunks(len).all(|theirs| theirs == first));
+        }
+    });
+}
+
+#[test]
+fn many_are_under_way_at_once() {
+    on(&[1, 2, 3, 4, 8], "many_are_under_way_at_once", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for round in 0..10 {
+            let len = [1, 50, 3000][round % 3];
+            let root = round % n;
+            let barrier = world.ibarrier();
+            let sum = world.iall_reduce(numbers(me, len, round), Op::Sum);
+            let copy = world.ibroadcast(root, numbers(if me == root { 77 } else { 0 }, len, round));
+            let all = world.iall_gather(vec![me; len]);
+            drop(world.iall_reduce(vec![1_u8; 3], Op::Max)); // others get theirs all the same
+            std::mem::forget(world.iall_gather(vec![me as u8]));
+            let blocks = world.iall_to_all((0..n).map(|to| (me * n + to) as u32).collect());
+            let reduced = world.ireduce(root, vec![me as u64 + 1], Op::Prod);
+            // Others, and messages, go on between.
+            let mut most = [me];
+            world.all_reduce(&mut most, Op::Max).unwrap();
+            assert_eq!(most, [n - 1]);
+            world.send((me + 1) % n, Tag::new(3), &[round]).unwrap();
+            assert_eq!(world.recv(Source::Any, Tag::<usize>::new(3)).unwrap().0, [round]);
+            let product = if me == root { (1..=n as u64).product() } else { me as u64 + 1 };
+            assert_eq!(reduced.wait().unwrap(), [product]);
+            assert_eq!(blocks.wait().unwrap(), (0..n).map(|from| (from * n + me) as u32).collect::<Vec<_>>());
+            assert_eq!(copy.wait().unwrap(), numbers(77, len, round));
+            assert_eq!(all.wait().unwrap(), (0..n).flat_map(|rank| vec![rank; len]).collect::<Vec<_>>());
+            let sum = sum.wait().unwrap();
+            assert!((0..len).all(|index| sum[index] == folded(0..n, index, round, |a, b| a + b)));
+            barrier.wait().unwrap();
+        }
+        // The rank that asks last is not the one that is waited for.
+        let requests: Requests<_> = (0..20).map(|k| world.iall_reduce(vec![k, 1], Op::Sum)).collect();
+        if me == 0 {
+            world.barrier().unwrap();
+        }
+        for (number, done) in requests.wait_all() {
+            assert_eq!(done.unwrap(), [number * n, n]);
+        }
+        if me > 0 {
+            world.barrier().unwrap();
+        }
+    });
+}
+
+#[test]
+fn scopes_lend_buffers_to_collectives() {
+    on(&[1, 2, 3, 4], "scopes_lend_buffers_to_collectives", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let (mut sums, mut copy, mut all) = (numbers(me, 5000, 0), [me; 3], vec![0; n]);
+        let given: Vec<u64> = (0..n).map(|to| (me * 10 + to) as u64).collect();
+        let mut got = vec![0; n];
+        let mine = [me + 5];
+        world
+            .scope(|scope| {
+                let sum = scope.iall_reduce(&mut sums, Op::Sum);
+                let _ = scope.ibroadcast(n - 1, &mut copy); // the scope waits for it
+                std::mem::forget(scope.iall_gather(&mine, &mut all));
+                scope.iall_to_all(&given, &mut got).wait()?;
+                let sum = sum.wait()?;
+                assert_eq!(sum[4999], folded(0..n, 4999, 0, |a, b| a + b));
+                Ok::<(), Error>(())
+            })
+            .unwrap();
+        assert_eq!(copy, [n - 1; 3]);
+        assert_eq!(all, (5..n + 5).collect::<Vec<_>>());
+        assert_eq!(got, (0..n).map(|from| (from * 10 + me) as u64).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn teams_and_threads_have_collectives_of_their_own() {
+    on(&[2, 4, 6], "teams_and_threads_have_collectives_of_their_own", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let halves = world.split(Some(me as u64 % 2), 0).unwrap().unwrap();
+        let backwards = world.split(Some(0), (n - me) as u64).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                for round in 0..100 {
+                    let sum = halves.all_reduce_one(me + round, Op::Sum).unwrap();
+                    assert_eq!(sum, (me % 2..n).step_by(2).map(|rank| rank + round).sum::<usize>());
+                }
+            });
+            for round in 0..100 {
+                assert_eq!(backwards.all_gather(&[me + round]).unwrap(), (round..n + round).rev().collect::<Vec<_>>());
+            }
+            other.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn two_threads_in_one_team_are_told() {
+    on(&[2], "two_threads_in_one_team_are_told", |world| {
+        if world.rank() == 1 {
+            world.recv(0, Tag::<u8>::new(1)).unwrap();
+            let error = world.broadcast_one(0, 1).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            return;
+        }
+        let waits = ranks::Waiter::default();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                waits.asks();
+                world.all_reduce_one(1, Op::Sum)
+            });
+            waits.until_it_waits();
+            let error = world.broadcast_one(0, 1).unwrap_err();
+            assert!(error.to_string().contains("two threads of a rank"), "{error}");
+            world.send(1, Tag::new(1), &[0_u8]).unwrap();
+            let error = waiting.join().unwrap().unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        });
+    });
+}
+
+/// Each rank fails, and soon; and every later call.
+fn mismatch(
+    name: &str,
+    one: impl Fn(&World) -> Result<(), Error> + Sync,
+    other: impl Fn(&World) -> Result<(), Error> + Sync,
+) {
+    on(&[2, 3, 5], name, |world| {
+        let begun = Instant::now();
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        let odd = world.rank() == world.size() / 2;
+        let first = if odd { other(&world) } else { one(&world) };
+        // Who has nothing to wait for learns of it in the next.
+        let second = world.all_reduce_one(1, Op::Sum);
+        let error = first.and(second.map(drop)).unwrap_err();
+        let told = matches!(error, Error::Mismatch { .. } | Error::PeerLeft { .. })
+            || odd && matches!(error, Error::Misuse { .. });
+        assert!(told, "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
+        assert!(matches!(again, Error::Mismatch { .. } | Error::PeerLeft { .. }), "{again}");
+        // All have their error before one leaves.
+        world.send((world.rank() + 1) % world.size(), Tag::new(1), &[1_u8]).unwrap();
+        world.recv(Source::Any, Tag::<u8>::new(1)).unwrap();
+    });
+}
+
+#[test]
+fn other_lengths_are_told() {
+    mismatch(
+        "other_lengths_are_told",
+        |w| w.all_reduce(&mut [1, 2], Op::Sum),
+        |w| w.all_reduce(&mut [1, 2, 3], Op::Sum),
+    );
+}
+
+#[test]
+fn other_roots_are_told() {
+    mismatch("other_roots_are_told", |w| w.broadcast(0, &mut [1]), |w| w.broadcast(1, &mut [1]));
+}
+
+#[test]
+fn other_roots_of_reductions_are_told() {
+    let reduce = |root| move |w: &World| w.reduce(root, &mut [1], Op::Sum);
+    mismatch("other_roots_of_reductions_are_told", reduce(0), reduce(1));
+}
+
+#[test]
+fn other_operations_are_told() {
+    mismatch("other_operations_are_told", |w| w.all_reduce(&mut [1], Op::Sum), |w| w.all_reduce(&mut [1], Op::Max));
+}
+
+#[test]
+fn other_types_are_told() {
+    mismatch("other_types_are_told", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
+}
+
+#[test]
+fn other_collectives_are_told() {
+    mismatch("other_collectives_are_told", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));
+}
+
+#[test]
+fn who_refuses_its_own_call_is_told_of() {
+    mismatch(
+        "who_refuses_its_own_call_is_told_of",
+        |w| w.all_reduce(&mut [1.0], Op::Sum),
+        |w| w.all_reduce(&mut [1.0], Op::Xor),
+    );
+}
+
+#[test]
+fn other_started_collectives_are_told() {
+    let wait = |request: transom::messages::Request<'static, Vec<i32>>| request.wait().map(drop).map_err(Error::from);
+    mismatch(
+        "other_started_collectives_are_told",
+        move |w| wait(w.iall_gather(vec![1])),
+        move |w| wait(w.iall_reduce(vec![1], Op::Sum)),
+    );
+}
+
+#[test]
+fn calls_that_are_wrong_by_themselves_are_refused() {
+    on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {
+        let n = world.size();
+        let misuse = |result: Result<(), Error>, why: &str| {
+            let error = result.unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        misuse(world.broadcast(n, &mut [1]), "there is no rank");
+        misuse(world.all_reduce(&mut [1.0], Op::And), "And means nothing on f64");
+        misuse(world.all_reduce(&mut [1], Op::Replace), "Replace does not reduce");
+        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather with blocks of 2");
+        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all with blocks of 1");
+        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter with blocks of 2");
+        misuse(world.all_gather_v_into(&[1], &[1], &mut [1; 9]), "all_gather_v was given 1 lengths");
+        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
+        misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
+        misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");
+        // All ranks refused as many: they go on.
+        assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
+    });
+}
+
+#[test]
+fn an_operation_that_panics_is_told_to_all() {
+    on(&[1, 2, 3, 5], "an_operation_that_panics_is_told_to_all", |world| {
+        let (me, n) = (world.rank(), world.size());
+        if n == 1 {
+            return;
+        }
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        let refuses =
+            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+        // Whoever folds the last rank's.
+        let value = if me == n - 1 { 7 } else { 0 };
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));
+        match called {
+            Err(_) => {} // its own
+            Ok(Err(Error::OperatorPanicked { rank })) => assert!(rank < n && rank != me),
+            Ok(result) => panic!("{result:?}"),
+        }
+        assert!(matches!(team.all_reduce_one(1, Op::Sum), Err(Error::OperatorPanicked { .. })));
+        // Started, it is an error everywhere.
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        let error = team.iall_reduce(vec![value], refuses).wait().unwrap_err().error;
+        assert!(matches!(error, Error::OperatorPanicked { .. }), "{error}");
+        // The world has collectives still.
+        assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
+    });
+}
