@@ -31,3 +31,12 @@ pub use transom_windows::{
     array, scope,
 };
 pub use world::World;
+
+/// The programs of these pages compile and run.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../docs/COLLECTIVES.md")]
+    struct Collectives;
+    #[doc = include_str!("../docs/MESSAGES.md")]
+    struct Messages;
+}

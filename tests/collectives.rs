@@ -290,7 +290,7 @@ fn scopes_lend_buffers_to_collectives() {
         world
             .scope(|scope| {
                 let sum = scope.iall_reduce(&mut sums, Op::Sum);
-                let _ = scope.ibroadcast(n - 1, &mut copy); // the scope waits for it
+                drop(scope.ibroadcast(n - 1, &mut copy)); // the scope waits for it
                 std::mem::forget(scope.iall_gather(&mine, &mut all));
                 scope.iall_to_all(&given, &mut got).wait()?;
                 let sum = sum.wait()?;

@@ -46,6 +46,9 @@ pub struct Cost {
     pub steps: usize,
 }
 
+/// Its elements, and how many messages were one after the other up to it.
+type Message<E> = (Vec<E>, usize);
+
 fn overlap(a: &Span, b: &Span) -> bool {
     a.place == b.place && a.start < b.start + b.len && b.start < a.start + a.len
 }
@@ -59,7 +62,7 @@ pub fn run<E: Clone>(
     random: &mut fastrand::Rng,
 ) -> Cost {
     let ranks = plans.len();
-    let mut under_way: HashMap<(Rank, Rank), VecDeque<(Vec<E>, usize)>> = HashMap::new();
+    let mut under_way: HashMap<(Rank, Rank), VecDeque<Message<E>>> = HashMap::new();
     // The round of each rank, whether its sends are out, and the steps that lie behind it.
     let mut at = vec![(0, false, 0_usize); ranks];
     let mut sent = vec![(0, 0); ranks];
