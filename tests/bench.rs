@@ -16,7 +16,7 @@ use std::io::Read;
 use std::process::Stdio;
 use tempfile::TempDir;
 
-const ALL: [&str; 18] = [
+const ALL: [&str; 27] = [
     "put",
     "get",
     "accumulate",
@@ -29,6 +29,15 @@ const ALL: [&str; 18] = [
     "contended",
     "readers_writer",
     "barrier",
+    "broadcast",
+    "reduce",
+    "all_reduce",
+    "scan",
+    "all_gather",
+    "all_to_all",
+    "pingpong",
+    "stream",
+    "bidirectional",
     "kernel",
     "lu",
     "lu_outside",
@@ -36,6 +45,7 @@ const ALL: [&str; 18] = [
     "pipeline",
     "startup",
 ];
+const COLLECTIVES: [&str; 6] = ["broadcast", "reduce", "all_reduce", "scan", "all_gather", "all_to_all"];
 const SYNCS: [&str; 7] = ["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"];
 
 /// What there is to be measured by a row, of which there may be several in different modes: `put flush 8 B 2 ranks`.
@@ -95,6 +105,8 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         .chain(all_of(&["contended"], &["lock_exclusive"], &[8], &[2, 3, 4, 8]))
         .chain(all_of(&["readers_writer"], &["lock"], &[8], &[3]))
         .chain(all_of(&["barrier"], &["barrier"], &[8], &[2]))
+        .chain(all_of(&COLLECTIVES, &["collective"], &[8, 4096], &[2]))
+        .chain(all_of(&["pingpong", "stream", "bidirectional"], &["messages"], &[8, 4096], &[2]))
         .chain(all_of(&["kernel"], &["none"], &[8], &[1]))
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))
         .chain(all_of(&["overlap"], &["lock"], &[8], &[2]))
@@ -127,7 +139,8 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
             assert!(order[0] >= 0.0 && order.is_sorted() && at("samples") >= 1.0, "{row}");
         }
         // A limit, or why there is none.
-        let waits = name == "contended" || ["fence", "pscw", "barrier"].contains(&row["sync"].as_str().unwrap());
+        let waits =
+            name == "contended" || ["fence", "pscw", "barrier", "collective"].contains(&row["sync"].as_str().unwrap());
         if waits && ranks > cores {
             assert!(row["limit"] == "none: ranks share cores" && row["times_limit"].is_null(), "{row}");
         } else if row["latency_ns"].is_object() || name == "contended" {
@@ -210,7 +223,7 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("nonsense", "there is no such measurement; there are put, get"),
         ("put --sizes 7", "multiple of 8 bytes"),
         ("put --sizes 99999999999999999999MiB", "multiple of 8 bytes"),
-        ("put --sync magic", "there are barrier, fence"),
+        ("put --sync magic", "there are barrier, collective, fence"),
         ("put --sync barrier", "it is by lock, lock_exclusive"),
         ("put --ranks 0", "1..=1024"),
         ("put --millis 0", "1..=60000"),

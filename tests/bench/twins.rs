@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Each measurement with its synchronisations, on how many ranks. Operations have the ways to complete them in common.
-const RUNS: [(&str, &[&str], usize); 20] = [
+const RUNS: [(&str, &[&str], usize); 30] = [
     ("put", &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"], 2),
     ("put", &["fence"], 1),
     ("put", &["pscw"], 3),
@@ -23,6 +23,16 @@ const RUNS: [(&str, &[&str], usize); 20] = [
     ("get_bw", &["flush"], 2),
     ("lock", &["lock", "lock_exclusive"], 2),
     ("barrier", &["barrier"], 2),
+    ("broadcast", &["collective"], 3),
+    ("reduce", &["collective"], 3),
+    ("all_reduce", &["collective"], 2),
+    ("all_reduce", &["collective"], 3),
+    ("scan", &["collective"], 3),
+    ("all_gather", &["collective"], 3),
+    ("all_to_all", &["collective"], 3),
+    ("pingpong", &["messages"], 3),
+    ("stream", &["messages"], 2),
+    ("bidirectional", &["messages"], 2),
     ("contended", &["lock_exclusive"], 2),
     ("readers_writer", &["lock"], 3),
     ("kernel", &["none"], 1),

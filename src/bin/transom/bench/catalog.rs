@@ -35,6 +35,10 @@ const fn latency(name: &'static str, about: &'static str, sized: bool) -> Measur
     Measurement { name, about, syncs: ALL, sized, ranks: &[2], least: 1, kind: Kind::Latency, patience: 1 }
 }
 
+const fn collective(name: &'static str, about: &'static str) -> Measurement {
+    Measurement { syncs: &["collective"], ..latency(name, about, true) }
+}
+
 const fn figures(name: &'static str, syncs: &'static [&'static str], about: &'static str) -> Measurement {
     Measurement { name, about, syncs, sized: false, ranks: &[2], least: 1, kind: Kind::Figures, patience: 1 }
 }
@@ -76,6 +80,25 @@ pub const CATALOG: &[Measurement] = &[
         ..figures("readers_writer", &["lock"], "rank 1 wants to write once a ms, the others read without pause")
     },
     Measurement { syncs: &["barrier"], ..latency("barrier", "a barrier of all ranks (osu_barrier)", false) },
+    collective("broadcast", "the elements of rank 0, to all (osu_bcast)"),
+    collective("reduce", "sums of doubles, at rank 0 (osu_reduce)"),
+    collective("all_reduce", "sums of doubles, at all ranks, in place (osu_allreduce)"),
+    collective("scan", "sums of doubles of the ranks up to each (osu_scan)"),
+    collective("all_gather", "a block of each, at all ranks (osu_allgather)"),
+    collective("all_to_all", "a block of each for each (osu_alltoall)"),
+    Measurement { least: 2, syncs: &["messages"], ..latency("pingpong", "a message, one way (osu_latency)", true) },
+    Measurement {
+        least: 2,
+        kind: Kind::Bandwidth,
+        syncs: &["messages"],
+        ..latency("stream", "64 messages in a row, then an answer (osu_bw, without requests)", true)
+    },
+    Measurement {
+        least: 2,
+        kind: Kind::Bandwidth,
+        syncs: &["messages"],
+        ..latency("bidirectional", "a message each way at once, by sendrecv", true)
+    },
     Measurement {
         ranks: &[1],
         ..figures(
@@ -149,13 +172,17 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         "lock" | "lock_exclusive" | "lock_all" => atomics(2.0),
         // Of 64 puts in a row only one is flushed; what is got or fetched is here already.
         "flush" if task.measurement == "put" => atomics(1.0),
-        "fence" | "pscw" | "barrier" if !alone => crossings(1.0),
+        "fence" | "pscw" | "barrier" | "collective" if !alone => crossings(1.0),
+        "messages" if task.measurement == "pingpong" => crossings(1.0),
         _ => Cost::default(),
     };
     // In an epoch that has the target to itself nothing else need be atomic.
     let exclusive = task.sync == "lock_exclusive";
     let ways = match task.measurement {
-        "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
+        "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" | "pingpong" | "stream" | "bidirectional" => {
+            vec![copies(1.0)]
+        }
+        "broadcast" | "reduce" | "all_reduce" | "scan" | "all_gather" | "all_to_all" if !alone => vec![copies(1.0)],
         "accumulate" | "get_accumulate" | "fetch_and_op" | "compare_and_swap" if exclusive => vec![copies(1.0)],
         "accumulate" | "get_accumulate" => match task.bytes / 8 {
             // One atomic for each word, or a lock around all.
@@ -209,6 +236,10 @@ mod tests {
             ("barrier", "barrier", 8, 2, "crossing"),
             ("barrier", "barrier", 8, 8, "crossing"),
             ("barrier", "barrier", 8, 1, "-"),
+            ("all_reduce", "collective", 8, 2, "crossing + memcpy"),
+            ("all_to_all", "collective", 8, 1, "-"),
+            ("pingpong", "messages", 8, 2, "crossing + memcpy"),
+            ("stream", "messages", 4096, 2, "memcpy"),
             ("contended", "lock_exclusive", 8, 2, "crossing"),
             ("contended", "lock_exclusive", 8, 1, "-"),
             ("overlap", "lock", 8, 2, "2 atomics + memcpy"),

@@ -32,6 +32,10 @@
 //! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest from one unlock of a rank to its next). No samples |
 //! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause, rank 1 wants the lock exclusively once a ms: lock, get, flush, put, unlock. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the wish until the flush has returned: MPI_Win_lock may return before the lock is had). At least 3 ranks. No samples |
 //! | `barrier` | `barrier` | a barrier of all ranks |
+//! | `broadcast` `reduce` (both of rank 0) `all_reduce` `scan` `all_gather` `all_to_all` | `collective` | a call of all ranks, on doubles (sums), in place but for the last two, whose blocks have N bytes |
+//! | `pingpong` | `messages` | a message, one way: half of a round trip |
+//! | `stream` | `messages` | one of 64 blocking sends that an answer follows |
+//! | `bidirectional` | `messages` | a message each way, by sendrecv |
 //! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on blocks at the beginnings of pages: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (at most) |
 //! | `lu` | `lock` | one factorisation; `seconds`, `kernel`; for information `peak`. Blocks of others by shared lock, get, unlock |
 //! | | `flush` | the same by gets in one lock_all epoch, each complete before its block is used; barriers instead of fences |

@@ -99,6 +99,11 @@ const fn bandwidth(measurement: &'static str, bytes: usize) -> Comparison {
     Comparison { figure: "GB/s", more_is_better: true, own, ..latency(measurement, "flush", bytes, 1.0) }
 }
 
+const fn messages(measurement: &'static str, bytes: usize, ratio: f64) -> Comparison {
+    let figure = if bytes > 8 { "GB/s" } else { "million/s" };
+    Comparison { figure, more_is_better: true, ..latency(measurement, "messages", bytes, ratio) }
+}
+
 const fn contended(ranks: usize) -> Comparison {
     let own: &[Own] = if ranks > 2 { &[Own { figure: "most/fewest", bound: Bound::AtMost(1.02) }] } else { &[] };
     Comparison {
@@ -162,6 +167,19 @@ pub const COMPARISONS: &[Comparison] = &[
         ..figure("readers_writer", "lock", 3, "writes/1000")
     },
     Comparison { ratio: None, ..latency("barrier", "barrier", 8, 1.0) },
+    latency("broadcast", "collective", 8, 1.67),
+    latency("broadcast", "collective", 64 << 10, 1.43),
+    latency("all_reduce", "collective", 8, 1.67),
+    latency("all_reduce", "collective", 64 << 10, 1.43),
+    latency("all_reduce", "collective", 1 << 20, 1.43),
+    latency("all_to_all", "collective", 64 << 10, 1.43),
+    Comparison { ranks: 4, ..latency("all_reduce", "collective", 8, 5.0) },
+    latency("pingpong", "messages", 8, 1.67),
+    latency("pingpong", "messages", 4 << 10, 1.25),
+    messages("stream", 8, 2.0),
+    messages("stream", 64 << 10, 1.15),
+    messages("stream", 4 << 20, 1.15),
+    messages("bidirectional", 64 << 10, 1.15),
     Comparison {
         also: &["hidden"],
         own: &[Own { figure: "get_us", bound: Bound::AtMost(1.0) }],

@@ -23,6 +23,15 @@ static const struct measurement measurements[] = {
     {"get_bw", IN(FLUSH), 1, measure_get_bw},
     {"lock", IN(LOCK) | IN(LOCK_EXCLUSIVE), 1, measure_lock},
     {"barrier", IN(BARRIER), 1, measure_barrier},
+    {"broadcast", IN(COLLECTIVE), 1, measure_broadcast},
+    {"reduce", IN(COLLECTIVE), 1, measure_reduce},
+    {"all_reduce", IN(COLLECTIVE), 1, measure_all_reduce},
+    {"scan", IN(COLLECTIVE), 1, measure_scan},
+    {"all_gather", IN(COLLECTIVE), 1, measure_all_gather},
+    {"all_to_all", IN(COLLECTIVE), 1, measure_all_to_all},
+    {"pingpong", IN(MESSAGES), 2, measure_pingpong},
+    {"stream", IN(MESSAGES), 2, measure_stream},
+    {"bidirectional", IN(MESSAGES), 2, measure_bidirectional},
     {"contended", IN(LOCK_EXCLUSIVE), 1, measure_contended},
     {"readers_writer", IN(LOCK), 3, measure_readers_writer},
     {"overlap", IN(LOCK), 2, measure_overlap},
@@ -34,7 +43,8 @@ static const struct measurement measurements[] = {
 };
 
 static const char *const sync_names[SYNCS] = {"lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence",
-                                              "pscw", "barrier",        "one_sided", "two_sided", "shared", "none"};
+                                              "pscw", "barrier", "collective", "messages", "one_sided", "two_sided", "shared",
+                                              "none"};
 
 static char wrong[400]; /* what is wrong with the arguments; every rank finds the same, and rank 0 says it */
 

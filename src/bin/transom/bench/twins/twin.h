@@ -10,7 +10,7 @@ enum { MOST_CORES = 1024 };
 
 /* How operations are made complete, or in which variant something runs. */
 enum sync {
-    LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, ONE_SIDED, TWO_SIDED, SHARED, NONE,
+    LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, COLLECTIVE, MESSAGES, ONE_SIDED, TWO_SIDED, SHARED, NONE,
     SYNCS /* how many there are */
 };
 
@@ -42,6 +42,17 @@ void measure_put_bw(const struct task *);
 void measure_get_bw(const struct task *);
 void measure_lock(const struct task *);
 void measure_barrier(const struct task *);
+/* collectives.c */
+void measure_broadcast(const struct task *);
+void measure_reduce(const struct task *);
+void measure_all_reduce(const struct task *);
+void measure_scan(const struct task *);
+void measure_all_gather(const struct task *);
+void measure_all_to_all(const struct task *);
+/* messages.c */
+void measure_pingpong(const struct task *);
+void measure_stream(const struct task *);
+void measure_bidirectional(const struct task *);
 /* contention.c */
 void measure_contended(const struct task *);
 void measure_readers_writer(const struct task *);

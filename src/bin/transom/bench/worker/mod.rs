@@ -3,12 +3,14 @@
 mod arguments;
 #[path = "../../../../../examples/lu/block.rs"]
 mod block;
+mod collectives;
 mod crossing;
 mod facts;
 mod kernel;
 mod locks;
 mod lu;
 mod memory;
+mod messages;
 mod moved;
 mod operations;
 mod overlap;
@@ -67,6 +69,8 @@ impl Worker {
             Contended => locks::contended(world, self.time(), facts),
             ReadersWriter => locks::readers_writer(world, self.time(), facts),
             Barrier => operations::barrier(world, self.time(), facts),
+            Pingpong | Stream | Bidirectional => messages::measure(self, world, facts),
+            Broadcast | Reduce | AllReduce | Scan | AllGather | AllToAll => collectives::measure(self, world, facts),
             Kernel => kernel::measure(world, self.block, facts),
             Lu | LuOutside => lu::measure(self, world, facts),
             Overlap => overlap::measure(world, self.bytes, self.time(), facts),

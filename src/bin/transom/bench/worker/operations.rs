@@ -155,7 +155,7 @@ pub fn lock(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
 }
 
 pub fn barrier(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
-    facts.samples(&sampling::together(world, time, |count| Ok((0..count).try_for_each(|_| world.barrier())?))?);
+    facts.samples(&sampling::together(world, time, 1, |count| Ok((0..count).try_for_each(|_| world.barrier())?))?);
     Ok(())
 }
 
@@ -170,7 +170,7 @@ fn under<T: Pod>(
     // Whose turn it is of the two, where both must take part; a rank alone always has its turn.
     let turn = |i: usize| me < 2 && (i % 2 == me || world.size() == 1);
     match worker.sync {
-        Sync::Fence => sampling::together(world, time, |count| {
+        Sync::Fence => sampling::together(world, time, 1, |count| {
             for i in 0..count {
                 let epoch = window.fence()?;
                 if turn(i) {
@@ -180,7 +180,7 @@ fn under<T: Pod>(
             window.fence()?;
             Ok(())
         }),
-        Sync::Pscw => sampling::together(world, time, |count| {
+        Sync::Pscw => sampling::together(world, time, 1, |count| {
             for i in (0..count).filter(|_| me < 2) {
                 if !turn(i) || world.size() == 1 {
                     window.post(&[to])?;

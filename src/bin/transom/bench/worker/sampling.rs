@@ -23,11 +23,16 @@ pub fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome)
     Ok(driver.samples)
 }
 
-/// Collective: samples of what ranks do together; rank 0 says how many operations, before the clock runs.
-pub fn together(world: &World, time: Duration, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+/// Collective: samples of what ranks do together; rank 0 says how many operations, a multiple of `unit`, before the clock runs.
+pub fn together(
+    world: &World,
+    time: Duration,
+    unit: usize,
+    mut run: impl FnMut(usize) -> Outcome,
+) -> Outcome<Vec<f64>> {
     let mut told: Window<u64> = world.allocate_with_signals(1, 1)?;
     let epoch = told.lock_all()?;
-    let mut driver = Driver::new(time, 1);
+    let mut driver = Driver::new(time, unit);
     for round in 1.. {
         let count = if world.rank() == 0 {
             let count = driver.next().unwrap_or(0);

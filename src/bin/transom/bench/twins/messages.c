@@ -1,0 +1,84 @@
+/* Messages between ranks 0 and 1: how long one takes, how many there can be. */
+#include "twin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { IN_A_ROW = 64 };
+
+struct messages {
+    const struct task *task;
+    char *source, *into;
+    int bytes, other;
+};
+
+static void there_and_back(struct messages *m) {
+    if (m->task->rank == 0) {
+        MPI_Send(m->source, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD);
+        MPI_Recv(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else if (m->task->rank == 1) {
+        MPI_Recv(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD);
+    }
+}
+
+static void round_trips(void *what, long count) {
+    for (long at = 0; at < count; at += 2) {
+        there_and_back(what);
+    }
+}
+
+static void in_a_row(void *what, long count) {
+    struct messages *m = what;
+    char answer = 1;
+    for (long at = 0; at < count; at += IN_A_ROW) {
+        if (m->task->rank == 0) {
+            for (int nth = 0; nth < IN_A_ROW; nth++) {
+                MPI_Send(m->source, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD);
+            }
+            MPI_Recv(&answer, 1, MPI_BYTE, m->other, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else if (m->task->rank == 1) {
+            for (int nth = 0; nth < IN_A_ROW; nth++) {
+                MPI_Recv(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            }
+            MPI_Send(&answer, 1, MPI_BYTE, m->other, 2, MPI_COMM_WORLD);
+        }
+    }
+}
+
+static void both_ways(void *what, long count) {
+    struct messages *m = what;
+    for (long at = 0; at < count && m->task->rank < 2; at++) {
+        MPI_Sendrecv(m->source, m->bytes, MPI_BYTE, m->other, 1, m->into, m->bytes, MPI_BYTE, m->other, 1,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+}
+
+static void measure(const struct task *task, rounds *run, long unit) {
+    struct messages m = {.task = task, .bytes = (int)task->bytes, .other = task->rank == 0};
+    m.source = allocate(task->bytes, 1);
+    m.into = allocate(task->bytes, 1);
+    for (long at = 0; at < task->bytes; at++) {
+        m.source[at] = (char)(at * 31 + at / 251);
+    }
+    batches(task, run, &m, unit, true);
+    memset(m.into, 0, task->bytes);
+    there_and_back(&m);
+    if (task->rank == 0 && memcmp(m.into, m.source, task->bytes)) {
+        report_bad("the messages brought other elements");
+    }
+    free(m.source);
+    free(m.into);
+}
+
+void measure_pingpong(const struct task *task) {
+    measure(task, round_trips, 2);
+}
+
+void measure_stream(const struct task *task) {
+    measure(task, in_a_row, IN_A_ROW);
+}
+
+void measure_bidirectional(const struct task *task) {
+    measure(task, both_ways, 1);
+}
