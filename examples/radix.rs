@@ -1,12 +1,11 @@
-//! Radix sort, as SPLASH-2 has it: digit by digit, ranks count the digits of their keys, learn from all counts where theirs go,
-//! and put them there, in a second array that takes the place of the first. Checked against one rank that sorts all keys.
+//! Radix sort, as SPLASH-2 has it: digit by digit, ranks count the digits of their keys, learn from the counts of all where theirs
+//! go, and put them there, in a second array that takes the place of the first. Checked against one rank that sorts all keys.
 
 use clap::Parser;
 use std::error::Error;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
-use transom::array::Layout;
 use transom::{Distribution, GlobalArray, Op, World};
 
 /// Sorts random 32-bit keys by digits, which ranks put where they belong, and checks every key.
@@ -46,13 +45,11 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         .next()
         .map_or(0..0, |tile: transom::array::Tile<1>| tile.ranges[0].clone());
     keys.local().put(mine.clone(), &mine.clone().map(key).collect::<Vec<u32>>())?;
-    let mut counts: GlobalArray<u64, 2> =
-        world.array_on(Layout::on_grid([world.size(), 1 << args.bits], Distribution::Block, [world.size(), 1])?)?;
     world.barrier()?;
     let begun = Instant::now();
     for shift in (0..u32::BITS).step_by(args.bits as usize) {
         let digit = |key: u32| (key >> shift) as usize & ((1 << args.bits) - 1);
-        pass(&world, &keys, &mut sorted, &mut counts, mine.clone(), digit)?;
+        pass(&world, &keys, &mut sorted, 1 << args.bits, mine.clone(), digit)?;
         std::mem::swap(&mut keys, &mut sorted);
     }
     let seconds = begun.elapsed().as_secs_f64();
@@ -62,9 +59,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let mut right: Vec<u32> = (0..n).map(key).collect();
     right.sort_unstable();
     let wrong = got.iter().zip(&right[mine]).filter(|(got, right)| got != right).count();
-    let mut sum: GlobalArray<u64> = world.array([1], Distribution::Block)?;
-    sum.lock_all()?.fetch_and_op(0, Op::Sum, wrong as u64)?;
-    let wrong = sum.fence()?.get_one(0)?;
+    let wrong = world.all_reduce_one(wrong, Op::Sum)?;
     if world.rank() == 0 {
         let verdict = if wrong == 0 { "every key is right".into() } else { format!("{wrong} keys are WRONG") };
         println!(
@@ -73,7 +68,6 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
             n as f64 / seconds / 1e6
         );
     }
-    sum.fence()?;
     Ok(wrong == 0)
 }
 
@@ -82,21 +76,19 @@ fn pass(
     world: &World,
     keys: &GlobalArray<u32>,
     sorted: &mut GlobalArray<u32>,
-    counts: &mut GlobalArray<u64, 2>,
+    digits: usize,
     mine: Range<usize>,
     digit: impl Fn(u32) -> usize,
 ) -> Result<(), transom::Error> {
-    let (me, ranks, digits) = (world.rank(), world.size(), counts.layout().shape()[1]);
+    let (me, ranks) = (world.rank(), world.size());
     let mut own = vec![0; mine.len()];
     keys.local().get(mine, &mut own)?;
     let mut count = vec![0; digits];
     own.iter().for_each(|&key| count[digit(key)] += 1);
-    counts.local().put([me..me + 1, 0..digits], &count)?;
-    let mut all = vec![0; ranks * digits];
-    counts.fence()?.get([0..ranks, 0..digits], &mut all)?;
+    let all = world.all_gather(&count)?;
 
     // Mine of a digit come after all smaller ones, and after those of the ranks before.
-    let of = |rank: usize, digit: usize| all[rank * digits + digit] as usize;
+    let of = |rank: usize, digit: usize| all[rank * digits + digit];
     let (mut before, mut runs) = (0, Vec::with_capacity(digits));
     for digit in 0..digits {
         runs.push(before + (0..me).map(|rank| of(rank, digit)).sum::<usize>());

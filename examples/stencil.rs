@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
 use transom::array::Layout;
-use transom::{Distribution, Rank, Window, World};
+use transom::{Distribution, Op, Rank, Window, World};
 
 /// Diffuses heat in an n x n plate by strips of rows, exchanges halos by each synchronisation, and checks every point.
 #[derive(Parser)]
@@ -76,12 +76,11 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         // The same operations in the same order: every point must be the same, to the last bit.
         let mine = &expected.points[strip.first * n..][..strip.rows() * n];
         let wrong = strip.inner().iter().zip(mine).filter(|(point, right)| point != right).count();
-        let wrong = sum(&world, wrong as f64)?;
-        all_right &= wrong == 0.0;
+        let wrong = world.all_reduce_one(wrong, Op::Sum)?;
+        all_right &= wrong == 0;
         if world.rank() == 0 {
             let (points, name) = ((n * n) as f64 * f64::from(args.steps), format!("{by:?}").to_lowercase());
-            let verdict =
-                if wrong == 0.0 { "every point is right".into() } else { format!("{wrong} points are WRONG") };
+            let verdict = if wrong == 0 { "every point is right".into() } else { format!("{wrong} points are WRONG") };
             println!("by {name:<7} {seconds:.4} s, {:>8.1} million points/s, {verdict}", points / seconds / 1e6);
         }
     }
@@ -120,16 +119,6 @@ fn by_window(world: &World, n: usize, steps: u32, by: By) -> Result<(f64, Strip)
     }
     world.barrier()?;
     Ok((begun.elapsed().as_secs_f64(), strip))
-}
-
-/// The sum of everybody's number.
-fn sum(world: &World, mine: f64) -> Result<f64, transom::Error> {
-    let mut window: Window<f64> = world.allocate(1)?;
-    window.lock_shared(0)?.fetch_and_op(0, transom::Op::Sum, mine)?;
-    window.fence()?;
-    let sum = window.lock_shared(0)?.get_one(0)?;
-    window.fence()?;
-    Ok(sum)
 }
 
 /// Of what lies above the plate.

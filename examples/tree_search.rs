@@ -63,9 +63,9 @@ fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
     let (me, ranks) = (world.rank(), world.size());
     // One at each rank, which is its home.
     let queues: Vec<GlobalMutex<Shared>> = world.mutexes(ranks, |_| [[0; 4]; 1 + CHUNK])?;
-    // How many each rank has to be taken, as a hint; then how many ranks are idle; then the results.
-    let (idle, results) = (ranks, ranks + 1);
-    let mut words = world.array::<u64, 1>([ranks + 4], Distribution::Cyclic)?;
+    // How many each rank has to be taken, as a hint; then how many ranks are idle.
+    let idle = ranks;
+    let mut words = world.array::<u64, 1>([ranks + 1], Distribution::Cyclic)?;
     let all = words.lock_all()?;
     let mut stack: Vec<Board> = if me == 0 { vec![[0, 0, 0, n]] } else { Vec::new() };
     let (mut found, mut victim) = ([0; 3], me);
@@ -113,14 +113,9 @@ fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
                     all.fetch_and_op(idle, Op::Sum, 1)?;
                 }
             } else if all.fetch_and_op(idle, Op::NoOp, 0)? == ranks as u64 {
-                for (at, found) in found.into_iter().enumerate() {
-                    all.fetch_and_op(results + at, Op::Sum, found)?;
-                }
                 all.unlock()?;
-                let mut sums = [0; 3];
-                words.fence()?.get(results..results + 3, &mut sums)?;
-                words.fence()?;
-                return Ok(sums);
+                world.all_reduce(&mut found, Op::Sum)?;
+                return Ok(found);
             } else {
                 std::thread::yield_now();
             }

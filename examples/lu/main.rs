@@ -70,12 +70,13 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     matrix.array.fence()?;
     let (seconds, operations) = (begun.elapsed().as_secs_f64(), matrix.array.window().counters() - before);
 
-    let (residual, largest) = matrix.residual()?;
-    let [residual, largest] = combine(&world, Op::Max, [residual, largest])?;
+    let mut worst = <[f64; 2]>::from(matrix.residual()?);
+    world.all_reduce(&mut worst, Op::Max)?;
+    let [residual, largest] = worst;
     let residual = residual / (largest * args.n as f64 * f64::EPSILON);
     let Counters { gets, puts, locks, word_cas, word_adds, notifications, .. } = operations;
-    let mine = [gets, puts, locks, word_cas, word_adds, notifications].map(|count| count as f64);
-    let operations = combine(&world, Op::Sum, mine)?;
+    let mut operations = [gets, puts, locks, word_cas, word_adds, notifications];
+    world.all_reduce(&mut operations, Op::Sum)?;
     if world.rank() == 0 {
         report(args, matrix.array.layout().grid(), seconds, residual, operations);
     }
@@ -276,16 +277,7 @@ fn element(n: usize, row: usize, column: usize) -> f64 {
     if row == column { n as f64 + 1.0 + random } else { random }
 }
 
-/// Combines what every rank found.
-fn combine<const N: usize>(world: &World, op: Op, mine: [f64; N]) -> Result<[f64; N], transom::Error> {
-    let mut combined = world.array([N], Distribution::Block)?;
-    combined.lock_all()?.accumulate(0..N, op, &mine)?;
-    let mut all = [0.0; N];
-    combined.fence()?.get(0..N, &mut all)?;
-    Ok(all)
-}
-
-fn report(args: &Args, [rows, columns]: [usize; 2], seconds: f64, residual: f64, operations: [f64; 6]) {
+fn report(args: &Args, [rows, columns]: [usize; 2], seconds: f64, residual: f64, operations: [u64; 6]) {
     let n = args.n as f64;
     let verdict = if residual <= 10.0 { "good: at most 10" } else { "BAD: more than 10" };
     println!("LU of {n} x {n} in blocks of {0} x {0}, {1} ranks as {rows} x {columns}", args.block, rows * columns);
