@@ -18,7 +18,7 @@ const BYTES: Tag<u8> = Tag::new(9);
 
 /// Lengths in bytes around what changes the way: ring, queue, rendezvous, pieces.
 const LENGTHS: [usize; 16] =
-    [0, 1, 7, 8, 9, 100, 1900, 2040, 4096, 8191, 8192, 8193, 16 << 10, 40_000, 200_000, 3_000_001];
+    [0, 1, 7, 8, 9, 100, 1900, 2040, 4096, 8192, 16_383, 16_384, 16_385, 40_000, 200_000, 3_000_001];
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
@@ -408,7 +408,7 @@ fn memory_is_by_formula_and_for_those_who_talk() {
         for _ in 0..40 {
             world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
         }
-        let ring = ring_bytes(32, 8256) as u64;
+        let ring = ring_bytes(32, 16_704) as u64;
         let mut expected = [&before[..], &[inbox, ring]].concat();
         expected.sort();
         assert_eq!(shared(), expected, "and a ring for the other");

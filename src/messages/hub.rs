@@ -3,7 +3,7 @@
 
 use super::error::Error;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Waker;
@@ -27,7 +27,8 @@ pub(crate) struct Hub {
 
 pub(crate) struct Core {
     pub engine: Engine<ShmWire>,
-    table: HashMap<Key, Entry>,
+    /// Few at a time: looked at in each look of a wait.
+    table: BTreeMap<Key, Entry>,
     /// What is done by many messages, a step in each turn.
     works: Vec<(u64, Box<dyn Work>)>,
     /// The number of the next.
@@ -39,7 +40,7 @@ pub(crate) struct Core {
 }
 
 /// What a request of the program is: one message, or a work of many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Message(Id),
     Work(u64),
@@ -111,13 +112,13 @@ impl Hub {
         let wire = ShmWire::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
-        // A slot for whatever goes at once.
-        let ring = Shape { slots: 32, bytes: 8256 };
-        let config = Config { ring, ..Config::default() };
+        // A slot for whatever goes at once, and for pieces of what does not: cells of the inbox are slower.
+        let ring = Shape { slots: 32, bytes: 16_704 };
+        let config = Config { ring, eager: 16 << 10, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
         let core =
-            Core { engine, table: HashMap::new(), works: Vec::new(), next_work: 0, wakers: Vec::new(), awake: false };
+            Core { engine, table: BTreeMap::new(), works: Vec::new(), next_work: 0, wakers: Vec::new(), awake: false };
         let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)

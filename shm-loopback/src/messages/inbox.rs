@@ -45,7 +45,7 @@ pub const fn inbox_bytes(ranks: usize) -> usize {
 ///
 /// # Examples
 /// ```
-/// assert_eq!(transom_shm_loopback::messages::ring_bytes(32, 8256), 64 + 32 * 8256); // 258 KiB
+/// assert_eq!(transom_shm_loopback::messages::ring_bytes(32, 16_704), 64 + 32 * 16_704); // 522 KiB
 /// ```
 pub const fn ring_bytes(slots: usize, bytes: usize) -> usize {
     HEADER + slots * bytes
