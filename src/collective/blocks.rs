@@ -41,8 +41,8 @@ impl World {
         if root == self.rank() {
             self.check_blocks("gather", into.len(), mine.len())?;
         }
-        let plan = self.plan::<T>(Call::Gather { root }, mine.len())?;
-        self.carry(Signature::of("gather", size_of::<T>(), mine.len()).root(root), plan, mine, into, Nothing)
+        let what = Call::Gather { root };
+        self.call(Signature::of("gather", size_of::<T>(), mine.len()).root(root), what, mine, into, Nothing)
     }
 
     /// [`gather`](Self::gather) of as many elements of each rank as it has.
@@ -95,8 +95,8 @@ impl World {
         if root == self.rank() {
             self.check_blocks("scatter", data.len(), into.len())?;
         }
-        let plan = self.plan::<T>(Call::Scatter { root }, into.len())?;
-        self.carry(Signature::of("scatter", size_of::<T>(), into.len()).root(root), plan, data, into, Nothing)
+        let what = Call::Scatter { root };
+        self.call(Signature::of("scatter", size_of::<T>(), into.len()).root(root), what, data, into, Nothing)
     }
 
     /// [`scatter`](Self::scatter) of blocks of different lengths; the root alone passes them.
@@ -159,8 +159,8 @@ impl World {
     pub fn all_gather_into<T: Pod>(&self, mine: &[T], into: &mut [T]) -> Result<(), Error> {
         self.check_elements::<T>()?;
         self.check_blocks("all_gather", into.len(), mine.len())?;
-        let plan = self.plan::<T>(Call::AllGather, mine.len())?;
-        self.carry(Signature::of("all_gather", size_of::<T>(), mine.len()), plan, mine, into, Nothing)
+        let what = Call::AllGather;
+        self.call(Signature::of("all_gather", size_of::<T>(), mine.len()), what, mine, into, Nothing)
     }
 
     /// [`all_gather`](Self::all_gather) of as many elements of each rank as it has. Lengths are told first;
@@ -222,8 +222,8 @@ impl World {
         let block = data.len() / self.size();
         self.check_blocks("all_to_all", data.len(), block)?;
         self.check_blocks("all_to_all", into.len(), block)?;
-        let plan = self.plan::<T>(Call::AllToAll, block)?;
-        self.carry(Signature::of("all_to_all", size_of::<T>(), block), plan, data, into, Nothing)
+        let what = Call::AllToAll;
+        self.call(Signature::of("all_to_all", size_of::<T>(), block), what, data, into, Nothing)
     }
 
     /// [`all_to_all`](Self::all_to_all) of blocks of different lengths. Lengths are told first.

@@ -31,8 +31,8 @@ impl World {
     /// ```
     pub fn broadcast<T: Pod>(&self, root: Rank, data: &mut [T]) -> Result<(), Error> {
         self.check_root::<T>(root)?;
-        let plan = self.plan::<T>(Call::Broadcast { root }, data.len())?;
-        self.carry(Signature::of("broadcast", size_of::<T>(), data.len()).root(root), plan, &[], data, Nothing)
+        let what = Call::Broadcast { root };
+        self.call(Signature::of("broadcast", size_of::<T>(), data.len()).root(root), what, &[], data, Nothing)
     }
 
     /// Collective: the root's value, at all ranks. What the others pass is not looked at.
@@ -72,9 +72,9 @@ impl World {
     pub fn reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, data: &mut [T], op: R) -> Result<(), Error> {
         self.check_root::<T>(root)?;
         self.check_operation::<T, R>(&op)?;
-        let plan = self.plan::<T>(Call::Reduce { root, commutes: R::COMMUTES }, data.len())?;
+        let what = Call::Reduce { root, commutes: R::COMMUTES };
         let call = Signature::of("reduce", size_of::<T>(), data.len()).root(root).by(op.number());
-        self.carry(call, plan, &[], data, Typed(op, PhantomData))
+        self.call(call, what, &[], data, Typed(op, PhantomData))
     }
 
     /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; they become
@@ -96,9 +96,9 @@ impl World {
     /// ```
     pub fn all_reduce<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
         self.check_operation::<T, R>(&op)?;
-        let plan = self.plan::<T>(Call::AllReduce { commutes: R::COMMUTES }, data.len())?;
+        let what = Call::AllReduce { commutes: R::COMMUTES };
         let call = Signature::of("all_reduce", size_of::<T>(), data.len()).by(op.number());
-        self.carry(call, plan, &[], data, Typed(op, PhantomData))
+        self.call(call, what, &[], data, Typed(op, PhantomData))
     }
 
     /// [`all_reduce`](Self::all_reduce) of one value: the sum, the largest.
@@ -185,9 +185,9 @@ impl World {
         op: R,
     ) -> Result<(), Error> {
         self.check_operation::<T, R>(&op)?;
-        let plan = self.plan::<T>(Call::Scan { exclusive }, data.len())?;
+        let what = Call::Scan { exclusive };
         let call = Signature::of(name, size_of::<T>(), data.len()).by(op.number());
-        self.carry(call, plan, &[], data, Typed(op, PhantomData))
+        self.call(call, what, &[], data, Typed(op, PhantomData))
     }
 
     /// Collective: folds the elements of all ranks, of which each has a block for every rank; each rank gets its own block of the results.
@@ -208,9 +208,9 @@ impl World {
     pub fn reduce_scatter<T: Pod, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
         self.check_operation::<T, R>(&op)?;
         self.check_blocks("reduce_scatter", data.len(), into.len())?;
-        let plan = self.plan::<T>(Call::ReduceScatter, into.len())?;
+        let what = Call::ReduceScatter;
         let call = Signature::of("reduce_scatter", size_of::<T>(), into.len()).by(op.number());
-        self.carry(call, plan, data, into, Typed(op, PhantomData))
+        self.call(call, what, data, into, Typed(op, PhantomData))
     }
 
     /// [`reduce_scatter`](Self::reduce_scatter) in blocks of these lengths, the same list at all ranks.

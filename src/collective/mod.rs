@@ -94,6 +94,23 @@ impl World {
         Ok(choose::best(call, shape, asked).plan(call, shape))
     }
 
+    /// Makes a call, and returns when this rank has done its part.
+    fn call<T: Pod, F: Fold>(
+        &self,
+        call: Signature,
+        what: Call,
+        given: &[T],
+        data: &mut [T],
+        fold: F,
+    ) -> Result<(), Error> {
+        let len = match what {
+            Call::Gather { .. } | Call::AllGather => given.len(),
+            Call::AllToAll => data.len() / self.size(),
+            _ => data.len(),
+        };
+        self.carry(call, self.plan::<T>(what, len)?, given, data, fold)
+    }
+
     /// Carries out a plan, and returns when this rank has done its part.
     fn carry<T: Pod, F: Fold>(
         &self,
