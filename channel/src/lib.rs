@@ -8,6 +8,7 @@ mod error;
 pub mod matching;
 mod meter;
 pub mod packet;
+pub mod pipe;
 pub mod polling;
 pub mod rendezvous;
 pub mod ring;

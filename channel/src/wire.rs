@@ -177,6 +177,12 @@ pub trait Wire {
     /// Memory of this rank's own, all 0, that a peer may put to by the key, on rail 0: a ring for that peer. Given back like
     /// other memory, after its key was released.
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
+    /// Whether this rank can put to memory that a peer has made as a [`ring`](Self::ring) of so many bytes and named by this
+    /// key. Asked once, before the first put, where there is no other path.
+    fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
+        let _ = (lane, key, length);
+        true
+    }
     /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
     fn reads(&mut self, lane: Lane) -> bool;
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.

@@ -5,6 +5,7 @@ mod depart;
 mod fail;
 mod peer;
 mod peers;
+mod pipes;
 mod receive;
 mod request;
 mod short;
@@ -25,6 +26,7 @@ use crate::slab::{Id, Slab};
 use crate::wire::{Lane, RAILS, Rail, Rank, Wire};
 use peer::Peer;
 use peers::Peers;
+use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -54,6 +56,7 @@ pub struct Engine<W: Wire> {
     /// Peers that credits are owed to.
     owing: VecDeque<Rank>,
     completed: VecDeque<Completion<W::Memory>>,
+    pipes: Pipes<W::Memory>,
     kept: u64,
     /// Short receives since the last turn.
     in_a_row: u32,
@@ -91,6 +94,7 @@ impl<W: Wire> Engine<W> {
             listed: VecDeque::new(),
             owing: VecDeque::new(),
             completed: VecDeque::new(),
+            pipes: Pipes::default(),
             kept: 0,
             in_a_row: 0,
             turn: Vec::new(),
@@ -159,8 +163,10 @@ impl<W: Wire> Engine<W> {
     /// Withdraws a receive, unless it was matched. Exactly one of the two happens: it is withdrawn, and does not complete;
     /// or it completes, and has its message.
     pub fn cancel(&mut self, id: Id) -> Cancelled<W::Memory> {
-        let Some(Request::Receive(Receive { posted: Some(number), .. })) = self.requests.get(id) else {
-            return Cancelled::TooLate;
+        let number = match self.requests.get(id) {
+            Some(Request::Receive(Receive { posted: Some(number), .. })) => number,
+            Some(Request::Piped(pipe)) => return self.withdraw_piped(*pipe, id),
+            _ => return Cancelled::TooLate,
         };
         let withdrawn = self.matching.cancel(*number);
         debug_assert_eq!(withdrawn, Some(id));
@@ -173,7 +179,7 @@ impl<W: Wire> Engine<W> {
     /// Takes what has come, posts what can go; a bounded amount. Says how much there was.
     pub fn progress(&mut self) -> usize {
         self.in_a_row = 0;
-        let work = self.take_events() + self.poll_rings() + self.post_listed();
+        let work = self.take_events() + self.poll_rings() + self.post_listed() + self.turn_pipes();
         self.tell_credits();
         work
     }
@@ -185,7 +191,7 @@ impl<W: Wire> Engine<W> {
 
     /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
     pub fn due(&self) -> Option<u64> {
-        if !self.listed.is_empty() {
+        if !self.listed.is_empty() || self.pipes.are_refused() {
             return Some(self.wire.now());
         }
         self.credit_due()
@@ -203,9 +209,9 @@ impl<W: Wire> Engine<W> {
         let moving = |request: &Request<W::Memory>| match request {
             Request::Send(_) => true,
             Request::Receive(receive) => receive.moving.is_some(),
-            Request::Message(_) => false,
+            Request::Message(_) | Request::Piped(_) => false,
         };
-        !self.listed.is_empty() || self.requests.iter().any(|(_, request)| moving(request))
+        !self.listed.is_empty() || self.pipes.are_needed() || self.requests.iter().any(|(_, request)| moving(request))
     }
 
     /// The wire below.
@@ -277,7 +283,7 @@ impl<W: Wire> Engine<W> {
         let (memory, keys) = match self.requests.remove(id) {
             Some(Request::Send(send)) => (Some(send.memory), send.keys),
             Some(Request::Receive(receive)) => (receive.room.into_memory(), receive.keys),
-            Some(Request::Message(_)) | None => unreachable!("only sends and receives complete, once"),
+            Some(Request::Message(_) | Request::Piped(_)) | None => unreachable!("only sends and receives complete, once"),
         };
         for (rail, key) in keys.into_iter().enumerate() {
             if let Some(key) = key {

@@ -1,0 +1,561 @@
+//! A stream of bytes between two ranks, each way: what goes in at one end comes out at the other, in order, without
+//! boundaries.
+//!
+//! [`put`](Pipe::put) and [`get`](Pipe::get) never wait, and say how much they moved. How the bytes move is the [`Step`]:
+//!
+//! | step | a message that fits | its tail | a long one |
+//! |---|---|---|---|
+//! | `Basic` | copied to the side, written; then the head pointer is written | the tail pointer is written | the same, whole |
+//! | `Piggyback` | one write: data, its length and the mark that it is there | rides on what goes back, or is told at half a ring | copied to the side whole, then written in chunks |
+//! | `Pipeline` | the same | the same | each chunk is written once it is copied |
+//! | `Read` | the same | the same | offered, and read by the receiver from where it is |
+//! | `Write` | the same | the same | announced, and written to where the receiver wants it |
+//!
+//! The last two are for buffers that the pipe owns ([`start_put`](Pipe::start_put), [`start_get`](Pipe::start_get)), as
+//! peer and adapter use them until the put or get has ended. What a rail does not do, or memory that cannot be registered,
+//! goes in chunks.
+//!
+//! Each end has memory that the other writes to:
+//! ```text
+//!     0       head pointer (Basic)
+//!     64      tail pointer of what this end puts
+//!     128     control: 4 slots of 64 bytes
+//!     384     the ring: chunks, or bytes (Basic)
+//! ```
+//! Control is apart from the ring, so that an end that puts and does not get learns of an answer that would stand behind
+//! data. Of answers to a put one at most is under way, and of the two others each goes once: its slots need no credit.
+
+mod arrive;
+mod get;
+mod offer;
+mod packet;
+mod post;
+mod put;
+
+pub use offer::{OFFER, Offer};
+pub(crate) use post::number_of;
+
+use crate::error::Lost;
+use crate::ring::{MARK, Marker, Receiver, Sender, Shape};
+use crate::slab::Id;
+use crate::wire::{Lane, Part, Rank, Wire};
+use arrive::Arrivals;
+use get::Getting;
+use packet::{Control, HEADER};
+use post::{Post, Told};
+use put::Putting;
+use std::collections::VecDeque;
+
+const HEAD: usize = 0;
+const TAIL: usize = 64;
+const CONTROL: usize = 128;
+const CONTROLS: Shape = Shape { slots: 4, bytes: 64 };
+const RING: usize = 384;
+/// The most that a ring can have, as pointers that ride in immediate values must tell.
+const MOST: usize = 1 << 20;
+
+/// How bytes move; each is an improvement on the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Step {
+    /// Data, head pointer and tail pointer are written one by one.
+    Basic,
+    /// Pointers ride on chunks of data.
+    Piggyback,
+    /// A chunk is written while the next is copied.
+    Pipeline,
+    /// Large buffers are read by the receiver, without a copy.
+    #[default]
+    Read,
+    /// Large buffers are written by the sender, without a copy.
+    Write,
+}
+
+/// What both ends agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// How bytes move.
+    pub step: Step,
+    /// Bytes of a chunk, divisible by 8.
+    pub chunk: u32,
+    /// Chunks of a ring.
+    pub chunks: u32,
+    /// Bytes from which on a buffer that the pipe owns is not copied.
+    pub zero_copy_from: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { step: Step::Read, chunk: 16 << 10, chunks: 16, zero_copy_from: 32 << 10 }
+    }
+}
+
+impl Config {
+    fn shape(&self) -> Shape {
+        Shape { slots: self.chunks, bytes: self.chunk }
+    }
+
+    /// Bytes of memory that each end has.
+    pub fn memory(&self) -> usize {
+        RING + self.shape().size()
+    }
+
+    /// The most data of a chunk, in bytes.
+    pub fn payload(&self) -> usize {
+        self.chunk as usize - MARK - HEADER
+    }
+
+    fn is_sound(&self) -> bool {
+        self.shape().is_sound() && self.shape().size() <= MOST
+    }
+}
+
+/// Why a pipe cannot be, or be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The sizes cannot be.
+    #[error("a pipe has 2 to 1024 chunks of 64 to 65536 bytes, divisible by 8, and 1 MiB at most; not {chunks} of {chunk}")]
+    Sizes {
+        /// Bytes of a chunk.
+        chunk: u32,
+        /// How many.
+        chunks: u32,
+    },
+    /// The ends were opened in different ways.
+    #[error("it opened its end as {theirs:?}, and this rank as {mine:?}: both must be alike")]
+    Differs {
+        /// How the peer has opened it.
+        theirs: Config,
+        /// How this rank has.
+        mine: Config,
+    },
+    /// The rail shows in no way that a write is there.
+    #[error("the rail neither shows the end of a write last, nor a word whole, nor takes immediate values")]
+    NoMarker,
+    /// There is no memory for this end.
+    #[error("there is no memory of {0} bytes that a peer can write to")]
+    NoMemory(usize),
+    /// The peer's memory cannot be reached.
+    #[error("the memory of its end cannot be reached from here")]
+    Unreachable,
+    /// 256 pipes to one peer are open.
+    #[error("256 pipes to it are open: close some")]
+    TooMany,
+    /// The peer has closed its end: nobody will get what is put.
+    #[error("it has closed its end")]
+    Closed,
+    /// The program has said that it puts no more.
+    #[error("this end was ended: nothing more can be put")]
+    Ended,
+    /// The program has closed this end.
+    #[error("this end is closed")]
+    Shut,
+}
+
+/// What was counted at one end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Writes posted, of data, pointers and control.
+    pub writes: u64,
+    /// Of these, pointers and control alone.
+    pub alone: u64,
+    /// Bytes put that were copied.
+    pub copied: u64,
+    /// Bytes put that the peer has read.
+    pub read: u64,
+    /// Bytes put that were written without a copy.
+    pub written: u64,
+    /// Bytes got.
+    pub got: u64,
+    /// Buffers of this end that were copied though they were long enough not to be.
+    pub downgrades: u64,
+}
+
+/// A put or get that has ended.
+#[derive(Debug)]
+pub struct Outcome<M> {
+    /// Which.
+    pub id: Id,
+    /// How many bytes; `Err` if the peer has closed its end.
+    pub result: Result<usize, Fault>,
+    /// What it was given.
+    pub memory: M,
+}
+
+/// One end of a pipe.
+pub struct Pipe<M> {
+    lane: Lane,
+    /// This end, as the peer is told.
+    offer: Offer,
+    /// What the peer writes to.
+    memory: M,
+    post: Post,
+    putting: Putting<M>,
+    getting: Getting<M>,
+    arrivals: Arrivals,
+    control_in: Receiver,
+    control_out: Sender,
+    /// Control that waits to be posted.
+    to_tell: VecDeque<Control>,
+    /// Control that was posted, in all; and up to the last answer to a put.
+    controls: (u32, u32),
+    token: u64,
+    phase: Phase,
+    /// The peer posts nothing any more.
+    peer_closed: bool,
+    /// The peer has opened its end in another way: neither joins.
+    differs: bool,
+    /// The peer is lost: nothing is posted, and what has come can be got.
+    gone: bool,
+}
+
+/// What the program has said of its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Open,
+    /// It puts no more.
+    Ended,
+    /// It neither puts nor gets.
+    Closing,
+    /// The peer was told: this end posts nothing any more.
+    Closed,
+}
+
+/// Tokens of pipes have this bit, which none of a request has; the next says whether it is of what is put.
+const TOKEN: u64 = 1 << 31;
+const OF_PUT: u64 = 1 << 30;
+
+/// Whether a token is a pipe's.
+pub(crate) fn is_token(token: u64) -> bool {
+    token & TOKEN != 0
+}
+
+/// Which pipe it is of.
+pub(crate) fn id_of(token: u64) -> Option<Id> {
+    Id::from_wire(token & !(TOKEN | OF_PUT))
+}
+
+impl<M> Pipe<M> {
+    /// One end, with memory that the peer may write to from now on. `number` is its own among the pipes to this peer.
+    pub(crate) fn open<W: Wire<Memory = M>>(
+        wire: &mut W,
+        peer: Rank,
+        config: Config,
+        number: u8,
+    ) -> Result<Pipe<M>, Fault> {
+        let rail = wire.rails()[0];
+        let marker = Marker::of(&rail).ok_or(Fault::NoMarker)?;
+        if !config.is_sound() {
+            return Err(Fault::Sizes { chunk: config.chunk, chunks: config.chunks });
+        }
+        let no_memory = Fault::NoMemory(config.memory());
+        let putting = Putting::new(wire, &config).ok_or(no_memory.clone())?;
+        let Some((memory, key)) = wire.ring(peer, config.memory()) else {
+            putting.give_back(wire);
+            return Err(no_memory);
+        };
+        let lane = Lane { peer, rail: 0 };
+        Ok(Pipe {
+            lane,
+            offer: Offer { config, number, key },
+            memory,
+            post: Post::new(lane, marker, rail.mark_last || rail.whole_word),
+            putting,
+            getting: Getting::new(),
+            arrivals: Arrivals::new(&config, marker),
+            control_in: Receiver::new(0, CONTROLS, marker),
+            control_out: Sender::new(0, CONTROLS, key),
+            to_tell: VecDeque::new(),
+            controls: (0, 0),
+            token: TOKEN,
+            phase: Phase::Open,
+            peer_closed: false,
+            differs: false,
+            gone: false,
+        })
+    }
+
+    /// Its number among all pipes of this rank, by which the wire's events find it.
+    pub(crate) fn number(&mut self, id: Id) {
+        self.token = id.to_wire() | TOKEN;
+    }
+
+    /// What the peer is to be told, so that it can [`join`](Self::join).
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// The peer has told its end: from now on bytes go.
+    pub(crate) fn join<W: Wire<Memory = M>>(&mut self, wire: &mut W, theirs: &Offer) -> Result<(), Fault> {
+        let (mine, theirs_too) = (self.offer.config, theirs.config);
+        if mine != theirs_too {
+            // The peer finds out as well, and writes nothing.
+            self.differs = true;
+            return Err(Fault::Differs { theirs: theirs_too, mine });
+        }
+        if !wire.reaches(self.lane, theirs.key, mine.memory()) {
+            return Err(Fault::Unreachable);
+        }
+        self.post.join(theirs);
+        Ok(())
+    }
+
+    /// Puts bytes, as many as go now, and says how many. They can be used again at once.
+    pub(crate) fn put<W: Wire<Memory = M>>(
+        &mut self,
+        wire: &mut W,
+        data: Part<'_, M>,
+    ) -> Result<Result<usize, Fault>, Lost> {
+        self.listen(wire)?;
+        if let Some(fault) = self.cannot_put() {
+            return Ok(Err(fault));
+        }
+        // Behind a buffer that is under way, or a mark that was refused: later.
+        if self.gone || !self.putting.is_idle() || !self.post.is_free(wire) {
+            return Ok(Ok(0));
+        }
+        let moved = self.putting.copy(wire, &mut self.post, self.arrivals.tail(), data);
+        if moved > 0 {
+            self.arrivals.rode();
+        }
+        self.tell(wire);
+        Ok(Ok(moved))
+    }
+
+    /// Gets bytes into memory, as many as have come and there is room for, and says how many; `None` at the end.
+    pub(crate) fn get<W: Wire<Memory = M>>(&mut self, wire: &mut W, into: Part<'_, M>) -> Result<Option<usize>, Lost> {
+        self.listen(wire)?;
+        self.turn_get(wire)?;
+        let mut moved = 0;
+        if self.getting.is_idle() {
+            moved = self.getting.take(wire, &self.memory, &mut self.arrivals, into)?;
+            if moved == 0 && into.length > 0 {
+                if self.getting.is_over(&self.arrivals)? {
+                    return Ok(None);
+                }
+                // Into memory of the pipe's own, as these bytes are lent for this call only.
+                if !self.gone {
+                    let answer = self.getting.bounce(wire, self.lane, self.offer.config.payload());
+                    self.to_tell.extend(answer);
+                    self.turn_get(wire)?;
+                }
+            }
+        }
+        self.tell(wire);
+        Ok(Some(moved))
+    }
+
+    /// Starts to put all of a buffer, behind those that were started before. It is the pipe's until its outcome comes.
+    pub(crate) fn start_put(&mut self, id: Id, memory: M, length: usize) {
+        match self.cannot_put() {
+            Some(fault) => self.putting.ended.push_back(Outcome { id, result: Err(fault), memory }),
+            None => self.putting.start(id, memory, length),
+        }
+    }
+
+    /// Starts to get bytes into a buffer, behind those that were started before. It ends when there is one at least, or at the
+    /// end with none.
+    pub(crate) fn start_get(&mut self, id: Id, memory: M, room: usize) {
+        self.getting.start(id, memory, room);
+    }
+
+    /// Takes back a get that has not begun.
+    pub(crate) fn withdraw(&mut self, id: Id) -> Option<M> {
+        self.getting.withdraw(id)
+    }
+
+    /// Takes what has come, and posts what can go.
+    pub(crate) fn turn<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
+        self.listen(wire)?;
+        if !self.gone && self.post.is_free(wire) {
+            let (config, rides, token) = (&self.offer.config, self.arrivals.tail(), self.token | OF_PUT);
+            if self.putting.turn(wire, &mut self.post, config, self.lane, rides, token)? {
+                self.arrivals.rode();
+            }
+        }
+        self.turn_get(wire)?;
+        self.wind_up();
+        self.tell(wire);
+        Ok(())
+    }
+
+    /// A put or get that has ended.
+    pub(crate) fn outcome(&mut self) -> Option<Outcome<M>> {
+        self.putting.ended.pop_front().or_else(|| self.getting.ended.pop_front())
+    }
+
+    /// The program puts no more: the peer comes to the end after what was put and started.
+    pub(crate) fn end(&mut self) {
+        self.phase = self.phase.max(Phase::Ended);
+    }
+
+    /// The program neither puts nor gets any more. What was put and started is delivered; what comes is dropped.
+    pub(crate) fn close(&mut self) {
+        self.phase = self.phase.max(Phase::Closing);
+        self.getting.drop_waiting();
+    }
+
+    /// A read or write of this pipe is done.
+    pub(crate) fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W, token: u64) {
+        if token & OF_PUT != 0 {
+            self.putting.written();
+        } else if let Some(answer) = self.getting.moved(wire) {
+            self.to_tell.push_back(answer);
+        }
+    }
+
+    /// An immediate value of the peer for this pipe.
+    pub(crate) fn told(&mut self, value: u32) -> Result<(), Lost> {
+        match Told::of(value) {
+            (Told::Ring, _) => Ok(self.arrivals.told()?),
+            (Told::Control, _) => Ok(self.control_in.told()?),
+            (Told::Head, value) => self.arrivals.head(value.into(), true),
+            (Told::Tail, value) => self.putting.tail(value.into(), true),
+        }
+    }
+
+    /// The peer is lost, and neither it nor the wire touches any memory of the pipe's any more. What has come can be got,
+    /// first by the buffers that wait; the others are given back.
+    pub(crate) fn lose<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Vec<(Id, M)> {
+        if !std::mem::replace(&mut self.gone, true) {
+            wire.release(0, self.offer.key);
+            self.to_tell.clear();
+        }
+        // What is broken was told already, or is not worth to be.
+        let _ = self.turn(wire);
+        let mut left = self.putting.abandon(wire);
+        left.extend(self.getting.abandon(wire));
+        left
+    }
+
+    /// Gives back its memory.
+    pub(crate) fn give_back<W: Wire<Memory = M>>(self, wire: &mut W) {
+        if !self.gone {
+            wire.release(0, self.offer.key);
+        }
+        self.putting.give_back(wire);
+        self.getting.give_back(wire);
+        wire.give(self.memory);
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> Rank {
+        self.lane.peer
+    }
+
+    /// What was counted.
+    pub fn count(&self) -> Count {
+        Count { got: self.getting.got, ..self.post.count }
+    }
+
+    /// Whether the peer is lost.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether something of it waits for the wire or the peer, so that it needs turns.
+    pub fn is_active(&self) -> bool {
+        let busy = !self.putting.is_idle() || !self.getting.is_idle();
+        busy || self.is_refused() || (self.phase >= Phase::Closing && !self.gone)
+    }
+
+    /// Whether the peer waits for something that this end has still to post.
+    pub fn is_needed(&self) -> bool {
+        let untold = self.phase == Phase::Closing || (self.phase == Phase::Ended && !self.putting.is_over());
+        !self.gone && self.post.is_joined() && (!self.putting.is_idle() || self.is_refused() || untold)
+    }
+
+    /// Whether the wire has refused something, so that it is to be tried again.
+    pub fn is_refused(&self) -> bool {
+        !self.gone && self.post.is_joined() && (self.post.is_refused() || !self.to_tell.is_empty())
+    }
+
+    /// Whether the program has closed it, and the peer has, or is lost, or never joins: its memory can be given back.
+    pub fn is_finished(&self) -> bool {
+        let both = self.phase == Phase::Closed && self.peer_closed && !self.is_refused();
+        both || ((self.gone || self.differs) && self.phase >= Phase::Closing)
+    }
+
+    fn cannot_put(&self) -> Option<Fault> {
+        match () {
+            () if self.phase != Phase::Open => Some(Fault::Ended),
+            () if self.peer_closed => Some(Fault::Closed),
+            () => None,
+        }
+    }
+
+    /// Takes control and pointers, and notes which chunks have come.
+    fn listen<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
+        while let Some(control) = packet::next_control(wire, &self.memory, &mut self.control_in)? {
+            match control {
+                Control::End { total } => self.getting.end(total)?,
+                Control::Close => {
+                    self.peer_closed = true;
+                    self.putting.close(wire);
+                }
+                answer => self.putting.answered(wire, &mut self.post, answer)?,
+            }
+        }
+        if self.post.words {
+            self.putting.tail(wire.word(&self.memory, TAIL), false)?;
+            self.arrivals.head(wire.word(&self.memory, HEAD), false)?;
+        }
+        while let Some(freed) = self.arrivals.look(wire, &self.memory)? {
+            self.putting.freed(freed)?;
+        }
+        Ok(())
+    }
+
+    fn turn_get<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
+        let lane = (!self.gone).then_some(self.lane);
+        let (memory, arrivals) = (&self.memory, &mut self.arrivals);
+        let answer = self.getting.turn(wire, &mut self.post, memory, arrivals, lane, self.token)?;
+        if self.getting.went_on() {
+            self.control_out.freed(self.controls.1)?;
+        }
+        self.to_tell.extend(answer);
+        Ok(())
+    }
+
+    /// Says that this end puts no more, and then that it posts no more, once that is so.
+    fn wind_up(&mut self) {
+        if self.phase == Phase::Open || self.gone || !self.putting.is_idle() {
+            return;
+        }
+        if let Some(total) = self.putting.over() {
+            self.to_tell.push_back(Control::End { total });
+        }
+        if self.phase == Phase::Closing && self.getting.is_idle() {
+            self.to_tell.push_back(Control::Close);
+            self.phase = Phase::Closed;
+        }
+    }
+
+    /// Posts pointers and control that are due.
+    fn tell<W: Wire<Memory = M>>(&mut self, wire: &mut W) {
+        if self.gone || !self.post.is_free(wire) {
+            return;
+        }
+        // The end of the stream comes after its last byte.
+        if !self.putting.tell(wire, &mut self.post) {
+            return;
+        }
+        if let Some(tail) = self.arrivals.due().filter(|_| !self.peer_closed && self.phase != Phase::Closed)
+            && self.post.value(wire, Told::Tail, TAIL, tail)
+        {
+            self.arrivals.tell();
+        }
+        while let Some(control) = self.to_tell.front() {
+            let ring = &mut self.control_out;
+            if !self.post.message(wire, ring, CONTROL, Told::Control, &control.encode(), None) {
+                break;
+            }
+            self.post.count.alone += 1;
+            self.controls.0 += 1;
+            if control.is_answer() {
+                self.controls.1 = self.controls.0;
+            }
+            self.to_tell.pop_front();
+        }
+    }
+}
