@@ -1,7 +1,7 @@
 //! Pipes in the simulator: every step on every kind of rail against a stream of bytes, what they cost, deaths, and peers that
 //! write anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use transom_channel::pipe::{Config as Pipe, Fault, Offer, Step};
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Key, Lane, Part, Rail, Request, Wire};
@@ -53,6 +53,12 @@ fn stretch(stream: u64, at: usize, length: usize) -> Vec<u8> {
     (at..at + length).map(|at| byte(stream, at)).collect()
 }
 
+/// From `least` to one of these lengths, and `most`.
+fn some(rng: &mut fastrand::Rng, least: usize, most: usize, of: &[usize]) -> usize {
+    let scale = *rng.choice(of).unwrap();
+    rng.usize(least..=scale.min(most))
+}
+
 /// One end of a pipe in a random run, and what the plain stream of bytes says of it.
 struct End {
     rank: Rank,
@@ -76,10 +82,6 @@ struct End {
 }
 
 impl End {
-    fn is_done(&self) -> bool {
-        self.closed
-    }
-
     /// One call of the program's.
     fn call(&mut self, sim: &mut Sim, rng: &mut fastrand::Rng) {
         let engine = sim.engine(self.rank);
@@ -92,9 +94,8 @@ impl End {
         }
         let left = self.total - self.put;
         match rng.u32(..6) {
-            _ if self.closed => {}
             0 | 1 if left > 0 => {
-                let length = rng.usize(1..=left.min(*rng.choice(&[1, 20, 300, 5000]).unwrap()));
+                let length = some(rng, 1, left, &[1, 20, 300, 5000]);
                 let bytes = Memory::bytes(&stretch(self.streams[0], self.put, length));
                 let moved = engine.pipe_put(self.id, whole(&bytes)).unwrap();
                 bytes.spoil();
@@ -102,14 +103,14 @@ impl End {
                 self.put += moved;
             }
             2 if left > 0 && self.puts.len() < 3 => {
-                let length = rng.usize(0..=left.min(*rng.choice(&[40, 700, 9000]).unwrap()));
+                let length = some(rng, 0, left, &[40, 700, 9000]);
                 let bytes = Memory::bytes(&stretch(self.streams[0], self.put, length));
                 let id = engine.pipe_start_put(self.id, bytes.clone(), length).unwrap();
                 self.puts.insert(id, (self.put, bytes, length));
                 self.put += length;
             }
             3 | 4 if self.gets.is_empty() && !self.over => {
-                let room = rng.usize(1..=*rng.choice(&[1, 50, 400, 20_000]).unwrap());
+                let room = some(rng, 1, usize::MAX, &[1, 50, 400, 20_000]);
                 let into = Memory::zero(room + 3);
                 match engine.pipe_get(self.id, Part { memory: &into, at: 2, length: room }).unwrap() {
                     Some(moved) => {
@@ -121,7 +122,7 @@ impl End {
                 }
             }
             5 if self.gets.len() < 3 && !self.over => {
-                let room = rng.usize(0..=*rng.choice(&[30, 500, 20_000]).unwrap());
+                let room = some(rng, 0, usize::MAX, &[30, 500, 20_000]);
                 let id = engine.pipe_start_get(self.id, Memory::zero(room), room).unwrap();
                 self.gets.push((id, room));
             }
@@ -242,10 +243,8 @@ fn random_run(seed: u64) {
             let mut mine = ends.iter_mut().filter(|end| end.rank == rank);
             assert!(mine.any(|end| end.ended(done.id, length, &memory)), "nobody has started it");
         }
-        for end in ends.iter_mut().filter(|end| end.rank == rank) {
+        for end in ends.iter_mut().filter(|end| end.rank == rank && !end.closed) {
             end.call(&mut sim, &mut rng);
-        }
-        if ends.iter().any(|end| end.rank == rank && !end.is_done()) {
             sim.wake(rank, rng.u64(100..3000));
         }
     }
@@ -460,7 +459,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     let victim = joined(&mut sim, 0, 1, config);
     let living = joined(&mut sim, 0, 2, config);
     let length = 20_000;
-    let mut open = BTreeMap::new();
+    let (mut open, mut gets) = (BTreeMap::new(), BTreeSet::new());
     for (other, pipe) in [(1, victim), (2, living)] {
         for (rank, end) in [(0, pipe[0]), (other, pipe[1])] {
             for _ in 0..2 {
@@ -470,6 +469,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
             for _ in 0..3 {
                 let get = sim.engine(rank).pipe_start_get(end, Memory::zero(length), length).unwrap();
                 open.insert((rank, get), other);
+                gets.insert((rank, get));
             }
         }
     }
@@ -490,7 +490,14 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
             let other = open.remove(&(rank, done.id)).expect("each ends once");
             let memory = done.memory.expect("it is given back");
             match done.result {
-                Ok(status) if other == 2 && rank == 0 => living_bytes += status.length,
+                Ok(status) if other == 2 && gets.remove(&(rank, done.id)) => {
+                    living_bytes += status.length;
+                    let end = living[usize::from(rank == 2)];
+                    let get = sim.engine(rank).pipe_start_get(end, Memory::zero(length), length).unwrap();
+                    open.insert((rank, get), 2);
+                    gets.insert((rank, get));
+                    sim.wake(rank, 0);
+                }
                 Ok(_) => {}
                 Err(Error::Lost { rank: 1, lost: Lost::Died }) => assert_eq!((rank, other), (0, 1)),
                 Err(error) => panic!("{error}"),
@@ -499,8 +506,8 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
         }
     }
     // Of the pipe that lives on, only gets are left, which wait for more.
-    assert!(open.iter().all(|((rank, _), other)| *rank == 1 || *other == 2), "waits for ever: {open:?}");
-    assert!(living_bytes > 2 * 20_000, "both puts, and some gets");
+    assert!(open.iter().all(|(id, other)| id.0 == 1 || (*other == 2 && gets.contains(id))), "waits for ever: {open:?}");
+    assert_eq!(living_bytes, 4 * 20_000, "both ways");
     let lost = Error::Lost { rank: 1, lost: Lost::Died };
     let engine = sim.engine(0);
     while engine.pipe_get(victim[0], whole(&Memory::zero(length))).is_ok() {
@@ -534,8 +541,6 @@ fn what_has_come_of_one_who_left_can_be_got() {
     for step in STEPS {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
         let [a, b] = joined(&mut sim, 0, 1, Pipe { step, ..Pipe::default() });
-        assert_eq!(sim.engine(0).pipe_put(a, whole(&Memory::pattern(1, 40_000))), Ok(0), "no lane yet");
-        while sim.step().is_some() {}
         assert_eq!(sim.engine(0).pipe_put(a, whole(&Memory::pattern(1, 40_000))), Ok(40_000));
         sim.engine(0).pipe_end(a);
         while sim.step().is_some() {}

@@ -289,8 +289,7 @@ impl<M> Putting<M> {
     pub fn close<W: Wire<Memory = M>>(&mut self, wire: &mut W) {
         self.closed = true;
         let kept = usize::from(matches!(self.puts.front(), Some(Put { how: How::Writing { .. }, .. })));
-        while self.puts.len() > kept {
-            let put = self.puts.pop_back().expect("was counted");
+        for put in self.puts.drain(kept..) {
             put.how.key().into_iter().for_each(|key| wire.release(0, key));
             self.ended.push_back(Outcome { id: put.id, result: Err(Fault::Closed), memory: put.memory });
         }
