@@ -4,6 +4,7 @@ mod aliases;
 mod error;
 mod job;
 pub mod messages;
+pub use messages::pipe;
 pub mod provider;
 mod random;
 mod start;

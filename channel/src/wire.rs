@@ -183,6 +183,10 @@ pub trait Wire {
         let _ = (lane, key, length);
         true
     }
+    /// Nothing is put there any more.
+    fn leave(&mut self, lane: Lane, key: Key) {
+        let _ = (lane, key);
+    }
     /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
     fn reads(&mut self, lane: Lane) -> bool;
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.

@@ -13,6 +13,8 @@ use transom_windows::{Exchange, FabricError};
 
 /// Contexts of a world: what the program sends, and what the library does.
 const CONTEXTS: u32 = 4;
+/// Of these that in which pipes are opened.
+pub(super) const PIPES: u32 = 1;
 
 /// That this rank is in its job: of all its worlds. Messages end with the last of them.
 pub(crate) struct Presence {
@@ -207,6 +209,7 @@ impl Comm {
             Failure::NoMemory { status } => {
                 Error::NoMemory { from: self.numbered(status.peer), tag: status.tag, bytes: status.length }
             }
+            Failure::Pipe { rank, fault } => Error::Pipe { rank: self.numbered(rank), fault },
             other => Error::Misuse { why: other.to_string() },
         }
     }

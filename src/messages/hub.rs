@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::ring::Shape;
-use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
+use transom_channel::{Completion, Config, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
@@ -23,8 +23,10 @@ pub(super) struct Hub {
     core: Mutex<Option<Core>>,
 }
 
+pub(super) type Engine = transom_channel::Engine<ShmWire>;
+
 pub(super) struct Core {
-    pub engine: Engine<ShmWire>,
+    pub engine: Engine,
     table: HashMap<Id, Entry>,
     /// To be woken once the lock is free.
     wakers: Vec<Waker>,

@@ -26,6 +26,7 @@ mod futures;
 mod hold;
 mod hub;
 mod persistent;
+pub mod pipe;
 mod probe;
 mod request;
 mod scope;

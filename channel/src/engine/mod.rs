@@ -10,6 +10,7 @@ mod receive;
 mod request;
 mod short;
 
+pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
 pub use short::Short;
 

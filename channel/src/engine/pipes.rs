@@ -8,6 +8,10 @@ use crate::pipe::{self, Config, Count, Fault, Offer, Pipe};
 use crate::slab::{Id, Slab};
 use crate::wire::{Part, Rank, Wire};
 
+/// The next bytes are in a buffer that the peer has kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept;
+
 pub(super) struct Pipes<M> {
     all: Slab<Pipe<M>>,
     /// Those that need turns.
@@ -88,9 +92,21 @@ impl<W: Wire> Engine<W> {
     /// Gets bytes, as many as have come and there is room for, and says how many: 0 if none have, or are under way; `None` at
     /// the end of the stream.
     pub fn pipe_get(&mut self, id: Id, into: Part<'_, W::Memory>) -> Result<Option<usize>, Error> {
+        self.get(id, into, true)
+    }
+
+    /// As [`pipe_get`](Self::pipe_get), for who can [start](Self::pipe_start_get) to get: `Err` tells that the next bytes
+    /// are in a buffer that the peer has kept, and this would copy them once more.
+    pub fn pipe_get_here(&mut self, id: Id, into: Part<'_, W::Memory>) -> Result<Result<Option<usize>, Kept>, Error> {
+        let got = self.get(id, into, false)?;
+        let kept = got == Some(0) && self.pipes.all.get(id).is_some_and(Pipe::is_remote);
+        Ok(if kept { Err(Kept) } else { Ok(got) })
+    }
+
+    fn get(&mut self, id: Id, into: Part<'_, W::Memory>, bounce: bool) -> Result<Option<usize>, Error> {
         let pipe = self.pipes.all.get_mut(id).ok_or(NOT_OPEN)?;
         let rank = pipe.peer();
-        let got = pipe.get(&mut self.wire, into);
+        let got = pipe.get(&mut self.wire, into, bounce);
         self.list_pipe(id);
         match got {
             // What had come of a peer that is lost can be got.

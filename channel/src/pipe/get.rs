@@ -65,6 +65,11 @@ impl<M> Getting<M> {
         self.gets.is_empty() && self.moving.is_none()
     }
 
+    /// Whether the next bytes are at the peer.
+    pub fn is_remote(&self) -> bool {
+        self.remote.is_some() && self.bounced.is_none()
+    }
+
     pub fn start(&mut self, id: Id, memory: M, room: usize) {
         self.gets.push_back((id, memory, room));
     }

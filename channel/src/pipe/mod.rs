@@ -322,8 +322,14 @@ impl<M> Pipe<M> {
         Ok(Ok(moved))
     }
 
-    /// Gets bytes into memory, as many as have come and there is room for, and says how many; `None` at the end.
-    pub(crate) fn get<W: Wire<Memory = M>>(&mut self, wire: &mut W, into: Part<'_, M>) -> Result<Option<usize>, Lost> {
+    /// Gets bytes into memory, as many as have come and there is room for, and says how many; `None` at the end. Those of a
+    /// buffer that the peer has kept are moved over in pieces, if `bounce`.
+    pub(crate) fn get<W: Wire<Memory = M>>(
+        &mut self,
+        wire: &mut W,
+        into: Part<'_, M>,
+        bounce: bool,
+    ) -> Result<Option<usize>, Lost> {
         self.listen(wire)?;
         self.turn_get(wire)?;
         let mut moved = 0;
@@ -334,7 +340,7 @@ impl<M> Pipe<M> {
                     return Ok(None);
                 }
                 // Into memory of the pipe's own, as these bytes are lent for this call only.
-                if !self.gone {
+                if bounce && !self.gone {
                     let answer = self.getting.bounce(wire, self.lane, self.offer.config.payload());
                     self.to_tell.extend(answer);
                     self.turn_get(wire)?;
@@ -429,9 +435,10 @@ impl<M> Pipe<M> {
     }
 
     /// Gives back its memory.
-    pub(crate) fn give_back<W: Wire<Memory = M>>(self, wire: &mut W) {
+    pub(crate) fn give_back<W: Wire<Memory = M>>(mut self, wire: &mut W) {
         if !self.gone {
             wire.release(0, self.offer.key);
+            self.post.leave(wire);
         }
         self.putting.give_back(wire);
         self.getting.give_back(wire);
@@ -446,6 +453,11 @@ impl<M> Pipe<M> {
     /// What was counted.
     pub fn count(&self) -> Count {
         Count { got: self.getting.got, ..self.post.count }
+    }
+
+    /// Whether the next bytes are in a buffer that the peer has kept, for one that the pipe owns to get.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.getting.is_idle() && self.getting.is_remote()
     }
 
     /// Whether the peer is lost.

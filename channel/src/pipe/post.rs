@@ -62,6 +62,13 @@ impl Post {
         self.to = Some((offer.key, offer.number));
     }
 
+    /// Nothing is posted any more.
+    pub fn leave<W: Wire>(&mut self, wire: &mut W) {
+        if let Some((key, _)) = self.to.take() {
+            wire.leave(self.lane, key);
+        }
+    }
+
     pub fn is_joined(&self) -> bool {
         self.to.is_some()
     }

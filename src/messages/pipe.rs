@@ -1,0 +1,432 @@
+//! Pipes: a stream of bytes between two ranks, each way.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! transom::threads(2, |world| -> Result<(), transom::Error> {
+//!     let mut pipe = world.pipe(1 - world.rank())?; // both ranks call it
+//!     if world.rank() == 0 {
+//!         writeln!(pipe, "as much as you like").map_err(transom::Error::other)?;
+//!     } else {
+//!         let mut text = String::new();
+//!         pipe.read_to_string(&mut text).map_err(transom::Error::other)?; // until the other end is dropped
+//!         assert_eq!(text, "as much as you like\n");
+//!     }
+//!     Ok(())
+//! })?.into_iter().collect::<Result<(), _>>()?;
+//! # Ok::<(), transom::Error>(())
+//! ```
+//!
+//! It is the byte pipe of the RDMA Channel of MPICH2 over InfiniBand (IPDPS 2004), whose five functions are here:
+//!
+//! | there | here |
+//! |---|---|
+//! | process group | a [`World`], or team |
+//! | initialise | [`World::pipe`], [`World::pipe_with`]: both ranks |
+//! | put | [`Pipe::put`], [`Pipe::start_put`] |
+//! | get | [`Pipe::get`], [`Pipe::start_get`] |
+//! | finalise | [`Pipe::end`], or dropping it |
+//!
+//! `put` and `get` never wait, and say how many bytes they moved. `read` and `write` wait until it is one at least.
+//!
+//! How bytes move is chosen by a [`Step`], each of which improves on the one before: [`Basic`](Step::Basic) writes data, head
+//! pointer and tail pointer one by one; [`Piggyback`](Step::Piggyback) writes a message and its pointers as one chunk;
+//! [`Pipeline`](Step::Pipeline) writes a chunk of a long one while it copies the next; [`Read`](Step::Read) and
+//! [`Write`](Step::Write) do not copy a long one at all, where the way between the ranks reads or writes. In C, the caller of a
+//! put without copies has to call it again with the same buffer and to leave that alone meanwhile; here the buffer is given
+//! away (`start_put`), or the call waits (`write`).
+//!
+//! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
+
+use super::comm::{Comm, PIPES};
+use super::error::{Error, Failed};
+use super::hold::{self, Held, Parts};
+use super::request::{Call, Request, Under};
+use super::tag::Tag;
+use super::{request_receive, request_send};
+use crate::world::World;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::ops::{Deref, DerefMut};
+pub use transom_channel::pipe::{Config, Count, Fault, Step};
+use transom_channel::pipe::OFFER;
+use transom_channel::wire::Part;
+use transom_channel::{Error as Failure, Id, Kept, Select};
+use transom_locks::Rank;
+use transom_shm_loopback::messages::Bytes;
+
+/// One end of a stream of bytes in each direction. Any thread may use it, by reference: one may put while another gets.
+///
+/// Dropped, it ends the stream to the peer, which gets what was put before; what the peer puts is dropped, and an error there.
+pub struct Pipe {
+    comm: Comm,
+    id: Id,
+    /// Of the job.
+    peer: u32,
+    rank: Rank,
+    config: Config,
+}
+
+impl World {
+    /// Opens a pipe to a rank, which does the same; two ranks can have many, and open them in the same order. A rank can have
+    /// one to itself.
+    ///
+    /// # Errors
+    /// As [`pipe_with`](Self::pipe_with).
+    ///
+    /// # Examples
+    /// See [`pipe`](crate::pipe).
+    pub fn pipe(&self, peer: Rank) -> Result<Pipe, Error> {
+        self.pipe_with(peer, Config::default())
+    }
+
+    /// As [`pipe`](Self::pipe), by a step and with sizes of one's own; both ranks choose the same.
+    ///
+    /// # Errors
+    /// [`Error::Pipe`] if the ranks chose differently, the sizes cannot be, or there is no memory; [`Error::NoSuchRank`];
+    /// [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank; [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::pipe::{Config, Step};
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let config = Config { step: Step::Pipeline, chunk: 4096, ..Config::default() };
+    ///     let pipe = world.pipe_with(1 - world.rank(), config)?;
+    ///     let mut sent = 0;
+    ///     let mut got = [0; 10];
+    ///     let mut came = 0;
+    ///     while sent < 10 || came < 10 {
+    ///         sent += pipe.put(&[&[7_u8; 10][sent..]])?; // as much as goes
+    ///         came += pipe.get(&mut [&mut got[came..]])?.unwrap_or(0); // as much as has come
+    ///     }
+    ///     assert_eq!(got, [7; 10]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn pipe_with(&self, peer: Rank, config: Config) -> Result<Pipe, Error> {
+        let comm = self.space().comm()?;
+        let to = comm.to_job(peer)?;
+        let opened = comm.hub.with(|core| core.engine.pipe_open(to, config))?;
+        let (id, offer) = opened.map_err(|failure| comm.failure(failure, 1))?;
+        let pipe = Pipe { comm: comm.clone(), id, peer: to, rank: peer, config };
+        // The ends tell each other by a message of the library's, in the order in which they are opened.
+        let mut comm = comm.clone();
+        comm.context += PIPES;
+        let mut said = request_send(&comm, to, Tag::<u8>::new(0), offer.encode().to_vec().hold(), false)?;
+        let select = Select { context: comm.context, source: Some(to), tag: Some(0) };
+        let mut coming = request_receive(&comm, select, vec![0_u8; OFFER].hold(), 1)?;
+        (said.call.name, coming.call.name) = ("pipe", "pipe");
+        let theirs: Vec<u8> = Request::under_way(coming, <Vec<u8> as Parts>::back).wait()?;
+        drop(Request::under_way(said, <Vec<u8> as Parts>::back));
+        let joined = pipe.comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
+        joined.map_err(|failure| pipe.comm.failure(failure, 1))?;
+        Ok(pipe)
+    }
+}
+
+impl Pipe {
+    /// Who is at the other end.
+    pub fn peer(&self) -> Rank {
+        self.rank
+    }
+
+    /// How it was opened.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Puts bytes of these buffers, one after the other, as many as go now, and says how many: 0 if the peer's ring is full, or
+    /// a buffer is under way. It copies them, so that they can be used again at once.
+    ///
+    /// # Errors
+    /// [`Error::Pipe`] if the peer has closed its end ([`Fault::Closed`]) or this one was [ended](Self::end)
+    /// ([`Fault::Ended`]); those of the peer, as [`World::send`].
+    ///
+    /// # Examples
+    /// See [`World::pipe_with`].
+    pub fn put<B: Deref<Target = [u8]>>(&self, buffers: &[B]) -> Result<usize, Error> {
+        let mut moved = 0;
+        for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+            // SAFETY: the handle is dropped before this returns, and the borrow lasts until then.
+            let bytes = unsafe { hold::lend(buffer) };
+            let part = Part { memory: &bytes, at: 0, length: bytes.len() };
+            match self.engine(|engine| engine.pipe_put(self.id, part)) {
+                Ok(put) if put == bytes.len() => moved += put,
+                Ok(put) => return Ok(moved + put),
+                // The next call says so again.
+                Err(_) if moved > 0 => return Ok(moved),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Gets bytes into these buffers, one after the other, as many as have come and there is room for, and says how many: 0 if
+    /// none have come; `None` at the end of the stream. Of a buffer that the peer [gave away](Self::start_put) it gets a
+    /// chunk at a time, once that is here: [`start_get`](Self::start_get) and `read` get it without a copy.
+    ///
+    /// # Errors
+    /// Those of the peer, as [`World::recv`], once all that had come is got.
+    ///
+    /// # Examples
+    /// See [`World::pipe_with`].
+    pub fn get<B: DerefMut<Target = [u8]>>(&self, buffers: &mut [B]) -> Result<Option<usize>, Error> {
+        let mut moved = 0;
+        for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
+            // SAFETY: as in `put`; nobody else uses what is borrowed exclusively.
+            let bytes = unsafe { hold::lend_mut(buffer) };
+            let part = Part { memory: &bytes, at: 0, length: bytes.len() };
+            match self.engine(|engine| engine.pipe_get(self.id, part)) {
+                Ok(Some(got)) if got == bytes.len() => moved += got,
+                Ok(Some(got)) => return Ok(Some(moved + got)),
+                Ok(None) | Err(_) if moved > 0 => return Ok(Some(moved)),
+                end => return end,
+            }
+        }
+        Ok(Some(moved))
+    }
+
+    /// Starts to put all of a buffer, behind those that were started before; the request gives it back when the peer has got
+    /// it, or, if it was copied, when it is on its way. By the last two steps a long one is not copied. Dropped, it is
+    /// delivered all the same.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put) are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let pipe = world.pipe(1 - world.rank())?;
+    ///     if world.rank() == 0 {
+    ///         let field = vec![1_u8; 1 << 20];
+    ///         let put = pipe.start_put(field); // not copied
+    ///         // ... compute ...
+    ///         let field = put.wait()?; // the buffer is back
+    ///         assert_eq!(field.len(), 1 << 20);
+    ///     } else {
+    ///         let mut got = Vec::new();
+    ///         while got.len() < 1 << 20 {
+    ///             got.extend(pipe.start_get(vec![0; 1 << 20]).wait()?); // as many as come at once
+    ///         }
+    ///         assert!(got.iter().all(|byte| *byte == 1));
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn start_put<B: Held<u8>>(&self, buffer: B) -> Request<'static, B> {
+        let bytes = buffer.hold();
+        let length = bytes.len();
+        self.start("start_put", B::back, |engine| engine.pipe_start_put(self.id, bytes, length))
+    }
+
+    /// Starts to get bytes into a buffer, behind those that were started before. The request ends with one byte at least, or at
+    /// the end of the stream with none, and gives the buffer, shortened to what came. Dropped, it gets nothing, unless its
+    /// bytes are on their way, which are lost then.
+    ///
+    /// # Errors
+    /// Those of [`get`](Self::get) are the request's.
+    ///
+    /// # Examples
+    /// See [`start_put`](Self::start_put).
+    pub fn start_get(&self, into: Vec<u8>) -> Request<'static, Vec<u8>> {
+        let bytes = into.hold();
+        let room = bytes.len();
+        let back = <Vec<u8> as Parts>::back;
+        self.start("start_get", back, |engine| engine.pipe_start_get(self.id, bytes, room))
+    }
+
+    /// Puts no more: the peer comes to the end of the stream after what was put and started. It can be got from still.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Write};
+    /// transom::threads(2, |world| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ///     let mut pipe = world.pipe(1 - world.rank())?;
+    ///     let mut text = String::new();
+    ///     if world.rank() == 0 {
+    ///         pipe.write_all(b"how many words?")?;
+    ///         pipe.end()?;
+    ///         pipe.read_to_string(&mut text)?;
+    ///         assert_eq!(text, "3");
+    ///     } else {
+    ///         pipe.read_to_string(&mut text)?;
+    ///         write!(pipe, "{}", text.split(' ').count())?;
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().for_each(|rank| rank.unwrap());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn end(&self) -> Result<(), Error> {
+        self.comm.hub.with(|core| core.engine.pipe_end(self.id))
+    }
+
+    /// What was counted at this end: writes, and bytes by each way.
+    ///
+    /// # Examples
+    /// ```
+    /// let world = transom::init()?;
+    /// let pipe = world.pipe(0)?; // to itself
+    /// pipe.put(&[&[1_u8; 8]])?;
+    /// assert_eq!((pipe.count().writes, pipe.count().copied), (1, 8));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn count(&self) -> Count {
+        self.comm.hub.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
+    }
+
+    #[inline]
+    fn engine<R>(&self, call: impl FnOnce(&mut super::hub::Engine) -> Result<R, Failure>) -> Result<R, Error> {
+        self.comm.hub.with(|core| call(&mut core.engine))?.map_err(|failure| self.comm.failure(failure, 1))
+    }
+
+    fn start<B>(
+        &self,
+        name: &'static str,
+        back: fn(Bytes, usize) -> Option<B>,
+        start: impl FnOnce(&mut super::hub::Engine) -> Result<Id, Failure>,
+    ) -> Request<'static, B> {
+        let started = self.comm.hub.with(|core| {
+            let id = start(&mut core.engine)?;
+            core.note(id, None);
+            Ok(id)
+        });
+        let error = match started {
+            Ok(Ok(id)) => {
+                let (call, awaited) = (Call { name, tag: None }, self.comm.awaited(Some(self.peer)));
+                return Request::under_way(Under { comm: self.comm.clone(), id, element: 1, call, awaited }, back);
+            }
+            Ok(Err(failure)) => self.comm.failure(failure, 1),
+            Err(error) => error,
+        };
+        Request::over(Err(Failed { error, buffer: None }))
+    }
+
+    /// Waits until `call` says how many bytes it moved, and that these are not none.
+    fn wait<R>(
+        &self,
+        name: &str,
+        mut call: impl FnMut(&mut super::hub::Engine) -> Result<Option<R>, Failure>,
+    ) -> Result<R, Error> {
+        let awaited = self.comm.awaited(Some(self.peer));
+        let waited = self.comm.hub.wait(&name, awaited, |core| call(&mut core.engine).transpose())?;
+        waited.map_err(|failure| self.comm.failure(failure, 1))
+    }
+
+    /// Lends a buffer to the pipe, and waits until it is done with.
+    fn lend(
+        &self,
+        name: &'static str,
+        start: impl FnOnce(&mut super::hub::Engine) -> Result<Id, Failure>,
+    ) -> Result<usize, Error> {
+        let id = self.comm.hub.with(|core| {
+            let id = start(&mut core.engine)?;
+            core.note(id, None);
+            Ok(id)
+        })?;
+        let id = id.map_err(|failure| self.comm.failure(failure, 1))?;
+        let (result, _) = self.comm.hub.wait(&name, self.comm.awaited(Some(self.peer)), |core| core.ended(id))?;
+        result.map(|came| came.length as usize).map_err(|failure| self.comm.failure(failure, 1))
+    }
+
+    fn write_some(&self, data: &[u8]) -> Result<usize, Error> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let length = data.len();
+        // SAFETY: the borrow lasts until this returns; what is under way is waited for, and the handle is dropped then.
+        let bytes = unsafe { hold::lend(data) };
+        if matches!(self.config.step, Step::Read | Step::Write) && length >= self.config.zero_copy_from as usize {
+            return self.lend("write", |engine| engine.pipe_start_put(self.id, bytes, length));
+        }
+        let part = Part { memory: &bytes, at: 0, length };
+        self.wait("write", |engine| Ok(Some(engine.pipe_put(self.id, part)?).filter(|moved| *moved > 0)))
+    }
+
+    fn read_some(&self, into: &mut [u8]) -> Result<usize, Error> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let room = into.len();
+        // SAFETY: as in `write_some`.
+        let bytes = unsafe { hold::lend_mut(into) };
+        let part = Part { memory: &bytes, at: 0, length: room };
+        let got = self.wait("read", |engine| {
+            Ok(match engine.pipe_get_here(self.id, part)? {
+                Ok(Some(0)) => None,
+                Ok(got) => Some(Ok(got.unwrap_or(0))),
+                Err(Kept) => Some(Err(Kept)),
+            })
+        })?;
+        match got {
+            Ok(got) => Ok(got),
+            Err(Kept) => self.lend("read", |engine| engine.pipe_start_get(self.id, bytes, room)),
+        }
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let _ = self.comm.hub.with(|core| core.engine.pipe_close(self.id));
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a pipe to rank {}, {:?}", self.rank, self.config.step)
+    }
+}
+
+/// Waits until a byte has come; 0 is the end of the stream.
+impl io::Read for &Pipe {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(self.read_some(into)?)
+    }
+}
+
+/// Waits until a byte goes. By the last two steps, a long buffer is not copied, and the call waits until the peer has got it
+/// all: two ranks that both write before they read may wait for each other.
+impl io::Write for &Pipe {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        Ok(self.write_some(data)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Read for Pipe {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(self.read_some(into)?)
+    }
+}
+
+impl io::Write for Pipe {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        Ok(self.write_some(data)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// With the error within, which names the rank: [`io::Error::get_ref`].
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::PeerDied { .. } | Error::PeerLost { .. } => ErrorKind::ConnectionReset,
+            Error::PeerLeft { .. } | Error::Closed => ErrorKind::ConnectionAborted,
+            Error::Pipe { fault: Fault::Closed | Fault::Ended, .. } => ErrorKind::BrokenPipe,
+            Error::NoMemory { .. } => ErrorKind::OutOfMemory,
+            Error::Unavailable { .. } => ErrorKind::Unsupported,
+            Error::NoSuchRank { .. } | Error::Misuse { .. } => ErrorKind::InvalidInput,
+            _ => ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
