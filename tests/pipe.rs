@@ -323,7 +323,9 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
                     scope.spawn(|| fails("write to a full ring", &full));
                     scope.spawn(|| fails("write of a long buffer", &long));
                     scope.spawn(|| {
-                        fails("start_get", &|| Ok(waits[3].start_get(vec![0; 9]).wait().map(drop).map_err(Error::from)?))
+                        fails("start_get", &|| {
+                            Ok(waits[3].start_get(vec![0; 9]).wait().map(drop).map_err(Error::from)?)
+                        })
                     });
                 });
                 assert!(begun.elapsed() < Duration::from_millis(400) + ranks::within(Duration::from_secs(1)));

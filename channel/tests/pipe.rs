@@ -400,7 +400,7 @@ fn what_cannot_be_is_said() {
     assert!(matches!(differs, Error::Pipe { rank: 0, fault: Fault::Differs { .. } }));
     let text = differs.to_string();
     assert!(text.contains("step: Basic") && text.contains("step: Read"), "{text}");
-    sim.engine(1).pipe_close(two);
+    sim.engine(1).pipe_refuse(two);
     assert_eq!(sim.engine(1).pipes(), 0);
     // Puts after the end, at a closed end, and to one.
     let [a, b] = joined(&mut sim, 0, 1, Pipe::default());
@@ -419,7 +419,8 @@ fn what_cannot_be_is_said() {
     while sim.step().is_some() {}
     assert_eq!(sim.engine(1).pipe_put(b, whole(&Memory::zero(4))), Err(Error::NoPipe));
     assert_eq!((sim.engine(0).pipes(), sim.engine(1).pipes()), (1, 0));
-    sim.engine(0).pipe_close(one);
+    sim.engine(0).pipe_refuse(one);
+    assert_eq!(sim.engine(0).pipes(), 0);
     // 256 to one peer.
     for _ in 0..255 {
         sim.engine(0).pipe_open(1, Pipe { chunk: 64, chunks: 2, ..Pipe::default() }).unwrap();

@@ -28,6 +28,8 @@ pub(super) type Engine = transom_channel::Engine<ShmWire>;
 pub(super) struct Core {
     pub engine: Engine,
     table: HashMap<Id, Entry>,
+    /// Pipes that were opened, by context and peer.
+    pub opened: HashMap<(u32, u32), u32>,
     /// To be woken once the lock is free.
     wakers: Vec<Waker>,
     /// Whoever waits is not to sleep now.
@@ -72,7 +74,7 @@ impl Hub {
         let config = Config { ring, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
-        let core = Core { engine, table: HashMap::new(), wakers: Vec::new(), awake: false };
+        let core = Core { engine, table: HashMap::new(), opened: HashMap::new(), wakers: Vec::new(), awake: false };
         let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)

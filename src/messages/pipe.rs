@@ -48,7 +48,6 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
 pub use transom_channel::pipe::{Config, Count, Fault, Step};
-use transom_channel::pipe::OFFER;
 use transom_channel::wire::Part;
 use transom_channel::{Error as Failure, Id, Kept, Select};
 use transom_locks::Rank;
@@ -106,21 +105,26 @@ impl World {
     pub fn pipe_with(&self, peer: Rank, config: Config) -> Result<Pipe, Error> {
         let comm = self.space().comm()?;
         let to = comm.to_job(peer)?;
-        let opened = comm.hub.with(|core| core.engine.pipe_open(to, config))?;
-        let (id, offer) = opened.map_err(|failure| comm.failure(failure, 1))?;
+        let opened = comm.hub.with(|core| {
+            let opened = core.engine.pipe_open(to, config)?;
+            let number = core.opened.entry((comm.context, to)).or_default();
+            *number += 1;
+            Ok((opened, *number))
+        })?;
+        let ((id, offer), number) = opened.map_err(|failure| comm.failure(failure, 1))?;
         let pipe = Pipe { comm: comm.clone(), id, peer: to, rank: peer, config };
-        // The ends tell each other by a message of the library's, in the order in which they are opened.
-        let mut comm = comm.clone();
-        comm.context += PIPES;
-        let mut said = request_send(&comm, to, Tag::<u8>::new(0), offer.encode().to_vec().hold(), false)?;
-        let select = Select { context: comm.context, source: Some(to), tag: Some(0) };
-        let mut coming = request_receive(&comm, select, vec![0_u8; OFFER].hold(), 1)?;
-        (said.call.name, coming.call.name) = ("pipe", "pipe");
-        let theirs: Vec<u8> = Request::under_way(coming, <Vec<u8> as Parts>::back).wait()?;
-        drop(Request::under_way(said, <Vec<u8> as Parts>::back));
-        let joined = pipe.comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
-        joined.map_err(|failure| pipe.comm.failure(failure, 1))?;
-        Ok(pipe)
+        // By messages of the library's. Until both have joined neither writes, nor leaves.
+        let theirs = pipe.exchange(2 * number, &offer.encode())?;
+        let joined = comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
+        let both = pipe.exchange(2 * number + 1, &[u8::from(joined.is_ok())])?;
+        let refused = Failure::Pipe { rank: to, fault: Fault::Refused };
+        match joined.and(if both == [1] { Ok(()) } else { Err(refused) }) {
+            Ok(()) => Ok(pipe),
+            Err(failure) => {
+                comm.hub.with(|core| core.engine.pipe_refuse(id))?;
+                Err(comm.failure(failure, 1))
+            }
+        }
     }
 }
 
@@ -150,7 +154,7 @@ impl Pipe {
             // SAFETY: the handle is dropped before this returns, and the borrow lasts until then.
             let bytes = unsafe { hold::lend(buffer) };
             let part = Part { memory: &bytes, at: 0, length: bytes.len() };
-            match self.engine(|engine| engine.pipe_put(self.id, part)) {
+            match self.turning(|engine| Ok(Some(engine.pipe_put(self.id, part)?))).map(Option::unwrap_or_default) {
                 Ok(put) if put == bytes.len() => moved += put,
                 Ok(put) => return Ok(moved + put),
                 // The next call says so again.
@@ -176,7 +180,7 @@ impl Pipe {
             // SAFETY: as in `put`; nobody else uses what is borrowed exclusively.
             let bytes = unsafe { hold::lend_mut(buffer) };
             let part = Part { memory: &bytes, at: 0, length: bytes.len() };
-            match self.engine(|engine| engine.pipe_get(self.id, part)) {
+            match self.turning(|engine| engine.pipe_get(self.id, part)) {
                 Ok(Some(got)) if got == bytes.len() => moved += got,
                 Ok(Some(got)) => return Ok(Some(moved + got)),
                 Ok(None) | Err(_) if moved > 0 => return Ok(Some(moved)),
@@ -278,9 +282,32 @@ impl Pipe {
         self.comm.hub.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
     }
 
+    /// Tells the peer's end something, and is told as much.
+    fn exchange(&self, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut comm = self.comm.clone();
+        comm.context = comm.context.wrapping_add(PIPES);
+        let select = Select { context: comm.context, source: Some(self.peer), tag: Some(tag) };
+        let mut coming = request_receive(&comm, select, vec![0_u8; mine.len()].hold(), 1)?;
+        coming.call.name = "pipe";
+        let coming = Request::under_way(coming, <Vec<u8> as Parts>::back);
+        let said = request_send(&comm, self.peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false)?;
+        drop(Request::under_way(said, <Vec<u8> as Parts>::back));
+        Ok(coming.wait()?)
+    }
+
+    /// Calls once more after a turn, if nothing was moved.
     #[inline]
-    fn engine<R>(&self, call: impl FnOnce(&mut super::hub::Engine) -> Result<R, Failure>) -> Result<R, Error> {
-        self.comm.hub.with(|core| call(&mut core.engine))?.map_err(|failure| self.comm.failure(failure, 1))
+    fn turning(
+        &self,
+        mut call: impl FnMut(&mut super::hub::Engine) -> Result<Option<usize>, Failure>,
+    ) -> Result<Option<usize>, Error> {
+        let mut engine = || self.comm.hub.with(|core| call(&mut core.engine));
+        let mut moved = engine()?;
+        if moved == Ok(Some(0)) {
+            self.comm.hub.turn_now();
+            moved = engine()?;
+        }
+        moved.map_err(|failure| self.comm.failure(failure, 1))
     }
 
     fn start<B>(

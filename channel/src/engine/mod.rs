@@ -284,7 +284,9 @@ impl<W: Wire> Engine<W> {
         let (memory, keys) = match self.requests.remove(id) {
             Some(Request::Send(send)) => (Some(send.memory), send.keys),
             Some(Request::Receive(receive)) => (receive.room.into_memory(), receive.keys),
-            Some(Request::Message(_) | Request::Piped(_)) | None => unreachable!("only sends and receives complete, once"),
+            Some(Request::Message(_) | Request::Piped(_)) | None => {
+                unreachable!("only sends and receives complete, once")
+            }
         };
         for (rail, key) in keys.into_iter().enumerate() {
             if let Some(key) = key {

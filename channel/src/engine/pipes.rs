@@ -146,6 +146,15 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// The ends have not come together: the other did not [join](Self::pipe_join), or this one could not. Both know, and neither
+    /// writes.
+    pub fn pipe_refuse(&mut self, id: Id) {
+        if let Some(pipe) = self.pipes.all.get_mut(id) {
+            pipe.refuse();
+            self.list_pipe(id);
+        }
+    }
+
     /// Neither put nor get is called any more. What was put and started is delivered.
     pub fn pipe_close(&mut self, id: Id) {
         if let Some(pipe) = self.pipes.all.get_mut(id) {

@@ -31,12 +31,7 @@ impl Arrivals {
         let shape = config.shape();
         match config.step {
             Step::Basic => Arrivals::Bytes { size: shape.size() as u64, head: 0, tail: 0, told: 0 },
-            _ => Arrivals::Chunks {
-                ring: Receiver::new(0, shape, marker),
-                came: VecDeque::new(),
-                freed: 0,
-                told: 0,
-            },
+            _ => Arrivals::Chunks { ring: Receiver::new(0, shape, marker), came: VecDeque::new(), freed: 0, told: 0 },
         }
     }
 

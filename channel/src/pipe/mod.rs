@@ -114,7 +114,9 @@ impl Config {
 #[non_exhaustive]
 pub enum Fault {
     /// The sizes cannot be.
-    #[error("a pipe has 2 to 1024 chunks of 64 to 65536 bytes, divisible by 8, and 1 MiB at most; not {chunks} of {chunk}")]
+    #[error(
+        "a pipe has 2 to 1024 chunks of 64 to 65536 bytes, divisible by 8, and 1 MiB at most; not {chunks} of {chunk}"
+    )]
     Sizes {
         /// Bytes of a chunk.
         chunk: u32,
@@ -147,6 +149,9 @@ pub enum Fault {
     /// The program has said that it puts no more.
     #[error("this end was ended: nothing more can be put")]
     Ended,
+    /// The peer cannot use this end.
+    #[error("it could not open its end")]
+    Refused,
     /// The program has closed this end.
     #[error("this end is closed")]
     Shut,
@@ -203,8 +208,8 @@ pub struct Pipe<M> {
     phase: Phase,
     /// The peer posts nothing any more.
     peer_closed: bool,
-    /// The peer has opened its end in another way: neither joins.
-    differs: bool,
+    /// The ends did not come together: neither writes.
+    void: bool,
     /// The peer is lost: nothing is posted, and what has come can be got.
     gone: bool,
 }
@@ -270,7 +275,7 @@ impl<M> Pipe<M> {
             token: TOKEN,
             phase: Phase::Open,
             peer_closed: false,
-            differs: false,
+            void: false,
             gone: false,
         })
     }
@@ -289,8 +294,6 @@ impl<M> Pipe<M> {
     pub(crate) fn join<W: Wire<Memory = M>>(&mut self, wire: &mut W, theirs: &Offer) -> Result<(), Fault> {
         let (mine, theirs_too) = (self.offer.config, theirs.config);
         if mine != theirs_too {
-            // The peer finds out as well, and writes nothing.
-            self.differs = true;
             return Err(Fault::Differs { theirs: theirs_too, mine });
         }
         if !wire.reaches(self.lane, theirs.key, mine.memory()) {
@@ -401,6 +404,12 @@ impl<M> Pipe<M> {
         self.getting.drop_waiting();
     }
 
+    /// The ends do not come together, which both know, and neither writes.
+    pub(crate) fn refuse(&mut self) {
+        self.void = true;
+        self.close();
+    }
+
     /// A read or write of this pipe is done.
     pub(crate) fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W, token: u64) {
         if token & OF_PUT != 0 {
@@ -482,10 +491,10 @@ impl<M> Pipe<M> {
         !self.gone && self.post.is_joined() && (self.post.is_refused() || !self.to_tell.is_empty())
     }
 
-    /// Whether the program has closed it, and the peer has, or is lost, or never joins: its memory can be given back.
+    /// Whether the program has closed it, and the peer has, or is lost, or they have not come together: its memory can be given back.
     pub fn is_finished(&self) -> bool {
         let both = self.phase == Phase::Closed && self.peer_closed && !self.is_refused();
-        both || ((self.gone || self.differs) && self.phase >= Phase::Closing)
+        both || ((self.gone || self.void) && self.phase >= Phase::Closing)
     }
 
     fn cannot_put(&self) -> Option<Fault> {

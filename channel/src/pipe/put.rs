@@ -67,9 +67,7 @@ impl<M> Putting<M> {
         let shape = config.shape();
         let (size, chunk) = (shape.size() as u64, config.chunk as usize);
         let way = match config.step {
-            Step::Basic => {
-                Way::Bytes { size, chunk, head: 0, told: 0, tail: 0, staging: wire.take(shape.size())? }
-            }
+            Step::Basic => Way::Bytes { size, chunk, head: 0, told: 0, tail: 0, staging: wire.take(shape.size())? },
             step => {
                 let staging = if step == Step::Piggyback { Some(wire.take(shape.size())?) } else { None };
                 let ring = Sender::new(0, shape, Key { address: 0, key: 0 });
@@ -95,13 +93,7 @@ impl<M> Putting<M> {
     }
 
     /// Copies what goes now; `freed` rides on it.
-    pub fn copy<W: Wire<Memory = M>>(
-        &mut self,
-        wire: &mut W,
-        post: &mut Post,
-        freed: u32,
-        data: Part<'_, M>,
-    ) -> usize {
+    pub fn copy<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post, freed: u32, data: Part<'_, M>) -> usize {
         let moved = self.way.copy(wire, post, freed, data);
         self.sent += moved as u64;
         moved

@@ -400,9 +400,7 @@ impl Wire for ShmWire {
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
         let to = lane.peer as usize;
         match request {
-            Request::Put { to: key, at, head, body, mark, immediate: None } => {
-                self.put(to, key, at, head, body, mark)
-            }
+            Request::Put { to: key, at, head, body, mark, immediate: None } => self.put(to, key, at, head, body, mark),
             Request::Send { head, body } => self.send(to, head, body),
             Request::Read { from, at, into, token } => {
                 match reading::read(&self.job, to, from, at, into) {
