@@ -33,7 +33,7 @@
 //! [`Pipeline`](Step::Pipeline) writes a chunk of a long one while it copies the next; [`Read`](Step::Read) and
 //! [`Write`](Step::Write) do not copy a long one at all, where the way between the ranks reads or writes. In C, the caller of a
 //! put without copies has to call it again with the same buffer and to leave that alone meanwhile; here the buffer is given
-//! away (`start_put`), or the call waits (`write`).
+//! away (`start_put`), or the call waits (`write`). docs/PIPES.md has the rest.
 //!
 //! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
 
@@ -291,8 +291,10 @@ impl Pipe {
         coming.call.name = "pipe";
         let coming = Request::under_way(coming, <Vec<u8> as Parts>::back);
         let said = request_send(&comm, self.peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false)?;
-        drop(Request::under_way(said, <Vec<u8> as Parts>::back));
-        Ok(coming.wait()?)
+        let came = coming.wait()?;
+        // A rank that does nothing of the library's from now on has said it.
+        Request::under_way(said, <Vec<u8> as Parts>::back).wait()?;
+        Ok(came)
     }
 
     /// Calls once more after a turn, if nothing was moved.
