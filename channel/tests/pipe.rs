@@ -422,7 +422,7 @@ fn what_cannot_be_is_said() {
     sim.engine(0).pipe_refuse(one);
     assert_eq!(sim.engine(0).pipes(), 0);
     // 256 to one peer.
-    for _ in 0..255 {
+    for _ in 0..256 {
         sim.engine(0).pipe_open(1, Pipe { chunk: 64, chunks: 2, ..Pipe::default() }).unwrap();
     }
     let more = sim.engine(0).pipe_open(1, Pipe::default());

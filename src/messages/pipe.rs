@@ -37,6 +37,8 @@
 //!
 //! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
 
+mod stream;
+
 use super::comm::{Comm, PIPES};
 use super::error::{Error, Failed};
 use super::hold::{self, Held, Parts};
@@ -45,7 +47,6 @@ use super::tag::Tag;
 use super::{request_receive, request_send};
 use crate::world::World;
 use std::fmt;
-use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
 pub use transom_channel::pipe::{Config, Count, Fault, Step};
 use transom_channel::wire::Part;
@@ -406,56 +407,5 @@ impl Drop for Pipe {
 impl fmt::Debug for Pipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a pipe to rank {}, {:?}", self.rank, self.config.step)
-    }
-}
-
-/// Waits until a byte has come; 0 is the end of the stream.
-impl io::Read for &Pipe {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Ok(self.read_some(into)?)
-    }
-}
-
-/// Waits until a byte goes. By the last two steps, a long buffer is not copied, and the call waits until the peer has got it
-/// all: two ranks that both write before they read may wait for each other.
-impl io::Write for &Pipe {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        Ok(self.write_some(data)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl io::Read for Pipe {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Ok(self.read_some(into)?)
-    }
-}
-
-impl io::Write for Pipe {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        Ok(self.write_some(data)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// With the error within, which names the rank: [`io::Error::get_ref`].
-impl From<Error> for io::Error {
-    fn from(error: Error) -> io::Error {
-        let kind = match &error {
-            Error::PeerDied { .. } | Error::PeerLost { .. } => ErrorKind::ConnectionReset,
-            Error::PeerLeft { .. } | Error::Closed => ErrorKind::ConnectionAborted,
-            Error::Pipe { fault: Fault::Closed | Fault::Ended, .. } => ErrorKind::BrokenPipe,
-            Error::NoMemory { .. } => ErrorKind::OutOfMemory,
-            Error::Unavailable { .. } => ErrorKind::Unsupported,
-            Error::NoSuchRank { .. } | Error::Misuse { .. } => ErrorKind::InvalidInput,
-            _ => ErrorKind::Other,
-        };
-        io::Error::new(kind, error)
     }
 }
