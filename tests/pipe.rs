@@ -288,7 +288,8 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
     if ranks::over_network() {
         return;
     }
-    for size in [2] {
+    let size = 2;
+    {
         let outcome = ranks::outcome_of(size, "who_waits_at_a_pipe_is_told_of_a_death", |world| {
             for (round, step) in STEPS.into_iter().enumerate() {
                 // One that lives on, and one to be waited at by each call.
