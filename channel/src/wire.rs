@@ -62,6 +62,46 @@ impl<M> Clone for Part<'_, M> {
 
 impl<M> Copy for Part<'_, M> {}
 
+/// The bytes behind a head.
+#[derive(Debug)]
+pub enum Data<'a, M> {
+    /// None.
+    None,
+    /// Of memory that the engine has.
+    Of(Part<'a, M>),
+    /// Lent for the call.
+    Bytes(&'a [u8]),
+}
+
+impl<'a, M> Data<'a, M> {
+    /// How many bytes.
+    #[inline(always)]
+    pub fn length(&self) -> usize {
+        match self {
+            Data::None => 0,
+            Data::Of(part) => part.length,
+            Data::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// So many of them, from this one on.
+    pub fn stretch(self, at: usize, length: usize) -> Data<'a, M> {
+        match self {
+            Data::None => Data::None,
+            Data::Of(part) => Data::Of(Part { at: part.at + at, length, ..part }),
+            Data::Bytes(bytes) => Data::Bytes(&bytes[at..at + length]),
+        }
+    }
+}
+
+impl<M> Clone for Data<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Data<'_, M> {}
+
 /// What can be posted on a lane.
 #[derive(Debug)]
 pub enum Request<'a, M> {
@@ -70,7 +110,7 @@ pub enum Request<'a, M> {
         /// The first bytes.
         head: &'a [u8],
         /// The bytes after them.
-        body: Option<Part<'a, M>>,
+        body: Data<'a, M>,
     },
     /// A short write. Copied when posted; nothing is told of its end (a provider signals one in so many for itself).
     /// A peer's ring is only ever written so: a provider may keep a prepared request for each of its slots.
@@ -82,7 +122,7 @@ pub enum Request<'a, M> {
         /// The first bytes.
         head: &'a [u8],
         /// The bytes after them.
-        body: Option<Part<'a, M>>,
+        body: Data<'a, M>,
         /// The last 8 bytes, at a place divisible by 8; see [`Rail::mark_last`].
         mark: Option<u64>,
         /// See [`Rail::immediate`].

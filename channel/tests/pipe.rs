@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use transom_channel::pipe::{Config as Pipe, Fault, Offer, Step};
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Key, Lane, Part, Rail, Request, Wire};
+use transom_channel::wire::{Data, Key, Lane, Rail, Request, Wire};
 use transom_channel::{Cancelled, Config, Error, Id, Lost, Rank};
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];
@@ -32,10 +32,6 @@ fn joined(sim: &mut Sim, a: Rank, b: Rank, config: Pipe) -> [Id; 2] {
     sim.engine(a).pipe_join(one.0, &two.1.encode()).unwrap();
     sim.engine(b).pipe_join(two.0, &one.1.encode()).unwrap();
     [one.0, two.0]
-}
-
-fn whole(memory: &Memory) -> Part<'_, Memory> {
-    Part { memory, at: 0, length: memory.len() }
 }
 
 fn content(memory: &Memory, length: usize) -> Vec<u8> {
@@ -96,9 +92,9 @@ impl End {
         match rng.u32(..6) {
             0 | 1 if left > 0 => {
                 let length = some(rng, 1, left, &[1, 20, 300, 5000]);
-                let bytes = Memory::bytes(&stretch(self.streams[0], self.put, length));
-                let moved = engine.pipe_put(self.id, whole(&bytes)).unwrap();
-                bytes.spoil();
+                let mut bytes = stretch(self.streams[0], self.put, length);
+                let moved = engine.pipe_put(self.id, &bytes).unwrap();
+                bytes.fill(0);
                 assert!(moved <= length && (moved == 0 || self.puts.is_empty()), "nothing overtakes what was started");
                 self.put += moved;
             }
@@ -111,11 +107,11 @@ impl End {
             }
             3 | 4 if self.gets.is_empty() && !self.over => {
                 let room = some(rng, 1, usize::MAX, &[1, 50, 400, 20_000]);
-                let into = Memory::zero(room + 3);
-                match engine.pipe_get(self.id, Part { memory: &into, at: 2, length: room }).unwrap() {
+                let mut into = vec![0; room];
+                match engine.pipe_get(self.id, &mut into).unwrap() {
                     Some(moved) => {
-                        assert!(content(&into, room + 3)[2..2 + moved] == stretch(self.streams[1], self.got, moved));
-                        assert!(content(&into, room + 3)[2 + moved..].iter().all(|byte| *byte == 0), "nothing beyond");
+                        assert!(into[..moved] == stretch(self.streams[1], self.got, moved));
+                        assert!(into[moved..].iter().all(|byte| *byte == 0), "nothing beyond");
                         self.got += moved;
                     }
                     None => self.over = true,
@@ -273,24 +269,22 @@ fn a_stream_of_bytes_in_random_conditions() {
 
 /// Puts or gets all of a buffer by calls that do not wait.
 fn pass(sim: &mut Sim, [from, to]: [(Rank, Id); 2], length: usize) {
-    let (data, into) = (Memory::pattern(1, length), Memory::zero(length));
+    let (data, mut into) = (stretch(1, 0, length), vec![0; length]);
     let (mut put, mut got) = (0, 0);
     sim.wake(from.0, 0);
     while got < length {
         let rank = sim.step().expect("it is under way");
         if rank == from.0 && put < length {
-            let part = Part { memory: &data, at: put, length: length - put };
-            put += sim.engine(rank).pipe_put(from.1, part).unwrap();
+            put += sim.engine(rank).pipe_put(from.1, &data[put..]).unwrap();
             if put < length {
                 sim.wake(rank, 100);
             }
         }
         if rank == to.0 {
-            let part = Part { memory: &into, at: got, length: length - got };
-            got += sim.engine(rank).pipe_get(to.1, part).unwrap().unwrap();
+            got += sim.engine(rank).pipe_get(to.1, &mut into[got..]).unwrap().unwrap();
         }
     }
-    assert_eq!(into.whose(length), Some(1));
+    assert!(into == data);
 }
 
 #[test]
@@ -404,20 +398,19 @@ fn what_cannot_be_is_said() {
     assert_eq!(sim.engine(1).pipes(), 0);
     // Puts after the end, at a closed end, and to one.
     let [a, b] = joined(&mut sim, 0, 1, Pipe::default());
-    let data = Memory::pattern(1, 10);
     sim.engine(0).pipe_end(a);
-    let ended = sim.engine(0).pipe_put(a, whole(&data)).unwrap_err();
+    let ended = sim.engine(0).pipe_put(a, &[1; 10]).unwrap_err();
     assert_eq!(ended, Error::Pipe { rank: 1, fault: Fault::Ended });
     sim.engine(0).pipe_close(a);
     while sim.step().is_some() {}
-    let closed = sim.engine(1).pipe_put(b, whole(&data)).unwrap_err();
+    let closed = sim.engine(1).pipe_put(b, &[1; 10]).unwrap_err();
     assert_eq!(closed.to_string(), "the pipe to rank 0: it has closed its end");
-    sim.engine(1).pipe_start_put(b, data, 10).unwrap();
+    sim.engine(1).pipe_start_put(b, Memory::pattern(1, 10), 10).unwrap();
     assert_eq!(sim.engine(1).completed().unwrap().result, Err(closed));
-    assert_eq!(sim.engine(1).pipe_get(b, whole(&Memory::zero(4))), Ok(None));
+    assert_eq!(sim.engine(1).pipe_get(b, &mut vec![0; 4]), Ok(None));
     sim.engine(1).pipe_close(b);
     while sim.step().is_some() {}
-    assert_eq!(sim.engine(1).pipe_put(b, whole(&Memory::zero(4))), Err(Error::NoPipe));
+    assert_eq!(sim.engine(1).pipe_put(b, &vec![0; 4]), Err(Error::NoPipe));
     assert_eq!((sim.engine(0).pipes(), sim.engine(1).pipes()), (1, 0));
     sim.engine(0).pipe_refuse(one);
     assert_eq!(sim.engine(0).pipes(), 0);
@@ -511,11 +504,11 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     assert_eq!(living_bytes, 4 * 20_000, "both ways");
     let lost = Error::Lost { rank: 1, lost: Lost::Died };
     let engine = sim.engine(0);
-    while engine.pipe_get(victim[0], whole(&Memory::zero(length))).is_ok() {
-        assert!(engine.pipe_get(victim[0], whole(&Memory::zero(length))) != Ok(None), "it has not ended the stream");
+    while engine.pipe_get(victim[0], &mut vec![0; length]).is_ok() {
+        assert!(engine.pipe_get(victim[0], &mut vec![0; length]) != Ok(None), "it has not ended the stream");
     }
-    assert_eq!(engine.pipe_get(victim[0], whole(&Memory::zero(length))), Err(lost.clone()));
-    assert_eq!(engine.pipe_put(victim[0], whole(&Memory::zero(length))), Err(lost.clone()));
+    assert_eq!(engine.pipe_get(victim[0], &mut vec![0; length]), Err(lost.clone()));
+    assert_eq!(engine.pipe_put(victim[0], &vec![0; length]), Err(lost.clone()));
     let put = engine.pipe_start_put(victim[0], Memory::zero(9), 9).unwrap();
     let done = engine.completed().unwrap();
     assert_eq!((done.id, done.result, done.memory.unwrap().len()), (put, Err(lost.clone()), 9));
@@ -542,16 +535,16 @@ fn what_has_come_of_one_who_left_can_be_got() {
     for step in STEPS {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
         let [a, b] = joined(&mut sim, 0, 1, Pipe { step, ..Pipe::default() });
-        assert_eq!(sim.engine(0).pipe_put(a, whole(&Memory::pattern(1, 40_000))), Ok(40_000));
+        assert_eq!(sim.engine(0).pipe_put(a, &stretch(1, 0, 40_000)), Ok(40_000));
         sim.engine(0).pipe_end(a);
         while sim.step().is_some() {}
         sim.kill(0);
         while sim.step().is_some() {}
-        let into = Memory::zero(50_000);
-        assert_eq!(sim.engine(1).pipe_get(b, whole(&into)), Ok(Some(40_000)));
-        assert_eq!(into.whose(40_000), Some(1));
-        assert_eq!(sim.engine(1).pipe_get(b, whole(&into)), Ok(None));
-        let get = sim.engine(1).pipe_start_get(b, into, 50_000).unwrap();
+        let mut into = vec![0; 50_000];
+        assert_eq!(sim.engine(1).pipe_get(b, &mut into), Ok(Some(40_000)));
+        assert!(into[..40_000] == stretch(1, 0, 40_000));
+        assert_eq!(sim.engine(1).pipe_get(b, &mut into), Ok(None));
+        let get = sim.engine(1).pipe_start_get(b, Memory::zero(50_000), 50_000).unwrap();
         let done = sim.engine(1).completed().unwrap();
         assert_eq!((done.id, done.result.unwrap().length), (get, 0));
     }
@@ -601,15 +594,16 @@ fn hostile_bytes() {
             let mark = if rng.u8(..4) == 0 { word(&mut rng) } else { length << 32 | stamp };
             let immediate = (rail.immediate && rng.u8(..4) > 0)
                 .then(|| if rng.bool() { 1 << 31 | rng.u32(..4) << 29 | rng.u32(..1000) } else { rng.u32(..) });
-            let request = Request::Put { to: offer.key, at, head: words, body: None, mark: Some(mark), immediate };
+            let request =
+                Request::Put { to: offer.key, at, head: words, body: Data::None, mark: Some(mark), immediate };
             let _ = sim.engine(0).wire().post(lane, request);
             sim.wake(1, 0);
         }
         let length = 5000;
-        sim.engine(2).pipe_start_put(other[1], Memory::pattern(7, length), length).unwrap();
+        sim.engine(2).pipe_start_put(other[1], Memory::bytes(&stretch(7, 0, length)), length).unwrap();
         let mut steps = 0;
         let (mut got, mut lost) = (0, None);
-        let into = Memory::zero(length);
+        let mut into = vec![0; length];
         while let Some(rank) = sim.step() {
             steps += 1;
             assert!(steps < 100_000, "seed {seed}: it does not come to an end");
@@ -625,13 +619,12 @@ fn hostile_bytes() {
                 }
             }
             if rank == 1 && got < length {
-                let part = Part { memory: &into, at: got, length: length - got };
-                got += sim.engine(1).pipe_get(other[0], part).unwrap().unwrap();
+                got += sim.engine(1).pipe_get(other[0], &mut into[got..]).unwrap().unwrap();
                 sim.wake(1, 500);
             }
         }
-        assert_eq!((got, into.whose(length)), (length, Some(7)), "the pipe with another");
-        let _ = sim.engine(1).pipe_get(id, whole(&Memory::zero(100)));
+        assert!(got == length && into == stretch(7, 0, length), "the pipe with another");
+        let _ = sim.engine(1).pipe_get(id, &mut vec![0; 100]);
         *seen.entry(format!("{lost:?}").chars().take(70).collect::<String>()).or_insert(0) += 1;
     }
     println!("{seen:#?}");

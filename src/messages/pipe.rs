@@ -49,7 +49,6 @@ use crate::world::World;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 pub use transom_channel::pipe::{Config, Count, Fault, Step};
-use transom_channel::wire::Part;
 use transom_channel::{Error as Failure, Id, Kept, Select};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
@@ -152,11 +151,8 @@ impl Pipe {
     pub fn put<B: Deref<Target = [u8]>>(&self, buffers: &[B]) -> Result<usize, Error> {
         let mut moved = 0;
         for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
-            // SAFETY: the handle is dropped before this returns, and the borrow lasts until then.
-            let bytes = unsafe { hold::lend(buffer) };
-            let part = Part { memory: &bytes, at: 0, length: bytes.len() };
-            match self.turning(|engine| Ok(Some(engine.pipe_put(self.id, part)?))).map(Option::unwrap_or_default) {
-                Ok(put) if put == bytes.len() => moved += put,
+            match self.turning(|engine| Ok(Some(engine.pipe_put(self.id, buffer)?))).map(Option::unwrap_or_default) {
+                Ok(put) if put == buffer.len() => moved += put,
                 Ok(put) => return Ok(moved + put),
                 // The next call says so again.
                 Err(_) if moved > 0 => return Ok(moved),
@@ -178,11 +174,8 @@ impl Pipe {
     pub fn get<B: DerefMut<Target = [u8]>>(&self, buffers: &mut [B]) -> Result<Option<usize>, Error> {
         let mut moved = 0;
         for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
-            // SAFETY: as in `put`; nobody else uses what is borrowed exclusively.
-            let bytes = unsafe { hold::lend_mut(buffer) };
-            let part = Part { memory: &bytes, at: 0, length: bytes.len() };
-            match self.turning(|engine| engine.pipe_get(self.id, part)) {
-                Ok(Some(got)) if got == bytes.len() => moved += got,
+            match self.turning(|engine| engine.pipe_get(self.id, buffer)) {
+                Ok(Some(got)) if got == buffer.len() => moved += got,
                 Ok(Some(got)) => return Ok(Some(moved + got)),
                 Ok(None) | Err(_) if moved > 0 => return Ok(Some(moved)),
                 end => return end,
@@ -367,25 +360,20 @@ impl Pipe {
             return Ok(0);
         }
         let length = data.len();
-        // SAFETY: the borrow lasts until this returns; what is under way is waited for, and the handle is dropped then.
-        let bytes = unsafe { hold::lend(data) };
         if matches!(self.config.step, Step::Read | Step::Write) && length >= self.config.zero_copy_from as usize {
+            // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+            let bytes = unsafe { hold::lend(data) };
             return self.lend("write", |engine| engine.pipe_start_put(self.id, bytes, length));
         }
-        let part = Part { memory: &bytes, at: 0, length };
-        self.wait("write", |engine| Ok(Some(engine.pipe_put(self.id, part)?).filter(|moved| *moved > 0)))
+        self.wait("write", |engine| Ok(Some(engine.pipe_put(self.id, data)?).filter(|moved| *moved > 0)))
     }
 
     fn read_some(&self, into: &mut [u8]) -> Result<usize, Error> {
         if into.is_empty() {
             return Ok(0);
         }
-        let room = into.len();
-        // SAFETY: as in `write_some`.
-        let bytes = unsafe { hold::lend_mut(into) };
-        let part = Part { memory: &bytes, at: 0, length: room };
         let got = self.wait("read", |engine| {
-            Ok(match engine.pipe_get_here(self.id, part)? {
+            Ok(match engine.pipe_get_here(self.id, into)? {
                 Ok(Some(0)) => None,
                 Ok(got) => Some(Ok(got.unwrap_or(0))),
                 Err(Kept) => Some(Err(Kept)),
@@ -393,7 +381,12 @@ impl Pipe {
         })?;
         match got {
             Ok(got) => Ok(got),
-            Err(Kept) => self.lend("read", |engine| engine.pipe_start_get(self.id, bytes, room)),
+            Err(Kept) => {
+                let room = into.len();
+                // SAFETY: as in `write_some`.
+                let bytes = unsafe { hold::lend_mut(into) };
+                self.lend("read", |engine| engine.pipe_start_get(self.id, bytes, room))
+            }
         }
     }
 }

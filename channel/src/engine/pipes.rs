@@ -6,7 +6,7 @@ use super::{Engine, Status};
 use crate::error::{Error, Lost};
 use crate::pipe::{self, Config, Count, Fault, Offer, Pipe};
 use crate::slab::{Id, Slab};
-use crate::wire::{Part, Rank, Wire};
+use crate::wire::{Rank, Wire};
 
 /// The next bytes are in a buffer that the peer has kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl<W: Wire> Engine<W> {
 
     /// Puts bytes, as many as go now, and says how many: 0 if the ring is full, or a buffer is under way. They can be used
     /// again at once.
-    pub fn pipe_put(&mut self, id: Id, data: Part<'_, W::Memory>) -> Result<usize, Error> {
+    pub fn pipe_put(&mut self, id: Id, data: &[u8]) -> Result<usize, Error> {
         let pipe = self.pipes.all.get_mut(id).ok_or(NOT_OPEN)?;
         let rank = pipe.peer();
         let put = pipe.put(&mut self.wire, data);
@@ -91,26 +91,26 @@ impl<W: Wire> Engine<W> {
 
     /// Gets bytes, as many as have come and there is room for, and says how many: 0 if none have, or are under way; `None` at
     /// the end of the stream.
-    pub fn pipe_get(&mut self, id: Id, into: Part<'_, W::Memory>) -> Result<Option<usize>, Error> {
+    pub fn pipe_get(&mut self, id: Id, into: &mut [u8]) -> Result<Option<usize>, Error> {
         self.get(id, into, true)
     }
 
     /// As [`pipe_get`](Self::pipe_get), for who can [start](Self::pipe_start_get) to get: `Err` tells that the next bytes
     /// are in a buffer that the peer has kept, and this would copy them once more.
-    pub fn pipe_get_here(&mut self, id: Id, into: Part<'_, W::Memory>) -> Result<Result<Option<usize>, Kept>, Error> {
+    pub fn pipe_get_here(&mut self, id: Id, into: &mut [u8]) -> Result<Result<Option<usize>, Kept>, Error> {
         let got = self.get(id, into, false)?;
         let kept = got == Some(0) && self.pipes.all.get(id).is_some_and(Pipe::is_remote);
         Ok(if kept { Err(Kept) } else { Ok(got) })
     }
 
-    fn get(&mut self, id: Id, into: Part<'_, W::Memory>, bounce: bool) -> Result<Option<usize>, Error> {
+    fn get(&mut self, id: Id, into: &mut [u8], bounce: bool) -> Result<Option<usize>, Error> {
         let pipe = self.pipes.all.get_mut(id).ok_or(NOT_OPEN)?;
-        let rank = pipe.peer();
+        let (rank, room) = (pipe.peer(), into.len());
         let got = pipe.get(&mut self.wire, into, bounce);
         self.list_pipe(id);
         match got {
             // What had come of a peer that is lost can be got.
-            Ok(Some(0)) if into.length > 0 => self.unless_lost(rank, Some(0)),
+            Ok(Some(0)) if room > 0 => self.unless_lost(rank, Some(0)),
             Ok(got) => Ok(got),
             Err(lost) => Err(self.break_off(rank, lost)),
         }

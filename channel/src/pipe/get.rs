@@ -25,6 +25,23 @@ pub(super) struct Getting<M> {
     pub ended: VecDeque<Outcome<M>>,
 }
 
+/// Where bytes go.
+pub(super) enum To<'a, M> {
+    /// Memory that the pipe owns.
+    Memory(&'a M),
+    /// Lent for the call.
+    Bytes(&'a mut [u8]),
+}
+
+impl<M> To<'_, M> {
+    fn fill<W: Wire<Memory = M>>(&mut self, wire: &mut W, at: usize, from: Part<'_, M>) {
+        match self {
+            To::Memory(memory) => wire.copy(from, memory, at),
+            To::Bytes(bytes) => wire.read(from.memory, from.at, &mut bytes[at..at + from.length]),
+        }
+    }
+}
+
 /// A buffer of the peer's.
 struct Remote {
     /// Where it may be read; none if it is to be written.
@@ -111,20 +128,21 @@ impl<M> Getting<M> {
         }
     }
 
-    /// Copies what has come.
+    /// Copies what has come, as much as there is room for.
     pub fn take<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
         memory: &M,
         arrivals: &mut Arrivals,
-        into: Part<'_, M>,
+        mut into: To<'_, M>,
+        room: usize,
     ) -> Result<usize, Lost> {
         let mut taken = 0;
-        while taken < into.length {
-            let room = into.length - taken;
+        while taken < room {
+            let left = room - taken;
             if let Some((bounced, from, to)) = &mut self.bounced {
-                let length = room.min(*to - *from);
-                wire.copy(Part { memory: bounced, at: *from, length }, into.memory, into.at + taken);
+                let length = left.min(*to - *from);
+                into.fill(wire, taken, Part { memory: bounced, at: *from, length });
                 (taken, *from) = (taken + length, *from + length);
                 if from == to
                     && let Some((memory, ..)) = self.bounced.take()
@@ -139,8 +157,8 @@ impl<M> Getting<M> {
             let Some(front) = arrivals.front() else { break };
             match front.chunk {
                 Chunk::Data => {
-                    let length = room.min(front.length);
-                    wire.copy(Part { memory, at: front.at, length }, into.memory, into.at + taken);
+                    let length = left.min(front.length);
+                    into.fill(wire, taken, Part { memory, at: front.at, length });
                     arrivals.got(length);
                     taken += length;
                 }
@@ -208,7 +226,7 @@ impl<M> Getting<M> {
                 }
             }
             let Some((id, into, room)) = self.gets.pop_front() else { return Ok(None) };
-            let taken = self.take(wire, memory, arrivals, Part { memory: &into, at: 0, length: room });
+            let taken = self.take(wire, memory, arrivals, To::Memory(&into), room);
             let taken = match taken {
                 Ok(taken) => taken,
                 Err(lost) => {

@@ -40,9 +40,9 @@ pub(crate) use post::number_of;
 use crate::error::Lost;
 use crate::ring::{Marker, Receiver, Sender, Shape};
 use crate::slab::Id;
-use crate::wire::{Lane, Part, Rank, Wire};
+use crate::wire::{Data, Lane, Rank, Wire};
 use arrive::Arrivals;
-use get::Getting;
+use get::{Getting, To};
 use packet::Control;
 use post::{Post, Told};
 use put::Putting;
@@ -134,11 +134,8 @@ impl<M> Pipe<M> {
             return Err(Fault::Sizes { chunk: config.chunk, chunks: config.chunks });
         }
         let no_memory = Fault::NoMemory(config.memory());
-        let putting = Putting::new(wire, &config).ok_or(no_memory.clone())?;
-        let Some((memory, key)) = wire.ring(peer, config.memory()) else {
-            putting.give_back(wire);
-            return Err(no_memory);
-        };
+        let putting = Putting::new(&config).ok_or(no_memory.clone())?;
+        let (memory, key) = wire.ring(peer, config.memory()).ok_or(no_memory)?;
         let lane = Lane { peer, rail: 0 };
         Ok(Pipe {
             lane,
@@ -184,11 +181,7 @@ impl<M> Pipe<M> {
     }
 
     /// Puts bytes, as many as go now, and says how many. They can be used again at once.
-    pub(crate) fn put<W: Wire<Memory = M>>(
-        &mut self,
-        wire: &mut W,
-        data: Part<'_, M>,
-    ) -> Result<Result<usize, Fault>, Lost> {
+    pub(crate) fn put<W: Wire<Memory = M>>(&mut self, wire: &mut W, data: &[u8]) -> Result<Result<usize, Fault>, Lost> {
         self.listen(wire)?;
         if let Some(fault) = self.cannot_put() {
             return Ok(Err(fault));
@@ -197,7 +190,7 @@ impl<M> Pipe<M> {
         if self.gone || !self.putting.is_idle() || !self.post.is_free(wire) {
             return Ok(Ok(0));
         }
-        let moved = self.putting.copy(wire, &mut self.post, self.arrivals.tail(), data);
+        let moved = self.putting.copy(wire, &mut self.post, self.arrivals.tail(), Data::Bytes(data));
         if moved > 0 {
             self.arrivals.rode();
         }
@@ -210,15 +203,16 @@ impl<M> Pipe<M> {
     pub(crate) fn get<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
-        into: Part<'_, M>,
+        into: &mut [u8],
         bounce: bool,
     ) -> Result<Option<usize>, Lost> {
         self.listen(wire)?;
         self.turn_get(wire)?;
         let mut moved = 0;
         if self.getting.is_idle() {
-            moved = self.getting.take(wire, &self.memory, &mut self.arrivals, into)?;
-            if moved == 0 && into.length > 0 {
+            let room = into.len();
+            moved = self.getting.take(wire, &self.memory, &mut self.arrivals, To::Bytes(into), room)?;
+            if moved == 0 && room > 0 {
                 if self.getting.is_over(&self.arrivals)? {
                     return Ok(None);
                 }
@@ -329,7 +323,6 @@ impl<M> Pipe<M> {
             wire.release(0, self.offer.key);
             self.post.leave(wire);
         }
-        self.putting.give_back(wire);
         self.getting.give_back(wire);
         wire.give(self.memory);
     }
@@ -448,7 +441,7 @@ impl<M> Pipe<M> {
         }
         while let Some(control) = self.to_tell.front() {
             let ring = &mut self.control_out;
-            if !self.post.message(wire, ring, CONTROL, Told::Control, &control.encode(), None) {
+            if !self.post.message(wire, ring, CONTROL, Told::Control, &control.encode(), Data::None) {
                 break;
             }
             self.post.count.alone += 1;

@@ -2,7 +2,7 @@
 
 use super::{Count, Offer};
 use crate::ring::{Marker, Sender};
-use crate::wire::{Busy, Key, Lane, Part, Request, Wire};
+use crate::wire::{Busy, Data, Key, Lane, Request, Wire};
 
 /// What an immediate value tells of; it is the pipe's, since its first bit is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Post {
             return false;
         }
         if let Some((at, mark)) = self.mark {
-            if self.put(wire, at, &[], None, Some(mark), None).is_err() {
+            if self.put(wire, at, &[], Data::None, Some(mark), None).is_err() {
                 return false;
             }
             self.mark = None;
@@ -105,12 +105,12 @@ impl Post {
         base: usize,
         what: Told,
         head: &[u8],
-        body: Option<Part<'_, W::Memory>>,
+        body: Data<'_, W::Memory>,
     ) -> bool {
         if self.mark.is_some() {
             return false;
         }
-        let length = head.len() + body.map_or(0, |body| body.length);
+        let length = head.len() + body.length();
         let Some(spot) = ring.claim(length) else { return false };
         let together = self.marker != Marker::Second;
         let immediate = (self.marker == Marker::Immediate).then_some((what, 0));
@@ -118,21 +118,21 @@ impl Post {
             return false;
         }
         ring.sent();
-        if !together && self.put(wire, base + spot.mark_at, &[], None, Some(spot.mark), None).is_err() {
+        if !together && self.put(wire, base + spot.mark_at, &[], Data::None, Some(spot.mark), None).is_err() {
             self.mark = Some((base + spot.mark_at, spot.mark));
         }
         true
     }
 
     /// Writes bytes, of which a pointer tells later.
-    pub fn bytes<W: Wire>(&mut self, wire: &mut W, at: usize, body: Part<'_, W::Memory>) -> bool {
-        self.mark.is_none() && self.put(wire, at, &[], Some(body), None, None).is_ok()
+    pub fn bytes<W: Wire>(&mut self, wire: &mut W, at: usize, body: Data<'_, W::Memory>) -> bool {
+        self.mark.is_none() && self.put(wire, at, &[], body, None, None).is_ok()
     }
 
     /// Tells a pointer.
     pub fn value<W: Wire>(&mut self, wire: &mut W, what: Told, at: usize, value: u64) -> bool {
         let immediate = (!self.words).then_some((what, value));
-        let told = self.mark.is_none() && self.put(wire, at, &[], None, Some(value), immediate).is_ok();
+        let told = self.mark.is_none() && self.put(wire, at, &[], Data::None, Some(value), immediate).is_ok();
         self.count.alone += u64::from(told);
         told
     }
@@ -142,7 +142,7 @@ impl Post {
         wire: &mut W,
         at: usize,
         head: &[u8],
-        body: Option<Part<'_, W::Memory>>,
+        body: Data<'_, W::Memory>,
         mark: Option<u64>,
         immediate: Option<(Told, u64)>,
     ) -> Result<(), Busy> {

@@ -6,11 +6,11 @@ use super::{Config, Fault, HEAD, Outcome, RING, Step};
 use crate::error::Lost;
 use crate::ring::Sender;
 use crate::slab::Id;
-use crate::wire::{Key, Lane, Part, Rail, Request, Wire};
+use crate::wire::{Data, Key, Lane, Part, Rail, Request, Wire};
 use std::collections::VecDeque;
 
 pub(super) struct Putting<M> {
-    way: Way<M>,
+    way: Way,
     /// Buffers that the pipe owns, in order; the first is under way.
     puts: VecDeque<Put<M>>,
     /// The peer's answer to what of the first is announced.
@@ -25,11 +25,11 @@ pub(super) struct Putting<M> {
 }
 
 /// The peer's ring, as this end knows it.
-enum Way<M> {
+enum Way {
     /// Pointers count the bytes since the beginning.
-    Bytes { size: u64, chunk: usize, head: u64, told: u64, tail: u64, staging: M },
+    Bytes { size: u64, chunk: usize, head: u64, told: u64, tail: u64, staging: Vec<u8> },
     /// With a staging if all of a put is copied before any is written.
-    Chunks { ring: Sender, payload: usize, freed: u64, staging: Option<M> },
+    Chunks { ring: Sender, payload: usize, freed: u64, staging: Option<Vec<u8>> },
 }
 
 struct Put<M> {
@@ -63,13 +63,13 @@ const NO_ANSWER: Lost = Lost::Broken("it answers a put that is not under way");
 
 impl<M> Putting<M> {
     /// None if there is no memory.
-    pub fn new<W: Wire<Memory = M>>(wire: &mut W, config: &Config) -> Option<Putting<M>> {
+    pub fn new(config: &Config) -> Option<Putting<M>> {
         let shape = config.shape();
         let (size, chunk) = (shape.size() as u64, config.chunk as usize);
         let way = match config.step {
-            Step::Basic => Way::Bytes { size, chunk, head: 0, told: 0, tail: 0, staging: wire.take(shape.size())? },
+            Step::Basic => Way::Bytes { size, chunk, head: 0, told: 0, tail: 0, staging: staging(shape.size())? },
             step => {
-                let staging = if step == Step::Piggyback { Some(wire.take(shape.size())?) } else { None };
+                let staging = if step == Step::Piggyback { Some(staging(shape.size())?) } else { None };
                 let ring = Sender::new(0, shape, Key { address: 0, key: 0 });
                 Way::Chunks { ring, payload: config.payload(), freed: 0, staging }
             }
@@ -93,7 +93,7 @@ impl<M> Putting<M> {
     }
 
     /// Copies what goes now; `freed` rides on it.
-    pub fn copy<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post, freed: u32, data: Part<'_, M>) -> usize {
+    pub fn copy<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post, freed: u32, data: Data<'_, M>) -> usize {
         let moved = self.way.copy(wire, post, freed, data);
         self.sent += moved as u64;
         moved
@@ -119,7 +119,7 @@ impl<M> Putting<M> {
                 How::New => put.how = choose(wire, post, config, put),
                 How::Copied => {
                     let left = Part { memory: &put.memory, at: put.at, length: put.length - put.at };
-                    let moved = self.way.copy(wire, post, freed, left);
+                    let moved = self.way.copy(wire, post, freed, Data::Of(left));
                     rode |= moved > 0;
                     put.at += moved;
                     self.sent += moved as u64;
@@ -297,13 +297,6 @@ impl<M> Putting<M> {
         .collect()
     }
 
-    pub fn give_back<W: Wire<Memory = M>>(self, wire: &mut W) {
-        match self.way {
-            Way::Bytes { staging, .. } | Way::Chunks { staging: Some(staging), .. } => wire.give(staging),
-            Way::Chunks { staging: None, .. } => {}
-        }
-    }
-
     fn finish<W: Wire<Memory = M>>(&mut self, wire: &mut W, key: Option<Key>, result: Result<(), Fault>) {
         key.into_iter().for_each(|key| wire.release(0, key));
         if let Some(Put { id, memory, length, .. }) = self.puts.pop_front() {
@@ -347,17 +340,36 @@ impl How {
     }
 }
 
-impl<M> Way<M> {
-    fn copy<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post, freed: u32, data: Part<'_, M>) -> usize {
+/// Memory that a put is copied to before it is written.
+fn staging(length: usize) -> Option<Vec<u8>> {
+    let mut staging = Vec::new();
+    staging.try_reserve_exact(length).ok()?;
+    staging.resize(length, 0);
+    Some(staging)
+}
+
+/// Copies these bytes there.
+fn stage<'s, W: Wire>(wire: &W, data: Data<'_, W::Memory>, staging: &'s mut [u8]) -> Data<'s, W::Memory> {
+    let there = &mut staging[..data.length()];
+    match data {
+        Data::None => {}
+        Data::Of(part) => wire.read(part.memory, part.at, there),
+        Data::Bytes(bytes) => there.copy_from_slice(bytes),
+    }
+    Data::Bytes(there)
+}
+
+impl Way {
+    fn copy<W: Wire>(&mut self, wire: &mut W, post: &mut Post, freed: u32, data: Data<'_, W::Memory>) -> usize {
         let mut moved = 0;
         match self {
             Way::Bytes { size, chunk, head, tail, staging, .. } => {
-                let most = data.length.min((*size - (*head - *tail)) as usize);
-                wire.copy(Part { length: most, ..data }, staging, 0);
+                let most = data.length().min((*size - (*head - *tail)) as usize);
+                let from = stage(wire, data.stretch(0, most), staging);
                 while moved < most {
                     let at = (*head % *size) as usize;
                     let length = (most - moved).min(*chunk).min(*size as usize - at);
-                    if !post.bytes(wire, RING + at, Part { memory: staging, at: moved, length }) {
+                    if !post.bytes(wire, RING + at, from.stretch(moved, length)) {
                         break;
                     }
                     moved += length;
@@ -367,19 +379,15 @@ impl<M> Way<M> {
             }
             Way::Chunks { ring, payload, staging, .. } => {
                 let free = (ring.shape.slots - ring.flying()) as usize;
-                let most = data.length.min(free * *payload);
+                let most = data.length().min(free * *payload);
                 let from = match staging {
-                    Some(staging) => {
-                        wire.copy(Part { length: most, ..data }, staging, 0);
-                        Part { memory: &*staging, at: 0, length: most }
-                    }
+                    Some(staging) => stage(wire, data.stretch(0, most), staging),
                     None => data,
                 };
                 let (head, bytes) = Chunk::Data.encode(freed);
                 while moved < most {
                     let length = (most - moved).min(*payload);
-                    let part = Part { at: from.at + moved, length, ..from };
-                    if !post.message(wire, ring, RING, Told::Ring, &head[..bytes], Some(part)) {
+                    if !post.message(wire, ring, RING, Told::Ring, &head[..bytes], from.stretch(moved, length)) {
                         break;
                     }
                     moved += length;
@@ -391,13 +399,13 @@ impl<M> Way<M> {
     }
 
     /// Posts a chunk without data.
-    fn chunk<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post, freed: u32, chunk: Chunk) -> bool {
+    fn chunk<W: Wire>(&mut self, wire: &mut W, post: &mut Post, freed: u32, chunk: Chunk) -> bool {
         let Way::Chunks { ring, .. } = self else { unreachable!("the first step copies all") };
         let (head, bytes) = chunk.encode(freed);
-        post.message(wire, ring, RING, Told::Ring, &head[..bytes], None)
+        post.message(wire, ring, RING, Told::Ring, &head[..bytes], Data::None)
     }
 
-    fn tell<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post) -> bool {
+    fn tell<W: Wire>(&mut self, wire: &mut W, post: &mut Post) -> bool {
         let Way::Bytes { head, told, .. } = self else { return true };
         if head != told {
             if !post.value(wire, Told::Head, HEAD, *head) {
