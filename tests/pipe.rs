@@ -104,7 +104,7 @@ fn put_and_get_say_how_much_they_moved() {
             for (chunk, chunks) in [(64, 2), (72, 3), (4096, 5), (65_536, 16)] {
                 let config = Config { step, chunk, chunks, zero_copy_from: 0 };
                 let pipe = world.pipe_with(peer, config).unwrap();
-                let total = 10 * (chunk * chunks).min(9000) as usize;
+                let total = 4 * (chunk * chunks).min(9000) as usize;
                 let (mut put, mut got) = (0, 0);
                 if chunk < 65_536 {
                     // Nobody gets yet: the ring becomes full, and takes nothing then.
@@ -203,6 +203,13 @@ fn what_cannot_be_is_an_error() {
         let none = Config { chunk: 12, ..Config::default() };
         let error = world.pipe_with(other, none).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Sizes { chunk: 12, chunks: 16 } } if rank == other));
+        // One end alone: the other is told, and the next pipe is as good as any.
+        let error = world.pipe_with(other, if world.rank() == 0 { none } else { Config::default() }).unwrap_err();
+        match error {
+            Error::Pipe { rank: 1, fault: Fault::Sizes { .. } } => assert_eq!(world.rank(), 0),
+            Error::Pipe { rank: 0, fault: Fault::Refused } => assert_eq!(world.rank(), 1),
+            other => panic!("{other}"),
+        }
         // Ends that are not alike.
         let error = world.pipe_with(other, stepping(STEPS[world.rank()])).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Differs { .. } } if rank == other), "{error}");

@@ -48,6 +48,7 @@ use super::{request_receive, request_send};
 use crate::world::World;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use transom_channel::pipe::NO_OFFER;
 pub use transom_channel::pipe::{Config, Count, Fault, Step};
 use transom_channel::{Error as Failure, Id, Kept, Select};
 use transom_locks::Rank;
@@ -105,18 +106,27 @@ impl World {
     pub fn pipe_with(&self, peer: Rank, config: Config) -> Result<Pipe, Error> {
         let comm = self.space().comm()?;
         let to = comm.to_job(peer)?;
-        let opened = comm.hub.with(|core| {
-            let opened = core.engine.pipe_open(to, config)?;
+        let (opened, number) = comm.hub.with(|core| {
             let number = core.opened.entry((comm.context, to)).or_default();
-            *number += 1;
-            Ok((opened, *number))
+            *number = number.wrapping_add(2);
+            (core.engine.pipe_open(to, config), *number)
         })?;
-        let ((id, offer), number) = opened.map_err(|failure| comm.failure(failure, 1))?;
+        let (id, offer) = match opened {
+            Ok(opened) => opened,
+            Err(failure) => {
+                if let Failure::Pipe { .. } = failure {
+                    // The peer waits to be told.
+                    exchange(comm, to, number, &NO_OFFER)?;
+                    exchange(comm, to, number + 1, &[0])?;
+                }
+                return Err(comm.failure(failure, 1));
+            }
+        };
         let pipe = Pipe { comm: comm.clone(), id, peer: to, rank: peer, config };
         // By messages of the library's. Until both have joined neither writes, nor leaves.
-        let theirs = pipe.exchange(2 * number, &offer.encode())?;
+        let theirs = exchange(comm, to, number, &offer.encode())?;
         let joined = comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
-        let both = pipe.exchange(2 * number + 1, &[u8::from(joined.is_ok())])?;
+        let both = exchange(comm, to, number + 1, &[u8::from(joined.is_ok())])?;
         let refused = Failure::Pipe { rank: to, fault: Fault::Refused };
         match joined.and(if both == [1] { Ok(()) } else { Err(refused) }) {
             Ok(()) => Ok(pipe),
@@ -276,21 +286,6 @@ impl Pipe {
         self.comm.hub.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
     }
 
-    /// Tells the peer's end something, and is told as much.
-    fn exchange(&self, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Error> {
-        let mut comm = self.comm.clone();
-        comm.context = comm.context.wrapping_add(PIPES);
-        let select = Select { context: comm.context, source: Some(self.peer), tag: Some(tag) };
-        let mut coming = request_receive(&comm, select, vec![0_u8; mine.len()].hold(), 1)?;
-        coming.call.name = "pipe";
-        let coming = Request::under_way(coming, <Vec<u8> as Parts>::back);
-        let said = request_send(&comm, self.peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false)?;
-        let came = coming.wait()?;
-        // A rank that does nothing of the library's from now on has said it.
-        Request::under_way(said, <Vec<u8> as Parts>::back).wait()?;
-        Ok(came)
-    }
-
     /// Calls once more after a turn, if nothing was moved.
     #[inline]
     fn turning(
@@ -389,6 +384,21 @@ impl Pipe {
             }
         }
     }
+}
+
+/// Tells the peer something, and is told as much.
+fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut comm = comm.clone();
+    comm.context = comm.context.wrapping_add(PIPES);
+    let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
+    let mut coming = request_receive(&comm, select, vec![0_u8; mine.len()].hold(), 1)?;
+    coming.call.name = "pipe";
+    let coming = Request::under_way(coming, <Vec<u8> as Parts>::back);
+    let said = request_send(&comm, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false)?;
+    let came = coming.wait()?;
+    // A rank that does nothing of the library's from now on has said it.
+    Request::under_way(said, <Vec<u8> as Parts>::back).wait()?;
+    Ok(came)
 }
 
 impl Drop for Pipe {

@@ -217,7 +217,9 @@ impl<W: Wire> Engine<W> {
             Request::Receive(receive) => receive.moving.is_some(),
             Request::Message(_) | Request::Piped(_) => false,
         };
-        !self.listed.is_empty() || self.pipes.are_needed() || self.requests.iter().any(|(_, request)| moving(request))
+        !self.listed.is_empty()
+            || self.pipes.are_needed(self.rank)
+            || self.requests.iter().any(|(_, request)| moving(request))
     }
 
     /// The wire below.

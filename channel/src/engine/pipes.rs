@@ -4,7 +4,7 @@
 use super::request::{Cancelled, Completion, Request};
 use super::{Engine, Status};
 use crate::error::{Error, Lost};
-use crate::pipe::{self, Config, Count, Fault, Offer, Pipe};
+use crate::pipe::{self, Config, Count, Fault, NO_OFFER, Offer, Pipe};
 use crate::slab::{Id, Slab};
 use crate::wire::{Rank, Wire};
 
@@ -30,9 +30,9 @@ impl<M> Pipes<M> {
         self.active().any(Pipe::is_refused)
     }
 
-    /// Whether peers wait for something of theirs.
-    pub fn are_needed(&self) -> bool {
-        self.active().any(Pipe::is_needed)
+    /// Whether peers wait for something of theirs, other than this rank.
+    pub fn are_needed(&self, me: Rank) -> bool {
+        self.active().any(|pipe| pipe.peer() != me && pipe.is_needed())
     }
 
     fn active(&self) -> impl Iterator<Item = &Pipe<M>> {
@@ -66,6 +66,7 @@ impl<W: Wire> Engine<W> {
             return Err(Error::Lost { rank, lost: lost.clone() });
         }
         match Offer::decode(theirs) {
+            _ if theirs == NO_OFFER => Err(Error::Pipe { rank, fault: Fault::Refused }),
             Some(offer) => {
                 pipe.join(&mut self.wire, &offer).map_err(|fault| Error::Pipe { rank, fault })?;
                 self.turn_pipe(id);

@@ -23,7 +23,7 @@
 //!     384     the ring: chunks, or bytes (Basic)
 //! ```
 //! Control is apart from the ring, so that an end that puts and does not get learns of an answer that would stand behind
-//! data. Of answers to a put one at most is under way, and of the two others each goes once: its slots need no credit.
+//! data. Of answers to a put one at most is under way, and of the three others each goes once: its slots need no credit.
 
 mod arrive;
 mod config;
@@ -34,7 +34,7 @@ mod post;
 mod put;
 
 pub use config::{Config, Count, Fault, Step};
-pub use offer::{OFFER, Offer};
+pub use offer::{NO_OFFER, OFFER, Offer};
 pub(crate) use post::number_of;
 
 use crate::error::Lost;
@@ -86,6 +86,8 @@ pub struct Pipe<M> {
     controls: (u32, u32),
     token: u64,
     phase: Phase,
+    /// The peer gets nothing any more.
+    peer_shut: bool,
     /// The peer posts nothing any more.
     peer_closed: bool,
     /// The ends did not come together: neither writes.
@@ -102,6 +104,8 @@ enum Phase {
     Ended,
     /// It neither puts nor gets.
     Closing,
+    /// The peer was told that it does not get: neither end waits for what the other has under way.
+    Shut,
     /// The peer was told: this end posts nothing any more.
     Closed,
 }
@@ -151,6 +155,7 @@ impl<M> Pipe<M> {
             controls: (0, 0),
             token: TOKEN,
             phase: Phase::Open,
+            peer_shut: false,
             peer_closed: false,
             void: false,
             gone: false,
@@ -355,7 +360,11 @@ impl<M> Pipe<M> {
 
     /// Whether the peer waits for something that this end has still to post.
     pub fn is_needed(&self) -> bool {
-        let untold = self.phase == Phase::Closing || (self.phase == Phase::Ended && !self.putting.is_over());
+        let untold = match self.phase {
+            Phase::Open | Phase::Closed => false,
+            Phase::Ended => !self.putting.is_over(),
+            Phase::Closing | Phase::Shut => true,
+        };
         !self.gone && self.post.is_joined() && (!self.putting.is_idle() || self.is_refused() || untold)
     }
 
@@ -373,7 +382,7 @@ impl<M> Pipe<M> {
     fn cannot_put(&self) -> Option<Fault> {
         match () {
             () if self.phase != Phase::Open => Some(Fault::Ended),
-            () if self.peer_closed => Some(Fault::Closed),
+            () if self.peer_shut => Some(Fault::Closed),
             () => None,
         }
     }
@@ -383,9 +392,13 @@ impl<M> Pipe<M> {
         while let Some(control) = packet::next_control(wire, &self.memory, &mut self.control_in)? {
             match control {
                 Control::End { total } => self.getting.end(total)?,
-                Control::Close => {
-                    self.peer_closed = true;
+                Control::Shut => {
+                    self.peer_shut = true;
                     self.putting.close(wire);
+                }
+                Control::Close if self.peer_shut => self.peer_closed = true,
+                Control::Close => {
+                    return Err(Lost::Broken("it has closed its pipe before it said that it gets no more"));
                 }
                 answer => self.putting.answered(wire, &mut self.post, answer)?,
             }
@@ -411,15 +424,22 @@ impl<M> Pipe<M> {
         Ok(())
     }
 
-    /// Says that this end puts no more, and then that it posts no more, once that is so.
+    /// Says that this end gets no more, puts no more, and then that it posts no more, once that is so.
     fn wind_up(&mut self) {
-        if self.phase == Phase::Open || self.gone || !self.putting.is_idle() {
+        if self.gone {
+            return;
+        }
+        if self.phase == Phase::Closing && self.getting.is_idle() {
+            self.to_tell.push_back(Control::Shut);
+            self.phase = Phase::Shut;
+        }
+        if self.phase == Phase::Open || !self.putting.is_idle() {
             return;
         }
         if let Some(total) = self.putting.over() {
             self.to_tell.push_back(Control::End { total });
         }
-        if self.phase == Phase::Closing && self.getting.is_idle() {
+        if self.phase == Phase::Shut {
             self.to_tell.push_back(Control::Close);
             self.phase = Phase::Closed;
         }

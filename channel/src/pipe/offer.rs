@@ -5,6 +5,8 @@ use crate::wire::Key;
 
 /// Bytes of an offer.
 pub const OFFER: usize = 36;
+/// What is told instead by a rank that could not open its end.
+pub const NO_OFFER: [u8; OFFER] = [0; OFFER];
 
 /// Where one end may be written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,6 +34,8 @@ pub(super) enum Control {
     Clear { length: u64, key: Key },
     /// The stream has so many bytes, and ends.
     End { total: u64 },
+    /// Nothing more is got, and no memory of the peer's is used.
+    Shut,
     /// Nothing more is posted.
     Close,
 }
@@ -83,7 +85,7 @@ impl Chunk {
 impl Control {
     /// Whether it answers a put of the peer.
     pub fn is_answer(self) -> bool {
-        !matches!(self, Control::End { .. } | Control::Close)
+        !matches!(self, Control::End { .. } | Control::Shut | Control::Close)
     }
 
     pub fn encode(self) -> [u8; LONGEST] {
@@ -93,6 +95,7 @@ impl Control {
             Control::Clear { length, key } => [3, length, key.address, key.key],
             Control::End { total } => [4, total, 0, 0],
             Control::Close => [5, 0, 0, 0],
+            Control::Shut => [6, 0, 0, 0],
         })
     }
 
@@ -104,6 +107,7 @@ impl Control {
             3 => Some(Control::Clear { length: value, key }),
             4 => Some(Control::End { total: value }),
             5 => Some(Control::Close),
+            6 => Some(Control::Shut),
             _ => None,
         }
     }
