@@ -39,10 +39,10 @@ fn what_cannot_be_is_said() {
     assert_eq!(closed.to_string(), "the pipe to rank 0: it has closed its end");
     sim.engine(1).pipe_start_put(b, Memory::pattern(1, 10), 10).unwrap();
     assert_eq!(sim.engine(1).completed().unwrap().result, Err(closed));
-    assert_eq!(sim.engine(1).pipe_get(b, &mut vec![0; 4]), Ok(None));
+    assert_eq!(sim.engine(1).pipe_get(b, &mut [0; 4]), Ok(None));
     sim.engine(1).pipe_close(b);
     while sim.step().is_some() {}
-    assert_eq!(sim.engine(1).pipe_put(b, &vec![0; 4]), Err(Error::NoPipe));
+    assert_eq!(sim.engine(1).pipe_put(b, &[0; 4]), Err(Error::NoPipe));
     assert_eq!((sim.engine(0).pipes(), sim.engine(1).pipes()), (1, 0));
     sim.engine(0).pipe_refuse(one);
     assert_eq!(sim.engine(0).pipes(), 0);

@@ -81,7 +81,7 @@ fn hostile_bytes() {
             }
         }
         assert!(got == length && into == stretch(7, 0, length), "the pipe with another");
-        let _ = sim.engine(1).pipe_get(id, &mut vec![0; 100]);
+        let _ = sim.engine(1).pipe_get(id, &mut [0; 100]);
         *seen.entry(format!("{lost:?}").chars().take(70).collect::<String>()).or_insert(0) += 1;
     }
     println!("{seen:#?}");
