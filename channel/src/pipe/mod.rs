@@ -1,7 +1,7 @@
 //! A stream of bytes between two ranks, each way: what goes in at one end comes out at the other, in order, without
 //! boundaries.
 //!
-//! [`put`](Pipe::put) and [`get`](Pipe::get) never wait, and say how much they moved. How the bytes move is the [`Step`]:
+//! [`put`](crate::Engine::pipe_put) and [`get`](crate::Engine::pipe_get) never wait, and say how much they moved. How the bytes move is the [`Step`]:
 //!
 //! | step | a message that fits | its tail | a long one |
 //! |---|---|---|---|
@@ -11,7 +11,7 @@
 //! | `Read` | the same | the same | offered, and read by the receiver from where it is |
 //! | `Write` | the same | the same | announced, and written to where the receiver wants it |
 //!
-//! The last two are for buffers that the pipe owns ([`start_put`](Pipe::start_put), [`start_get`](Pipe::start_get)), as
+//! The last two are for buffers that the pipe owns ([`start_put`](crate::Engine::pipe_start_put), [`start_get`](crate::Engine::pipe_start_get)), as
 //! peer and adapter use them until the put or get has ended. What a rail does not do, or memory that cannot be registered,
 //! goes in chunks.
 //!
@@ -167,7 +167,7 @@ impl<M> Pipe<M> {
         self.token = id.to_wire() | TOKEN;
     }
 
-    /// What the peer is to be told, so that it can [`join`](Self::join).
+    /// What the peer is to be told, so that it can join.
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
