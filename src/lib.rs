@@ -5,6 +5,7 @@ pub mod collective;
 mod error;
 mod job;
 pub mod messages;
+pub use messages::pipe;
 pub mod provider;
 mod random;
 mod start;

@@ -1,6 +1,7 @@
 //! What goes wrong.
 
 use crate::packet::Malformed;
+use crate::pipe::Fault;
 use crate::rendezvous::Unfit;
 use crate::sequence::Beyond;
 use crate::wire::{Rank, Why};
@@ -58,6 +59,18 @@ pub enum Error {
         /// What came.
         status: Status,
     },
+    /// A pipe cannot be, or be used.
+    #[error("the pipe to rank {rank}: {fault}")]
+    Pipe {
+        /// Who is at its other end.
+        rank: Rank,
+        /// Why.
+        #[source]
+        fault: Fault,
+    },
+    /// The number names no pipe.
+    #[error("this pipe is closed")]
+    NoPipe,
     /// The number names no message of a probe.
     #[error("this message was received already")]
     NoMessage,

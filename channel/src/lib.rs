@@ -8,6 +8,7 @@ mod error;
 pub mod matching;
 mod meter;
 pub mod packet;
+pub mod pipe;
 pub mod polling;
 pub mod rendezvous;
 pub mod ring;
@@ -17,7 +18,7 @@ mod slab;
 pub mod wire;
 
 pub use config::{Config, Misconfigured};
-pub use engine::{Cancelled, Completion, Engine, Room, Short};
+pub use engine::{Cancelled, Completion, Engine, Kept, Room, Short};
 pub use error::{Error, Lost, Status};
 pub use matching::Select;
 pub use meter::Meter;

@@ -73,7 +73,7 @@ pub enum Data<'a, M> {
     Bytes(&'a [u8]),
 }
 
-impl<M> Data<'_, M> {
+impl<'a, M> Data<'a, M> {
     /// How many bytes.
     #[inline(always)]
     pub fn length(&self) -> usize {
@@ -81,6 +81,15 @@ impl<M> Data<'_, M> {
             Data::None => 0,
             Data::Of(part) => part.length,
             Data::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// So many of them, from this one on.
+    pub fn stretch(self, at: usize, length: usize) -> Data<'a, M> {
+        match self {
+            Data::None => Data::None,
+            Data::Of(part) => Data::Of(Part { at: part.at + at, length, ..part }),
+            Data::Bytes(bytes) => Data::Bytes(&bytes[at..at + length]),
         }
     }
 }
@@ -208,6 +217,16 @@ pub trait Wire {
     /// Memory of this rank's own, all 0, that a peer may put to by the key, on rail 0: a ring for that peer. Given back like
     /// other memory, after its key was released.
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
+    /// Whether this rank can put to memory that a peer has made as a [`ring`](Self::ring) of so many bytes and named by this
+    /// key. Asked once, before the first put, where there is no other path.
+    fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
+        let _ = (lane, key, length);
+        true
+    }
+    /// Nothing is put there any more.
+    fn leave(&mut self, lane: Lane, key: Key) {
+        let _ = (lane, key);
+    }
     /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
     fn reads(&mut self, lane: Lane) -> bool;
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.

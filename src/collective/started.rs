@@ -202,7 +202,7 @@ impl World {
         let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;
         // The first messages go now, and not when somebody waits.
         group.comm.hub.turn_now();
-        Ok(Under { comm: group.comm.clone(), id, element, call: Name::Collective { name }, awaited: Awaited::Anyone })
+        Ok(Under { comm: group.comm.clone(), id, element, call: Name::Other { name }, awaited: Awaited::Anyone })
     }
 }
 

@@ -13,6 +13,8 @@ use transom_windows::{Exchange, FabricError};
 
 /// Contexts of a world: what the program sends, and what the library does.
 const CONTEXTS: u32 = 4;
+/// Of these that in which pipes are opened.
+pub(super) const PIPES: u32 = 1;
 /// Of these that of collectives, and that in which groups tell each other of them.
 pub(crate) const COLLECTIVES: u32 = 2;
 pub(crate) const CONTROL: u32 = 3;
@@ -247,6 +249,7 @@ impl Comm {
             Failure::NoMemory { status } => {
                 Error::NoMemory { from: self.numbered(status.peer), tag: status.tag, bytes: status.length }
             }
+            Failure::Pipe { rank, fault } => Error::Pipe { rank: self.numbered(rank), fault },
             other => Error::Misuse { why: other.to_string() },
         }
     }

@@ -3,6 +3,7 @@
 use super::tag::Status;
 use std::fmt;
 use transom_channel::Lost;
+use transom_channel::pipe::Fault;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
@@ -93,6 +94,15 @@ pub enum Error {
     PartsNotReady {
         /// How many.
         missing: usize,
+    },
+    /// A pipe cannot be opened, or be used.
+    #[error("the pipe to rank {rank}: {fault}")]
+    Pipe {
+        /// Who is at its other end.
+        rank: Rank,
+        /// Why.
+        #[source]
+        fault: Fault,
     },
     /// A value that cannot be sent.
     #[cfg(feature = "serde")]

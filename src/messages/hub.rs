@@ -3,14 +3,14 @@
 
 use super::error::Error;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::ring::Shape;
 use transom_channel::wire::Data;
-use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Short, Status as Came};
+use transom_channel::{Completion, Config, Error as Failure, Id, Meter, Room, Short, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
@@ -25,10 +25,14 @@ pub(crate) struct Hub {
     core: Mutex<Option<Core>>,
 }
 
+pub(crate) type Engine = transom_channel::Engine<ShmWire>;
+
 pub(crate) struct Core {
-    pub engine: Engine<ShmWire>,
+    pub engine: Engine,
     /// Few at a time: looked at in each look of a wait.
     table: BTreeMap<Key, Entry>,
+    /// Pipes that were opened, by context and peer.
+    pub opened: HashMap<(u32, u32), u32>,
     /// What is done by many messages, a step in each turn.
     works: Vec<(u64, Box<dyn Work>)>,
     /// The number of the next.
@@ -117,8 +121,15 @@ impl Hub {
         let config = Config { ring, eager: 16 << 10, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
-        let core =
-            Core { engine, table: BTreeMap::new(), works: Vec::new(), next_work: 0, wakers: Vec::new(), awake: false };
+        let core = Core {
+            engine,
+            table: BTreeMap::new(),
+            opened: HashMap::new(),
+            works: Vec::new(),
+            next_work: 0,
+            wakers: Vec::new(),
+            awake: false,
+        };
         let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)

@@ -28,6 +28,7 @@ pub(crate) mod hub;
 #[cfg(feature = "serde")]
 mod object;
 mod persistent;
+pub mod pipe;
 mod probe;
 pub(crate) mod request;
 mod scope;

@@ -65,7 +65,7 @@ pub(crate) struct Under {
 #[derive(Clone, Copy)]
 pub(crate) enum Call {
     Message { name: &'static str, tag: Option<u32> },
-    Collective { name: &'static str },
+    Other { name: &'static str },
 }
 
 impl fmt::Display for Call {
@@ -73,7 +73,7 @@ impl fmt::Display for Call {
         match self {
             Call::Message { name, tag: Some(tag) } => write!(f, "{name} with tag {tag}"),
             Call::Message { name, tag: None } => write!(f, "{name} with any tag"),
-            Call::Collective { name } => f.write_str(name),
+            Call::Other { name } => f.write_str(name),
         }
     }
 }

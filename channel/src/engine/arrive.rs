@@ -7,6 +7,7 @@ use crate::credit::{HEADER, Owed};
 use crate::error::Lost;
 use crate::matching::Label;
 use crate::packet::{Body, LONGEST, Packet, Values};
+use crate::pipe;
 use crate::polling::Change;
 use crate::ring::{Look, Receiver, Sender, Shape};
 use crate::sequence::Place;
@@ -29,6 +30,7 @@ impl<W: Wire> Engine<W> {
                         self.list(lane.peer);
                     }
                 }
+                Event::Done(token, _) if pipe::is_token(token) => self.pipe_moved(token),
                 Event::Done(token, _) => self.moved(token),
                 Event::Arrived { lane, slot, length } => {
                     let part = Part { memory: &slot, at: 0, length };
@@ -38,6 +40,9 @@ impl<W: Wire> Engine<W> {
                     if let Err(lost) = taken {
                         self.fail(lane.peer, lost);
                     }
+                }
+                Event::Immediate(Lane { peer, .. }, value) if pipe::number_of(value).is_some() => {
+                    self.pipe_told(peer, value);
                 }
                 Event::Immediate(Lane { peer, .. }, _) => {
                     if let Some(record) = self.peers.get_mut(&peer) {

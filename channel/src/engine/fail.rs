@@ -17,6 +17,7 @@ impl<W: Wire> Engine<W> {
         // From here on nobody touches the memory that requests gave to the wire.
         self.wire.sever(rank);
         self.lost.insert(rank, lost.clone());
+        self.lose_pipes(rank);
         if let Some(mut peer) = self.peers.remove(&rank) {
             self.budget.leave(&peer.grant, peer.joined);
             self.polling.left(rank);

@@ -5,10 +5,12 @@ mod depart;
 mod fail;
 mod peer;
 mod peers;
+mod pipes;
 mod receive;
 mod request;
 mod short;
 
+pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
 pub use short::Short;
 
@@ -25,6 +27,7 @@ use crate::slab::{Id, Slab};
 use crate::wire::{Lane, RAILS, Rail, Rank, Wire};
 use peer::Peer;
 use peers::Peers;
+use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -54,6 +57,7 @@ pub struct Engine<W: Wire> {
     /// Peers that credits are owed to.
     owing: VecDeque<Rank>,
     completed: VecDeque<Completion<W::Memory>>,
+    pipes: Pipes<W::Memory>,
     kept: u64,
     /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
     in_a_row: u32,
@@ -93,6 +97,7 @@ impl<W: Wire> Engine<W> {
             listed: VecDeque::new(),
             owing: VecDeque::new(),
             completed: VecDeque::new(),
+            pipes: Pipes::default(),
             kept: 0,
             in_a_row: 0,
             counted: 0,
@@ -163,8 +168,10 @@ impl<W: Wire> Engine<W> {
     /// Withdraws a receive, unless it was matched. Exactly one of the two happens: it is withdrawn, and does not complete;
     /// or it completes, and has its message.
     pub fn cancel(&mut self, id: Id) -> Cancelled<W::Memory> {
-        let Some(Request::Receive(Receive { posted: Some(number), .. })) = self.requests.get(id) else {
-            return Cancelled::TooLate;
+        let number = match self.requests.get(id) {
+            Some(Request::Receive(Receive { posted: Some(number), .. })) => number,
+            Some(Request::Piped(pipe)) => return self.withdraw_piped(*pipe, id),
+            _ => return Cancelled::TooLate,
         };
         let withdrawn = self.matching.cancel(*number);
         debug_assert_eq!(withdrawn, Some(id));
@@ -178,7 +185,7 @@ impl<W: Wire> Engine<W> {
     pub fn progress(&mut self) -> usize {
         self.count_the_row();
         (self.in_a_row, self.counted) = (0, 0);
-        let work = self.take_events() + self.poll_rings() + self.post_listed();
+        let work = self.take_events() + self.poll_rings() + self.post_listed() + self.turn_pipes();
         self.tell_credits();
         work
     }
@@ -190,7 +197,7 @@ impl<W: Wire> Engine<W> {
 
     /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
     pub fn due(&self) -> Option<u64> {
-        if !self.listed.is_empty() {
+        if !self.listed.is_empty() || self.pipes.are_refused() {
             return Some(self.wire.now());
         }
         self.credit_due()
@@ -208,9 +215,11 @@ impl<W: Wire> Engine<W> {
         let moving = |request: &Request<W::Memory>| match request {
             Request::Send(_) => true,
             Request::Receive(receive) => receive.moving.is_some(),
-            Request::Message(_) => false,
+            Request::Message(_) | Request::Piped(_) => false,
         };
-        !self.listed.is_empty() || self.requests.iter().any(|(_, request)| moving(request))
+        !self.listed.is_empty()
+            || self.pipes.are_needed(self.rank)
+            || self.requests.iter().any(|(_, request)| moving(request))
     }
 
     /// The wire below.
@@ -282,7 +291,9 @@ impl<W: Wire> Engine<W> {
         let (memory, keys) = match self.requests.remove(id) {
             Some(Request::Send(send)) => (Some(send.memory), send.keys),
             Some(Request::Receive(receive)) => (receive.room.into_memory(), receive.keys),
-            Some(Request::Message(_)) | None => unreachable!("only sends and receives complete, once"),
+            Some(Request::Message(_) | Request::Piped(_)) | None => {
+                unreachable!("only sends and receives complete, once")
+            }
         };
         for (rail, key) in keys.into_iter().enumerate() {
             if let Some(key) = key {

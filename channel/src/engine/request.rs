@@ -52,6 +52,8 @@ pub(super) enum Request<M> {
     Send(Send<M>),
     Receive(Receive<M>),
     Message(Unexpected<M>),
+    /// A put or get of a pipe, which has its memory.
+    Piped(Id),
 }
 
 pub(super) struct Send<M> {

@@ -9,7 +9,7 @@ use crate::key::Key as BlockKey;
 use crate::loopback::{Loopback, Membership};
 use crate::memory::View;
 use crate::progress::Turn;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
@@ -43,6 +43,8 @@ struct Peer {
     inbox: Option<Inbox>,
     /// The ring that it has given this rank, by its key, if it can be mapped.
     ring: Option<(Key, Option<View>)>,
+    /// The memory of its ends of pipes, by their keys.
+    pipes: HashMap<Key, View>,
     /// Cells filled there.
     filled: u32,
     reads: Option<bool>,
@@ -242,22 +244,28 @@ impl ShmWire {
         at: usize,
         head: &[u8],
         body: Data<'_, Bytes>,
-        mark: u64,
+        mark: Option<u64>,
     ) -> Result<(), Busy> {
         let peer = &mut self.peers[to];
-        if !matches!(&peer.ring, Some((known, _)) if *known == key) {
-            peer.ring = Some((key, map_ring(&self.job, to, key)));
-        }
-        let (Some((_, Some(ring))), Some(inbox)) = (&peer.ring, &peer.inbox) else { return Err(Busy) };
+        let ring = match &peer.ring {
+            Some((known, ring)) if *known == key => ring.as_ref(),
+            _ => match peer.pipes.get(&key) {
+                None => new_ring(&self.job, to, key, &mut peer.ring),
+                pipe => pipe,
+            },
+        };
+        let (Some(ring), Some(inbox)) = (ring, &peer.inbox) else { return Err(Busy) };
         let length = head.len() + body.length();
         // The place was reckoned by what the peer has said of its ring, which may be longer than what it has given.
-        let start = ring.address(at, length + 8).ok_or(Busy)?;
+        let marked = if mark.is_some() { 8 } else { 0 };
+        let start = ring.address(at, length + marked).ok_or(Busy)?;
         let place = start.wrapping_add(length).cast::<u64>();
-        if !place.is_aligned() {
+        if mark.is_some() && !place.is_aligned() {
             return Err(Busy);
         }
         // SAFETY: within shared memory, as was just checked, which is accessed by atomics and `copy` alone.
         unsafe { write(start, head, body) };
+        let Some(mark) = mark else { return Ok(()) };
         // SAFETY: within the same, and aligned. Release: who sees the mark sees what is before it.
         unsafe { AtomicU64::from_ptr(place) }.store(mark, Release);
         // Between the mark and the question whether anybody sleeps.
@@ -265,6 +273,17 @@ impl ShmWire {
         bell::ring(&inbox.view.header().bell);
         Ok(())
     }
+}
+
+/// The ring that a peer gives in place of the one before.
+#[cold]
+fn new_ring<'a>(
+    job: &Membership,
+    peer: usize,
+    key: Key,
+    ring: &'a mut Option<(Key, Option<View>)>,
+) -> Option<&'a View> {
+    ring.insert((key, map_ring(job, peer, key))).1.as_ref()
 }
 
 /// Maps the ring that a peer has given; a key that leads nowhere is as if there were no room in it.
@@ -318,6 +337,7 @@ impl Wire for ShmWire {
         let rank = peer as usize;
         let peer = &mut self.peers[rank];
         (peer.over, peer.ring) = (true, None);
+        peer.pipes.clear();
         self.awaited.retain(|awaited| *awaited != rank);
         self.gone.retain(|gone| gone.0 != rank);
         // Cells of its messages, and those that it will never fill.
@@ -354,6 +374,17 @@ impl Wire for ShmWire {
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
     }
 
+    fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
+        let view = map_ring(&self.job, lane.peer as usize, key).filter(|view| view.len() >= length);
+        let reached = view.is_some();
+        self.peers[lane.peer as usize].pipes.extend(view.map(|view| (key, view)));
+        reached
+    }
+
+    fn leave(&mut self, lane: Lane, key: Key) {
+        self.peers[lane.peer as usize].pipes.remove(&key);
+    }
+
     fn reads(&mut self, lane: Lane) -> bool {
         let rank = lane.peer as usize;
         let peer = &mut self.peers[rank];
@@ -384,9 +415,7 @@ impl Wire for ShmWire {
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
         let to = lane.peer as usize;
         match request {
-            Request::Put { to: key, at, head, body, mark: Some(mark), immediate: None } => {
-                self.put(to, key, at, head, body, mark)
-            }
+            Request::Put { to: key, at, head, body, mark, immediate: None } => self.put(to, key, at, head, body, mark),
             Request::Send { head, body } => self.send(to, head, body),
             Request::Read { from, at, into, token } => {
                 match reading::read(&self.job, to, from, at, into) {

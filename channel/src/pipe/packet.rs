@@ -1,0 +1,136 @@
+//! What stands before the data of a chunk, and in control: checked, as all that a peer writes.
+
+use super::CONTROL;
+use crate::error::Lost;
+use crate::ring::{Look, Receiver};
+use crate::wire::{Key, Wire};
+
+/// Bytes before the data of a chunk.
+pub(super) const HEADER: usize = 8;
+/// Bytes of a chunk without data, at most; and of control.
+pub(super) const LONGEST: usize = 32;
+
+/// What a chunk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chunk {
+    /// Data follows.
+    Data,
+    /// So many bytes may be read by this key.
+    Offer { length: u64, key: Key },
+    /// So many bytes are to be written.
+    Announce { length: u64 },
+    /// So many have been written where the peer wanted them.
+    Fin { length: u64 },
+}
+
+/// What goes apart from the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Control {
+    /// What was offered is read.
+    Ack,
+    /// What was offered or announced is to be copied, from this byte on.
+    Refuse { done: u64 },
+    /// So many of the bytes announced may be written here.
+    Clear { length: u64, key: Key },
+    /// The stream has so many bytes, and ends.
+    End { total: u64 },
+    /// Nothing more is got, and no memory of the peer's is used.
+    Shut,
+    /// Nothing more is posted.
+    Close,
+}
+
+fn words(words: [u64; 4]) -> [u8; LONGEST] {
+    let mut bytes = [0; LONGEST];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    bytes
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.as_chunks::<8>().0.get(at).map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+impl Chunk {
+    /// The bytes, and how many; `freed` rides on them.
+    pub fn encode(self, freed: u32) -> ([u8; LONGEST], usize) {
+        let (kind, length, key, bytes) = match self {
+            Chunk::Data => (1, 0, Key { address: 0, key: 0 }, HEADER),
+            Chunk::Offer { length, key } => (2, length, key, LONGEST),
+            Chunk::Announce { length } => (3, length, Key { address: 0, key: 0 }, 16),
+            Chunk::Fin { length } => (4, length, Key { address: 0, key: 0 }, 16),
+        };
+        (words([u64::from(freed) << 32 | kind, length, key.address, key.key]), bytes)
+    }
+
+    /// What the first bytes of a chunk of `total` say, and what rides on it.
+    pub fn decode(head: &[u8], total: usize) -> Result<(Chunk, u32), Lost> {
+        let (kind, length) = (word(head, 0) as u32, word(head, 1));
+        let key = Key { address: word(head, 2), key: word(head, 3) };
+        let (chunk, fits) = match kind {
+            1 => (Chunk::Data, total > HEADER),
+            2 => (Chunk::Offer { length, key }, total == LONGEST && length > 0),
+            3 => (Chunk::Announce { length }, total == 16 && length > 0),
+            4 => (Chunk::Fin { length }, total == 16 && length > 0),
+            _ => (Chunk::Data, false),
+        };
+        if !fits {
+            return Err(Lost::Broken("what stands in its ring is no chunk of a pipe"));
+        }
+        Ok((chunk, (word(head, 0) >> 32) as u32))
+    }
+}
+
+impl Control {
+    /// Whether it answers a put of the peer.
+    pub fn is_answer(self) -> bool {
+        !matches!(self, Control::End { .. } | Control::Shut | Control::Close)
+    }
+
+    pub fn encode(self) -> [u8; LONGEST] {
+        words(match self {
+            Control::Ack => [1, 0, 0, 0],
+            Control::Refuse { done } => [2, done, 0, 0],
+            Control::Clear { length, key } => [3, length, key.address, key.key],
+            Control::End { total } => [4, total, 0, 0],
+            Control::Close => [5, 0, 0, 0],
+            Control::Shut => [6, 0, 0, 0],
+        })
+    }
+
+    fn decode(bytes: &[u8; LONGEST]) -> Option<Control> {
+        let (value, key) = (word(bytes, 1), Key { address: word(bytes, 2), key: word(bytes, 3) });
+        match word(bytes, 0) {
+            1 => Some(Control::Ack),
+            2 => Some(Control::Refuse { done: value }),
+            3 => Some(Control::Clear { length: value, key }),
+            4 => Some(Control::End { total: value }),
+            5 => Some(Control::Close),
+            6 => Some(Control::Shut),
+            _ => None,
+        }
+    }
+}
+
+/// The next control that has come.
+pub(super) fn next_control<W: Wire>(
+    wire: &W,
+    memory: &W::Memory,
+    ring: &mut Receiver,
+) -> Result<Option<Control>, Lost> {
+    let Some(place) = ring.place() else { return Ok(None) };
+    let broken = Lost::Broken("what stands in the control of its pipe is none");
+    let (at, length) = match ring.look(wire.word(memory, CONTROL + place)) {
+        Look::Empty => return Ok(None),
+        Look::Broken => return Err(broken),
+        Look::Message { at, length } => (at, length),
+    };
+    let mut bytes = [0; LONGEST];
+    if length != LONGEST {
+        return Err(broken);
+    }
+    wire.read(memory, CONTROL + at, &mut bytes);
+    ring.free();
+    Control::decode(&bytes).map(Some).ok_or(broken)
+}

@@ -1,0 +1,419 @@
+//! Pipes: a stream of bytes between two ranks, each way.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! transom::threads(2, |world| -> Result<(), transom::Error> {
+//!     let mut pipe = world.pipe(1 - world.rank())?; // both ranks call it
+//!     if world.rank() == 0 {
+//!         writeln!(pipe, "as much as you like").map_err(transom::Error::other)?;
+//!     } else {
+//!         let mut text = String::new();
+//!         pipe.read_to_string(&mut text).map_err(transom::Error::other)?; // until the other end is dropped
+//!         assert_eq!(text, "as much as you like\n");
+//!     }
+//!     Ok(())
+//! })?.into_iter().collect::<Result<(), _>>()?;
+//! # Ok::<(), transom::Error>(())
+//! ```
+//!
+//! It is the byte pipe of the RDMA Channel of MPICH2 over InfiniBand (IPDPS 2004), whose five functions are here:
+//!
+//! | there | here |
+//! |---|---|
+//! | process group | a [`World`], or team |
+//! | initialise | [`World::pipe`], [`World::pipe_with`]: both ranks |
+//! | put | [`Pipe::put`], [`Pipe::start_put`] |
+//! | get | [`Pipe::get`], [`Pipe::start_get`] |
+//! | finalise | [`Pipe::end`], or dropping it |
+//!
+//! `put` and `get` never wait, and say how many bytes they moved. `read` and `write` wait until it is one at least.
+//!
+//! How bytes move is chosen by a [`Step`], each of which improves on the one before: [`Basic`](Step::Basic) writes data, head
+//! pointer and tail pointer one by one; [`Piggyback`](Step::Piggyback) writes a message and its pointers as one chunk;
+//! [`Pipeline`](Step::Pipeline) writes a chunk of a long one while it copies the next; [`Read`](Step::Read) and
+//! [`Write`](Step::Write) do not copy a long one at all, where the way between the ranks reads or writes. In C, the caller of a
+//! put without copies has to call it again with the same buffer and to leave that alone meanwhile; here the buffer is given
+//! away (`start_put`), or the call waits (`write`). docs/PIPES.md has the rest.
+//!
+//! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
+
+mod stream;
+
+use super::comm::{Comm, PIPES};
+use super::error::{Error, Failed};
+use super::hold::{self, Held, Parts};
+use super::hub::Key;
+use super::request::{Call, Request, Under};
+use super::tag::Tag;
+use super::{request_receive, request_send};
+use crate::world::World;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use transom_channel::pipe::NO_OFFER;
+pub use transom_channel::pipe::{Config, Count, Fault, Step};
+use transom_channel::{Error as Failure, Id, Kept, Select};
+use transom_locks::Rank;
+use transom_shm_loopback::messages::Bytes;
+
+/// One end of a stream of bytes in each direction. Any thread may use it, by reference: one may put while another gets.
+///
+/// Dropped, it ends the stream to the peer, which gets what was put before; what the peer puts is dropped, and an error there.
+pub struct Pipe {
+    comm: Comm,
+    id: Id,
+    /// Of the job.
+    peer: u32,
+    rank: Rank,
+    config: Config,
+}
+
+impl World {
+    /// Opens a pipe to a rank, which does the same; two ranks can have many, and open them in the same order. A rank can have
+    /// one to itself.
+    ///
+    /// # Errors
+    /// As [`pipe_with`](Self::pipe_with).
+    ///
+    /// # Examples
+    /// See [`pipe`](crate::pipe).
+    pub fn pipe(&self, peer: Rank) -> Result<Pipe, Error> {
+        self.pipe_with(peer, Config::default())
+    }
+
+    /// As [`pipe`](Self::pipe), by a step and with sizes of one's own; both ranks choose the same.
+    ///
+    /// # Errors
+    /// [`Error::Pipe`] if the ranks chose differently, the sizes cannot be, or there is no memory; [`Error::NoSuchRank`];
+    /// [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank; [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::pipe::{Config, Step};
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let config = Config { step: Step::Pipeline, chunk: 4096, ..Config::default() };
+    ///     let pipe = world.pipe_with(1 - world.rank(), config)?;
+    ///     let mut sent = 0;
+    ///     let mut got = [0; 10];
+    ///     let mut came = 0;
+    ///     while sent < 10 || came < 10 {
+    ///         sent += pipe.put(&[&[7_u8; 10][sent..]])?; // as much as goes
+    ///         came += pipe.get(&mut [&mut got[came..]])?.unwrap_or(0); // as much as has come
+    ///     }
+    ///     assert_eq!(got, [7; 10]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn pipe_with(&self, peer: Rank, config: Config) -> Result<Pipe, Error> {
+        let comm = self.space().comm()?;
+        let to = comm.to_job(peer)?;
+        let (opened, number) = comm.hub.with(|core| {
+            let number = core.opened.entry((comm.context, to)).or_default();
+            *number = number.wrapping_add(2);
+            (core.engine.pipe_open(to, config), *number)
+        })?;
+        let (id, offer) = match opened {
+            Ok(opened) => opened,
+            Err(failure) => {
+                if let Failure::Pipe { .. } = failure {
+                    // The peer waits to be told.
+                    exchange(comm, to, number, &NO_OFFER)?;
+                    exchange(comm, to, number + 1, &[0])?;
+                }
+                return Err(comm.failure(failure, 1));
+            }
+        };
+        let pipe = Pipe { comm: comm.clone(), id, peer: to, rank: peer, config };
+        // By messages of the library's. Until both have joined neither writes, nor leaves.
+        let theirs = exchange(comm, to, number, &offer.encode())?;
+        let joined = comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
+        let both = exchange(comm, to, number + 1, &[u8::from(joined.is_ok())])?;
+        let refused = Failure::Pipe { rank: to, fault: Fault::Refused };
+        match joined.and(if both == [1] { Ok(()) } else { Err(refused) }) {
+            Ok(()) => Ok(pipe),
+            Err(failure) => {
+                comm.hub.with(|core| core.engine.pipe_refuse(id))?;
+                Err(comm.failure(failure, 1))
+            }
+        }
+    }
+}
+
+impl Pipe {
+    /// Who is at the other end.
+    pub fn peer(&self) -> Rank {
+        self.rank
+    }
+
+    /// How it was opened.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Puts bytes of these buffers, one after the other, as many as go now, and says how many: 0 if the peer's ring is full, or
+    /// a buffer is under way. It copies them, so that they can be used again at once.
+    ///
+    /// # Errors
+    /// [`Error::Pipe`] if the peer has closed its end ([`Fault::Closed`]) or this one was [ended](Self::end)
+    /// ([`Fault::Ended`]); those of the peer, as [`World::send`].
+    ///
+    /// # Examples
+    /// See [`World::pipe_with`].
+    pub fn put<B: Deref<Target = [u8]>>(&self, buffers: &[B]) -> Result<usize, Error> {
+        let mut moved = 0;
+        for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+            match self.turning(|engine| Ok(Some(engine.pipe_put(self.id, buffer)?))).map(Option::unwrap_or_default) {
+                Ok(put) if put == buffer.len() => moved += put,
+                Ok(put) => return Ok(moved + put),
+                // The next call says so again.
+                Err(_) if moved > 0 => return Ok(moved),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Gets bytes into these buffers, one after the other, as many as have come and there is room for, and says how many: 0 if
+    /// none have come; `None` at the end of the stream. Of a buffer that the peer [gave away](Self::start_put) it gets a
+    /// chunk at a time, once that is here: [`start_get`](Self::start_get) and `read` get it without a copy.
+    ///
+    /// # Errors
+    /// Those of the peer, as [`World::recv`], once all that had come is got.
+    ///
+    /// # Examples
+    /// See [`World::pipe_with`].
+    pub fn get<B: DerefMut<Target = [u8]>>(&self, buffers: &mut [B]) -> Result<Option<usize>, Error> {
+        let mut moved = 0;
+        for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
+            match self.turning(|engine| engine.pipe_get(self.id, buffer)) {
+                Ok(Some(got)) if got == buffer.len() => moved += got,
+                Ok(Some(got)) => return Ok(Some(moved + got)),
+                Ok(None) | Err(_) if moved > 0 => return Ok(Some(moved)),
+                end => return end,
+            }
+        }
+        Ok(Some(moved))
+    }
+
+    /// Starts to put all of a buffer, behind those that were started before; the request gives it back when the peer has got
+    /// it, or, if it was copied, when it is on its way. By the last two steps a long one is not copied. Dropped, it is
+    /// delivered all the same.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put) are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let pipe = world.pipe(1 - world.rank())?;
+    ///     if world.rank() == 0 {
+    ///         let field = vec![1_u8; 1 << 20];
+    ///         let put = pipe.start_put(field); // not copied
+    ///         // ... compute ...
+    ///         let field = put.wait()?; // the buffer is back
+    ///         assert_eq!(field.len(), 1 << 20);
+    ///     } else {
+    ///         let mut got = Vec::new();
+    ///         while got.len() < 1 << 20 {
+    ///             got.extend(pipe.start_get(vec![0; 1 << 20]).wait()?); // as many as come at once
+    ///         }
+    ///         assert!(got.iter().all(|byte| *byte == 1));
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn start_put<B: Held<u8>>(&self, buffer: B) -> Request<'static, B> {
+        let bytes = buffer.hold();
+        let length = bytes.len();
+        self.start("start_put", B::back, |engine| engine.pipe_start_put(self.id, bytes, length))
+    }
+
+    /// Starts to get bytes into a buffer, behind those that were started before. The request ends with one byte at least, or at
+    /// the end of the stream with none, and gives the buffer, shortened to what came. Dropped, it gets nothing, unless its
+    /// bytes are on their way, which are lost then.
+    ///
+    /// # Errors
+    /// Those of [`get`](Self::get) are the request's.
+    ///
+    /// # Examples
+    /// See [`start_put`](Self::start_put).
+    pub fn start_get(&self, into: Vec<u8>) -> Request<'static, Vec<u8>> {
+        let bytes = into.hold();
+        let room = bytes.len();
+        let back = <Vec<u8> as Parts>::back;
+        self.start("start_get", back, |engine| engine.pipe_start_get(self.id, bytes, room))
+    }
+
+    /// Puts no more: the peer comes to the end of the stream after what was put and started. It can be got from still.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Write};
+    /// transom::threads(2, |world| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ///     let mut pipe = world.pipe(1 - world.rank())?;
+    ///     let mut text = String::new();
+    ///     if world.rank() == 0 {
+    ///         pipe.write_all(b"how many words?")?;
+    ///         pipe.end()?;
+    ///         pipe.read_to_string(&mut text)?;
+    ///         assert_eq!(text, "3");
+    ///     } else {
+    ///         pipe.read_to_string(&mut text)?;
+    ///         write!(pipe, "{}", text.split(' ').count())?;
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().for_each(|rank| rank.unwrap());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn end(&self) -> Result<(), Error> {
+        self.comm.hub.with(|core| core.engine.pipe_end(self.id))
+    }
+
+    /// What was counted at this end: writes, and bytes by each way.
+    ///
+    /// # Examples
+    /// ```
+    /// let world = transom::init()?;
+    /// let pipe = world.pipe(0)?; // to itself
+    /// pipe.put(&[&[1_u8; 8]])?;
+    /// assert_eq!((pipe.count().writes, pipe.count().copied), (1, 8));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn count(&self) -> Count {
+        self.comm.hub.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
+    }
+
+    /// Calls once more after a turn, if nothing was moved.
+    #[inline]
+    fn turning(
+        &self,
+        mut call: impl FnMut(&mut super::hub::Engine) -> Result<Option<usize>, Failure>,
+    ) -> Result<Option<usize>, Error> {
+        let mut engine = || self.comm.hub.with(|core| call(&mut core.engine));
+        let mut moved = engine()?;
+        if moved == Ok(Some(0)) {
+            self.comm.hub.turn_now();
+            moved = engine()?;
+        }
+        moved.map_err(|failure| self.comm.failure(failure, 1))
+    }
+
+    fn start<B>(
+        &self,
+        name: &'static str,
+        back: fn(Bytes, usize) -> Option<B>,
+        start: impl FnOnce(&mut super::hub::Engine) -> Result<Id, Failure>,
+    ) -> Request<'static, B> {
+        let started = self.comm.hub.with(|core| {
+            let id = start(&mut core.engine)?;
+            core.note(id, None);
+            Ok(id)
+        });
+        let error = match started {
+            Ok(Ok(id)) => {
+                let (call, awaited) = (Call::Other { name }, self.comm.awaited(Some(self.peer)));
+                return Request::under_way(
+                    Under { comm: self.comm.clone(), id: Key::Message(id), element: 1, call, awaited },
+                    back,
+                );
+            }
+            Ok(Err(failure)) => self.comm.failure(failure, 1),
+            Err(error) => error,
+        };
+        Request::over(Err(Failed { error, buffer: None }))
+    }
+
+    /// Waits until `call` says how many bytes it moved, and that these are not none.
+    fn wait<R>(
+        &self,
+        name: &str,
+        mut call: impl FnMut(&mut super::hub::Engine) -> Result<Option<R>, Failure>,
+    ) -> Result<R, Error> {
+        let awaited = self.comm.awaited(Some(self.peer));
+        let waited = self.comm.hub.wait(&name, awaited, |core| call(&mut core.engine).transpose())?;
+        waited.map_err(|failure| self.comm.failure(failure, 1))
+    }
+
+    /// Lends a buffer to the pipe, and waits until it is done with.
+    fn lend(
+        &self,
+        name: &'static str,
+        start: impl FnOnce(&mut super::hub::Engine) -> Result<Id, Failure>,
+    ) -> Result<usize, Error> {
+        let id = self.comm.hub.with(|core| {
+            let id = start(&mut core.engine)?;
+            core.note(id, None);
+            Ok(id)
+        })?;
+        let id = id.map_err(|failure| self.comm.failure(failure, 1))?;
+        let (result, _) =
+            self.comm.hub.wait(&name, self.comm.awaited(Some(self.peer)), |core| core.ended(Key::Message(id)))?;
+        result.map(|came| came.length as usize).map_err(|fault| self.comm.fault(fault, 1))
+    }
+
+    fn write_some(&self, data: &[u8]) -> Result<usize, Error> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let length = data.len();
+        if matches!(self.config.step, Step::Read | Step::Write) && length >= self.config.zero_copy_from as usize {
+            // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+            let bytes = unsafe { hold::lend(data) };
+            return self.lend("write", |engine| engine.pipe_start_put(self.id, bytes, length));
+        }
+        self.wait("write", |engine| Ok(Some(engine.pipe_put(self.id, data)?).filter(|moved| *moved > 0)))
+    }
+
+    fn read_some(&self, into: &mut [u8]) -> Result<usize, Error> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let got = self.wait("read", |engine| {
+            Ok(match engine.pipe_get_here(self.id, into)? {
+                Ok(Some(0)) => None,
+                Ok(got) => Some(Ok(got.unwrap_or(0))),
+                Err(Kept) => Some(Err(Kept)),
+            })
+        })?;
+        match got {
+            Ok(got) => Ok(got),
+            Err(Kept) => {
+                let room = into.len();
+                // SAFETY: as in `write_some`.
+                let bytes = unsafe { hold::lend_mut(into) };
+                self.lend("read", |engine| engine.pipe_start_get(self.id, bytes, room))
+            }
+        }
+    }
+}
+
+/// Tells the peer something, and is told as much.
+fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut comm = comm.clone();
+    comm.context = comm.context.wrapping_add(PIPES);
+    let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
+    let mut coming = request_receive(&comm, select, vec![0_u8; mine.len()].hold(), 1)?;
+    coming.call = Call::Other { name: "pipe" };
+    let coming = Request::under_way(coming, <Vec<u8> as Parts>::back);
+    let said = request_send(&comm, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false)?;
+    let came = coming.wait()?;
+    // A rank that does nothing of the library's from now on has said it.
+    Request::under_way(said, <Vec<u8> as Parts>::back).wait()?;
+    Ok(came)
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let _ = self.comm.hub.with(|core| core.engine.pipe_close(self.id));
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a pipe to rank {}, {:?}", self.rank, self.config.step)
+    }
+}
