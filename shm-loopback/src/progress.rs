@@ -4,6 +4,7 @@ use crate::bell::{self, Both, Futex};
 use crate::memory::View;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use transom_windows::FabricError;
 
 /// A rank's messages, which every wait of the rank turns.
@@ -27,8 +28,12 @@ pub(crate) struct Progress(OnceLock<Turning>);
 
 pub(crate) struct Turning {
     turn: Arc<dyn Turn>,
-    inbox: View,
+    /// Whose bell is rung for messages; none if nobody rings.
+    inbox: Option<View>,
 }
+
+/// How long a wait sleeps at a time where nobody rings for messages.
+const NAP: Duration = Duration::from_micros(200);
 
 impl Progress {
     #[inline(always)]
@@ -37,7 +42,7 @@ impl Progress {
     }
 
     /// From now on every wait turns these. Says whether they are the first.
-    pub fn set(&self, turn: Arc<dyn Turn>, inbox: View) -> bool {
+    pub fn set(&self, turn: Arc<dyn Turn>, inbox: Option<View>) -> bool {
         self.0.set(Turning { turn, inbox }).is_ok()
     }
 }
@@ -55,11 +60,15 @@ impl Turning {
         busy: &Cell<bool>,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<Option<R>, FabricError> {
+        let Some(inbox) = &self.inbox else {
+            if busy.get() { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+            return look();
+        };
         let awake = || match look()? {
             Some(found) => Ok(Some(Some(found))),
             None => Ok(busy.get().then_some(None)),
         };
-        match bell::nap(&Both(bell, &self.inbox.header().bell), awake)? {
+        match bell::nap(&Both(bell, &inbox.header().bell), awake)? {
             Some(Some(found)) => Ok(Some(found)),
             Some(None) => {
                 std::thread::yield_now();

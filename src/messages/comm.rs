@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::hub::Hub;
 use super::tag::{Peer, Source, Status};
-use crate::provider::{self, Provider};
+use crate::provider::Provider;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -53,11 +53,7 @@ impl Presence {
         if let Some(hub) = self.hub.get() {
             return Ok(hub);
         }
-        let shared = provider::shared_memory(&self.root).ok_or_else(|| Error::Unavailable {
-            why: "the provider of this job (verbs) carries none yet; start all ranks on one machine, with TRANSOM_FABRIC=shm"
-                .into(),
-        })?;
-        let hub = Hub::open(shared)?;
+        let hub = Hub::open(&self.root)?;
         Ok(self.hub.get_or_init(|| hub))
     }
 }
@@ -75,6 +71,13 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         let presence =
             Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), contexts: AtomicU32::new(CONTEXTS) };
+        // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
+        #[cfg(feature = "verbs")]
+        if let Provider::Verbs(_) = presence.root
+            && let Err(error) = presence.hub()
+        {
+            tracing::warn!(%error, "no messages by this rank");
+        }
         Space { presence: Arc::new(presence), context: 0, team: None, comm: OnceLock::new() }
     }
 

@@ -1,17 +1,17 @@
 //! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of, and what has ended but was
 //! not asked for yet.
 
+use super::carrier::{self, Carrier, Waiter};
 use super::error::Error;
+use crate::provider::Provider;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::ring::Shape;
-use transom_channel::{Completion, Config, Engine, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
+use transom_channel::{Completion, Engine, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
 use transom_locks::Awaited;
-use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
+use transom_shm_loopback::messages::{Bytes, Look, Turn};
 use transom_windows::Wait;
 
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
@@ -24,7 +24,7 @@ pub(super) struct Hub {
 }
 
 pub(super) struct Core {
-    pub engine: Engine<ShmWire>,
+    pub engine: Engine<Carrier>,
     table: HashMap<Id, Entry>,
     /// To be woken once the lock is free.
     wakers: Vec<Waker>,
@@ -61,13 +61,10 @@ impl Drop for Whole {
 }
 
 impl Hub {
-    pub fn open(job: &Loopback) -> Result<Arc<Hub>, Error> {
-        let wire = ShmWire::open(job)?;
+    pub fn open(job: &Provider) -> Result<Arc<Hub>, Error> {
+        let (wire, config) = carrier::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
-        // A slot for whatever goes at once.
-        let ring = Shape { slots: 32, bytes: 8256 };
-        let config = Config { ring, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
         let core = Core { engine, table: HashMap::new(), wakers: Vec::new(), awake: false };

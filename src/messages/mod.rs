@@ -20,6 +20,7 @@
 //! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
 //! were sent. docs/MESSAGES.md has the rest.
 
+mod carrier;
 mod comm;
 mod error;
 mod futures;

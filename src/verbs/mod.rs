@@ -13,11 +13,13 @@
 //! | `sys` | what libibverbs has, freed when dropped; no policy |
 //! | `rail` | device, port, GID, protection domain, completion queues; which are chosen; whether they work |
 //! | `memory` | slots, leases of registered memory, keys (one for each rail), what is kept for others |
+//! | `receive` | what comes by messages: buffers that all queue pairs share |
 //! | `lane` | one reliable queue pair after the other: numbers of requests, signalling now and then, what is lent, what is to be done again; a lock of its own |
 //! | `endpoint` | the lanes to peers, and the order of what a thread does at several |
 //! | `progress` | takes completions and hands each to the lane that its token names |
 //! | `datagram` | unreliable datagrams |
 //! | `connect` | connections on demand: what both agree by, and the thread that does it |
+//! | `messages` | the `Wire` of messages between ranks |
 //! | `rma` | the `Fabric` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
@@ -126,16 +128,20 @@ mod error;
 mod fake;
 mod lane;
 mod memory;
+mod messages;
 mod progress;
 mod rail;
+mod receive;
 mod rma;
 pub(crate) mod settings;
 mod sys;
+mod wait;
 mod wr;
 
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
+pub use messages::{VerbsWire, Waiter};
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.

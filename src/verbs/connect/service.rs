@@ -5,7 +5,7 @@ use super::address::Address;
 use super::core::{Command, Core, Link};
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
-use super::pair::{Doing, Made, Pair};
+use super::pair::{Doing, Made, Pair, heed};
 use crate::verbs::datagram::Post;
 use crate::verbs::progress;
 use crate::verbs::sys::CompletionQueue;
@@ -113,27 +113,12 @@ impl Connector {
         }
         let said = waiting.get(2).map_or(PollFlags::empty(), |device| device.revents());
         if said.contains(PollFlags::IN) {
-            self.heed();
+            heed(&self.core, &mut self.ended);
         } else if !said.is_empty() {
             self.mute = true;
             tracing::warn!(rank = self.core.me, "the RDMA device does not tell any more what becomes of it");
         }
         Ok(())
-    }
-
-    /// Takes what the device says unasked.
-    fn heed(&self) {
-        let Core { me: rank, rail, endpoints, .. } = &*self.core;
-        let event = match rail.context().event() {
-            Ok(event) => event,
-            Err(error) => return tracing::warn!(rank, %error, "an event of the RDMA device is lost"),
-        };
-        tracing::debug!(rank, ?event, "the RDMA device says");
-        if let Some(failed) = rail.health.note(event, rail.port())
-            && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.queue_pair() == failed)
-        {
-            lane.break_off(Failure::known(Why::Ended));
-        }
     }
 
     /// Makes lanes anew that broke while nobody of this rank looked, or whose peer did not answer in time an end: who waits
@@ -146,6 +131,7 @@ impl Connector {
         let core = self.core.clone();
         let Core { rail, endpoints, .. } = &*core;
         progress::poll(rail, endpoints);
+        core.receives.discard(false);
         for (peer, lane) in endpoints.all() {
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
             let ended = lane.failure().is_some() && asked;

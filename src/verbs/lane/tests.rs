@@ -190,7 +190,7 @@ fn numbers_go_on_beyond_their_low_half() {
 #[test]
 fn small_bytes_travel_in_the_request() {
     let (lane, queue) = lane(8);
-    lane.post_inline(TO, &[1; 16]).unwrap();
+    lane.post_inline(Verb::Write, TO, &[1; 16]).unwrap();
     let request = queue.take()[0];
     assert!(request.inline && request.piece.bytes == 16 && request.to == TO);
 }
@@ -220,11 +220,11 @@ fn what_was_not_done_is_posted_again_and_reads_are() {
     let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) }.unwrap();
     write();
     write();
-    lane.post_inline(TO, b"three").unwrap();
+    lane.post_inline(Verb::Write, TO, b"three").unwrap();
     post(&lane, Verb::Read).unwrap();
     write();
     post(&lane, Verb::Add(7)).unwrap();
-    lane.post_inline(TO, b"seven").unwrap();
+    lane.post_inline(Verb::Write, TO, b"seven").unwrap();
     queue.take();
     done(&lane, 1);
     breaks(&lane, 2);
