@@ -61,7 +61,7 @@ impl World {
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank;
-    /// [`Error::Unavailable`] where ranks do not share memory.
+    /// [`Error::Unavailable`] where the network's device carries no messages.
     ///
     /// # Examples
     /// ```

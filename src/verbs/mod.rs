@@ -64,6 +64,10 @@
 //! 64 bytes for each of its requests, and from the first that takes bytes along room for those (`TRANSOM_VERBS_INLINE`), to
 //! post them again: 24 KiB by the defaults, which are not registered. The adapter's driver has memory of its own.
 //!
+//! Messages come to buffers of 8,384 bytes that all queue pairs share (SRQ): 16 are registered with the first queue pair, 64
+//! more whenever messages come and less than 32 are left, 1,024 (8.2 MiB) at most, however many peers there are; beside them
+//! 264 KiB for what is sent, when first needed, and the rings of the few peers that are heard from most.
+//!
 //! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
 //! this rank has registered for as long as its owner has it: windows, and buffers
 //! ([`World::buffer`](crate::World::buffer)). Other memory, from `TRANSOM_VERBS_REGISTER` bytes on, is registered for the
@@ -89,8 +93,9 @@
 //! it up to which packet it has executed the other's; and tells that when both connect anew. So a write that was executed is
 //! not written again, though its acknowledgement was lost: the target may have seen what came behind it, and changed the
 //! memory since. Nor is an atomic; but where it was executed its result is lost, and that is an error of its operation: the
-//! word has changed, and the connection is there. What was not executed, and reads, are posted again in their order. An
-//! adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a connection that broke has ended.
+//! word has changed, and the connection is there. What was not executed, and reads, are posted again in their order. Messages
+//! are counted as writes are. An adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a
+//! connection that broke has ended.
 //!
 //! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
 //! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that

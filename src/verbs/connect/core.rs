@@ -107,9 +107,21 @@ impl Core {
         }
     }
 
+    /// Ends the lane to a peer, if there is one: nothing that it names is touched any more. What had come by it is kept. Whether
+    /// it had not ended before.
+    pub fn give_up(&self, peer: Rank) -> bool {
+        let Some(lane) = self.endpoints.lane(peer) else { return false };
+        self.receives.settle();
+        let is_new = lane.give_up(Failure::known(Why::Gone));
+        if is_new {
+            self.receives.forget(lane.queue_pair(), true);
+        }
+        is_new
+    }
+
     /// The job says that a peer died: its connection is gone, and there will be no other.
     pub fn died(&self, peer: Rank) {
-        let is_new = self.endpoints.lane(peer).is_some_and(|lane| lane.give_up(Failure::known(Why::Gone)));
+        let is_new = self.give_up(peer);
         // Whatever failed before, it is not to be asked any more.
         if is_new || self.link(&self.links(), peer) == Link::Wanted {
             self.command(Command::Died(peer));

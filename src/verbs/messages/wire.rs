@@ -11,7 +11,7 @@ use crate::verbs::progress;
 use crate::verbs::receive::{Came, LONGEST};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::{Access, Registered};
-use crate::verbs::wr::{Failure, Place, Verb, Why as Broke};
+use crate::verbs::wr::{Place, Verb};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
@@ -192,7 +192,6 @@ impl VerbsWire {
         if rank as usize != self.service.core.me && !peer.noticed && !peer.over {
             peer.noticed = true;
             if why == Why::Died {
-                self.service.core.receives.settle();
                 self.service.core.died(rank as usize);
             }
             self.gone.push((rank, why, 0));
@@ -392,11 +391,8 @@ impl Wire for VerbsWire {
         let peer = self.peers.entry(rank).or_default();
         peer.over = true;
         if !std::mem::take(&mut peer.moves).is_empty() {
-            core.receives.settle();
-            if let Some(lane) = core.endpoints.lane(rank as usize) {
-                // With its queue pair goes what the adapter might still do.
-                lane.give_up(Failure::known(Broke::Gone));
-            }
+            // With its queue pair goes what the adapter might still do.
+            core.give_up(rank as usize);
         }
         self.wanted.retain(|wanted| *wanted != rank);
         self.moving.retain(|moving| *moving != rank);
@@ -500,5 +496,16 @@ impl Wire for VerbsWire {
 
     fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
         from.memory.copy(from.at, from.length, to, at);
+    }
+}
+
+impl Drop for VerbsWire {
+    fn drop(&mut self) {
+        let core = &*self.service.core;
+        for (rank, _) in self.peers.iter().filter(|(_, peer)| !peer.moves.is_empty()) {
+            core.give_up(*rank as usize);
+        }
+        std::mem::take(&mut self.rings).into_values().for_each(|(_, ring)| core.receives.keep(ring));
+        core.receives.discard(true);
     }
 }
