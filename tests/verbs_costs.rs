@@ -389,9 +389,15 @@ fn a_message_is_one_request() {
                 }
             }
         };
-        for (len, rounds, what) in [(8, 8, "before there are rings"), (8, 40, "rings open"), (8, 20, "by rings"), (2000, 20, "copied")] {
+        for (len, rounds, what) in
+            [(8, 8, "before there are rings"), (8, 40, "rings open"), (8, 20, "by rings"), (2000, 20, "copied")]
+        {
             let (requests, [queue, ring], others) = counted(&mut || ping_pong(len, rounds));
-            assert_eq!(queue + ring, rounds as u64 + others, "{what}: a packet each, and those about credits and rings");
+            assert_eq!(
+                queue + ring,
+                rounds as u64 + others,
+                "{what}: a packet each, and those about credits and rings"
+            );
             assert_eq!(requests.sends, queue, "{what}: {requests:?}");
             // By what the adapter promises: with a value, in order, or the mark behind it.
             let writes = [(ring, 0), (0, ring), (0, 2 * ring)];

@@ -61,7 +61,11 @@ impl Turning {
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<Option<R>, FabricError> {
         let Some(inbox) = &self.inbox else {
-            if busy.get() { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+            if busy.get() {
+                std::thread::yield_now()
+            } else {
+                std::thread::sleep(NAP)
+            }
             return look();
         };
         let awake = || match look()? {

@@ -89,7 +89,8 @@ impl Receives {
     pub fn ends(&self) -> Result<(&Arc<CompletionQueue>, Option<&Arc<SharedQueue>>), VerbsError> {
         if self.made.get().is_none() {
             let context = &self.domain.context;
-            let completions = Arc::new(CompletionQueue::new(context, (MOST as u32).min(context.limits.max_cqe as u32))?);
+            let completions =
+                Arc::new(CompletionQueue::new(context, (MOST as u32).min(context.limits.max_cqe as u32))?);
             let depth = (MOST as u32).min(context.limits.max_srq_wr.max(1) as u32);
             let queue = SharedQueue::new(&self.domain, depth);
             let queue = queue.inspect_err(|error| tracing::warn!(%error, "messages cannot be received")).ok();

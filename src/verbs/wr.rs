@@ -12,7 +12,10 @@ pub(super) enum Verb {
     /// To a buffer of the far end.
     Send,
     Read,
-    CompareAndSwap { expected: u64, new: u64 },
+    CompareAndSwap {
+        expected: u64,
+        new: u64,
+    },
     Add(u64),
 }
 

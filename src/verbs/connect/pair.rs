@@ -135,7 +135,8 @@ fn received(queue: &QueuePair, core: &Core, ended: &mut HashSet<u32>) -> Result<
             return Err(VerbsError::system("a queue pair that does not end", source));
         }
         let context = core.rail.context();
-        let said = poll(&mut [PollFd::new(&**context, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+        let said =
+            poll(&mut [PollFd::new(&**context, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
         if said.is_ok_and(|said| said > 0) {
             heed(core, ended);
         }

@@ -81,7 +81,10 @@ impl VerbsWire {
         if !service.core.receives.works() {
             let what = format!("messages by RDMA device {}", rail.name());
             let why = "it has no shared receive queues";
-            return Err(FabricError::System { what, source: std::io::Error::new(std::io::ErrorKind::Unsupported, why) });
+            return Err(FabricError::System {
+                what,
+                source: std::io::Error::new(std::io::ErrorKind::Unsupported, why),
+            });
         }
         let whole_word = rail.notify_by == NotifyBy::Write;
         let promise = Rail {
@@ -344,7 +347,15 @@ impl VerbsWire {
     }
 
     /// A write from, or a read to, the memory of a message.
-    fn begin(&mut self, rank: Rank, verb: Verb, memory: Part<'_, Bytes>, key: Key, at: usize, token: u64) -> Result<(), Busy> {
+    fn begin(
+        &mut self,
+        rank: Rank,
+        verb: Verb,
+        memory: Part<'_, Bytes>,
+        key: Key,
+        at: usize,
+        token: u64,
+    ) -> Result<(), Busy> {
         let start = memory.memory.start().expect("what moves is a buffer").as_ptr().expose_provenance() as u64;
         let known = self.registered.range((start, 0)..=(start, u64::MAX)).next();
         let (_, registered) = known.expect("what moves is registered");

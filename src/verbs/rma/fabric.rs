@@ -4,9 +4,9 @@
 use super::Verbs;
 use super::moving::Moving;
 use super::region::{Pending, Region, Remote, Sought};
-use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
+use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Verb;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
 use transom_locks::Rank;

@@ -42,7 +42,8 @@ impl SharedQueue {
     pub unsafe fn post(&self, buffers: &[(Token, Piece)]) -> io::Result<()> {
         for some in buffers.chunks(AT_ONCE) {
             let mut pieces = [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; AT_ONCE];
-            let mut chain = [const { ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 } }; AT_ONCE];
+            let mut chain =
+                [const { ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 } }; AT_ONCE];
             // From the last on: each names the one behind it.
             let mut next = null_mut();
             for (at, (token, piece)) in some.iter().enumerate().rev() {
