@@ -1,10 +1,9 @@
 //! What the waits of a rank do for its messages: turn them, and listen to their bell too.
 
-use crate::bell::{self, Both, Futex};
+use crate::bell::{self, Both, Brief, Futex};
 use crate::memory::View;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use transom_windows::FabricError;
 
 /// A rank's messages, which every wait of the rank turns.
@@ -32,9 +31,6 @@ pub(crate) struct Turning {
     inbox: Option<View>,
 }
 
-/// How long a wait sleeps at a time where nobody rings for messages.
-const NAP: Duration = Duration::from_micros(200);
-
 impl Progress {
     #[inline(always)]
     pub fn get(&self) -> Option<&Turning> {
@@ -60,19 +56,15 @@ impl Turning {
         busy: &Cell<bool>,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<Option<R>, FabricError> {
-        let Some(inbox) = &self.inbox else {
-            if busy.get() {
-                std::thread::yield_now()
-            } else {
-                std::thread::sleep(NAP)
-            }
-            return look();
-        };
         let awake = || match look()? {
             Some(found) => Ok(Some(Some(found))),
             None => Ok(busy.get().then_some(None)),
         };
-        match bell::nap(&Both(bell, &inbox.header().bell), awake)? {
+        let slept = match &self.inbox {
+            Some(inbox) => bell::nap(&Both(bell, &inbox.header().bell), awake),
+            None => bell::nap(&Brief(bell), awake),
+        };
+        match slept? {
             Some(Some(found)) => Ok(Some(found)),
             Some(None) => {
                 std::thread::yield_now();

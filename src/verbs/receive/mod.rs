@@ -3,11 +3,13 @@
 //! The first queue pair brings [`FIRST`] buffers along; more are registered once messages come, so that [`LOW`] are there
 //! for the next. A peer that finds none waits, and its adapter asks again.
 
+mod account;
+
 use super::VerbsError;
 use super::memory::Buffer;
 use super::sys::{Access, CompletionQueue, Domain, SharedQueue};
 use super::wr::{Completions, Token};
-use std::collections::{HashMap, VecDeque};
+use account::{Account, What};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -39,27 +41,10 @@ struct Made {
 struct State {
     /// Of [`FIRST`] and then [`MORE`] buffers each.
     memory: Vec<Arc<Buffer>>,
-    all: usize,
-    /// Not more than these can be with the adapter; fewer if queue pairs that broke took some along.
-    posted: i64,
-    /// To be handed over again.
-    free: Vec<u32>,
-    came: VecDeque<(u32, What)>,
-    pairs: HashMap<u32, Pair>,
+    account: Account,
     closed: bool,
     /// Rings of peers that may not know that they are gone.
     kept: Vec<Arc<Buffer>>,
-}
-
-struct Pair {
-    peer: u32,
-    /// What it had begun was told to have failed.
-    flushed: bool,
-}
-
-enum What {
-    Message { number: u32, bytes: usize },
-    Value(u32),
 }
 
 /// From whom, and what.
@@ -109,7 +94,7 @@ impl Receives {
 
     /// What comes by a queue pair of this number is a peer's from now on.
     pub fn expect(&self, queue_pair: u32, peer: u32) {
-        self.state().pairs.insert(queue_pair, Pair { peer, flushed: false });
+        self.state().account.expect(queue_pair, peer);
     }
 
     /// All that has come by then is remembered with whose it is.
@@ -122,23 +107,17 @@ impl Receives {
     /// A queue pair is gone; `was_connected`: it may have had a buffer whose message did not come whole, and of which not
     /// every driver tells.
     pub fn forget(&self, queue_pair: u32, was_connected: bool) {
-        let mut state = self.state();
-        if let Some(pair) = state.pairs.remove(&queue_pair)
-            && was_connected
-            && !pair.flushed
-        {
-            state.posted -= 1;
-        }
+        self.state().account.forget(queue_pair, was_connected);
     }
 
     /// What has come next.
     pub fn take(self: &Arc<Self>) -> Option<Came> {
         let made = self.made.get()?;
         let mut state = self.state();
-        if state.came.is_empty() {
+        if state.account.waiting() == 0 {
             self.harvest(made, &mut state);
         }
-        let (peer, what) = state.came.pop_front()?;
+        let (peer, what) = state.account.take()?;
         match what {
             What::Value(value) => Some(Came::Value(peer, value)),
             What::Message { number, bytes } => {
@@ -155,12 +134,7 @@ impl Receives {
         state.closed |= closes;
         if let (Some(made), true) = (self.made.get(), state.closed) {
             self.harvest(made, &mut state);
-            let State { came, free, .. } = &mut *state;
-            let numbers = came.drain(..).filter_map(|(_, what)| match what {
-                What::Message { number, .. } => Some(number),
-                What::Value(_) => None,
-            });
-            free.extend(numbers);
+            state.account.discard();
             self.fill(made, &mut state);
         }
     }
@@ -171,31 +145,17 @@ impl Receives {
     }
 
     fn harvest(&self, made: &Made, state: &mut State) {
-        let before = state.came.len();
-        let polled = made.completions.poll(&mut |completion| {
-            let number = completion.token.request();
-            state.posted -= 1;
-            let pair = state.pairs.get_mut(&completion.queue_pair);
-            match (completion.result, completion.value, pair) {
-                (Ok(()), Some(value), Some(pair)) => {
-                    state.came.push_back((pair.peer, What::Value(value)));
-                    state.free.push(number);
-                }
-                (Ok(()), None, Some(pair)) => {
-                    state.came.push_back((pair.peer, What::Message { number, bytes: completion.bytes.min(LONGEST) }));
-                }
-                (_, _, pair) => {
-                    pair.into_iter().for_each(|pair| pair.flushed = true);
-                    state.free.push(number);
-                }
-            }
-        });
-        if let Err(error) = polled {
+        let State { account, .. } = state;
+        let before = account.waiting();
+        if let Err(error) = made.completions.poll(&mut |completion| account.completed(&completion)) {
             tracing::error!(%error, "messages are not told any more");
         }
-        if state.came.len() == before || state.free.len() >= AT_ONCE {
+        let nothing = account.waiting() == before;
+        if nothing || account.are_many_free() {
             self.fill(made, state);
-        } else if state.posted < LOW
+        }
+        if !nothing
+            && state.account.is_low()
             && let Err(error) = self.grow(made, state, MORE)
         {
             tracing::debug!(%error, "no more memory for messages to come");
@@ -204,27 +164,25 @@ impl Receives {
 
     /// Registers some more.
     fn grow(&self, made: &Made, state: &mut State, more: usize) -> Result<(), VerbsError> {
-        if made.queue.is_none() || state.all + more > MOST {
+        if made.queue.is_none() {
             return Ok(());
         }
         let buffer = Buffer::new(&self.domain, more * LONGEST, Access::Local)?;
         state.memory.push(Arc::new(buffer));
-        state.free.extend((state.all..state.all + more).map(|number| number as u32));
-        state.all += more;
+        state.account.add(more);
         self.fill(made, state);
         Ok(())
     }
 
     /// Hands over what is free.
     fn fill(&self, made: &Made, state: &mut State) {
-        let Some(queue) = made.queue.as_ref().filter(|_| !state.free.is_empty()) else { return };
-        let free = std::mem::take(&mut state.free);
+        let Some(queue) = &made.queue else { return };
+        let free = state.account.post();
         let piece = |number: u32| {
             let (buffer, offset) = state.place(number);
             (Token::new(0, number.into()), buffer.piece(offset, LONGEST))
         };
         let buffers: Vec<_> = free.iter().map(|number| piece(*number)).collect();
-        state.posted += buffers.len() as i64;
         // SAFETY: registered until this rank's queue pairs are gone, which go first; free, so nobody uses them.
         if let Err(error) = unsafe { queue.post(&buffers) } {
             tracing::error!(%error, "buffers for messages are lost");
@@ -233,8 +191,7 @@ impl Receives {
 
     fn give(&self, number: u32) {
         let mut state = self.state();
-        state.free.push(number);
-        if state.free.len() >= AT_ONCE
+        if state.account.give(number)
             && let Some(made) = self.made.get()
         {
             self.fill(made, &mut state);
