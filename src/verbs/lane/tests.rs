@@ -413,10 +413,10 @@ fn messages_are_sent_again_unless_they_were_received() {
     );
     lane.complete(&completion(3, 102, 2, Ok(())));
     lane.reclaim();
-    assert_eq!(*events.lock().unwrap(), ["one", "two"], "the third is lent still");
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two"], "the third is lent still");
     lane.complete(&completion(3, 102, 4, Ok(())));
     lane.reclaim();
-    assert_eq!(*events.lock().unwrap(), ["one", "two", "three"]);
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two", "three"]);
     let counts = lane.counts();
     assert_eq!((counts.sends, counts.told_writes, counts.writes), (3, 1, 0), "each counts once");
 }
