@@ -11,9 +11,7 @@ use transom_shm_loopback::messages::ShmWire;
 pub(super) use several::{Carrier, Waiter};
 
 #[cfg(not(feature = "verbs"))]
-pub(super) use ShmWire as Carrier;
-#[cfg(not(feature = "verbs"))]
-pub(super) use transom_shm_loopback::messages::Waiter;
+pub(super) use transom_shm_loopback::messages::{ShmWire as Carrier, Waiter};
 
 /// The wire of this rank, and what suits it. Once for each rank of a job.
 pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
