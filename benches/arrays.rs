@@ -1,5 +1,5 @@
-//! Patches of global arrays beside loops over their elements, and calls on an element of an array beside those on an
-//! element of a window: `cargo bench --bench arrays`.
+//! Patches of global arrays beside loops over their elements, calls on an element of an array beside those on an
+//! element of a window, and an array of mutexes as it is made: `cargo bench --bench arrays`.
 //!
 //! The four ranks are threads; rank 0 measures while the others wait, asleep. Both sides of a row are measured in turn, and
 //! its ratio is the median of the pairs' ratios: so a machine that changes its speed meanwhile changes both.
@@ -22,6 +22,7 @@ fn main() -> Result<(), Error> {
     let measured = transom::threads(RANKS, |world| -> Result<(), Error> {
         patches(&world)?;
         elements(&world)?;
+        mutexes(&world)?;
         end.wait();
         Ok(())
     })?;
@@ -135,6 +136,21 @@ fn element<const D: usize, I: Index<u64, D>>(
         || places().try_for_each(|i| array.fetch_and_op(index(i), Op::Sum, 1).map(drop)),
         || places().try_for_each(|i| window.target(i & 3)?.fetch_and_op(i >> 2, Op::Sum, 1).map(drop)),
     )
+}
+
+/// All ranks make them, and rank 0 has the clock.
+fn mutexes(world: &World) -> Result<(), Error> {
+    let mut times = Vec::new();
+    for _ in 0..SAMPLES {
+        world.barrier()?;
+        let begun = Instant::now();
+        drop(black_box(world.mutexes(1000, |_| 0u64)?));
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    let (median, worst) = (times[SAMPLES / 2], times[SAMPLES - 1]);
+    print(world, format_args!("1,000 mutexes made and dropped: {median:.2} ms, at worst {worst:.2}; at most 5"));
+    Ok(())
 }
 
 fn compare(

@@ -1,4 +1,4 @@
-//! Messages: instructions of the short path, counted by callgrind (needs valgrind), and how long a message takes between two
+//! Messages: instructions of the short path, counted by callgrind (needs valgrind) and held to a bound, and how long a message takes between two
 //! processes, beside a bare crossing of two lines of shared memory in the same run: `cargo bench --bench messages`.
 
 use std::hint::black_box;
@@ -10,11 +10,14 @@ use transom::{Error, Launch, World};
 const SHORT: Tag<u64> = Tag::new(1);
 const BYTES: Tag<u8> = Tag::new(2);
 
+/// Instructions of a send and a receive.
+const PAIR: f64 = 800.0;
+
 type Call = fn(&World, usize) -> Result<(), Error>;
 
-/// Each call, done `times` times, of a rank with itself, whose ring is open.
-const CALLS: &[(&str, Call)] = &[
-    ("send 8 B, recv_into what is there", |world, times| {
+/// Each call, done `times` times, of a rank with itself, whose ring is open; and how many instructions it takes at most.
+const CALLS: &[(&str, f64, Call)] = &[
+    ("send 8 B, recv_into what is there", PAIR, |world, times| {
         let mut got = [0];
         (0..times).try_for_each(|i| {
             world.send(0, SHORT, &[i as u64])?;
@@ -23,7 +26,7 @@ const CALLS: &[(&str, Call)] = &[
             Ok(())
         })
     }),
-    ("the same twice: two sends, then two receives", |world, times| {
+    ("the same twice: two sends, then two receives", 2.0 * PAIR, |world, times| {
         let mut got = [0];
         (0..times).try_for_each(|i| {
             world.send(0, SHORT, &[i as u64])?;
@@ -33,41 +36,35 @@ const CALLS: &[(&str, Call)] = &[
             Ok(())
         })
     }),
-    ("send 8 B", |world, times| {
-        // As many as the ring takes, then all are received; the receives are counted below, and taken away.
-        let mut got = [0];
-        for _ in 0..times / 20 {
-            (0..20).try_for_each(|i| world.send(0, SHORT, &[i]))?;
-            drain(world, 20, &mut got)?;
-        }
-        Ok(())
-    }),
-    ("progress, nothing there", |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
+    ("progress, nothing there", 520.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
-
-#[inline(never)]
-fn drain(world: &World, times: usize, got: &mut [u64]) -> Result<(), Error> {
-    (0..times).try_for_each(|_| Ok(world.recv_into(0, SHORT, got).map(drop)?))
-}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().collect();
     match &args[1..] {
         [role] if role == "rank" => return Ok(rank(&transom::init()?)?),
         [call, times] if !call.starts_with("--") => {
-            let call = CALLS.iter().find(|(name, _)| name == call).expect("a call of the table").1;
+            let call = CALLS.iter().find(|(name, ..)| name == call).expect("a call of the table").2;
             let world = transom::init()?;
-            (CALLS[0].1)(&world, 100)?; // opens the ring
+            (CALLS[0].2)(&world, 100)?; // opens the ring
             return Ok(call(&world, times.parse()?)?);
         }
         _ => {}
     }
-    println!("{:<48} {:>12}", "", "instructions");
-    for (call, _) in CALLS {
+    println!("{:<48} {:>12} {:>8}", "", "instructions", "at most");
+    let mut beyond: Vec<&str> = Vec::new();
+    for (call, most, _) in CALLS {
         match (collected(call, "2000"), collected(call, "1000")) {
-            (Ok(more), Ok(less)) => println!("{call:<48} {:>12.1}", (more - less) as f64 / 1000.0),
+            (Ok(more), Ok(less)) => {
+                let each = (more - less) as f64 / 1000.0;
+                println!("{call:<48} {each:>12.1} {most:>8}");
+                beyond.extend((each > *most).then_some(*call));
+            }
             (Err(error), _) | (_, Err(error)) => println!("{call:<48} {error}"),
         }
+    }
+    if !beyond.is_empty() {
+        return Err(format!("more instructions than they may take: {beyond:?}").into());
     }
     for _ in 0..3 {
         let outcome =

@@ -1,17 +1,20 @@
 //! A wavefront over a 2-D grid, the pattern of the Parallel Research Kernel Synch_p2p: each element needs its left,
 //! upper and upper left neighbours, so ranks, which own bundles of columns, work on the rows one behind the other.
-//! Each hands its last column on by put-with-signal: data and the news of it in one call.
+//! Each hands its last column on by put-with-signal: data and the news of it in one call; or, with `--messages`, by send and
+//! receive.
 
 use clap::Parser;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
+use transom::messages::Tag;
 use transom::{Window, World};
 
 /// Computes A(i,j) = A(i-1,j) + A(i,j-1) - A(i-1,j-1) as a pipeline of ranks, and checks the last corner.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example pipeline -- --ranks 2\n  \
-                        cargo run --release --example pipeline -- --ranks 4 --rows 2000 --columns 2000 --group 10")]
+                        cargo run --release --example pipeline -- --ranks 4 --rows 2000 --columns 2000 --group 10\n  \
+                        cargo run --release --example pipeline -- --ranks 2 --messages")]
 struct Args {
     /// How many ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
@@ -28,7 +31,13 @@ struct Args {
     /// Rows that are handed on together: more is less communication and a longer way until all work
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     group: u32,
+    /// Hand the columns on as messages, and not by put-with-signal
+    #[arg(long)]
+    messages: bool,
 }
+
+/// Numbers of a last column, or the corner.
+const COLUMN: Tag<f64> = Tag::new(1);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -89,11 +98,16 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
         }
     }
     let epoch = window.lock_all()?;
+    let mut column = vec![0.0; rows.min(args.group as usize)];
     let (next, start) = (epoch.target((me + 1) % ranks)?, epoch.target(0)?);
     for iteration in 0..args.iterations as usize {
         for group in (1..rows).step_by(args.group as usize) {
             let group = group..rows.min(group + args.group as usize);
-            if me > 0 {
+            if me > 0 && args.messages {
+                let column = &mut column[..group.len()];
+                world.recv_into(me - 1, COLUMN, column)?;
+                group.clone().zip(column).for_each(|(i, left)| grid[i * width] = *left);
+            } else if me > 0 {
                 // Rows are counted over all iterations, so that the signal need not be reset.
                 let handed_on = iteration * (rows - 1) + group.end - 1;
                 epoch.signals().wait_until(0, |rows| rows >= handed_on as u64)?;
@@ -114,7 +128,10 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
             }
             if me + 1 < ranks {
                 let last: Vec<f64> = group.clone().map(|i| grid[i * width + width - 1]).collect();
-                next.put_signal(group.start, &last, 0, group.len() as u64)?;
+                match args.messages {
+                    true => world.send(me + 1, COLUMN, &last)?,
+                    false => next.put_signal(group.start, &last, 0, group.len() as u64)?,
+                }
             }
         }
         // The corner goes back to the beginning: the next iteration starts from its negative.
@@ -122,7 +139,12 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
         if ranks == 1 {
             grid[1] = -corner;
         } else if me == ranks - 1 {
-            start.put_signal(0, &[-corner], 0, 1)?;
+            match args.messages {
+                true => world.send(0, COLUMN, &[-corner])?,
+                false => start.put_signal(0, &[-corner], 0, 1)?,
+            }
+        } else if me == 0 && args.messages {
+            world.recv_into(ranks - 1, COLUMN, &mut grid[1..2])?;
         } else if me == 0 {
             epoch.signals().wait_until(0, |corners| corners > iteration as u64)?;
             grid[1] = epoch.local().get(0)?;

@@ -1,12 +1,13 @@
 //! Heat in a plate: each point becomes the mean of its four neighbours, again and again. Ranks own strips of rows and
-//! need the last row of the strip above and the first of the strip below, their *halo*. Three ways to exchange it, each
-//! checked against one rank that does it all.
+//! need the last row of the strip above and the first of the strip below, their *halo*. An array has that by one call; three
+//! ways show what else there is, on a window. Each is checked against one rank that does it all.
 
 use clap::{Parser, ValueEnum};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
-use transom::{Rank, Window, World};
+use transom::array::Layout;
+use transom::{Distribution, Rank, Window, World};
 
 /// Diffuses heat in an n x n plate by strips of rows, exchanges halos by each synchronisation, and checks every point.
 #[derive(Parser)]
@@ -29,6 +30,8 @@ struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
+    /// The halo of an array
+    Array,
     /// A fence of all ranks each step
     Fence,
     /// Post, start, complete and wait between neighbours
@@ -64,22 +67,16 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     }
     let expected = Strip::new(n, 0, 1).diffused_alone(args.steps);
     let mut all_right = true;
-    for by in args.by.map_or(vec![By::Fence, By::Pscw, By::Signal], |by| vec![by]) {
-        let mut strip = Strip::new(n, world.rank(), ranks);
-        let mut halo = Halo::new(&world, n)?;
-        world.barrier()?;
-        let begun = Instant::now();
-        for step in 0..args.steps {
-            halo.exchange(by, step as usize, &mut strip)?;
-            strip.diffuse();
-        }
-        world.barrier()?;
-        let seconds = begun.elapsed().as_secs_f64();
+    for by in args.by.map_or(vec![By::Array, By::Fence, By::Pscw, By::Signal], |by| vec![by]) {
+        let (seconds, strip) = match by {
+            By::Array => by_array(&world, n, args.steps)?,
+            by => by_window(&world, n, args.steps, by)?,
+        };
 
         // The same operations in the same order: every point must be the same, to the last bit.
         let mine = &expected.points[strip.first * n..][..strip.rows() * n];
         let wrong = strip.inner().iter().zip(mine).filter(|(point, right)| point != right).count();
-        let wrong = halo.sum(&world, wrong as f64)?;
+        let wrong = sum(&world, wrong as f64)?;
         all_right &= wrong == 0.0;
         if world.rank() == 0 {
             let (points, name) = ((n * n) as f64 * f64::from(args.steps), format!("{by:?}").to_lowercase());
@@ -89,6 +86,69 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         }
     }
     Ok(all_right)
+}
+
+/// Whole rows of an array, with a row of ghost cells above and below. Returns the time, and this rank's strip.
+fn by_array(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom::Error> {
+    let rows = Layout::on_grid([n, n], Distribution::Block, [world.size(), 1])?;
+    let mut plate = world.array_on::<f64, 2>(rows)?;
+    let mut halo = plate.halo([1, 0])?;
+    let [rows, _] = halo.own();
+    if rows.start == 0 && !rows.is_empty() {
+        halo.cells_mut()[..n].fill(HOT);
+    }
+    let mut next = halo.cells().to_vec();
+    world.barrier()?;
+    let begun = Instant::now();
+    for _ in 0..steps {
+        halo.exchange(&mut plate)?;
+        diffuse(n, halo.cells_mut(), &mut next);
+    }
+    world.barrier()?;
+    Ok((begun.elapsed().as_secs_f64(), Strip { n, first: rows.start, points: halo.cells().to_vec(), next }))
+}
+
+/// The same by hand.
+fn by_window(world: &World, n: usize, steps: u32, by: By) -> Result<(f64, Strip), transom::Error> {
+    let mut strip = Strip::new(n, world.rank(), world.size());
+    let mut halo = Halo::new(world, n)?;
+    world.barrier()?;
+    let begun = Instant::now();
+    for step in 0..steps {
+        halo.exchange(by, step as usize, &mut strip)?;
+        diffuse(n, &mut strip.points, &mut strip.next);
+    }
+    world.barrier()?;
+    Ok((begun.elapsed().as_secs_f64(), strip))
+}
+
+/// The sum of everybody's number.
+fn sum(world: &World, mine: f64) -> Result<f64, transom::Error> {
+    let mut window: Window<f64> = world.allocate(1)?;
+    window.lock_shared(0)?.fetch_and_op(0, transom::Op::Sum, mine)?;
+    window.fence()?;
+    let sum = window.lock_shared(0)?.get_one(0)?;
+    window.fence()?;
+    Ok(sum)
+}
+
+/// Of what lies above the plate.
+const HOT: f64 = 100.0;
+
+/// One step, of rows of which the first and the last are others', or outside the plate.
+fn diffuse(n: usize, points: &mut [f64], next: &mut [f64]) {
+    for i in 1..(points.len() / n).max(1) - 1 {
+        for j in 0..n {
+            let left = if j > 0 { points[i * n + j - 1] } else { 0.0 };
+            let right = if j + 1 < n { points[i * n + j + 1] } else { 0.0 };
+            let (above, below) = (points[(i - 1) * n + j], points[(i + 1) * n + j]);
+            next[i * n + j] = 0.25 * (above + below + left + right);
+        }
+    }
+    // What lies outside the plate stays; halos are exchanged anew.
+    if let Some(inner) = points.len().checked_sub(n).filter(|&end| end > n).map(|end| n..end) {
+        points[inner.clone()].copy_from_slice(&next[inner]);
+    }
 }
 
 /// A strip of rows, with a row above and one below that belong to the neighbours; outside the plate it is hot above
@@ -105,13 +165,13 @@ impl Strip {
         let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
         let mut points = vec![0.0; (end - first + 2) * n];
         if first == 0 {
-            points[..n].fill(100.0);
+            points[..n].fill(HOT);
         }
         Strip { n, first, next: points.clone(), points }
     }
 
     fn rows(&self) -> usize {
-        self.points.len() / self.n - 2
+        (self.points.len() / self.n).saturating_sub(2)
     }
 
     fn row(&self, row: usize) -> &[f64] {
@@ -119,28 +179,13 @@ impl Strip {
     }
 
     fn inner(&self) -> &[f64] {
-        &self.points[self.n..self.points.len() - self.n]
-    }
-
-    fn diffuse(&mut self) {
-        let n = self.n;
-        for i in 1..=self.rows() {
-            for j in 0..n {
-                let left = if j > 0 { self.points[i * n + j - 1] } else { 0.0 };
-                let right = if j + 1 < n { self.points[i * n + j + 1] } else { 0.0 };
-                let (above, below) = (self.points[(i - 1) * n + j], self.points[(i + 1) * n + j]);
-                self.next[i * n + j] = 0.25 * (above + below + left + right);
-            }
-        }
-        // What lies outside the plate stays; halos are exchanged anew.
-        let inner = n..self.points.len() - n;
-        self.points[inner.clone()].copy_from_slice(&self.next[inner]);
+        &self.points[self.n.min(self.points.len())..][..self.rows() * self.n]
     }
 
     /// The whole plate, done by one: its rows without those outside.
     fn diffused_alone(mut self, steps: u32) -> Self {
         for _ in 0..steps {
-            self.diffuse();
+            diffuse(self.n, &mut self.points, &mut self.next);
         }
         self.points = self.inner().to_vec();
         self
@@ -174,6 +219,7 @@ impl Halo {
         };
         let place = |side: usize| (2 * turn + side) * n;
         match by {
+            By::Array => unreachable!("it has a halo of its own"),
             By::Fence => {
                 let epoch = self.window.fence()?;
                 for &rank in &self.neighbours {
@@ -211,15 +257,5 @@ impl Halo {
             local.read_into(place(side), &mut strip.points[row * n..][..n])?;
         }
         Ok(())
-    }
-
-    /// The sum of everybody's number.
-    fn sum(&self, world: &World, mine: f64) -> Result<f64, transom::Error> {
-        let mut window: Window<f64> = world.allocate(1)?;
-        window.lock_shared(0)?.fetch_and_op(0, transom::Op::Sum, mine)?;
-        window.fence()?;
-        let sum = window.lock_shared(0)?.get_one(0)?;
-        window.fence()?;
-        Ok(sum)
     }
 }

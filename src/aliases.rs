@@ -31,6 +31,26 @@ pub type Request<'t, T> = windows::Request<'t, T, Provider>;
 /// [`windows::Requests`].
 pub type Requests<'t, T> = windows::Requests<'t, T, Provider>;
 
+/// What [`scope`](crate::scope) lends: gets and puts of slices that the program has; see [`windows::Scope`].
+///
+/// # Examples
+/// ```
+/// /// Fetches a row of each rank, all under way at once.
+/// fn rows(targets: &[transom::Target<'_, f64>], into: &mut [f64]) -> Result<(), transom::Error> {
+///     let columns = into.len() / targets.len();
+///     transom::scope(|scope| {
+///         let mut rows = targets.iter().zip(into.chunks_mut(columns));
+///         rows.try_for_each(|(target, row)| scope.get(target, 0, row).map(drop))
+///     })
+/// }
+/// let mut window = transom::init()?.allocate::<f64>(10)?;
+/// let (epoch, mut into) = (window.lock_all()?, [1.0; 10]);
+/// rows(&[epoch.target(0)?], &mut into)?;
+/// assert_eq!(into, [0.0; 10]);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type Scope<'s, 'env> = windows::Scope<'s, 'env, Provider>;
+
 /// An array whose elements the ranks of a [`World`](crate::World) share; see [`windows::GlobalArray`].
 ///
 /// # Examples
@@ -87,6 +107,9 @@ pub type LockEpoch<'w, T> = windows::LockEpoch<'w, T, Provider>;
 /// The epoch of `lock_all` on a [`Window`]; see [`windows::LockAllEpoch`].
 pub type LockAllEpoch<'w, T> = windows::LockAllEpoch<'w, T, Provider>;
 
+/// Several ranks of a [`Window`] locked; see [`windows::LockRanksEpoch`].
+pub type LockRanksEpoch<'w, T> = windows::LockRanksEpoch<'w, T, Provider>;
+
 /// The epoch between two fences of a [`Window`]; see [`windows::FenceEpoch`].
 pub type FenceEpoch<'w, T> = windows::FenceEpoch<'w, T, Provider>;
 
@@ -97,4 +120,4 @@ pub type AccessEpoch<'w, T> = windows::AccessEpoch<'w, T, Provider>;
 pub type Local<'w, T> = windows::Local<'w, T, Provider>;
 
 /// A rank's own signal words of a [`Window`]; see [`windows::Signals`].
-pub type Signals<'w, T> = windows::Signals<'w, T, Provider>;
+pub type Signals<'w> = windows::Signals<'w, Provider>;

@@ -12,8 +12,8 @@ pub mod verbs;
 mod world;
 
 pub use aliases::{
-    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, Request, Requests,
-    Signals, Target, Window,
+    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, LockRanksEpoch,
+    Request, Requests, Scope, Signals, Target, Window,
 };
 pub use bytemuck;
 pub use error::StartError;
@@ -27,6 +27,6 @@ pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
 pub use transom_windows::{
     Address, Assert, Atomic, Buffer, Counters, Distribution, Error, FabricError, Flavor, GlobalPtr, Mode, Op, Section,
-    array,
+    array, scope,
 };
 pub use world::World;

@@ -237,7 +237,12 @@ impl World {
 
     /// The number of the next window, mutex or array. They are made together, so every rank counts alike.
     fn number(&self) -> u32 {
-        self.windows.fetch_add(1, Ordering::Relaxed)
+        self.numbers(1)
+    }
+
+    /// The first of as many numbers.
+    fn numbers(&self, len: usize) -> u32 {
+        self.windows.fetch_add(len as u32, Ordering::Relaxed)
     }
 
     /// Collective: a value in the memory of the rank `home`, for one holder at a time. Every rank passes a value; the home rank's
@@ -260,6 +265,48 @@ impl World {
     /// ```
     pub fn mutex<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalMutex<T>, Error> {
         GlobalMutex::new(&self.fabric, self.number(), home, value)
+    }
+
+    /// Collective: an array of mutexes in one piece of memory, for little more than one takes. The value of number `i` is in
+    /// the memory of the rank `i % size`, which asks `value(i)` what it begins with.
+    ///
+    /// # Errors
+    /// [`Error::Size`] if ranks name different lengths, or there cannot be so many; [`Error::Fabric`]; see
+    /// [`windows::GlobalRwLock::many`](transom_windows::GlobalRwLock::many).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::GlobalMutex;
+    /// transom::threads(4, |world| -> Result<(), transom::Error> {
+    ///     let buckets: Vec<GlobalMutex<u64>> = world.mutexes(1000, |_| 0)?;
+    ///     for word in ["put", "get", "put"] {
+    ///         *buckets[word.bytes().map(usize::from).sum::<usize>() % 1000].lock()? += 1;
+    ///     }
+    ///     world.barrier()?;
+    ///     let put = "put".bytes().map(usize::from).sum::<usize>();
+    ///     assert_eq!(*buckets[put % 1000].lock()?, 2 * 4);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn mutexes<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalMutex<T>>, Error> {
+        GlobalMutex::many(&self.fabric, self.numbers(len), len, value)
+    }
+
+    /// As [`mutexes`](Self::mutexes), each for one writer or many readers.
+    ///
+    /// # Errors
+    /// As `mutexes`.
+    ///
+    /// # Examples
+    /// ```
+    /// let world = transom::init()?;
+    /// let bounds = world.rw_locks(100, |i| [0.0, i as f64])?;
+    /// assert_eq!(*bounds[7].read()?, [0.0, 7.0]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn rw_locks<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalRwLock<T>>, Error> {
+        GlobalRwLock::many(&self.fabric, self.numbers(len), len, value)
     }
 
     /// As [`mutex`](Self::mutex), for one writer or many readers.

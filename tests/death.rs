@@ -1,11 +1,14 @@
 //! Ranks that die or leave: every call of the others that needs them ends in an error that names them, within a second;
 //! and nothing is left behind.
 
+mod overlap;
 mod ranks;
+use overlap::Overlapping;
 use ranks::Waiter;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 use transom::locks::Awaited;
+use transom::shm_loopback::Loopback;
 use transom::windows::Exchange;
 use transom::{Error, FabricError, Flavor, Op, Request, Requests, Status, Window, World};
 
@@ -289,6 +292,29 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
             std::thread::yield_now();
         }
     });
+}
+
+/// Else others would be told of a rank that lives, and not of the one that died.
+#[test]
+fn who_gives_up_a_wait_for_a_death_has_not_died() {
+    let [fabric, dies] = <[_; 2]>::try_from(Loopback::threads(2).unwrap()).unwrap_or_else(|_| unreachable!("two"));
+    let fabric = Overlapping::counting(fabric);
+    let counts = fabric.clone();
+    let died = std::thread::spawn(move || {
+        let dies = Overlapping::counting(dies);
+        let mut window = transom::windows::Window::<u64, _>::allocate(&dies, 0, 1).unwrap();
+        std::mem::forget(window.lock_exclusive(0).unwrap());
+        dies.barrier().unwrap();
+        dies.fail();
+        window
+    });
+    let mut window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 1).unwrap();
+    fabric.barrier().unwrap();
+    let error = window.lock_exclusive(0).err().expect("nobody releases it");
+    assert_eq!(error.lost_rank(), Some(1), "{error}");
+    drop(window);
+    assert_eq!(counts.fails(), 0);
+    drop(died.join().unwrap());
 }
 
 #[test]

@@ -68,10 +68,26 @@ fn stencil_is_right_by_every_exchange() {
     for args in
         ["--ranks 1 -n 5 --steps 3", "--ranks 2 -n 64", "--ranks 3 -n 50 --steps 20", "--ranks 8 -n 8 --steps 9"]
     {
-        let out = succeeds("stencil", args, &["by fence", "by pscw", "by signal"]);
-        assert_eq!(out.matches("every point is right").count(), 3, "{out}");
+        let out = succeeds("stencil", args, &["by array", "by fence", "by pscw", "by signal"]);
+        assert_eq!(out.matches("every point is right").count(), 4, "{out}");
     }
     succeeds("stencil", "--ranks 4 -n 40 --by pscw", &["every point is right"]);
+}
+
+#[test]
+fn radix_sorts() {
+    for args in ["--ranks 1 -n 1", "--ranks 2 -n 1000 --bits 3", "--ranks 3 -n 12345", "--ranks 8 -n 5 --bits 16"] {
+        succeeds("radix", args, &["every key is right"]);
+    }
+}
+
+#[test]
+fn tree_search_finds_all() {
+    for (args, solutions) in
+        [("--ranks 1 -n 1", 1), ("--ranks 2 -n 8", 92), ("--ranks 3 -n 9", 352), ("--ranks 8 -n 10", 724)]
+    {
+        succeeds("tree_search", args, &[&format!(": {solutions} solutions, which is right")]);
+    }
 }
 
 #[test]
@@ -82,6 +98,9 @@ fn pipeline_reaches_the_right_corner() {
         "--ranks 3 --rows 2 --columns 6 --iterations 4",
         "--ranks 8 --rows 64 --columns 33 --group 10 --iterations 3",
         "--ranks 4 --rows 10 --columns 10 --group 100 --iterations 3",
+        "--ranks 1 --rows 20 --columns 30 --iterations 3 --messages",
+        "--ranks 2 --rows 100 --columns 50 --iterations 5 --messages",
+        "--ranks 8 --rows 64 --columns 33 --group 10 --iterations 3 --messages",
     ] {
         succeeds("pipeline", args, &["(right)"]);
     }

@@ -2,7 +2,7 @@
 
 mod ranks;
 use std::fmt::Debug;
-use transom::{Error, Section, Window, World};
+use transom::{Atomic, Error, Op, Section, Window, World};
 
 /// A section as somebody would write it down who has no formulas: its blocks, and the index of every element of them.
 #[derive(Debug, Default)]
@@ -309,5 +309,46 @@ fn misuse_is_refused_and_nothing_changes() {
         window.fence().unwrap();
         assert_eq!(window.local().read(0, 10).unwrap(), [7; 10]);
         assert_eq!(window.counters().puts, 0);
+    });
+}
+
+/// By an instruction each or by swaps until they take: what a vector would have, and none is lost.
+#[test]
+fn scattered_accumulates_are_those_of_a_vector() {
+    ranks::on_all_sizes("scattered_accumulates_are_those_of_a_vector", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(50).unwrap();
+        let next = (me + 1) % n;
+        for op in [Op::Sum, Op::And, Op::Or, Op::Xor, Op::Replace, Op::Min] {
+            for len in [0, 1, 3, 4, 5, 8, 23] {
+                let mut model: Vec<u64> = (0..50).map(|i| 0xabcd_1234_5678 ^ i << 20).collect();
+                window.local().write(0, &model).unwrap();
+                window.fence().unwrap();
+                // Some places come again.
+                let offsets: Vec<usize> = (0..len).map(|i| (i * i * 7 + 49) % 50).collect();
+                let operands: Vec<u64> = (0..len as u64).map(|i| (i + 3) * 0x1111_2222_3333).collect();
+                let section = Section::Indexed { offsets: &offsets, block: 1 };
+                window.lock_shared(next).unwrap().accumulate_section(&section, op, &operands).unwrap();
+                for (&at, &operand) in offsets.iter().zip(&operands) {
+                    model[at] = u64::apply(op, model[at], operand);
+                }
+                window.fence().unwrap();
+                assert_eq!(window.local().read(0, 50).unwrap(), model, "{op:?}, {len}");
+                window.fence().unwrap();
+            }
+        }
+        window.local().write(0, &[0; 50]).unwrap();
+        window.fence().unwrap();
+        let offsets: Vec<usize> = (0..50).chain(0..50).collect();
+        let before = window.counters();
+        for _ in 0..ranks::rounds(100) {
+            let section = Section::Indexed { offsets: &offsets, block: 1 };
+            window.lock_shared(0).unwrap().accumulate_section(&section, Op::Sum, &[1; 100]).unwrap();
+        }
+        assert!((window.counters() - before).accumulates > 0);
+        window.fence().unwrap();
+        let all = window.lock_shared(0).unwrap().rget(0, 50).unwrap().wait().unwrap();
+        assert_eq!(all, [2 * (n * ranks::rounds(100)) as u64; 50]);
+        window.fence().unwrap();
     });
 }

@@ -7,7 +7,7 @@ mod adapter;
 use adapter::*;
 use std::time::{Duration, Instant};
 use transom::verbs::Verbs;
-use transom::{Flavor, Window};
+use transom::{Flavor, Window, scope};
 
 #[test]
 fn large_and_many_at_once() {
@@ -288,6 +288,38 @@ fn small_reads_need_no_registration() {
             let most = if cfg!(debug_assertions) { 1.6 } else { 1.2 };
             assert!(rget < most * get, "rget {rget} us, get {get} us");
         }
+        drop(epoch);
+        world.barrier().unwrap();
+    });
+}
+
+/// What a scope starts needs a registration only if it is long, and only as long as the scope lasts, whoever waits.
+#[test]
+fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
+    if skipped("scopes") {
+        return;
+    }
+    on_verbs(2, "what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts", &[("TRANSOM_HYBRID", "off")], |world| {
+        const LEN: usize = 1 << 17; // 1 MiB
+        let verbs = verbs(&world);
+        let mut window: Window<u64> = world.allocate(LEN).unwrap();
+        let epoch = window.lock_shared(1 - world.rank()).unwrap();
+        assert_eq!(epoch.get_one(0).unwrap(), 0); // slots are registered
+        let data: Vec<u64> = (0..LEN as u64).collect();
+        let (mut words, mut back) = ([7; 10], vec![7; LEN]);
+        costs(verbs, "puts of 8 bytes", NOTHING, || {
+            scope(|scope| (0..10).try_for_each(|at| scope.put(&epoch, at, &data[at..=at])))
+        });
+        costs(verbs, "gets of 8 bytes", [80, 0, 0, 0, 0, 0], || {
+            scope(|scope| {
+                let mut words = words.chunks_mut(1).enumerate();
+                words.try_for_each(|(at, word)| scope.get(&epoch, at, word).map(drop))
+            })
+        });
+        assert_eq!(words, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        costs(verbs, "a long put", PASSING, || scope(|scope| scope.put(&epoch, 0, &data)));
+        costs(verbs, "a long get", PASSING, || scope(|scope| scope.get(&epoch, 0, &mut back).map(drop)));
+        assert!(back == data);
         drop(epoch);
         world.barrier().unwrap();
     });

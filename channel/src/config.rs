@@ -76,7 +76,7 @@ impl Config {
             (
                 "eager",
                 self.eager as u64,
-                self.eager + crate::packet::EAGER <= longest,
+                self.eager + crate::packet::SYNC <= longest,
                 "less than the rail's longest send",
             ),
             (

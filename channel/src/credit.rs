@@ -152,13 +152,15 @@ pub struct Budget {
     left: u32,
     spill: u32,
     active: u32,
+    /// A peer's floor and share: what its grant is while nothing is spilled and there is enough for all.
+    even: u32,
 }
 
 impl Budget {
     /// Nothing is granted but the floors.
     #[inline]
     pub fn new(floor: u32, total: u32, spill: u32) -> Budget {
-        Budget { floor, total, left: total, spill, active: 0 }
+        Budget { floor, total, left: total, spill, active: 0, even: floor + total / 4 }
     }
 
     /// What is granted of the shares and the spill, in bytes.
@@ -171,7 +173,23 @@ impl Budget {
     #[inline]
     pub fn join(&mut self, grant: &mut Grant) {
         self.active += 1;
+        self.even = self.floor + self.share();
         self.raise(grant);
+    }
+
+    /// A message of this cost came, and is not kept: as if it [arrived](Grant::arrived) and were [released](Self::release).
+    #[inline(always)]
+    pub fn pass(&mut self, grant: &mut Grant, cost: u32) -> Result<(), Beyond> {
+        if grant.limit != self.even || grant.spilled != 0 {
+            grant.arrived(cost.into())?;
+            self.release(grant, cost);
+        } else if cost > grant.room() {
+            return Err(Beyond);
+        } else {
+            grant.arrived = grant.arrived.wrapping_add(cost);
+            grant.released = grant.released.wrapping_add(cost);
+        }
+        Ok(())
     }
 
     /// A message of this cost is kept no longer. What the peer has beyond its share is not granted again.
@@ -206,6 +224,7 @@ impl Budget {
     #[inline]
     pub fn leave(&mut self, grant: &Grant, joined: bool) {
         self.active -= u32::from(joined);
+        self.even = self.floor + self.share();
         self.spill += grant.spilled;
         self.left += grant.limit - grant.spilled - self.floor;
     }

@@ -57,10 +57,15 @@ impl PollingSet {
 
     /// A packet came from a peer, by its ring if it is a member; says what is to change.
     pub fn packet(&mut self, peer: Rank) -> Option<Change> {
-        if self.cap == 0 {
+        self.packets(peer, 1)
+    }
+
+    /// As [`packet`](Self::packet), of so many.
+    pub fn packets(&mut self, peer: Rank, count: u32) -> Option<Change> {
+        if self.cap == 0 || count == 0 {
             return None;
         }
-        self.packets += 1;
+        self.packets += count;
         if self.packets >= HALVE * (self.members.len() + self.outside.len()).max(1) as u32 {
             self.packets = 0;
             self.members.iter_mut().for_each(|member| member.hits /= 2);
@@ -70,7 +75,7 @@ impl PollingSet {
             });
         }
         if let Some(at) = self.members.iter().position(|member| member.peer == peer) {
-            self.members[at].hits += 1;
+            self.members[at].hits += count;
             match self.order {
                 Order::Sequential => {}
                 Order::Circular => self.next = at + 1,
@@ -79,7 +84,7 @@ impl PollingSet {
             return None;
         }
         let hits = self.outside.entry(peer).or_default();
-        *hits += 1;
+        *hits += count;
         let hits = *hits;
         if hits < self.after {
             return None;

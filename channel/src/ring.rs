@@ -73,12 +73,12 @@ impl Cursor {
 
     #[inline]
     fn advance(&mut self, shape: Shape) {
-        self.slot = (self.slot + 1) % shape.slots;
+        self.slot = if self.slot + 1 == shape.slots { 0 } else { self.slot + 1 };
         self.stamp = self.stamp.checked_add(1).unwrap_or(1);
     }
 
     /// Where the mark of the next message stands.
-    #[inline]
+    #[inline(always)]
     fn mark_at(&self, shape: Shape) -> usize {
         self.slot as usize * shape.bytes as usize + shape.longest()
     }

@@ -133,6 +133,13 @@ impl<P> Incoming<P> {
         self.held.pop_front().flatten()
     }
 
+    /// As [`advance`](Self::advance), if none [is held](Self::is_holding).
+    #[inline]
+    pub fn pass(&mut self) {
+        debug_assert!(!self.is_holding());
+        self.expected = self.expected.wrapping_add(1);
+    }
+
     /// Whether any packet is held.
     #[inline]
     pub fn is_holding(&self) -> bool {

@@ -62,6 +62,37 @@ impl<M> Clone for Part<'_, M> {
 
 impl<M> Copy for Part<'_, M> {}
 
+/// The bytes behind a head.
+#[derive(Debug)]
+pub enum Data<'a, M> {
+    /// None.
+    None,
+    /// Of memory that the engine has.
+    Of(Part<'a, M>),
+    /// Lent for the call.
+    Bytes(&'a [u8]),
+}
+
+impl<M> Data<'_, M> {
+    /// How many bytes.
+    #[inline(always)]
+    pub fn length(&self) -> usize {
+        match self {
+            Data::None => 0,
+            Data::Of(part) => part.length,
+            Data::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl<M> Clone for Data<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Data<'_, M> {}
+
 /// What can be posted on a lane.
 #[derive(Debug)]
 pub enum Request<'a, M> {
@@ -70,7 +101,7 @@ pub enum Request<'a, M> {
         /// The first bytes.
         head: &'a [u8],
         /// The bytes after them.
-        body: Option<Part<'a, M>>,
+        body: Data<'a, M>,
     },
     /// A short write. Copied when posted; nothing is told of its end (a provider signals one in so many for itself).
     /// A peer's ring is only ever written so: a provider may keep a prepared request for each of its slots.
@@ -82,7 +113,7 @@ pub enum Request<'a, M> {
         /// The first bytes.
         head: &'a [u8],
         /// The bytes after them.
-        body: Option<Part<'a, M>>,
+        body: Data<'a, M>,
         /// The last 8 bytes, at a place divisible by 8; see [`Rail::mark_last`].
         mark: Option<u64>,
         /// See [`Rail::immediate`].

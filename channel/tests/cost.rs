@@ -1,7 +1,7 @@
 //! What messages cost, counted: packets, and packets for nothing but credits.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::Part;
+use transom_channel::wire::{Data, Part};
 use transom_channel::{Config, Meter, Rank, Room, Select};
 
 fn sum(sim: &mut Sim, of: impl Fn(&Meter) -> u64) -> u64 {
@@ -35,8 +35,8 @@ fn a_ping_pong_needs_a_packet_a_message() {
                 break;
             }
             sim.engine(rank).receive(from(1 - rank), Room::Into(memory, 8));
-            let part = Part { memory: &ball, at: 0, length: 8 };
-            assert_eq!(sim.engine(rank).try_send(1 - rank, 0, 0, part), Ok(true), "the short path is open");
+            let part = Data::Of(Part { memory: &ball, at: 0, length: 8 });
+            assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "the short path is open");
             sim.wake(rank, 0);
         }
         if left == 0 {

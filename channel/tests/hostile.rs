@@ -2,13 +2,13 @@
 
 use transom_channel::packet::{Body, Envelope, LONGEST, Mover, Packet, Values};
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Key, Lane, RAILS, Rank, Request, Wire};
+use transom_channel::wire::{Data, Key, Lane, RAILS, Rank, Request, Wire};
 use transom_channel::{Config, Error, Id, Lost, Room, Select};
 
 /// Posts bytes as rank 0, which speaks for itself, to rank 1.
 fn inject(sim: &mut Sim, bytes: &[u8]) {
     let lane = Lane { peer: 1, rail: 0 };
-    let _ = sim.engine(0).wire().post(lane, Request::Send { head: bytes, body: None });
+    let _ = sim.engine(0).wire().post(lane, Request::Send { head: bytes, body: Data::None });
 }
 
 /// Ranks 0, 1 and 2 with traffic of all kinds under way.
@@ -205,7 +205,7 @@ fn what_a_ring_holds() {
             let at = rng.usize(..32) * 2048 + 2040;
             let mark = rng.u64(..5000) << 32 | rng.u64(1..40);
             let to = Key { address: 0, key: rng.u64(1..10) };
-            let request = Request::Put { to, at, head: &[], body: None, mark: Some(mark), immediate: None };
+            let request = Request::Put { to, at, head: &[], body: Data::None, mark: Some(mark), immediate: None };
             let _ = sim.engine(0).wire().post(lane, request);
         }
         finish(sim, bystanders);

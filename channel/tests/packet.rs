@@ -9,18 +9,15 @@ fn check(bytes: &[u8]) -> Result<Packet, Malformed> {
     let head = &bytes[..bytes.len().min(LONGEST)];
     let decoded = Packet::decode(head, bytes.len());
     // The short path reads the same, or leaves it to the long one.
-    if let Some(eager) = head.first_chunk().and_then(Eager::decode) {
-        match &decoded {
-            Ok((packet, _)) => assert_eq!(*packet, whole(eager)),
-            Err(error) => assert!(matches!(error, Malformed::Data { .. }), "{error}"),
-        }
+    if let Some(Ok(eager)) = head.first_chunk().map(|head| Eager::decode(head, bytes.len())) {
+        assert_eq!(decoded, Ok((whole(eager), EAGER)));
         assert_eq!(eager.encode(), head[..EAGER]);
     }
     let (packet, header) = decoded?;
     if let Body::Eager { envelope, sync: None } = packet.body {
         let eager = Eager { source: packet.source, sequence: packet.sequence, values: packet.values, envelope };
         assert_eq!(eager.encode(), head[..EAGER]);
-        assert_eq!(Eager::decode(head.first_chunk().unwrap()), Some(eager));
+        assert_eq!(Eager::decode(head.first_chunk().unwrap(), bytes.len()), Ok(eager));
     }
     let mut again = [0xee; LONGEST];
     assert_eq!(packet.encode(&mut again), header);
@@ -125,6 +122,8 @@ fn what_is_wrong_is_said() {
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
-    (bytes[0], bytes[1]) = (12, 0);
-    assert_eq!(says(&bytes[..40]), "kind 12 of packet is unknown");
+    (bytes[0], bytes[1]) = (13, 0);
+    assert_eq!(says(&bytes[..40]), "kind 13 of packet is unknown");
+    bytes[0] = 1;
+    assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
 }

@@ -93,6 +93,38 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         }
     }
 
+    /// Takes the lock of `target` if that needs no waiting: neither for another rank, which has it or stands in its queue in
+    /// the way of this request, nor for another thread of this one; whether it did. It takes no place in the queue, so who
+    /// tries again and again may never get it.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    #[cfg_attr(not(feature = "loom"), doc = "```")]
+    #[cfg_attr(feature = "loom", doc = "```no_run")]
+    /// use transom_locks::model::{sim, Sim};
+    /// use transom_locks::{LockLayout, Mode::{Exclusive, Shared}, PassiveLock};
+    ///
+    /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
+    ///     let (one, other) = (<PassiveLock<_>>::new(network, 0)?, <PassiveLock<_>>::new(network, 0)?);
+    ///     assert!(one.try_acquire(0, Shared)?);
+    ///     assert!(!other.try_acquire(0, Exclusive)?);
+    ///     assert!(other.try_acquire(0, Shared)?);
+    ///     one.release(0)
+    /// }));
+    /// net.run_random(7).unwrap();
+    /// ```
+    pub fn try_acquire(&self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
+        Error::check_rank(target, self.queues.len())?;
+        let queue = &self.queues[target];
+        if queue.is_mine() {
+            return Err(Error::AlreadyLocked { target });
+        }
+        let Some(mut lock) = queue.turn_at_once() else { return Ok(false) };
+        Self::try_mode(&mut lock, &self.network, self.layout, target, mode)
+    }
+
     /// Releases the lock of `target`, by the thread that acquired it, or any if a `_mut` call did.
     ///
     /// # Errors
@@ -114,6 +146,28 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         match mode {
             Mode::Exclusive => queue.lock().exclusive(network, layout, target),
             Mode::Shared => queue.lock().shared(network, layout, target),
+        }
+    }
+
+    /// [`try_acquire`](Self::try_acquire) by the only thread that uses the handle.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
+        let (network, layout, queue) = self.parts(target)?;
+        Self::try_mode(queue.lock(), network, layout, target, mode)
+    }
+
+    fn try_mode(
+        lock: &mut TargetLock<C>,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        mode: Mode,
+    ) -> Result<bool, Error<N::Error>> {
+        match mode {
+            Mode::Exclusive => lock.try_exclusive(network, layout, target),
+            Mode::Shared => lock.try_shared(network, layout, target),
         }
     }
 

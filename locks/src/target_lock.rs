@@ -126,6 +126,55 @@ impl<const C: u32> TargetLock<C> {
         Ok(ahead)
     }
 
+    /// Takes the lock of `target` exclusively if nobody has it or waits for it; whether it did. Asks for no place in the queue,
+    /// so it delays nobody, and waits for nobody. 1 compare-and-swap, or 2 if the first guess is stale; one more for each
+    /// request that came and went in between.
+    ///
+    /// # Errors
+    /// As [`exclusive`](Self::exclusive).
+    pub fn try_exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
+        let me = network.rank();
+        self.try_change(network, layout, target, HeldAs::Exclusive(0), |seen| {
+            seen.is_idle().then(|| seen.with_exclusive(me))
+        })
+    }
+
+    /// Takes the lock of `target` together with other readers if no exclusive request is held or queued; whether it did.
+    /// Else as [`try_exclusive`](Self::try_exclusive).
+    ///
+    /// # Errors
+    /// As [`exclusive`](Self::exclusive).
+    pub fn try_shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
+        self.try_change(network, layout, target, HeldAs::Shared(Grant::Open), |seen| {
+            let room = if seen.crowded() { seen.renormalised() } else { seen };
+            seen.tail().is_none().then(|| LockWord(room.0.wrapping_add(LockWord::<C>::ARRIVED)))
+        })
+    }
+
+    /// Changes the word as `to` says, unless that finds that somebody is in the way.
+    fn try_change<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        held: HeldAs,
+        to: impl Fn(LockWord<C>) -> Option<LockWord<C>>,
+    ) -> Result<bool, N> {
+        self.enter(target)?;
+        // What was seen last may be long past: only what is found now is a reason to give up.
+        let mut seen = if to(LockWord(self.seen)).is_some() { LockWord(self.seen) } else { LockWord(0) };
+        while let Some(new) = to(seen) {
+            let found = network.cas(layout.home(target), seen.0, new.0)?;
+            if found == seen.0 {
+                (self.seen, self.status) = (new.0, Status::Held(held));
+                return Ok(true);
+            }
+            seen = LockWord(found);
+        }
+        (self.seen, self.status) = (seen.0, Status::Free);
+        Ok(false)
+    }
+
     #[cold]
     fn wait_for_turn<N: Network>(network: &N, layout: LockLayout, target: Rank, ahead: Ahead) -> Result<(), N> {
         let me = network.rank();

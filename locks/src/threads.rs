@@ -4,6 +4,7 @@ use crate::TargetLock;
 use crate::all_locks::LockState;
 use crate::primitive::{Condvar, Mutex, MutexGuard, this_thread};
 use std::ops::{Deref, DerefMut};
+use std::sync::TryLockError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The lock of one target, and the threads of this rank that want it.
@@ -54,6 +55,26 @@ impl<const C: u32> ThreadQueue<C> {
             state.waiting -= 1;
         }
         self.holder.store(me, Relaxed);
+        Some(Turn { state, queue: self })
+    }
+
+    /// Whether this thread has the lock, or asks for it.
+    pub fn is_mine(&self) -> bool {
+        self.holder.load(Relaxed) == this_thread()
+    }
+
+    /// This thread's turn to ask for the lock, if no other thread has it or asks for it. (One that was taken by `&mut`
+    /// access is held by this rank, and the protocol says so.)
+    pub fn turn_at_once(&self) -> Option<Turn<'_, C>> {
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if state.lock.is_held() && self.holder.load(Relaxed) != 0 {
+            return None;
+        }
+        self.holder.store(this_thread(), Relaxed);
         Some(Turn { state, queue: self })
     }
 

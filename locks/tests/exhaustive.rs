@@ -13,7 +13,7 @@ use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Delivery::{self, Deferred, Immediate};
 use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
-use transom_locks::{Error, Field, LockLayout, Rank, TargetLock};
+use transom_locks::{Error, Field, LockLayout, Mode, Rank, TargetLock};
 
 /// A simulated network as stateright's model. A failing step leads to a state that says why.
 struct Checked<P>(Sim<P>);
@@ -116,6 +116,10 @@ fn exclusive(target: Rank) -> Vec<Call> {
     Call::both(target, Exclusive).into()
 }
 
+fn attempt(mode: Mode) -> Vec<Call> {
+    Call::attempt(0, mode).into()
+}
+
 fn all() -> Vec<Call> {
     vec![Call::AcquireAll, Call::ReleaseAll]
 }
@@ -148,6 +152,41 @@ fn four_ranks() {
     let last = [[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()];
     let again = last.into_iter().map(|twice| vec![exclusive(0), shared(0), shared(0), twice]);
     check_all::<16>("4 ranks, one of them x 2", Immediate, again);
+}
+
+/// Who tries gets the lock if nobody is in the way, gives up if somebody is, and delays nobody.
+#[test]
+fn attempts() {
+    let rows = [Shared, Exclusive].map(|mode| [Call::both(0, mode).to_vec(), attempt(mode)]).concat();
+    let twice: Vec<_> =
+        rows.iter().flat_map(|first| rows.iter().map(|second| [first.clone(), second.clone()].concat())).collect();
+    for delivery in [Immediate, Deferred] {
+        let (mut states, mut tried) = (0, 0);
+        let mut run = |mix: Vec<Vec<Call>>| {
+            if !mix.iter().flatten().any(|call| matches!(call, Call::TryAcquire(..))) {
+                return;
+            }
+            let verdict = check(Mix::<16>::new(mix.clone()).sim().with_delivery(delivery));
+            assert_eq!(verdict.wrong, None, "{mix:?}");
+            (states, tried) = (states + verdict.states, tried + 1);
+        };
+        for (at, first) in twice.iter().enumerate() {
+            twice[at..].iter().for_each(|second| run(vec![first.clone(), second.clone()]));
+        }
+        for kinds in 0..4usize.pow(3) {
+            let kinds = [kinds / 16, kinds / 4 % 4, kinds % 4];
+            if kinds.is_sorted() {
+                run(kinds.map(|kind| rows[kind].clone()).into());
+            }
+        }
+        run(vec![exclusive(0), shared(0), [attempt(Exclusive), attempt(Shared)].concat()]);
+        println!("with attempts, {delivery:?}: {tried} mixes, {states} states");
+    }
+    // Counts of three bits wrap under attempts, too.
+    let reads = |n: usize| [attempt(Shared).repeat(n), shared(0)].concat();
+    for mix in [vec![reads(4), reads(4)], vec![reads(3), [reads(3), attempt(Exclusive)].concat()]] {
+        assert_eq!(check(Mix::<3>::new(mix.clone()).sim()).wrong, None, "{mix:?}");
+    }
 }
 
 /// A chain of waiting readers longer than one word names.
@@ -257,6 +296,9 @@ fn every_mutant_is_caught() {
     report(Mutant::Untold(Field::Link), caught::<16>(Mutant::Untold(Field::Link), &chain));
     let long = [vec![shared(0).repeat(9), [shared(0).repeat(9), exclusive(0)].concat()]];
     report(Mutant::NotRenormalised, caught::<3>(Mutant::NotRenormalised, &long));
+    let tries: Vec<_> = [Shared, Exclusive].map(|mode| vec![attempt(mode), exclusive(0)]).into();
+    report(Mutant::Believed, caught::<16>(Mutant::Believed, &tries));
+    report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, &[vec![attempt(Exclusive)]]));
     assert!(passed.is_empty(), "not caught: {passed:?}");
 }
 

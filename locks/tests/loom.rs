@@ -47,6 +47,10 @@ fn doubles() -> Vec<Vec<Call>> {
     singles().iter().flat_map(|first| singles().into_iter().map(|second| [first.clone(), second].concat())).collect()
 }
 
+fn attempts() -> Vec<Vec<Call>> {
+    [Mode::Shared, Mode::Exclusive].map(|mode| Call::attempt(0, mode).into()).into()
+}
+
 fn at_most(preemptions: usize) -> Setup {
     Setup { preemptions: Some(preemptions), ..Setup::default() }
 }
@@ -64,6 +68,14 @@ fn two_ranks_that_spin() {
     check_mixes("2 ranks x 1, spinning, all schedules", spinning, 2, &singles());
     let spinning = Setup { preemptions: Some(5), ..spinning };
     check_mixes("2 ranks x 2, spinning, 5 preemptions", spinning, 2, &doubles());
+}
+
+#[test]
+fn attempts_and_requests() {
+    let rows = [singles(), attempts()].concat();
+    let spinning = Setup { waiting: Waiting::Spins, ..Setup::default() };
+    check_mixes("2 ranks x 1, attempts too, spinning, all schedules", spinning, 2, &rows);
+    check_mixes("3 ranks x 1, attempts too, 3 preemptions", at_most(3), 3, &rows);
 }
 
 #[test]

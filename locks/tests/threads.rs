@@ -49,6 +49,63 @@ fn threads_exclude_each_other() {
     });
 }
 
+/// An attempt waits neither for another rank nor for another thread, and nobody waits for it.
+#[test]
+fn who_tries_waits_for_nobody() {
+    in_time(|| {
+        let memory = memory(2);
+        let handles = [0, 1].map(|rank| Lock::new(Atomics::new(&memory, rank, quiet as fn(Verb)), 0).unwrap());
+        let [one, other] = &handles;
+        assert_eq!(one.try_acquire(1, Shared), Ok(true));
+        assert_eq!(one.try_acquire(1, Shared), Err(Error::AlreadyLocked { target: 1 }));
+        assert_eq!(one.try_acquire(2, Shared), Err(Error::NoSuchRank { rank: 2, ranks: 2 }));
+        let on_a_thread =
+            |lock: &Lock<_>, mode| thread::scope(|scope| scope.spawn(|| lock.try_acquire(1, mode)).join().unwrap());
+        assert_eq!(on_a_thread(one, Shared), Ok(false), "another thread of the rank has it");
+        assert_eq!(other.try_acquire(1, Exclusive), Ok(false));
+        assert_eq!(other.try_acquire(1, Shared), Ok(true));
+        one.release(1).unwrap();
+        other.release(1).unwrap();
+        assert_eq!(on_a_thread(one, Exclusive), Ok(true));
+        assert_eq!(one.try_acquire(1, Exclusive), Ok(false), "that thread has it still");
+        assert_eq!(other.try_acquire(1, Shared), Ok(false));
+        assert_eq!(one.release(1), Err(Error::NotLocked { target: 1 }), "by the wrong thread");
+    });
+}
+
+/// Attempts and requests of many threads: the lock keeps them apart, and none is left waiting.
+#[test]
+fn attempts_among_requests() {
+    in_time(|| {
+        let (memory, sum, got) = (memory(3), AtomicU64::new(0), AtomicU64::new(0));
+        let handles: Vec<Lock<_>> =
+            (0..3).map(|rank| Lock::new(Atomics::new(&memory, rank, quiet as fn(Verb)), 0).unwrap()).collect();
+        thread::scope(|scope| {
+            for (handle, tries) in handles.iter().flat_map(|handle| [false, true].map(|tries| (handle, tries))) {
+                let (sum, got) = (&sum, &got);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let has = if tries {
+                            handle.try_acquire(0, Exclusive)
+                        } else {
+                            handle.acquire(0, Exclusive).map(|_| true)
+                        };
+                        if has.unwrap() {
+                            let seen = sum.load(Relaxed);
+                            thread::yield_now();
+                            sum.store(seen + 1, Relaxed);
+                            got.fetch_add(1, Relaxed);
+                            handle.release(0).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), got.load(Relaxed));
+        assert!(got.into_inner() >= 600 && lock_word(&memory, 0).is_idle());
+    });
+}
+
 /// The network of a rank panics, in a call that acquires or in one that releases, while other threads want the lock.
 #[test]
 fn a_panic_of_the_network_leaves_nobody_waiting() {

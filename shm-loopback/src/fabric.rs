@@ -7,7 +7,7 @@ use crate::memory::{Memory, View};
 use crate::{copy, limit, system, words};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
 use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
 
@@ -196,6 +196,11 @@ impl Fabric for Loopback {
     #[inline(always)]
     fn read_word(&self, at: &View, offset: usize) -> Result<u64, FabricError> {
         words::read(at, offset)
+    }
+
+    #[inline(always)]
+    fn words<'r>(&self, at: &'r View, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
+        at.own_words(offset, len)
     }
 
     #[inline(always)]

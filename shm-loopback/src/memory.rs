@@ -330,4 +330,16 @@ impl View {
         }
         self.word(offset)
     }
+
+    /// As many words from byte `offset` on, for this processor to change, if they are inside and aligned. In debug builds none
+    /// where an adapter does that.
+    #[inline(always)]
+    pub(crate) fn own_words(&self, offset: usize, len: usize) -> Option<&[AtomicU64]> {
+        if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let start = self.address(offset, len.checked_mul(8)?).filter(|start| start.addr().is_multiple_of(8))?;
+        // SAFETY: inside and aligned, kept mapped by the view, and accessed as `atomics` says.
+        Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
+    }
 }

@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::hub::Hub;
 use super::tag::{Peer, Source, Status};
-use crate::provider::Provider;
+use crate::provider::{self, Provider};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,8 +20,8 @@ pub(crate) struct Presence {
     root: Provider,
     hub: OnceLock<Arc<Hub>>,
     opening: Mutex<()>,
-    /// The next context that no world of this rank has.
-    contexts: AtomicU32,
+    /// How many worlds this rank leads, that of the job among them.
+    led: AtomicU32,
 }
 
 /// What a world has of its own: its context, and who is in it.
@@ -69,8 +69,7 @@ impl Drop for Presence {
 impl Space {
     /// Of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
-        let presence =
-            Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), contexts: AtomicU32::new(CONTEXTS) };
+        let presence = Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), led: AtomicU32::new(1) };
         // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
         #[cfg(feature = "verbs")]
         if let Provider::Verbs(_) = presence.root
@@ -83,22 +82,28 @@ impl Space {
 
     /// Collective, of a team of ranks of this world.
     pub fn of_team(&self, team: &Provider) -> Result<Space, FabricError> {
-        let me = self.presence.root.rank() as u32;
-        let next = self.presence.contexts.load(Relaxed);
-        let said = team.all_gather([me.to_le_bytes(), next.to_le_bytes()].as_flattened())?;
-        let (mut ranks, mut context) = (Vec::with_capacity(said.len()), 0);
+        // Threads may make teams of the same ranks at once, and ranks number them in another order: the number is
+        // that of the team's first rank alone.
+        let led = if team.rank() == 0 { self.presence.led.fetch_add(1, Relaxed) } else { 0 };
+        let mine = [self.presence.root.rank() as u32, led].map(u32::to_le_bytes);
+        let said = provider::introduce(team, mine.as_flattened())?;
+        let size = self.presence.root.size() as u32;
+        let (mut ranks, mut numbers) = (Vec::with_capacity(said.len()), Vec::new());
         for (rank, said) in said.iter().enumerate() {
-            let corrupt = || FabricError::Corrupt { why: format!("rank {rank} of a team says {said:?} of itself") };
-            let (numbers, _) = said.as_chunks::<4>();
-            let [member, next] = *numbers else { return Err(corrupt()) };
-            ranks.push(u32::from_le_bytes(member));
-            context = context.max(u32::from_le_bytes(next));
-            if *ranks.last().expect("was pushed") as usize >= self.presence.root.size() {
-                return Err(corrupt());
+            match *said.as_chunks::<4>().0 {
+                [member, led] if u32::from_le_bytes(member) < size && said.len() == 8 => {
+                    ranks.push(u32::from_le_bytes(member));
+                    numbers.push(u32::from_le_bytes(led));
+                }
+                _ => {
+                    let why = format!("rank {rank} of a team says {said:?} of itself");
+                    return Err(FabricError::Corrupt { why });
+                }
             }
         }
-        // Beyond all that any member has used.
-        self.presence.contexts.fetch_max(context.saturating_add(CONTEXTS), Relaxed);
+        let context = context(ranks[0], numbers[0], size).ok_or_else(|| FabricError::Unsupported {
+            what: "more teams than the messages of a job tell apart; keep teams and use them again",
+        })?;
         let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
         let team = Some(Arc::new(Team { ranks: ranks.into(), places }));
         Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
@@ -126,6 +131,14 @@ impl Space {
     }
 }
 
+/// The first context of the world that a rank of the job leads after `led` others; rank 0 leads the job's own at first.
+fn context(leader: u32, led: u32, job: u32) -> Option<u32> {
+    led.checked_mul(job)?
+        .checked_add(leader)?
+        .checked_mul(CONTEXTS)
+        .filter(|first| first.checked_add(CONTEXTS).is_some())
+}
+
 impl Comm {
     /// The rank of the job, if there is such a one here.
     #[inline]
@@ -137,7 +150,7 @@ impl Comm {
     }
 
     /// As it is numbered here; that of the job if it is not of this team.
-    #[inline]
+    #[inline(always)]
     fn numbered(&self, rank: u32) -> Rank {
         let place = self.team.as_ref().and_then(|team| team.places.get(&rank).copied());
         place.unwrap_or(rank as Rank)
@@ -169,7 +182,7 @@ impl Comm {
     }
 
     /// What came, in elements of so many bytes.
-    #[inline]
+    #[inline(always)]
     pub fn status(&self, came: Came, element: usize) -> Result<Status, Error> {
         let (from, bytes) = (self.numbered(came.peer), came.length);
         let (len, rest) = match element as u64 {
@@ -183,7 +196,7 @@ impl Comm {
     }
 
     /// How a request ended, in elements of so many bytes.
-    #[inline]
+    #[inline(always)]
     pub fn outcome(&self, result: Result<Came, Failure>, element: usize) -> Result<Status, Error> {
         match result {
             Ok(came) => self.status(came, element),
@@ -212,5 +225,19 @@ impl Comm {
             }
             other => Error::Misuse { why: other.to_string() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::context;
+
+    #[test]
+    fn every_team_has_contexts_of_its_own() {
+        let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, 5).unwrap()));
+        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), (0..35).map(|n| 4 * n).collect());
+        assert_eq!(context(1, 1 << 29, 2), None);
+        assert_eq!(context(1, (1 << 29) - 1, 2), None);
+        assert_eq!(context(0, (1 << 29) - 1, 2), Some(u32::MAX - 7));
     }
 }

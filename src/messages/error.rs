@@ -94,6 +94,29 @@ pub enum Error {
         /// How many.
         missing: usize,
     },
+    /// A value that cannot be sent.
+    #[cfg(feature = "serde")]
+    #[error("a value of type {name} cannot be serialised by postcard: {source}")]
+    Unserialised {
+        /// The type's name.
+        name: &'static str,
+        /// Why.
+        source: postcard::Error,
+    },
+    /// A message that is no value of the type asked for. It is received, and of no use.
+    #[cfg(feature = "serde")]
+    #[error(
+        "the message of {} bytes with tag {} from rank {} is no value of type {name}: both ends must name a tag with one \
+         type, by `send_object` and `recv_object`, in programs of one source", status.len, status.tag, status.from
+    )]
+    OtherObject {
+        /// What came, in bytes.
+        status: Status,
+        /// The type's name.
+        name: &'static str,
+        /// What postcard says, if it was asked.
+        source: Option<postcard::Error>,
+    },
     /// What cannot be.
     #[error("{why}")]
     Misuse {

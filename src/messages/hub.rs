@@ -9,7 +9,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::{Completion, Engine, Error as Failure, Id, Meter, Room, Select, Short, Status as Came};
+use transom_channel::wire::Data;
+use transom_channel::{Completion, Engine, Error as Failure, Id, Meter, Room, Short, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::{Bytes, Look, Turn};
 use transom_windows::Wait;
@@ -80,36 +81,50 @@ impl Hub {
     /// Calls `act` with the engine.
     #[inline]
     pub fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Error> {
+        self.enter(act).ok_or(Error::Closed)
+    }
+
+    /// As [`with`](Self::with); none if the rank has left.
+    #[inline(always)]
+    fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let mut held = self.lock();
-        let core = held.as_mut().ok_or(Error::Closed)?;
+        let core = held.as_mut()?;
         let whole = Whole;
         let result = act(core);
         std::mem::forget(whole);
-        if core.wakers.is_empty() {
-            return Ok(result);
+        if !core.wakers.is_empty() {
+            wake(held);
         }
-        let wakers = std::mem::take(&mut core.wakers);
-        drop(held);
-        wakers.into_iter().for_each(Waker::wake);
-        Ok(result)
+        Some(result)
     }
 
-    /// Receives what lies in the ring of the source, or comes there soon, without a request.
-    #[inline]
-    pub fn receive_short(
-        &self,
-        select: Select,
-        into: &Bytes,
-        room: usize,
-    ) -> Result<Option<Result<Came, Failure>>, Error> {
-        for _ in 0..if self.crowded { 1 } else { LOOKS } {
-            match self.with(|core| core.engine.try_receive(select, into, room))? {
-                Short::Done(result) => return Ok(Some(result)),
-                Short::Nothing => std::hint::spin_loop(),
-                Short::Long => return Ok(None),
+    /// Sends a message whole without a request, or does nothing; none if the rank has left.
+    #[inline(never)]
+    pub fn send_short(&self, to: u32, context: u32, tag: u32, data: &[u8]) -> Option<bool> {
+        self.enter(|core| core.engine.try_send(to, context, tag, Data::Bytes(data)))
+    }
+
+    /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
+    /// none if the rank has left.
+    #[inline(never)]
+    pub fn receive_short(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+        match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
+            Some(Short::Nothing) if !self.crowded => self.receive_soon(context, source, tag, into),
+            look => look,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn receive_soon(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+        for _ in 0..LOOKS {
+            std::hint::spin_loop();
+            match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
+                Some(Short::Nothing) => {}
+                look => return look,
             }
         }
-        Ok(None)
+        Some(Short::Nothing)
     }
 
     /// Waits until `look` finds what it looks for, after a turn of the engine.
@@ -207,6 +222,15 @@ impl Hub {
     pub fn meter(&self) -> Result<Meter, Error> {
         self.with(|core| *core.engine.meter())
     }
+}
+
+/// Wakes who waits for what has ended, once the lock is free.
+#[cold]
+#[inline(never)]
+fn wake(mut held: MutexGuard<'_, Option<Core>>) {
+    let wakers = held.as_mut().map(|core| std::mem::take(&mut core.wakers));
+    drop(held);
+    wakers.into_iter().flatten().for_each(Waker::wake);
 }
 
 impl Turn for Hub {

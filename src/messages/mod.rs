@@ -26,6 +26,8 @@ mod error;
 mod futures;
 mod hold;
 mod hub;
+#[cfg(feature = "serde")]
+mod object;
 mod persistent;
 mod probe;
 mod request;
@@ -49,8 +51,7 @@ use hold::Parts;
 use hub::Core;
 use request::{Call, Under};
 use std::future::Future;
-use transom_channel::wire::Part;
-use transom_channel::{Id, Room, Select};
+use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
 const NOTHING: Status = Status { from: Status::NOBODY, tag: 0, len: 0 };
@@ -81,14 +82,11 @@ impl World {
     pub fn send<T: Pod>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
         let comm = self.space().comm()?;
         let Some(to) = comm.target(to.into())? else { return Ok(()) };
-        // SAFETY: the borrow lasts until this returns; `wait_send` returns when the engine has given the handle back.
-        let bytes = unsafe { hold::lend(data) };
-        let context = comm.context;
-        let started = comm.hub.with(|core| start_send(core, to, context, tag.number(), bytes, false))?;
-        match started {
-            Ok(None) => Ok(()),
-            Ok(Some(id)) => wait_send(comm, "send", to, tag, id),
-            Err(failure) => Err(comm.failure(failure, size_of::<T>())),
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        match comm.hub.send_short(to, comm.context, tag.number(), bytes) {
+            Some(true) => Ok(()),
+            Some(false) => send_long("send", comm, to, tag.number(), bytes, false),
+            None => Err(Error::Closed),
         }
     }
 
@@ -113,15 +111,7 @@ impl World {
     pub fn ssend<T: Pod>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
         let comm = self.space().comm()?;
         let Some(to) = comm.target(to.into())? else { return Ok(()) };
-        // SAFETY: as in `send`.
-        let bytes = unsafe { hold::lend(data) };
-        let context = comm.context;
-        let started = comm.hub.with(|core| start_send(core, to, context, tag.number(), bytes, true))?;
-        match started {
-            Ok(Some(id)) => wait_send(comm, "ssend", to, tag, id),
-            Ok(None) => unreachable!("a synchronous send is a request"),
-            Err(failure) => Err(comm.failure(failure, size_of::<T>())),
-        }
+        send_long("ssend", comm, to, tag.number(), bytemuck::cast_slice(data), true)
     }
 
     /// Receives a message, however long it is.
@@ -168,34 +158,24 @@ impl World {
         into: &mut [T],
     ) -> Result<Status, Error> {
         let comm = self.space().comm()?;
-        let tags = tag.into();
-        let Some(select) = comm.select(from.into(), tags.number())? else { return Ok(NOTHING) };
-        let room = size_of_val(into);
-        // SAFETY: the borrow lasts until this returns, and what is under way is waited for.
-        let bytes = unsafe { hold::lend_mut(into) };
-        if let Some(result) = comm.hub.receive_short(select, &bytes, room)? {
-            return comm.outcome(result, size_of::<T>());
+        let (from, tag) = (from.into(), tag.into().number());
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
+        if let Source::Rank(rank) = from {
+            let source = comm.to_job(rank)?;
+            match comm.hub.receive_short(comm.context, source, tag, bytes) {
+                Some(Short::Done { tag, length }) if length as usize <= bytes.len() => {
+                    return comm.status(Came { peer: source, tag, length: length.into() }, size_of::<T>());
+                }
+                Some(Short::Done { tag, length }) => {
+                    let status = Came { peer: source, tag, length: length.into() };
+                    return Err(comm.failure(Failure::Truncated { status, room: bytes.len() as u64 }, size_of::<T>()));
+                }
+                Some(Short::Nothing | Short::Long) => {}
+                None => return Err(Error::Closed),
+            }
         }
-        self.recv_long(comm, select, bytes, room, size_of::<T>())
-    }
-
-    #[inline(never)]
-    fn recv_long(
-        &self,
-        comm: &Comm,
-        select: Select,
-        bytes: Bytes,
-        room: usize,
-        element: usize,
-    ) -> Result<Status, Error> {
-        let id = comm.hub.with(|core| {
-            let id = core.engine.receive(select, Room::Into(bytes, room));
-            core.note(id, None);
-            id
-        })?;
-        let call = Call { name: "recv", tag: select.tag };
-        let (result, _) = comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?;
-        comm.outcome(result, element)
+        let Some(select) = comm.select(from, tag)? else { return Ok(NOTHING) };
+        comm.outcome(receive_long(comm, select, bytes)?, size_of::<T>())
     }
 
     /// Sends and receives at once, so that ranks can do it in a circle. What is received may be longer or shorter than what is
@@ -441,31 +421,35 @@ impl World {
     }
 }
 
-/// Sends a message whole, if nothing is in the way; else starts to, and gives the request.
-#[inline]
-fn start_send(
-    core: &mut Core,
-    to: u32,
-    context: u32,
-    tag: u32,
-    bytes: Bytes,
-    sync: bool,
-) -> Result<Option<Id>, transom_channel::Error> {
-    let length = bytes.len();
-    if !sync && core.engine.try_send(to, context, tag, Part { memory: &bytes, at: 0, length })? {
-        return Ok(None);
-    }
-    let id = core.engine.send(to, context, tag, bytes, length, sync);
-    core.note(id, None);
-    Ok(Some(id))
+/// Sends a message by a request, and waits for that.
+#[inline(never)]
+fn send_long(name: &'static str, comm: &Comm, to: u32, tag: u32, data: &[u8], sync: bool) -> Result<(), Error> {
+    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    let bytes = unsafe { hold::lend(data) };
+    let id = comm.hub.with(|core| {
+        let id = core.engine.send(to, comm.context, tag, bytes, data.len(), sync);
+        core.note(id, None);
+        id
+    })?;
+    let call = Call { name, tag: Some(tag) };
+    let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
+    // No error of a send tells lengths.
+    result.map(drop).map_err(|failure| comm.failure(failure, 1))
 }
 
-#[cold]
+/// Receives a message by a request, and waits for that.
 #[inline(never)]
-fn wait_send<T>(comm: &Comm, name: &'static str, to: u32, tag: Tag<T>, id: Id) -> Result<(), Error> {
-    let call = Call { name, tag: Some(tag.number()) };
-    let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
-    result.map(drop).map_err(|failure| comm.failure(failure, size_of::<T>()))
+fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Failure>, Error> {
+    let room = into.len();
+    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    let bytes = unsafe { hold::lend_mut(into) };
+    let id = comm.hub.with(|core| {
+        let id = core.engine.receive(select, Room::Into(bytes, room));
+        core.note(id, None);
+        id
+    })?;
+    let call = Call { name: "recv", tag: select.tag };
+    Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 
 fn request_send<T>(comm: &Comm, to: u32, tag: Tag<T>, bytes: Bytes, sync: bool) -> Result<Under, Error> {

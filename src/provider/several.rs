@@ -2,7 +2,8 @@
 
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Verbs};
-use std::sync::atomic::AtomicU8;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback};
 #[cfg(feature = "delayed")]
@@ -216,6 +217,31 @@ impl Fabric for Provider {
         both!(self, moving, Moving, fabric, moving => fabric.finish_moving(moving))
     }
 
+    unsafe fn lend_put(
+        &self,
+        to: &Remote,
+        offset: usize,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: by the caller's word.
+        both!(self, to, Remote, fabric, to, made: Moving => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
+    }
+
+    unsafe fn lend_get(
+        &self,
+        from: &Remote,
+        offset: usize,
+        into: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: by the caller's word.
+        both!(self, from, Remote, fabric, from, made: Moving => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
+    }
+
+    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+        // SAFETY: by the caller's word.
+        both!(self, moving, Moving, fabric, moving => unsafe { fabric.finish_get(moving, into) })
+    }
+
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
         each!(self, fabric => fabric.buffer(bytes))
     }
@@ -247,6 +273,14 @@ impl Fabric for Provider {
     #[inline(always)]
     fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
         both!(self, at, Remote, fabric, at => fabric.read_word(at, offset))
+    }
+
+    #[inline(always)]
+    fn words<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
+        match (self, at) {
+            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.words(at, offset, len),
+            _ => None,
+        }
     }
 
     #[inline(always)]

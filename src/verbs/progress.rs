@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// Lets in what has completed on a rail. Who finds another thread at a queue leaves it to that: it is not to wait.
 #[inline]
 pub(super) fn poll<Q: WorkQueue, L>(rail: &Rail, endpoints: &Endpoints<Q, L>) {
-    for polled in &*rail.queues.all() {
+    for polled in rail.queues.all() {
         let Polled { queue, polling, .. } = &**polled;
         poll_one(&**queue, polling, endpoints, &rail.health);
     }

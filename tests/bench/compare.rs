@@ -134,9 +134,13 @@ fn lu_is_not_compared_where_its_kernels_differ() {
 fn a_kernel_as_fast_as_ours_is_alike() {
     let dir = TempDir::new().unwrap();
     let peer = ourselves(&dir, "ourselves", "mpirun (Open MPI) 9.1", "");
-    let mut compare = transom("bench compare kernel --rounds 1 --mpi");
-    compare.arg(peer);
-    let (out, _) = succeeds(compare);
+    // Noise may make one reading of the two unlike; not each of several.
+    let out = (0..5).find_map(|_| {
+        let output = transom("bench compare kernel --rounds 1 --mpi").arg(&peer).output().unwrap();
+        let (out, _) = texts(&output);
+        output.status.success().then_some(out)
+    });
+    let out = out.expect("a kernel is as fast as itself");
     assert!(out.lines().any(|line| line.starts_with("kernel ") && line.contains("Open MPI 9.1")), "{out}");
 }
 

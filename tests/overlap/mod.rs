@@ -23,11 +23,19 @@ pub struct Overlapping {
     /// Of memory that is asked for in place it gives half.
     halves: bool,
     verbs: Arc<[AtomicUsize; 6]>,
+    fails: Arc<AtomicUsize>,
 }
 
 impl Overlapping {
     pub fn new(fabric: Loopback) -> Self {
-        Overlapping { fabric, lent: Arc::default(), apart: false, halves: false, verbs: Arc::default() }
+        Overlapping {
+            fabric,
+            lent: Arc::default(),
+            apart: false,
+            halves: false,
+            verbs: Arc::default(),
+            fails: Arc::default(),
+        }
     }
 
     /// One that only counts: its windows share nothing.
@@ -62,6 +70,12 @@ impl Overlapping {
         std::array::from_fn(|verb| count()[verb] - before[verb])
     }
 
+    /// How often it was told that its rank cannot go on.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn fails(&self) -> usize {
+        self.fails.load(Relaxed)
+    }
+
     fn count(&self, verb: usize) -> &Loopback {
         self.verbs[verb].fetch_add(1, Relaxed);
         &self.fabric
@@ -90,6 +104,7 @@ impl Exchange for Overlapping {
     }
 
     fn fail(&self) {
+        self.fails.fetch_add(1, Relaxed);
         self.fabric.fail();
     }
 }

@@ -4,7 +4,7 @@
 //! A fabric has 64-bit compare-and-swap and fetch-and-add on aligned words, and nothing else. An element lies within
 //! one word, since a part begins at a cache line, ends with a whole word, and elements are aligned to their size. So
 //! every accumulate is one of those two verbs on the words that hold its elements: a sum of 8-byte integers is a
-//! fetch-and-add; anything else is a compare-and-swap of the word as it should be, tried again with what it held
+//! fetch-and-add; anything else (but what a fabric can do [at once](Fabric::words)) is a compare-and-swap of the word as it should be, tried again with what it held
 //! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
 //! the next starts, which is what orders them.
 //!
@@ -22,6 +22,8 @@ use crate::core::Bulk;
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Bytes of the pieces in which elements are read, changed and written back.
 const PIECE: usize = 4096;
@@ -207,6 +209,46 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 }
 
 impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+    /// Applies an operation to elements at offsets that are inside, each a word that the processor changes by one instruction;
+    /// false if they are not, and nothing was done. Places and operands are read some at a time: what is read behind an
+    /// atomic waits for that.
+    pub(crate) fn accumulate_each(&self, offsets: &[usize], op: Op, operands: &[T]) -> bool {
+        const AHEAD: usize = 4;
+        let one_instruction = match op {
+            Op::Sum | Op::And | Op::Or | Op::Xor => T::INTEGER,
+            Op::Replace => true,
+            _ => false,
+        };
+        if size_of::<T>() != 8 || !one_instruction || self.core.bulk.is_some() {
+            return false;
+        }
+        let Some(words) = self.core.data.fabric.words(self.remote, self.base, self.len) else { return false };
+        self.core.data.counters.accumulates.add(offsets.len() as u64);
+        macro_rules! each {
+            ($change:ident) => {{
+                let (places, rest) = offsets.as_chunks::<AHEAD>();
+                let (changes, rest_changes) = operands.as_chunks::<AHEAD>();
+                for (places, changes) in places.iter().zip(changes) {
+                    let (places, changes) = (*places, changes.map(word_of));
+                    for i in 0..AHEAD {
+                        words[places[i]].$change(changes[i], SeqCst);
+                    }
+                }
+                for (&place, &change) in rest.iter().zip(rest_changes) {
+                    words[place].$change(word_of(change), SeqCst);
+                }
+            }};
+        }
+        match op {
+            Op::Sum => each!(fetch_add),
+            Op::And => each!(fetch_and),
+            Op::Or => each!(fetch_or),
+            Op::Xor => each!(fetch_xor),
+            _ => each!(swap),
+        }
+        true
+    }
+
     /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
     #[inline(always)]
     fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {
@@ -216,12 +258,31 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             (Op::Sum, &[operand]) if T::INTEGER && size_of::<T>() == 8 => {
                 fabric.finish(fabric.start_add(self.remote, at, word_of(operand), Wake::Nobody)?)
             }
-            _ => self.change_word(at, |elements| {
-                for (element, &operand) in elements.iter_mut().zip(operands) {
-                    *element = T::apply(op, *element, operand);
-                }
-            }),
+            _ => match self.change_at_once(at, op, operands) {
+                Some(found) => Ok(found),
+                None => self.change_word(at, |elements| {
+                    for (element, &operand) in elements.iter_mut().zip(operands) {
+                        *element = T::apply(op, *element, operand);
+                    }
+                }),
+            },
         }
+    }
+
+    /// As [`apply_in_word`](Self::apply_in_word), in one step, if the fabric has that: bits of neighbours are left as they are by
+    /// the operand that changes nothing.
+    #[inline(always)]
+    fn change_at_once(&self, at: usize, op: Op, operands: &[T]) -> Option<u64> {
+        let (change, mut operand): (fn(&AtomicU64, u64) -> u64, u64) = match op {
+            Op::And if T::INTEGER => (|word, operand| word.fetch_and(operand, SeqCst), u64::MAX),
+            Op::Or if T::INTEGER => (|word, operand| word.fetch_or(operand, SeqCst), 0),
+            Op::Xor if T::INTEGER => (|word, operand| word.fetch_xor(operand, SeqCst), 0),
+            Op::Replace if size_of::<T>() == 8 => (|word, operand| word.swap(operand, SeqCst), 0),
+            _ => return None,
+        };
+        let word = self.core.data.fabric.words(self.remote, word_at::<T>(at), 1)?.first()?;
+        elements(&mut operand, at)[..operands.len()].copy_from_slice(operands);
+        Some(change(word, operand))
     }
 
     /// Applies an operation to elements from byte `at` on while nobody else can, by reading and writing them piece by

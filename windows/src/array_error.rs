@@ -72,6 +72,14 @@ pub enum ArrayError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// No halo of this array.
+    #[error("array {array}: no halo: {why}")]
+    Halo {
+        /// The array.
+        array: u32,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// Ranks that asked for different arrays.
     #[error(
         "rank {rank} asks for an array of another layout: all ranks must pass the same shape, distribution and grid"

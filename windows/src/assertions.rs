@@ -2,14 +2,12 @@
 
 use crate::checks::{Promise, operations};
 use crate::core::Core;
-use crate::local::Local;
 use crate::{Assert, Error, Fabric};
-use bytemuck::Pod;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use transom_locks::Rank;
 
-impl<T: Pod, F: Fabric> Core<T, F> {
+impl<F: Fabric> Core<F> {
     /// An error if the call knows nothing of such an assertion.
     pub(crate) fn allowed(&self, call: &'static str, asserted: Assert, allowed: Assert) -> Result<(), Error> {
         match asserted.difference(allowed) {
@@ -51,13 +49,14 @@ impl<T: Pod, F: Fabric> Core<T, F> {
     }
 
     fn hash(&self) -> Result<u64, Error> {
-        let (local, mut hasher) = (Local::new(self), DefaultHasher::new());
-        let mut copy = vec![T::zeroed(); local.len().min(1 << 12)];
-        for offset in (0..local.len()).step_by(1 << 12) {
-            let some = local.len() - offset;
-            let some = &mut copy[..some.min(1 << 12)];
-            local.read_into(offset, some)?;
-            hasher.write(bytemuck::cast_slice(some));
+        let (data, mut hasher) = (&self.data, DefaultHasher::new());
+        let ((region, base), rank) = (data.own_part(), data.fabric.rank());
+        let (bytes, mut copy) = (data.sizes[rank].bytes, [0; 1 << 12]);
+        for offset in (0..bytes).step_by(copy.len()) {
+            let some = &mut copy[..(bytes - offset).min(1 << 12)];
+            let loaded = data.fabric.load(region, base + offset, some);
+            loaded.map_err(|source| Error::Fabric { window: self.id, rank, source })?;
+            hasher.write(some);
         }
         Ok(hasher.finish())
     }

@@ -13,7 +13,7 @@ use transom_locks::Rank;
 
 impl<F: Fabric> Attached<F> {
     /// Whether `core`'s window still has it, at `rank`.
-    pub(crate) fn check<T: Pod>(&self, core: &Core<T, F>, rank: Rank) -> Result<(), Error> {
+    pub(crate) fn check(&self, core: &Core<F>, rank: Rank) -> Result<(), Error> {
         if rank != self.address.rank() {
             return Err(core.not_here(&self.address));
         }
@@ -108,7 +108,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 }
 
-impl<T: Pod, F: Fabric> Core<T, F> {
+impl<F: Fabric> Core<F> {
     /// Whether the owner of an address still exposes it, as its slot says.
     fn still_attached(&self, address: &Address) -> Result<(), Error> {
         let (rank, slot) = (address.rank(), address.slot as usize);

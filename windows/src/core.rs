@@ -4,12 +4,11 @@ use crate::address::Attachment;
 use crate::checks::Checks;
 use crate::segment::Segment;
 use crate::{Error, Fabric, FabricError};
-use std::marker::PhantomData;
 use std::sync::Arc;
 use transom_locks::{PassiveLock, Rank};
 
 /// What operations need of a window; epochs share it while they hold the rest.
-pub(crate) struct Core<T, F: Fabric> {
+pub(crate) struct Core<F: Fabric> {
     pub id: u32,
     pub data: Arc<Segment<F>>,
     /// What this rank attached, by slot, and how often it did.
@@ -18,7 +17,6 @@ pub(crate) struct Core<T, F: Fabric> {
     /// If accumulates take a lock.
     pub bulk: Option<Bulk<F>>,
     pub checks: Checks,
-    pub element: PhantomData<fn() -> T>,
 }
 
 /// The locks of windows whose accumulates take one, and the words that they are.
@@ -27,7 +25,7 @@ pub(crate) struct Bulk<F: Fabric> {
     pub lock: PassiveLock<Arc<Segment<F>>>,
 }
 
-impl<T, F: Fabric> Core<T, F> {
+impl<F: Fabric> Core<F> {
     /// [`Target::flush`], of one or of all.
     pub fn flush(&self, rank: Rank) -> Result<(), Error> {
         let data = &self.data;

@@ -9,6 +9,7 @@ use crate::signals::Signals;
 use crate::target::Target;
 use crate::{Assert, Error, Fabric};
 use bytemuck::Pod;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
@@ -28,14 +29,14 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockEpoch<'w, T: Pod, F: Fabric> {
     target: Target<'w, T, F>,
-    unlock: Unlock<'w, T, F>,
+    unlock: Unlock<'w, F>,
     ahead: Ahead,
 }
 
 impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     #[inline(always)]
     pub(crate) fn new(
-        core: &'w Core<T, F>,
+        core: &'w Core<F>,
         target: Target<'w, T, F>,
         lock: &'w mut PassiveLock<Arc<Segment<F>>>,
         ahead: Ahead,
@@ -48,6 +49,16 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// Who stood before this request when it took its place in the queue.
     pub fn ahead(&self) -> Ahead {
         self.ahead
+    }
+
+    /// This rank's own part.
+    pub fn local(&self) -> Local<'_, T, F> {
+        Local::new(self.target.core)
+    }
+
+    /// This rank's own signal words.
+    pub fn signals(&self) -> Signals<'_, F> {
+        Signals { core: self.target.core }
     }
 
     /// The target for threads of this rank that work in the epoch at once.
@@ -68,7 +79,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn for_threads(&mut self) -> ThreadTargets<'_, T, F> {
-        ThreadTargets { core: self.target.core, rank: self.target.rank() }
+        ThreadTargets { core: self.target.core, rank: self.target.rank(), element: PhantomData }
     }
 
     /// Ends the epoch: what it put is visible to whoever locks the target next.
@@ -99,8 +110,9 @@ impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
 /// # Examples
 /// See [`LockEpoch::for_threads`].
 pub struct ThreadTargets<'e, T, F: Fabric> {
-    core: &'e Core<T, F>,
+    core: &'e Core<F>,
     rank: Rank,
+    element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
@@ -126,14 +138,15 @@ impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
 /// ```
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
-    pub(crate) core: &'w Core<T, F>,
-    unlock: Unlock<'w, T, F>,
+    pub(crate) core: &'w Core<F>,
+    unlock: Unlock<'w, F>,
+    element: PhantomData<fn() -> T>,
 }
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
-    pub(crate) fn new(core: &'w Core<T, F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
+    pub(crate) fn new(core: &'w Core<F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
         let what = if locked { What::All } else { What::AllAsserted };
-        LockAllEpoch { core, unlock: Unlock { core, lock, what } }
+        LockAllEpoch { core, unlock: Unlock { core, lock, what }, element: PhantomData }
     }
 
     /// How many ranks there are.
@@ -156,7 +169,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     }
 
     /// This rank's own signal words.
-    pub fn signals(&self) -> Signals<'_, T, F> {
+    pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: self.core }
     }
 
@@ -204,13 +217,14 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
 /// ```
 #[must_use = "an epoch that is dropped at once completes at once"]
 pub struct AccessEpoch<'w, T: Pod, F: Fabric> {
-    core: &'w Core<T, F>,
+    core: &'w Core<F>,
     pscw: &'w mut Pscw,
+    element: PhantomData<fn() -> T>,
 }
 
 impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
-    pub(crate) fn new(core: &'w Core<T, F>, pscw: &'w mut Pscw) -> Self {
-        AccessEpoch { core, pscw }
+    pub(crate) fn new(core: &'w Core<F>, pscw: &'w mut Pscw) -> Self {
+        AccessEpoch { core, pscw, element: PhantomData }
     }
 
     /// One of the targets that `start` named.
@@ -222,7 +236,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         if self.pscw.is_target(rank) {
             return Target::new(self.core, rank);
         }
-        Target::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
+        Target::<T, F>::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank }))
     }
 
     /// This rank's own part.
@@ -231,7 +245,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
     }
 
     /// This rank's own signal words.
-    pub fn signals(&self) -> Signals<'_, T, F> {
+    pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: self.core }
     }
 
@@ -273,8 +287,9 @@ impl<T: Pod, F: Fabric> Drop for AccessEpoch<'_, T, F> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct FenceEpoch<'w, T, F: Fabric> {
-    pub(crate) core: &'w Core<T, F>,
+    pub(crate) core: &'w Core<F>,
     pub(crate) asserted: Assert,
+    pub(crate) element: PhantomData<fn() -> T>,
 }
 
 impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
@@ -296,14 +311,14 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     }
 
     /// This rank's own signal words.
-    pub fn signals(&self) -> Signals<'_, T, F> {
+    pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: self.core }
     }
 }
 
 /// What an epoch must unlock, once: by `release`, or when dropped.
-struct Unlock<'w, T: Pod, F: Fabric> {
-    core: &'w Core<T, F>,
+struct Unlock<'w, F: Fabric> {
+    core: &'w Core<F>,
     lock: &'w mut PassiveLock<Arc<Segment<F>>>,
     what: What,
 }
@@ -318,7 +333,7 @@ enum What {
     Nothing,
 }
 
-impl<T: Pod, F: Fabric> Unlock<'_, T, F> {
+impl<F: Fabric> Unlock<'_, F> {
     /// Whoever has the lock next sees what this epoch put. An operation of it that failed does not keep the lock.
     #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
@@ -346,7 +361,7 @@ impl<T: Pod, F: Fabric> Unlock<'_, T, F> {
     }
 }
 
-impl<T: Pod, F: Fabric> Drop for Unlock<'_, T, F> {
+impl<F: Fabric> Drop for Unlock<'_, F> {
     #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.release() {

@@ -139,6 +139,18 @@ pub enum Error {
         /// An element of two blocks.
         offset: usize,
     },
+    /// Memory that cannot be viewed as elements of another type.
+    #[error("window {window}, rank {rank}: there is no view of such elements from byte {offset} on: {why}")]
+    View {
+        /// The window.
+        window: u32,
+        /// The target.
+        rank: Rank,
+        /// The byte at which the view was to begin.
+        offset: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// The memory of a rank that is not shared with this one, where that is needed.
     #[error("window {window}, rank {rank}: its memory is not shared with this rank; use put and get in an epoch")]
     NotShared {

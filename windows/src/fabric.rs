@@ -2,7 +2,8 @@
 
 use crate::{FabricError, Memory, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
-use std::sync::atomic::AtomicU8;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank};
 
 /// How ranks tell each other small things when they make something together, and that they are gone: all that a window
@@ -178,6 +179,57 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`put`](Self::put).
     fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
 
+    /// [`start_put`](Self::start_put) of bytes that the caller lends; none if they may be used again already. What is under way is
+    /// finished by [`finish_moving`](Self::finish_moving), whose buffer is nothing then, or dropped: either way the provider is
+    /// done with the bytes when that returns.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the provider is done with the bytes.
+    ///
+    /// # Safety
+    /// The bytes must stay where they are, and nobody change them, until the provider is done with them.
+    unsafe fn lend_put(
+        &self,
+        to: &Self::Remote,
+        offset: usize,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Self::Moving>, FabricError> {
+        // SAFETY: lent by the caller.
+        self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
+    }
+
+    /// [`start_get`](Self::start_get) into bytes that the caller lends; none if they are there already. What is under way is
+    /// finished by [`finish_get`](Self::finish_get), or dropped: either way the provider is done with the bytes when that
+    /// returns.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the provider is done with the bytes.
+    ///
+    /// # Safety
+    /// The bytes must stay where they are, and nobody use them, until the provider is done with them.
+    unsafe fn lend_get(
+        &self,
+        from: &Self::Remote,
+        offset: usize,
+        into: NonNull<[u8]>,
+    ) -> Result<Option<Self::Moving>, FabricError> {
+        self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
+    }
+
+    /// Waits until the bytes of a read that [`lend_get`](Self::lend_get) started are in those that were lent.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the provider is done with the bytes.
+    ///
+    /// # Safety
+    /// They must be those that it was started with.
+    unsafe fn finish_get(&self, moving: Self::Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+        let bytes = self.finish_moving(moving)?;
+        // SAFETY: lent by the caller, and nobody else uses them.
+        unsafe { into.as_mut() }.copy_from_slice(&bytes);
+        Ok(())
+    }
+
     /// Memory of this rank alone that large operations are best done from and to ([`Buffer`](crate::Buffer)): at least so
     /// many zeroed bytes from the beginning of a page on. Plain memory unless a provider knows better.
     ///
@@ -224,6 +276,12 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     #[inline(always)]
     fn read_word(&self, at: &Self::Remote, offset: usize) -> Result<u64, FabricError> {
         self.finish(self.start_add(at, offset, 0, Wake::Nobody)?)
+    }
+
+    /// Aligned words of any rank's memory from byte `offset` on, if all are inside and atomics of this processor on them are
+    /// atomic towards all others' of the fabric. None where an adapter executes these: then there is no more than the calls above.
+    fn words<'r>(&self, _at: &'r Self::Remote, _offset: usize, _len: usize) -> Option<&'r [AtomicU64]> {
+        None
     }
 
     /// What the word of a started atomic held.

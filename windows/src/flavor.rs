@@ -113,9 +113,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let barrier = Barrier::new(ranks, words.barrier());
         let pscw = Pscw::new(ranks, words.pscw());
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
-        let core =
-            Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default(), element: PhantomData };
-        Ok(Window { core, lock, barrier, pscw, user, asked: None })
+        let core = Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default() };
+        Ok(Window { core, lock, barrier, pscw, user, asked: None, element: PhantomData })
     }
 
     /// Collective: ends the window once every rank has called, and gives back the elements of

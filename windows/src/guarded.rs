@@ -2,15 +2,11 @@
 //! and what it made of it is written back at the unlock.
 
 use crate::guard::{ReadGuard, WriteGuard};
-use crate::segment::{Segment, SegmentError, Size};
-use crate::value::ValueLock;
-use crate::words::{Purpose, Words};
-use crate::{Counters, Error, Fabric, FabricError};
+use crate::value::{ValueLock, Which};
+use crate::{Counters, Error, Fabric};
 use bytemuck::Pod;
 use std::fmt;
-use std::marker::PhantomData;
-use std::sync::Arc;
-use transom_locks::{Mode, PassiveLock, Rank};
+use transom_locks::{Mode, Rank};
 
 /// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
 /// [`GlobalRwLock`] that nobody reads; all that is said there holds here.
@@ -46,7 +42,8 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 /// When the process of a holder dies, the lock is lost: whoever waits for it gets an error that names that rank, and so
 /// does every later call of theirs.
 ///
-/// It costs each rank `64 (ranks + 1)` bytes of lock words, and the home rank the value and one byte. For the costs of
+/// It costs each rank `64 (ranks + 1)` bytes of lock words, and the home rank the value and one byte, rounded up to 64; many
+/// that are [made together](Self::many) cost less. For the costs of
 /// calls in remote operations see [`write`](Self::write) and [`read`](Self::read).
 ///
 /// # Examples
@@ -69,6 +66,23 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         GlobalRwLock::new(fabric, id, home, value).map(GlobalMutex)
     }
 
+    /// Collective: an array of them in one piece of memory; as [`GlobalRwLock::many`].
+    ///
+    /// # Errors
+    /// As `GlobalRwLock::many`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let cells = transom_windows::GlobalMutex::many(&fabric, 0, 1000, |_| [0.0; 3])?;
+    /// cells[17].lock()?[2] += 0.5;
+    /// assert_eq!(*cells[17].lock()?, [0.0, 0.0, 0.5]);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn many(fabric: &F, id: u32, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
+        Ok(GlobalRwLock::many(fabric, id, len, value)?.into_iter().map(GlobalMutex).collect())
+    }
+
     /// Takes the lock and a copy of the value. As [`GlobalRwLock::write`], which has the cost.
     ///
     /// # Errors
@@ -76,6 +90,26 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     #[inline]
     pub fn lock(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         self.0.write()
+    }
+
+    /// [`lock`](Self::lock), if that needs no waiting: [`GlobalRwLock::try_write`].
+    ///
+    /// # Errors
+    /// As `lock`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let next = transom_windows::GlobalMutex::new(&fabric, 0, 0, 10u64)?;
+    /// match next.try_lock()? {
+    ///     Some(mut next) => *next += 1,
+    ///     None => println!("somebody else is at it"),
+    /// }
+    /// # assert_eq!(*next.lock()?, 11);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
+        self.0.try_write()
     }
 
     /// As [`lock`](Self::lock), whether the value is poisoned or not.
@@ -149,36 +183,32 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
     /// elsewhere. If one rank fails, all do.
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
-        let (rank, ranks, size) = (fabric.rank(), fabric.size(), size_of::<T>());
-        let failed = |source| match source {
-            SegmentError::Size(_) if home >= ranks => Error::NoSuchRank { window: id, rank: home, size: ranks },
-            source => source.of(id, rank, 1, size),
-        };
-        let bytes = match size {
-            _ if home >= ranks => Err("it has no home rank"),
-            0 => Err("it has no size; for a lock alone, take a u8"),
-            _ if rank == home => size.checked_add(1).ok_or("too many bytes"),
-            _ => Ok(0),
-        };
-        // Ranks must make the same, of the same type, at the same home rank.
-        let what = [size as u64, home as u64];
-        let size_here = bytes.map(|bytes| Size { bytes, ..Size::default() });
-        let words = Words::new(ranks).locks();
-        let data = Segment::allocate(fabric, Purpose::Value, id, what, words, size_here, None).map_err(failed)?;
-        let stored =
-            if rank == home { fabric.store(&data.region, data.base, bytemuck::bytes_of(&value)) } else { Ok(()) };
-        // Nobody goes on before the home rank has stored the value.
-        let told = fabric.all_gather(&[u8::from(stored.is_err())]);
-        let source = |source| Error::Fabric { window: id, rank: home, source };
-        stored.map_err(source)?;
-        if told.map_err(source)?[home][..] != [0] {
-            return Err(source(FabricError::GivenUp { rank: home }));
-        }
-        let data = Arc::new(data);
-        let lock =
-            PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank: home, source })?;
-        tracing::debug!(window = id, rank, home, bytes = size, "value behind a lock allocated");
-        Ok(GlobalRwLock(ValueLock { id, home, data, lock, value: PhantomData }))
+        let mut made = ValueLock::make(fabric, id, Which::One(home), |_| value)?;
+        Ok(GlobalRwLock(made.remove(0)))
+    }
+
+    /// Collective: as many values as `len` says, in one piece of memory, for little more than one takes; the value of number
+    /// `i` is in the memory of the rank `i % ranks`, which asks `value(i)` what it begins with. Errors name them by the numbers
+    /// from `id` on.
+    ///
+    /// Each rank pays 64 bytes for each value, and for each of its own 64 more and the value and one byte, rounded up to 64.
+    /// [`counters`](Self::counters) are those of all.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::Size`] also if ranks name different lengths.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::GlobalRwLock;
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let squares = GlobalRwLock::many(&fabric, 0, 1000, |i| (i * i) as u64)?;
+    /// *squares[30].write()? += 1;
+    /// assert_eq!((*squares[30].read()?, *squares[31].read()?), (901, 961));
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn many(fabric: &F, id: u32, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
+        let made = ValueLock::make(fabric, id, Which::Dealt(len), value)?;
+        Ok(made.into_iter().map(GlobalRwLock).collect())
     }
 
     /// Takes the lock for this thread alone, and a copy of the value; waits, without remote operations, behind those
@@ -205,6 +235,41 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         let (value, poisoned) = self.0.take(Mode::Shared)?;
         let guard = ReadGuard::new(&self.0, value);
         if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(guard) }
+    }
+
+    /// [`write`](Self::write), if that needs no waiting; none if somebody has the lock, or waits for it, another thread of this
+    /// rank too. It takes no place in the queue.
+    ///
+    /// # Errors
+    /// As `write`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// let limits = transom_windows::GlobalRwLock::new(&fabric, 0, 0, 5u64)?;
+    /// if let Some(mut limits) = limits.try_write()? {
+    ///     *limits += 1;
+    /// }
+    /// assert_eq!(*limits.try_read()?.expect("nobody writes"), 6);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_write(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
+        let Some((value, poisoned)) = self.0.try_take(Mode::Exclusive)? else { return Ok(None) };
+        let guard = WriteGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+    }
+
+    /// [`read`](Self::read), if that needs no waiting; else as [`try_write`](Self::try_write).
+    ///
+    /// # Errors
+    /// As `read`.
+    ///
+    /// # Examples
+    /// See `try_write`.
+    pub fn try_read(&self) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
+        let Some((value, poisoned)) = self.0.try_take(Mode::Shared)? else { return Ok(None) };
+        let guard = ReadGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
     }
 
     /// As [`write`](Self::write), whether the value is poisoned or not.
@@ -250,8 +315,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn clear_poison(&self) -> Result<(), Error> {
         self.0.put(size_of::<T>(), &[0])?;
-        self.0.data.counters.flushes.bump();
-        self.0.data.fabric.flush(self.0.remote()).map_err(|source| self.0.error(source))
+        self.0.data().counters.flushes.bump();
+        self.0.data().fabric.flush(self.0.remote()).map_err(|source| self.0.error(source))
     }
 
     /// The number that errors name it by.
@@ -266,7 +331,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
 
     /// What this rank did on it so far.
     pub fn counters(&self) -> Counters {
-        self.0.data.counters.read()
+        self.0.data().counters.read()
     }
 }
 

@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::target::inside;
 use crate::{Address, Error, Fabric, FabricError};
 use bytemuck::Pod;
+use std::marker::PhantomData;
 use transom_locks::Rank;
 
 /// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time.
@@ -20,13 +21,14 @@ use transom_locks::Rank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Local<'w, T, F: Fabric> {
-    core: &'w Core<T, F>,
+    pub(crate) core: &'w Core<F>,
     memory: Memory<'w, F>,
     /// Whose.
-    rank: Rank,
+    pub(crate) rank: Rank,
     /// Where the elements begin.
     base: usize,
     len: usize,
+    element: PhantomData<fn() -> T>,
 }
 
 /// What this rank's processor reaches: its own region, or another's that is shared.
@@ -35,12 +37,20 @@ enum Memory<'w, F: Fabric> {
     Shared(&'w F::Remote),
 }
 
+impl<F: Fabric> Clone for Memory<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Fabric> Copy for Memory<'_, F> {}
+
 impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     #[inline(always)]
-    pub(crate) fn new(core: &'w Core<T, F>) -> Self {
+    pub(crate) fn new(core: &'w Core<F>) -> Self {
         let (rank, (region, base)) = (core.data.fabric.rank(), core.data.own_part());
         let len = core.data.sizes[rank].bytes / size_of::<T>();
-        Local { core, memory: Memory::Own(region), rank, base, len }
+        Local { core, memory: Memory::Own(region), rank, base, len, element: PhantomData }
     }
 
     /// The part of another rank, if the two share memory: read and written by this rank's own loads and stores, without
@@ -73,7 +83,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
             return Err(Error::NotShared { window: core.id, rank });
         }
         let len = core.data.sizes[rank].bytes / size_of::<T>();
-        Ok(Local { core, memory: Memory::Shared(remote), rank, base, len })
+        Ok(Local { core, memory: Memory::Shared(remote), rank, base, len, element: PhantomData })
     }
 
     /// Memory that this rank attached.
@@ -86,6 +96,12 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     pub fn attached(&self, address: &Address) -> Result<Local<'w, T, F>, Error> {
         let region = self.core.attached_here(address)?;
         Ok(Local { memory: Memory::Own(region), base: 0, len: address.len(), ..Self::new(self.core) })
+    }
+
+    /// `len` other elements, from byte `offset` of these on.
+    pub(crate) fn as_elements<U>(&self, offset: usize, len: usize) -> Local<'w, U, F> {
+        let Local { core, rank, .. } = *self;
+        Local { core, memory: self.memory, rank, base: self.base + offset, len, element: PhantomData }
     }
 
     /// How many elements the part has.

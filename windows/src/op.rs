@@ -78,7 +78,7 @@ impl Op {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",
     label = "not an integer or float of 1, 2, 4 or 8 bytes",
-    note = "`fetch_and_op`, `compare_and_swap` and `accumulate` take u8 to u64, i8 to i64, f32 and f64",
+    note = "`fetch_and_op`, `compare_and_swap` and `accumulate` take u8 to u64, i8 to i64, usize, isize, f32 and f64",
     note = "to change another element, lock its owner exclusively, get it and put it; or make it the value of a `GlobalMutex`"
 )]
 pub trait Atomic: Pod + sealed::Sealed {
@@ -145,7 +145,7 @@ macro_rules! atomic {
     )*};
 }
 
-atomic!(true, [u8, u16, u32, u64, i8, i16, i32, i64], |op, element, operand| match op {
+atomic!(true, [u8, u16, u32, u64, usize, i8, i16, i32, i64, isize], |op, element, operand| match op {
     Op::Sum => element.wrapping_add(operand),
     Op::Prod => element.wrapping_mul(operand),
     Op::Min => element.min(operand),

@@ -25,7 +25,7 @@ use transom_locks::Rank;
 /// ```
 #[must_use = "what a get reads is lost unless it is waited for"]
 pub struct Request<'t, T: Pod, F: Fabric> {
-    core: &'t Core<T, F>,
+    core: &'t Core<F>,
     rank: Rank,
     state: State<T, F>,
 }

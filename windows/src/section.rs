@@ -1,6 +1,6 @@
 //! Sections: many pieces of a target's part, moved by one call.
 
-use crate::{Error, Fabric, Target};
+use crate::{Atomic, Error, Fabric, Op, Target};
 use bytemuck::Pod;
 
 /// Which elements of a target's part a [`put_section`](Target::put_section) or [`get_section`](Target::get_section)
@@ -160,6 +160,74 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
             let (run, after) = std::mem::take(&mut rest).split_at_mut(len);
             rest = after;
             self.get(offset, run)
+        })
+    }
+
+    /// [`accumulate`](Self::accumulate) to every block of a section: scatter and accumulate; `operands` holds theirs packed.
+    /// Blocks may overlap. The whole section is checked first. Costs as `accumulate`, of each run of blocks that adjoin; of single
+    /// words where memory is shared less, since the places of the next are known while one is changed.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::Operation`]: nothing was changed. [`Error::Fabric`]: some
+    /// elements may have been.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::{Op, Section};
+    /// let epoch = window.lock_shared(0)?;
+    /// let bins = Section::Indexed { offsets: &[7, 0, 7], block: 1 };
+    /// epoch.accumulate_section(&bins, Op::Sum, &[1, 10, 100])?;
+    /// let mut before = [0; 3];
+    /// epoch.get_accumulate_section(&bins, Op::Max, &[50, 50, 500], &mut before)?;
+    /// assert_eq!((before, epoch.get_one(7)?), ([101, 10, 101], 500));
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn accumulate_section(&self, section: &Section<'_>, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
+        let blocks = section.blocks();
+        self.check(section, &blocks, operands.len())?;
+        if let Blocks { block: 1, starts: Starts::Listed(offsets), .. } = blocks
+            && self.accumulate_each(offsets, op, operands)
+        {
+            return Ok(());
+        }
+        let mut rest = operands;
+        blocks.each_run(|offset, len| {
+            let (run, after) = rest.split_at(len);
+            rest = after;
+            self.accumulate(offset, op, run)
+        })
+    }
+
+    /// As [`accumulate_section`](Self::accumulate_section), and writes to `results` what each element was, packed.
+    ///
+    /// # Errors
+    /// As `accumulate_section`.
+    ///
+    /// # Examples
+    /// See `accumulate_section`.
+    pub fn get_accumulate_section(
+        &self,
+        section: &Section<'_>,
+        op: Op,
+        operands: &[T],
+        results: &mut [T],
+    ) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
+        let blocks = section.blocks();
+        self.check(section, &blocks, operands.len())?;
+        self.check(section, &blocks, results.len())?;
+        let (mut rest, mut into) = (operands, results);
+        blocks.each_run(|offset, len| {
+            let ((run, after), (here, behind)) = (rest.split_at(len), std::mem::take(&mut into).split_at_mut(len));
+            (rest, into) = (after, behind);
+            self.get_accumulate(offset, op, run, here)
         })
     }
 

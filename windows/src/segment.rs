@@ -212,6 +212,15 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
+    /// Tells the others that this rank goes and leaves something that only it could end. Where a rank has died they know, and
+    /// wait for nothing more: who gave up a wait for that reason is not to be named for it.
+    #[cold]
+    pub fn leave_unended(&self) {
+        if !matches!(self.fabric.lost(), Some(FabricError::PeerDied { .. })) {
+            self.fabric.fail();
+        }
+    }
+
     /// Where a rank's slot lies, in bytes.
     pub fn slot_offset(&self, rank: Rank, slot: usize) -> usize {
         self.signal_offset(rank, self.sizes[rank].signals + SLOT_WORDS * slot)

@@ -1,7 +1,8 @@
 //! Signal words: how a target learns that data has arrived, without a call of its own in between.
 
 use crate::core::Core;
-use crate::{Error, Fabric, FabricError, Wait};
+use crate::target::Target;
+use crate::{Error, Fabric, FabricError, Wait, Wake};
 use bytemuck::Pod;
 use std::fmt;
 use transom_locks::{Awaited, Rank};
@@ -22,11 +23,11 @@ use transom_locks::{Awaited, Rank};
 /// epoch.unlock()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Signals<'w, T, F: Fabric> {
-    pub(crate) core: &'w Core<T, F>,
+pub struct Signals<'w, F: Fabric> {
+    pub(crate) core: &'w Core<F>,
 }
 
-impl<T: Pod, F: Fabric> Signals<'_, T, F> {
+impl<F: Fabric> Signals<'_, F> {
     /// How many this rank has.
     pub fn len(&self) -> usize {
         self.core.data.sizes[self.rank()].signals
@@ -89,6 +90,50 @@ impl<T: Pod, F: Fabric> Signals<'_, T, F> {
         data.fabric.wait(&data.region, wait, look).map_err(|source| self.error(source))
     }
 
+    /// Waits until the value of each of some signals satisfies `until`. They are looked at in their order, so one that does so
+    /// for a moment only may be missed.
+    ///
+    /// # Errors
+    /// As [`wait_any`](Self::wait_any), but none for no signals.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// use transom_windows::{Flavor, Window};
+    /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Allocate { len: 8 }, 3)?;
+    /// let epoch = window.lock_all()?;
+    /// let target = epoch.target(0)?;
+    /// target.signal(0, 1)?; // without data
+    /// target.set_signal(2, 7)?;
+    /// epoch.signals().wait_all(&[0, 2], |_, value| value > 0)?;
+    /// assert_eq!(epoch.signals().wait_some(&[0, 1, 2], |_, value| value > 0)?, [(0, 1), (2, 7)]);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn wait_all(&self, signals: &[usize], until: impl Fn(usize, u64) -> bool) -> Result<(), Error> {
+        signals.iter().try_for_each(|&signal| self.wait_any(&[signal], &until).map(drop))
+    }
+
+    /// Waits until the value of one of several signals satisfies `until`, and returns all those that do so then, with their
+    /// values.
+    ///
+    /// # Errors
+    /// As [`wait_any`](Self::wait_any).
+    ///
+    /// # Examples
+    /// See [`wait_all`](Self::wait_all).
+    pub fn wait_some(&self, signals: &[usize], until: impl Fn(usize, u64) -> bool) -> Result<Vec<(usize, u64)>, Error> {
+        let first = self.wait_any(signals, &until)?;
+        let mut some = vec![first];
+        let after = signals.iter().position(|&signal| signal == first.0).map_or(0, |at| at + 1);
+        for &signal in &signals[after..] {
+            let value = self.read(signal)?;
+            if until(signal, value) {
+                some.push((signal, value));
+            }
+        }
+        Ok(some)
+    }
+
     fn rank(&self) -> Rank {
         self.core.data.fabric.rank()
     }
@@ -99,7 +144,38 @@ impl<T: Pod, F: Fabric> Signals<'_, T, F> {
     }
 }
 
-impl<T, F: Fabric> Core<T, F> {
+impl<T: Pod, F: Fabric> Target<'_, T, F> {
+    /// Adds `add` to a signal word of the target: what this rank put there before is seen by whoever sees it. 1 fetch-and-add.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSignal`], [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`Signals::wait_all`].
+    pub fn signal(&self, signal: usize, add: u64) -> Result<(), Error> {
+        let at = self.core.signal_offset(self.rank(), signal)?;
+        self.core.data.counters.signals.bump();
+        let (fabric, words) = (&self.core.data.fabric, &self.core.data.remotes[self.rank()]);
+        let added = fabric.start_add(words, at, add, Wake::Home).and_then(|pending| fabric.finish(pending));
+        added.map(drop).map_err(|error| self.error(error, 0, 0))
+    }
+
+    /// Sets a signal word of the target; as [`signal`](Self::signal). 1 write of a word.
+    ///
+    /// # Errors
+    /// As `signal`.
+    ///
+    /// # Examples
+    /// See [`Signals::wait_all`].
+    pub fn set_signal(&self, signal: usize, value: u64) -> Result<(), Error> {
+        let at = self.core.signal_offset(self.rank(), signal)?;
+        self.core.data.counters.signals.bump();
+        let (fabric, words) = (&self.core.data.fabric, &self.core.data.remotes[self.rank()]);
+        fabric.notify(words, at, value).map_err(|error| self.error(error, 0, 0))
+    }
+}
+
+impl<F: Fabric> Core<F> {
     /// Where a rank's signal lies, in bytes.
     #[inline]
     pub(crate) fn signal_offset(&self, rank: Rank, signal: usize) -> Result<usize, Error> {

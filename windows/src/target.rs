@@ -1,7 +1,7 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::core::Core;
-use crate::{Attached, Error, Fabric, FabricError, Mode, Wake};
+use crate::{Attached, Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -27,22 +27,23 @@ use transom_locks::Rank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Target<'e, T, F: Fabric> {
-    pub(crate) core: &'e Core<T, F>,
+    pub(crate) core: &'e Core<F>,
     pub(crate) remote: &'e F::Remote,
-    rank: Rank,
+    pub(crate) rank: Rank,
     /// Where the elements begin.
-    base: usize,
-    len: usize,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
     /// Whether nobody else accumulates at the target meanwhile: no other rank, since the epoch locks it exclusively, nor
     /// another thread.
     pub(crate) exclusive: bool,
     /// Not to be shared by threads.
-    unshared: PhantomData<Cell<()>>,
+    pub(crate) unshared: PhantomData<Cell<()>>,
+    pub(crate) element: PhantomData<fn() -> T>,
 }
 
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
-    pub(crate) fn new(core: &'e Core<T, F>, rank: Rank) -> Result<Self, Error> {
+    pub(crate) fn new(core: &'e Core<F>, rank: Rank) -> Result<Self, Error> {
         match (core.data.part(rank), core.data.sizes.get(rank)) {
             (Some((remote, base)), Some(size)) => Ok(Target {
                 core,
@@ -52,6 +53,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
                 len: size.bytes / size_of::<T>(),
                 exclusive: false,
                 unshared: PhantomData,
+                element: PhantomData,
             }),
             _ => Err(core.no_such_rank(rank)),
         }
@@ -59,7 +61,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
 
     /// As [`new`](Self::new), where the epoch locks it.
     #[inline(always)]
-    pub(crate) fn locked(core: &'e Core<T, F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
+    pub(crate) fn locked(core: &'e Core<F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
         // Memory of the user's takes no atomics, so none of their kind either.
         Ok(Target { exclusive: mode == Mode::Exclusive && !core.data.is_user_memory(), ..Self::new(core, rank)? })
     }
@@ -104,15 +106,9 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// See [`Signals`](crate::Signals).
     #[inline]
     pub fn put_signal(&self, offset: usize, source: &[T], signal: usize, add: u64) -> Result<(), Error> {
-        let signal = self.core.signal_offset(self.rank, signal)?;
+        self.core.signal_offset(self.rank, signal)?;
         self.put(offset, source)?;
-        self.core.data.counters.signals.bump();
-        let fabric = &self.core.data.fabric;
-        let words = &self.core.data.remotes[self.rank];
-        match fabric.start_add(words, signal, add, Wake::Home).and_then(|pending| fabric.finish(pending)) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.error(error, offset, source.len())),
-        }
+        self.signal(signal, add)
     }
 
     /// Reads elements from `offset` on; they are there when it returns. 1 read.

@@ -1,6 +1,7 @@
-//! The value behind a lock: taken, read, written back, marked as poisoned. What its handle and its guards share.
+//! The value behind a lock: made, taken, read, written back, marked as poisoned. What its handle and its guards share.
 
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentError, Size};
+use crate::words::{Purpose, Words};
 use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -12,20 +13,137 @@ use transom_locks::{Ahead, Mode, PassiveLock, Rank};
 pub(crate) struct ValueLock<T, F: Fabric> {
     pub id: u32,
     pub home: Rank,
-    /// At the home rank the value, and behind it the mark: a byte that is not 0 if the value is poisoned. One read has both.
-    pub data: Arc<Segment<F>>,
-    pub lock: PassiveLock<Arc<Segment<F>>>,
-    pub value: PhantomData<fn() -> T>,
+    /// Where it lies, from the beginning of the home rank's bytes: the value, and behind it the mark, a byte that is not 0 if
+    /// the value is poisoned. One read has both.
+    at: usize,
+    family: Arc<Family<F>>,
+    value: PhantomData<fn() -> T>,
+}
+
+/// The lock of one value at each rank, or of fewer.
+struct Family<F: Fabric> {
+    data: Arc<Segment<F>>,
+    lock: PassiveLock<Arc<Segment<F>>>,
+}
+
+/// Which values are made together.
+#[derive(Clone, Copy)]
+pub(crate) enum Which {
+    /// One, in the memory of this rank.
+    One(Rank),
+    /// So many, dealt to the ranks one after the other.
+    Dealt(usize),
+}
+
+impl Which {
+    fn len(self) -> usize {
+        match self {
+            Which::One(_) => 1,
+            Which::Dealt(len) => len,
+        }
+    }
+
+    fn home(self, index: usize, ranks: usize) -> Rank {
+        match self {
+            Which::One(home) => home,
+            Which::Dealt(_) => index % ranks,
+        }
+    }
+
+    /// How many a rank has.
+    fn at(self, rank: Rank, ranks: usize) -> usize {
+        match self {
+            Which::One(home) => usize::from(home == rank),
+            Which::Dealt(len) => len.saturating_sub(rank).div_ceil(ranks),
+        }
+    }
+}
+
+impl<T: Pod, F: Fabric> ValueLock<T, F> {
+    /// Bytes from a value to the next one of a rank: no two share a cache line.
+    const STRIDE: Option<usize> = (size_of::<T>() + 1).checked_next_multiple_of(64);
+
+    /// Collective: values in one segment, numbered from `id` on. What each begins with, its home rank says.
+    pub fn make(fabric: &F, id: u32, which: Which, mut value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
+        let (rank, ranks, size, len) = (fabric.rank(), fabric.size(), size_of::<T>(), which.len());
+        let (words, families) = (Words::new(ranks).locks(), len.div_ceil(ranks));
+        let failed = |source| match (source, which) {
+            (SegmentError::Size(_), Which::One(home)) if home >= ranks => no_such_rank(id, home, ranks),
+            (source, _) => source.of(id, rank, len, size),
+        };
+        let bytes = match which {
+            Which::One(home) if home >= ranks => Err("it has no home rank"),
+            _ if size == 0 => Err("it has no size; for a lock alone, take a u8"),
+            _ => Self::STRIDE.and_then(|stride| stride.checked_mul(which.at(rank, ranks))).ok_or("too many bytes"),
+        };
+        let words_here = families.checked_mul(words).filter(|words| *words <= isize::MAX as usize / 16);
+        let size_here =
+            bytes.and_then(|bytes| words_here.map(|_| Size { bytes, ..Size::default() }).ok_or("too many locks"));
+        // Ranks must make the same, of the same type, at the same home ranks.
+        let (purpose, what) = match which {
+            Which::One(home) => (Purpose::Value, [size as u64, home as u64]),
+            Which::Dealt(len) => (Purpose::Values, [size as u64, len as u64]),
+        };
+        let all_words = words_here.unwrap_or_default();
+        let data = Segment::allocate(fabric, purpose, id, what, all_words, size_here, None).map_err(failed)?;
+        let (data, stride) = (Arc::new(data), Self::STRIDE.unwrap_or_default());
+        let mut stored = Ok(());
+        for index in (0..len).filter(|&index| which.home(index, ranks) == rank) {
+            let (at, value) = (data.base + index / ranks * stride, value(index));
+            stored = stored.and(fabric.store(&data.region, at, bytemuck::bytes_of(&value)));
+        }
+        // Nobody goes on before all home ranks have stored their values.
+        let told = fabric.all_gather(&[u8::from(stored.is_err())]);
+        let error = |rank, source| Error::Fabric { window: id, rank, source };
+        stored.map_err(|source| error(rank, source))?;
+        let told = told.map_err(|source| error(rank, source))?;
+        if let Some(home) = told.iter().position(|failed| failed[..] != [0]) {
+            return Err(error(home, FabricError::GivenUp { rank: home }));
+        }
+        let mut all = Vec::with_capacity(len);
+        for first in (0..len).step_by(ranks) {
+            let lock = PassiveLock::new(data.clone(), first / ranks * words);
+            let lock = lock.map_err(|source| Error::Lock { window: id, rank: which.home(first, ranks), source })?;
+            let family = Arc::new(Family { data: data.clone(), lock });
+            all.extend((first..len.min(first + ranks)).map(|index| ValueLock {
+                id: id.wrapping_add(index as u32),
+                home: which.home(index, ranks),
+                at: index / ranks * stride,
+                family: family.clone(),
+                value: PhantomData,
+            }));
+        }
+        tracing::debug!(window = id, rank, len, bytes = size, "values behind locks allocated");
+        Ok(all)
+    }
+}
+
+fn no_such_rank(window: u32, rank: Rank, size: usize) -> Error {
+    Error::NoSuchRank { window, rank, size }
 }
 
 impl<T: Pod, F: Fabric> ValueLock<T, F> {
     /// The value, and whether it is poisoned, once the lock is held.
     pub fn take(&self, mode: Mode) -> Result<(Value<T>, bool), Error> {
-        let ahead = self.lock.acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
-        self.data.counters.locks.bump();
+        let ahead = self.family.lock.acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
+        self.data().counters.locks.bump();
         if ahead != Ahead::default() {
             tracing::trace!(window = self.id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
         }
+        self.taken()
+    }
+
+    /// As [`take`](Self::take), if that needs no waiting.
+    pub fn try_take(&self, mode: Mode) -> Result<Option<(Value<T>, bool)>, Error> {
+        if !self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))? {
+            return Ok(None);
+        }
+        self.data().counters.locks.bump();
+        self.taken().map(Some)
+    }
+
+    /// The value, now that the lock is held.
+    fn taken(&self) -> Result<(Value<T>, bool), Error> {
         let mut value = Value::<T>::zeroed();
         match self.get(0, value.with_mark()) {
             Ok(()) => {
@@ -41,13 +159,13 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     }
 
     pub fn get(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.data.counters.gets.bump();
-        self.data.fabric.get(self.remote(), self.data.base + offset, into).map_err(|source| self.error(source))
+        self.data().counters.gets.bump();
+        self.data().fabric.get(self.remote(), self.place(offset), into).map_err(|source| self.error(source))
     }
 
     pub fn put(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
-        self.data.counters.puts.bump();
-        self.data.fabric.put(self.remote(), self.data.base + offset, source).map_err(|source| self.error(source))
+        self.data().counters.puts.bump();
+        self.data().fabric.put(self.remote(), self.place(offset), source).map_err(|source| self.error(source))
     }
 
     /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.
@@ -55,7 +173,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         // The mark first: should the value not arrive, it is there to say so.
         let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
         let stored = value.map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of(value)));
-        let order = || self.data.fabric.order(self.remote()).map_err(|source| self.error(source));
+        let order = || self.data().fabric.order(self.remote()).map_err(|source| self.error(source));
         let ordered = if poisoned || value.is_some() { order() } else { Ok(()) };
         marked.and(stored).and(ordered)
     }
@@ -65,12 +183,23 @@ impl<T, F: Fabric> ValueLock<T, F> {
     /// Releases the lock.
     #[inline]
     pub fn release(&self) -> Result<(), Error> {
-        self.lock.release(self.home).map_err(|source| self.lock_error(source))
+        self.family.lock.release(self.home).map_err(|source| self.lock_error(source))
+    }
+
+    #[inline]
+    pub fn data(&self) -> &Segment<F> {
+        &self.family.data
+    }
+
+    /// Where a byte of the value lies in its home rank's region.
+    #[inline]
+    fn place(&self, offset: usize) -> usize {
+        self.data().base + self.at + offset
     }
 
     #[inline]
     pub fn remote(&self) -> &F::Remote {
-        &self.data.remotes[self.home]
+        &self.data().remotes[self.home]
     }
 
     #[cold]
@@ -85,48 +214,68 @@ impl<T, F: Fabric> ValueLock<T, F> {
 
     #[cold]
     fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
-        Error::Lock { window: self.id, rank: self.home, source: self.data.cause(source) }
+        Error::Lock { window: self.id, rank: self.home, source: self.data().cause(source) }
     }
 }
 
-impl<T, F: Fabric> Drop for ValueLock<T, F> {
-    /// A guard that was leaked keeps the lock, which nobody could release after this.
+impl<F: Fabric> Drop for Family<F> {
+    /// A guard that was leaked keeps its lock, which nobody could release after this.
     fn drop(&mut self) {
         if !self.lock.release_held_mut() {
-            self.data.fabric.fail();
+            self.data.leave_unended();
         }
     }
 }
 
-/// A copy of the value, on the heap, since values may be larger than a stack; with room for the mark behind it, so that
-/// one read has both. The value has one byte at least, so room for two values is enough.
-pub(crate) struct Value<T>(Vec<T>);
+/// A copy of the value, with room for the mark behind it, so that one read has both. Values may be larger than a stack: those
+/// of more than some words are on the heap.
+pub(crate) struct Value<T> {
+    small: [u64; SMALL],
+    /// Empty if it is small. The value has one byte at least, so room for two values is enough.
+    large: Vec<T>,
+}
+
+/// Words of a value and its mark that need no memory from the heap.
+const SMALL: usize = 9;
 
 impl<T: Pod> Value<T> {
+    const IS_SMALL: bool = size_of::<T>() < 8 * SMALL && align_of::<T>() <= align_of::<u64>();
+
     #[inline]
     pub fn zeroed() -> Self {
-        Value(bytemuck::zeroed_vec(2))
+        Value { small: [0; SMALL], large: if Self::IS_SMALL { Vec::new() } else { bytemuck::zeroed_vec(2) } }
     }
 
     /// The bytes of the value and of the mark.
     #[inline]
     pub fn with_mark(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..=size_of::<T>()]
+        let bytes = if Self::IS_SMALL {
+            bytemuck::cast_slice_mut(&mut self.small)
+        } else {
+            bytemuck::cast_slice_mut(&mut self.large)
+        };
+        &mut bytes[..=size_of::<T>()]
     }
 }
 
-impl<T> Deref for Value<T> {
+impl<T: Pod> Deref for Value<T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.0[0]
+        if !Self::IS_SMALL {
+            return &self.large[0];
+        }
+        bytemuck::from_bytes(&bytemuck::cast_slice(&self.small)[..size_of::<T>()])
     }
 }
 
-impl<T> DerefMut for Value<T> {
+impl<T: Pod> DerefMut for Value<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0[0]
+        if !Self::IS_SMALL {
+            return &mut self.large[0];
+        }
+        bytemuck::from_bytes_mut(&mut bytemuck::cast_slice_mut(&mut self.small)[..size_of::<T>()])
     }
 }

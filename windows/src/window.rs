@@ -9,6 +9,7 @@ use crate::target::Target;
 use crate::user_memory::UserBuffer;
 use crate::{Assert, Counters, Error, Fabric};
 use bytemuck::Pod;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Window<T, F: Fabric> {
-    pub(crate) core: Core<T, F>,
+    pub(crate) core: Core<F>,
     pub(crate) lock: PassiveLock<Arc<Segment<F>>>,
     pub(crate) barrier: Barrier,
     pub(crate) pscw: Pscw,
@@ -44,6 +45,7 @@ pub struct Window<T, F: Fabric> {
     pub(crate) user: Option<UserBuffer<T>>,
     /// When a test of the exposure epoch last asked whether its origins live.
     pub(crate) asked: Option<Instant>,
+    pub(crate) element: PhantomData<fn() -> T>,
 }
 
 impl<T, F: Fabric> Drop for Window<T, F> {
@@ -52,7 +54,7 @@ impl<T, F: Fabric> Drop for Window<T, F> {
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
         let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
         if !self.lock.release_held_mut() || !bulk || !completed {
-            self.core.data.fabric.fail();
+            self.core.data.leave_unended();
         }
     }
 }
@@ -82,7 +84,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 
     /// This rank's own signal words. No epoch is needed.
-    pub fn signals(&self) -> Signals<'_, T, F> {
+    pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: &self.core }
     }
 
@@ -154,6 +156,38 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead, true))
             }
             Err(source) => Err(self.core.lock_error_at(rank, source)),
+        }
+    }
+
+    /// Opens an access epoch on `target` if that needs no waiting; none if somebody holds the lock, or stands in its queue, in
+    /// the way of it. It takes no place in the queue: who tries again and again may never get it. 1 compare-and-swap, or 2
+    /// if the first guess is stale.
+    ///
+    /// # Errors
+    /// As [`lock_exclusive`](Self::lock_exclusive).
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use transom_windows::Mode;
+    /// match window.try_lock(0, Mode::Exclusive)? {
+    ///     Some(epoch) => epoch.put(0, &[1])?,
+    ///     None => println!("somebody else is at it"),
+    /// }
+    /// # assert_eq!(window.local().get(0)?, 1);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock(&mut self, target: Rank, mode: Mode) -> Result<Option<LockEpoch<'_, T, F>>, Error> {
+        let opened = Target::locked(&self.core, target, mode)?;
+        self.core.checks.synchronised(&self.core.data.counters);
+        match self.lock.try_acquire_mut(target, mode) {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                self.core.data.counters.locks.bump();
+                Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), true)))
+            }
+            Err(source) => Err(self.core.lock_error_at(target, source)),
         }
     }
 
@@ -452,7 +486,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         if cfg!(debug_assertions) && asserted.contains(Assert::NOPUT) {
             core.promise_noput()?;
         }
-        Ok(FenceEpoch { core, asserted })
+        Ok(FenceEpoch { core, asserted, element: PhantomData })
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) enum Purpose {
     Window,
     /// A value behind a lock.
     Value,
+    /// Values behind locks, a family of locks for as many as there are ranks.
+    Values,
     /// The locks of long accumulates.
     BulkAccumulates,
 }
@@ -65,29 +67,32 @@ impl fmt::Display for Waiting {
         let Waiting { purpose, id, ranks, word } = *self;
         let words = Words::new(ranks);
         let of = match purpose {
+            Purpose::Window if word >= words.pscw() => {
+                // The even ones are written by posts of others, the odd ones by completes.
+                let call = if (word - words.pscw()).is_multiple_of(2) { "start" } else { "wait" };
+                return write!(f, "{call} of window {id}");
+            }
+            Purpose::Window if word >= words.barrier() => return write!(f, "fence of window {id}"),
             Purpose::Window | Purpose::BulkAccumulates => "window",
-            Purpose::Value => "value",
+            Purpose::Value | Purpose::Values => "value",
         };
-        if word >= words.pscw() {
-            // The even ones are written by posts of others, the odd ones by completes.
-            let call = if (word - words.pscw()).is_multiple_of(2) { "start" } else { "wait" };
-            return write!(f, "{call} of window {id}");
-        }
-        if word >= words.barrier() {
-            return write!(f, "fence of window {id}");
-        }
+        let (family, word) = (word / words.locks(), word % words.locks());
         // Whose region it is makes no difference to what a word is.
         let field = LockLayout::new(0, ranks).field(At { rank: 0, word });
         let (target, field): (Rank, Field) = field.unwrap_or((0, Field::Word));
+        let number = match purpose {
+            Purpose::Values => id as usize + family * ranks + target,
+            _ => id as usize,
+        };
         let call = match (purpose, field) {
             (Purpose::BulkAccumulates, _) => "accumulate",
             (Purpose::Window, Field::Go | Field::Drained) => "lock_exclusive",
             (Purpose::Window, Field::Grant) => "lock_shared or lock_all",
-            (Purpose::Value, Field::Go | Field::Drained) => "lock or write",
-            (Purpose::Value, Field::Grant) => "read",
+            (Purpose::Value | Purpose::Values, Field::Go | Field::Drained) => "lock or write",
+            (Purpose::Value | Purpose::Values, Field::Grant) => "read",
             (_, Field::Next | Field::Waiters | Field::Link | Field::Word) => "unlock",
         };
-        write!(f, "{call} of {of} {id} at rank {target}")
+        write!(f, "{call} of {of} {number} at rank {target}")
     }
 }
 
@@ -114,6 +119,7 @@ mod tests {
             assert_eq!(call(Purpose::Window, word), expected, "word {word}");
         }
         assert_eq!(call(Purpose::Value, 8 + 4), "read of value 7 at rank 0");
+        assert_eq!(call(Purpose::Values, 2 * 32 + 8 * 2 + 1), "lock or write of value 14 at rank 1"); // the third family
         assert_eq!(call(Purpose::BulkAccumulates, 8 + 1), "accumulate of window 7 at rank 0");
     }
 }

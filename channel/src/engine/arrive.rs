@@ -304,7 +304,7 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn credited<M>(peer: &mut Peer<M>, values: Values) -> Result<(), Lost> {
     peer.outgoing.acked(values.ack)?;
     peer.purse.granted(values.granted);

@@ -10,7 +10,7 @@ use crate::packet::{Body, DATA, Envelope, LONGEST, Packet};
 use crate::rendezvous::Sending;
 use crate::ring::Marker;
 use crate::slab::Id;
-use crate::wire::{self, Lane, Part, Rail, Rank, Wire};
+use crate::wire::{self, Data, Lane, Part, Rail, Rank, Wire};
 
 /// What came of trying to post.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,9 @@ enum Step {
 impl<W: Wire> Engine<W> {
     /// Something is to be posted for this peer, at the next turn.
     pub(super) fn list(&mut self, rank: Rank) {
-        if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.listed) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return };
+        peer.clear = false;
+        if !peer.listed {
             peer.listed = true;
             self.listed.push_back(rank);
         }
@@ -49,7 +51,12 @@ impl<W: Wire> Engine<W> {
         for _ in 0..self.config.batch {
             match self.step(rank) {
                 Step::Posted => posted += 1,
-                Step::Waits => return posted,
+                Step::Waits => {
+                    if let Some(peer) = self.peers.get_mut(&rank) {
+                        peer.clear = !peer.has_work();
+                    }
+                    return posted;
+                }
                 Step::Busy => {
                     self.meter.busy += 1;
                     break;
@@ -90,7 +97,8 @@ impl<W: Wire> Engine<W> {
         }
         // Answers first: they let others go on, and there are a few for each request at most.
         if let Some(Reply { body, rail }) = peer.replies.pop_front() {
-            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, None, rail) {
+            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, rail)
+            {
                 return Step::Posted;
             }
             peer.replies.push_front(Reply { body, rail });
@@ -148,7 +156,7 @@ impl<W: Wire> Engine<W> {
         to: Rank,
         envelope: Envelope,
         sync: Option<Id>,
-        data: Part<'_, W::Memory>,
+        data: Data<'_, W::Memory>,
     ) -> bool {
         let peer = self.peers.get_mut(&to).expect("was reached");
         let cost = cost(envelope.length);
@@ -156,7 +164,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         let body = Body::Eager { envelope, sync };
-        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None) {
+        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
             return false;
         }
         peer.purse.spend(cost as u32);
@@ -177,19 +185,9 @@ impl<W: Wire> Engine<W> {
             return Step::Waits;
         }
         if envelope.length <= self.config.eager as u64 && u64::from(granted) >= cost(envelope.length) {
-            let data = Part { memory: &send.memory, at: 0, length: envelope.length as usize };
+            let data = Data::Of(Part { memory: &send.memory, at: 0, length: envelope.length as usize });
             let body = Body::Eager { envelope, sync: send.sync.then_some(id) };
-            if !post(
-                &mut self.wire,
-                &mut self.meter,
-                &self.rails,
-                self.marker,
-                self.rank,
-                peer,
-                &body,
-                Some(data),
-                None,
-            ) {
+            if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
                 return Step::Busy;
             }
             peer.purse.spend(cost(envelope.length) as u32);
@@ -208,7 +206,7 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let body = Body::Rts { envelope, sender: id, keys: send.keys };
-        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, None, None) {
+        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, None) {
             return Step::Busy;
         }
         peer.purse.spend(HEADER);
@@ -235,9 +233,8 @@ impl<W: Wire> Engine<W> {
         for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {
             let piece = left.min((most - DATA) as u64);
             let body = Body::Data { receiver, offset: at, length: piece as u32 };
-            let data = Part { memory: &send.memory, at: at as usize, length: piece as usize };
-            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Some(data), None)
-            {
+            let data = Data::Of(Part { memory: &send.memory, at: at as usize, length: piece as usize });
+            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
                 posted = Some(piece);
                 break;
             }
@@ -278,7 +275,17 @@ impl<W: Wire> Engine<W> {
             }
             if peer.is_up() && peer.is_due(now, &self.config) {
                 let body = Body::Control { mask: 0 };
-                if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, None, None) {
+                if post(
+                    &mut self.wire,
+                    &mut self.meter,
+                    &self.rails,
+                    self.marker,
+                    self.rank,
+                    peer,
+                    &body,
+                    Data::None,
+                    None,
+                ) {
                     peer.owing = false;
                     self.meter.controls += 1;
                 }
@@ -320,7 +327,7 @@ fn post<W: Wire>(
     source: Rank,
     peer: &mut Peer<W::Memory>,
     body: &Body,
-    data: Option<Part<'_, W::Memory>>,
+    data: Data<'_, W::Memory>,
     only: Option<usize>,
 ) -> bool {
     let control = matches!(body, Body::Control { .. });
@@ -329,7 +336,7 @@ fn post<W: Wire>(
     let mut head = [0; LONGEST];
     let header = packet.encode(&mut head);
     let head = &head[..header];
-    let total = header + data.as_ref().map_or(0, |part| part.length);
+    let total = header + data.length();
     let mut posted = false;
     if let (Some(ring), Some(marker), None, false) = (&mut peer.ring_out, marker, only, control) {
         if let Some(spot) = ring.claim(total) {
@@ -377,6 +384,6 @@ fn post<W: Wire>(
 }
 
 fn put_mark<W: Wire>(wire: &mut W, peer: Rank, to: wire::Key, at: usize, mark: u64) -> Result<(), wire::Busy> {
-    let request = wire::Request::Put { to, at, head: &[], body: None, mark: Some(mark), immediate: None };
+    let request = wire::Request::Put { to, at, head: &[], body: Data::None, mark: Some(mark), immediate: None };
     wire.post(Lane { peer, rail: 0 }, request)
 }

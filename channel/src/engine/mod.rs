@@ -55,8 +55,10 @@ pub struct Engine<W: Wire> {
     owing: VecDeque<Rank>,
     completed: VecDeque<Completion<W::Memory>>,
     kept: u64,
-    /// Short receives since the last turn.
+    /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
     in_a_row: u32,
+    counted: u32,
+    row_of: Rank,
     /// For the ranks that are polled in a turn.
     turn: Vec<Rank>,
     meter: Meter,
@@ -93,6 +95,8 @@ impl<W: Wire> Engine<W> {
             completed: VecDeque::new(),
             kept: 0,
             in_a_row: 0,
+            counted: 0,
+            row_of: Rank::MAX,
             turn: Vec::new(),
             meter: Meter::default(),
             config,
@@ -172,7 +176,8 @@ impl<W: Wire> Engine<W> {
 
     /// Takes what has come, posts what can go; a bounded amount. Says how much there was.
     pub fn progress(&mut self) -> usize {
-        self.in_a_row = 0;
+        self.count_the_row();
+        (self.in_a_row, self.counted) = (0, 0);
         let work = self.take_events() + self.poll_rings() + self.post_listed();
         self.tell_credits();
         work

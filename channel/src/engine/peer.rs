@@ -45,6 +45,8 @@ pub(super) struct Peer<M> {
     pub copies: VecDeque<Id>,
     /// It stands in the engine's list of those to post for.
     pub listed: bool,
+    /// Nothing waits to be posted: what the short path looks at. Whoever adds something lists the peer, which unsets it.
+    pub clear: bool,
     /// It stands in the engine's list of those to whom credits are owed.
     pub owing: bool,
 }
@@ -106,6 +108,7 @@ impl<M> Peer<M> {
             sends: VecDeque::new(),
             copies: VecDeque::new(),
             listed: false,
+            clear: true,
             owing: false,
         }
     }
@@ -135,7 +138,7 @@ impl<M> Peer<M> {
     }
 
     /// Whether half of something that the peer needs is untold.
-    #[inline]
+    #[inline(always)]
     pub fn is_half_untold(&self, config: &Config) -> bool {
         let halves =
             [(&self.ack, config.window), (&self.granted, self.grant.limit()), (&self.freed, config.ring.slots)];

@@ -3,12 +3,11 @@
 
 use super::Engine;
 use super::arrive::credited;
-use super::request::{cost, outcome};
-use crate::error::{Error, Status};
+use super::request::cost;
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope};
 use crate::ring::{Look, Marker};
-use crate::wire::{Lane, Part, Rank, Request, Wire};
+use crate::wire::{Data, Lane, Rank, Request, Wire};
 
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
@@ -16,8 +15,13 @@ const IN_A_ROW: u32 = 256;
 /// What came of trying to receive on the short path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Short {
-    /// It is received.
-    Done(Result<Status, Error>),
+    /// It is received, as far as there was room.
+    Done {
+        /// Its tag.
+        tag: u32,
+        /// Its length in bytes.
+        length: u32,
+    },
     /// Nothing has come.
     Nothing,
     /// It has to be received by a request.
@@ -25,45 +29,40 @@ pub enum Short {
 }
 
 impl<W: Wire> Engine<W> {
-    /// Sends a whole message now, or says that something is in the way and does nothing. The memory can be used again at once.
+    /// Sends a whole message now, or does nothing: something is in the way, and [`send`](Self::send) will find out what. The
+    /// data can be used again at once.
     #[inline]
-    pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Part<'_, W::Memory>) -> Result<bool, Error> {
-        let envelope = Envelope { context, tag, length: data.length as u64 };
-        if self.send_by_ring(to, envelope, data) {
-            return Ok(true);
-        }
-        self.send_whole(to, envelope, data)
+    pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
+        let envelope = Envelope { context, tag, length: data.length() as u64 };
+        self.send_by_ring(to, envelope, data) || self.send_whole(to, envelope, data)
     }
 
-    #[inline]
-    fn send_by_ring(&mut self, to: Rank, envelope: Envelope, data: Part<'_, W::Memory>) -> bool {
-        if self.marker != Some(Marker::Last) {
-            return false;
-        }
+    // Inlined, what calls it would keep too much in memory.
+    #[inline(never)]
+    fn send_by_ring(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
         let Some(peer) = self.peers.get_mut(&to) else { return false };
-        if peer.has_work() || data.length > self.config.eager || peer.outgoing.room() == 0 {
+        let Some(ring) = peer.ring_out.as_mut() else { return false };
+        let length = data.length();
+        if !peer.clear || length > self.config.eager || peer.outgoing.room() == 0 {
             return false;
         }
         let cost = cost(envelope.length) as u32;
-        let values = peer.values();
-        let Some(ring) = peer.ring_out.as_mut() else { return false };
-        let Some(spot) = ring.claim(EAGER + data.length) else { return false };
-        if peer.purse.room() < cost {
+        let Some(spot) = ring.claim(EAGER + length) else { return false };
+        if peer.purse.room() < cost || self.marker != Some(Marker::Last) {
             return false;
         }
-        let head = Eager { source: self.rank, sequence: peer.outgoing.sequence(), values, envelope }.encode();
-        let request = Request::Put {
-            to: ring.key,
-            at: spot.at,
-            head: &head,
-            body: Some(data),
-            mark: Some(spot.mark),
-            immediate: None,
-        };
+        let key = ring.key;
+        debug_assert!(!peer.has_work());
+        let head =
+            Eager { source: self.rank, sequence: peer.outgoing.sequence(), values: peer.values(), envelope }.encode();
+        let request =
+            Request::Put { to: key, at: spot.at, head: &head, body: data, mark: Some(spot.mark), immediate: None };
         if self.wire.post(Lane { peer: to, rail: 0 }, request).is_err() {
             return false;
         }
-        ring.sent();
+        if let Some(ring) = peer.ring_out.as_mut() {
+            ring.sent();
+        }
         peer.purse.spend(cost);
         peer.outgoing.sent();
         peer.told();
@@ -74,39 +73,35 @@ impl<W: Wire> Engine<W> {
 
     #[cold]
     #[inline(never)]
-    fn send_whole(&mut self, to: Rank, envelope: Envelope, data: Part<'_, W::Memory>) -> Result<bool, Error> {
-        self.reach(to)?;
+    fn send_whole(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
+        if self.reach(to).is_err() {
+            return false;
+        }
         if self.peers[&to].ring_out.is_some() {
             // The credit that is missing may have come.
             self.take_events();
             if self.send_by_ring(to, envelope, data) {
-                return Ok(true);
+                return true;
             }
-            self.reach(to)?;
         }
-        let peer = self.peers.get_mut(&to).expect("was reached");
-        if peer.has_work() || !peer.is_up() || data.length > self.config.eager {
-            return Ok(false);
-        }
-        Ok(self.send_eager(to, envelope, None, data))
+        // It may have died meanwhile.
+        let Some(peer) = self.peers.get_mut(&to) else { return false };
+        let long = data.length() > self.config.eager;
+        !(peer.has_work() || !peer.is_up() || long) && self.send_eager(to, envelope, None, data)
     }
 
-    /// Receives a message that lies in the ring of the source that is named, if it is the next of that peer and nothing else
-    /// is to have it. `into` has `room` bytes, and is not kept.
-    #[inline]
-    pub fn try_receive(&mut self, select: Select, into: &W::Memory, room: usize) -> Short {
-        match self.look(select, into, room) {
-            Some(short) => short,
-            None => Short::Long,
-        }
+    /// Receives a message that lies in the ring of a source, if it is the next of that peer and nothing else is to have it.
+    #[inline(never)]
+    pub fn try_receive(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
+        self.look(context, source, tag, into).unwrap_or(Short::Long)
     }
 
-    #[inline]
-    fn look(&mut self, select: Select, into: &W::Memory, room: usize) -> Option<Short> {
-        let Select { context, source: Some(rank), tag } = select else { return None };
+    #[inline(always)]
+    fn look(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
         let peer = self.peers.get_mut(&rank)?;
         let ring = peer.ring_in.as_mut()?;
-        if !self.matching.is_empty() && self.matching.peek(select).is_some() {
+        let waiting = !self.matching.is_empty();
+        if waiting && self.matching.peek(Select { context, source: Some(rank), tag }).is_some() {
             return None;
         }
         let mark = self.wire.word(&ring.memory, ring.half.place()?);
@@ -118,41 +113,59 @@ impl<W: Wire> Engine<W> {
         let mut head = [0; EAGER];
         let bytes = length.checked_sub(EAGER)?;
         self.wire.read(&ring.memory, at, &mut head);
-        let Eager { source, sequence, values, envelope } = Eager::decode(&head)?;
-        let cost = cost(envelope.length);
+        let Eager { source, sequence, values, envelope } = Eager::decode(&head, length).ok()?;
         let next = source == rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
         let fits = envelope.context == context && tag.is_none_or(|tag| tag == envelope.tag);
-        let whole = envelope.length == bytes as u64 && u64::from(peer.grant.room()) >= cost;
-        if !(next && fits && whole && peer.joined) || self.in_a_row == IN_A_ROW {
+        if !(next && fits && peer.joined) || self.in_a_row == IN_A_ROW {
             return None;
         }
-        if !self.matching.is_empty() && self.matching.is_wanted(Label { context, source, tag: envelope.tag }) {
+        let granted = u64::from(peer.grant.room()) >= cost(envelope.length);
+        if !granted || waiting && self.matching.is_wanted(Label { context, source, tag: envelope.tag }) {
             return None;
         }
         // Who breaks the rules is cut off by the long path.
         credited(peer, values).ok()?;
         let ring = peer.ring_in.as_mut()?;
-        let taken = Part { memory: &ring.memory, at: at + EAGER, length: bytes.min(room) };
-        self.wire.copy(taken, into, 0);
-        peer.grant.arrived(cost).ok()?;
-        self.budget.release(&mut peer.grant, cost as u32);
+        let room = into.len().min(bytes);
+        self.wire.read(&ring.memory, at + EAGER, &mut into[..room]);
+        self.budget.pass(&mut peer.grant, cost(envelope.length) as u32).ok()?;
         peer.granted.set(peer.grant.value());
-        let held = peer.incoming.advance();
-        debug_assert!(held.is_none(), "nothing is held");
+        peer.incoming.pass();
         peer.ack.set(peer.incoming.expected());
         peer.freed.set(ring.half.free());
-        let (untold, waiting) = (peer.is_half_untold(&self.config), peer.has_work());
-        if !peer.owing {
-            peer.owing = true;
-            self.owing.push_back(rank);
-        }
+        let tell = peer.is_half_untold(&self.config) || !peer.clear;
         self.in_a_row += 1;
-        let change = self.polling.packet(rank);
-        debug_assert_eq!(change, None, "who has a ring gets none");
-        if untold || waiting {
+        if !peer.owing || rank != self.row_of {
+            self.first_of_a_row(rank);
+        }
+        if tell {
             self.after_short(rank);
         }
-        Some(Short::Done(outcome(rank, envelope, Some(room as u64))))
+        Some(Short::Done { tag: envelope.tag, length: bytes as u32 })
+    }
+
+    /// Credits are owed to this peer, and its packets are counted from now on.
+    #[cold]
+    #[inline(never)]
+    fn first_of_a_row(&mut self, rank: Rank) {
+        self.owe(rank);
+        if rank != self.row_of {
+            // This one is of the new row.
+            self.in_a_row -= 1;
+            self.count_the_row();
+            self.row_of = rank;
+            self.in_a_row += 1;
+        }
+    }
+
+    /// Tells the polling set of the short receives that it has not seen.
+    pub(super) fn count_the_row(&mut self) {
+        let counted = std::mem::replace(&mut self.counted, self.in_a_row);
+        // A ring that was left meanwhile is polled no longer.
+        if self.peers.get(&self.row_of).is_some_and(|peer| peer.ring_in.is_some()) {
+            let change = self.polling.packets(self.row_of, self.in_a_row - counted);
+            debug_assert_eq!(change, None, "who has a ring gets none");
+        }
     }
 
     #[cold]

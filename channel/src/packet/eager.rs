@@ -1,7 +1,6 @@
-//! The header of a short message, all of whose fields have a fixed place: what [`Packet::encode`](super::Packet::encode)
-//! writes for [`Body::Eager`](super::Body::Eager) without a request, and nothing else.
+//! The header of a short message: four words, whose fields all have their place. Its length is that of the packet.
 
-use super::{EAGER, Envelope, Values};
+use super::{EAGER, Envelope, Malformed, Values};
 use crate::wire::Rank;
 
 /// A message that is sent whole, and whose sender wants no answer.
@@ -18,19 +17,18 @@ pub struct Eager {
 }
 
 impl Eager {
+    pub(super) const KIND: u8 = 1;
+
     /// The header.
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self) -> [u8; EAGER] {
         let Eager { source, sequence, values, envelope } = self;
-        let first = u64::from(*source) << 32 | u64::from(values.ring) << 16 | 1;
+        let two = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let words = [
-            first,
-            u64::from(values.ack) << 32 | u64::from(*sequence),
-            u64::from(values.freed) << 32 | u64::from(values.granted),
-            0,
-            u64::from(envelope.tag) << 32 | u64::from(envelope.context),
-            envelope.length,
-            0,
+            two(*source, u32::from(values.ring) << 16 | u32::from(Self::KIND)),
+            two(values.ack, *sequence),
+            two(values.freed, values.granted),
+            two(envelope.tag, envelope.context),
         ];
         let mut head = [0; EAGER];
         for (place, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -39,23 +37,22 @@ impl Eager {
         head
     }
 
-    /// What a header says, if it is one of these.
-    #[inline]
-    pub fn decode(head: &[u8; EAGER]) -> Option<Eager> {
+    /// What the header of a packet of `total` bytes says, if it is one of these.
+    #[inline(always)]
+    pub fn decode(head: &[u8; EAGER], total: usize) -> Result<Eager, Malformed> {
         let (words, _) = head.as_chunks::<8>();
         let word = |at: usize| u64::from_le_bytes(words[at]);
-        let (first, length) = (word(0), word(5));
-        let is_one = first as u16 == 1 && word(3) == 0 && word(6) == 0 && length <= super::fields::MOST;
-        is_one.then(|| Eager {
-            source: (first >> 32) as u32,
-            sequence: word(1) as u32,
-            values: Values {
-                ack: (word(1) >> 32) as u32,
-                granted: word(2) as u32,
-                freed: (word(2) >> 32) as u32,
-                ring: (first >> 16) as u16,
-            },
-            envelope: Envelope { context: word(4) as u32, tag: (word(4) >> 32) as u32, length },
-        })
+        let (first, second, third, fourth) = (word(0), word(1), word(2), word(3));
+        if first as u8 != Self::KIND {
+            return Err(Malformed::Kind(first as u8));
+        }
+        if first as u16 >> 8 != 0 {
+            return Err(Malformed::Reserved("flags"));
+        }
+        let length = total.checked_sub(EAGER).ok_or(Malformed::Short { came: total, needed: EAGER })? as u64;
+        let two = |word: u64| ((word >> 32) as u32, word as u32);
+        let ((ack, sequence), (freed, granted), (tag, context)) = (two(second), two(third), two(fourth));
+        let values = Values { ack, granted, freed, ring: (first >> 16) as u16 };
+        Ok(Eager { source: (first >> 32) as u32, sequence, values, envelope: Envelope { context, tag, length } })
     }
 }

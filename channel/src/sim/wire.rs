@@ -2,7 +2,7 @@
 
 use super::memory::{self, Memory};
 use super::net::{Flight, Flights, Flying, Happening, Net, Told};
-use crate::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request, Wire};
+use crate::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Wire};
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::rc::Rc;
@@ -95,8 +95,11 @@ impl Wire for SimWire {
             return Err(Busy);
         }
         let rail = self.rails[lane.rail];
-        let part =
-            |part: Option<Part<'_, Memory>>| part.map_or(Vec::new(), |part| part.memory.slice(part.at, part.length));
+        let part = |data: Data<'_, Memory>| match data {
+            Data::None => Vec::new(),
+            Data::Of(part) => part.memory.slice(part.at, part.length),
+            Data::Bytes(bytes) => memory::said(bytes, 0),
+        };
         let registered = |memory: &Memory| {
             let mut keys = net.ranks[self.rank as usize].keys.values();
             assert!(

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Part, Rail};
+use transom_channel::wire::{Data, Part, Rail};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select};
 
 /// What a seed makes of a job.
@@ -247,9 +247,9 @@ impl Job {
         let context = self.rng.u32(..2);
         self.messages.push(Message { from: rank, to, context, tag, length, taken: None, sent: false });
         let memory = Memory::pattern(number, length);
-        let part = Part { memory: &memory, at: 0, length };
+        let part = Data::Of(Part { memory: &memory, at: 0, length });
         let sync = self.rng.u8(..5) == 0;
-        if !sync && self.sim.engine(rank).try_send(to, context, tag, part) == Ok(true) {
+        if !sync && self.sim.engine(rank).try_send(to, context, tag, part) {
             memory.spoil();
             self.messages[number as usize].sent = true;
             return;

@@ -16,6 +16,10 @@ pub enum Call {
     Acquire(Rank, Mode),
     /// Release the lock of this target.
     Release(Rank),
+    /// Take the lock of this target if nobody is in the way.
+    TryAcquire(Rank, Mode),
+    /// Release the lock of this target if it is held.
+    ReleaseHeld(Rank),
     /// Take the locks of all targets, shared.
     AcquireAll,
     /// Release the locks of all targets.
@@ -23,6 +27,11 @@ pub enum Call {
 }
 
 impl Call {
+    /// The lock of `target` is tried, and released if that succeeded.
+    pub const fn attempt(target: Rank, mode: Mode) -> [Call; 2] {
+        [Call::TryAcquire(target, mode), Call::ReleaseHeld(target)]
+    }
+
     /// A whole request: the lock of `target` is taken and released.
     pub const fn both(target: Rank, mode: Mode) -> [Call; 2] {
         [Call::Acquire(target, mode), Call::Release(target)]
@@ -123,6 +132,8 @@ struct OpenCall {
     grants: u32,
     /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
     failed: Option<(At, bool)>,
+    /// Of an attempt: somebody was in the way of its last verb.
+    blocked: bool,
 }
 
 impl Book {
@@ -139,7 +150,8 @@ impl Book {
         match &mut self.calls[rank] {
             Some(open) => Err(format!("rank {rank} begins {call:?} within {:?}", open.call)),
             none => {
-                *none = Some(OpenCall { call, begun: false, cas: 0, add: 0, notify: 0, grants: 0, failed: None });
+                let (begun, failed, blocked) = (false, None, false);
+                *none = Some(OpenCall { call, begun, cas: 0, add: 0, notify: 0, grants: 0, failed, blocked });
                 Ok(())
             }
         }
@@ -161,7 +173,9 @@ impl Book {
                 }
             }
         }
+        let in_the_way = self.in_the_way(rank);
         let Some(open) = &mut self.calls[rank] else { return Ok(()) };
+        open.blocked = in_the_way;
         match verb {
             Verb::Cas { expected, .. } if expected == found => {
                 open.cas += 1;
@@ -180,6 +194,7 @@ impl Book {
         }
         let mode = match (open.call, verb) {
             (Call::Acquire(_, Mode::Exclusive), Verb::Cas { expected, .. }) if expected == found => Mode::Exclusive,
+            (Call::TryAcquire(_, mode), Verb::Cas { expected, .. }) if expected == found => mode,
             (Call::Acquire(_, Mode::Shared) | Call::AcquireAll, Verb::Add { .. }) => Mode::Shared,
             _ => return Ok(()),
         };
@@ -205,8 +220,23 @@ impl Book {
         match open.call {
             Call::Acquire(target, _) => self.granted(rank, target),
             Call::AcquireAll => (0..self.queues.len()).try_for_each(|target| self.granted(rank, target)),
-            Call::Release(_) | Call::ReleaseAll => Ok(()),
+            Call::TryAcquire(target, _) if open.cas > 0 => self.granted(rank, target),
+            Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up, and nobody was in the way")),
+            Call::TryAcquire(..) | Call::Release(_) | Call::ReleaseHeld(_) | Call::ReleaseAll => Ok(()),
         }
+    }
+
+    /// Whether somebody is in the way of the attempt of `rank`: holds the lock, waits for it, or is about to release it.
+    fn in_the_way(&self, rank: Rank) -> bool {
+        let Some(OpenCall { call: Call::TryAcquire(target, mode), .. }) = self.calls[rank] else { return false };
+        let entry = |entry: &Entry| [mode, entry.mode].contains(&Mode::Exclusive);
+        let releases = |call: &OpenCall| match call.call {
+            Call::Release(of) | Call::ReleaseHeld(of) => of == target && call.begun,
+            Call::ReleaseAll => call.begun,
+            _ => false,
+        };
+        self.queues.get(target).is_some_and(|queue| queue.iter().any(entry))
+            || self.calls.iter().flatten().any(releases)
     }
 
     /// How many hold the lock of `target`, and whether shared.
@@ -223,7 +253,7 @@ impl Book {
         let Some(open) = self.calls[rank].as_mut().filter(|open| !open.begun) else { return Ok(()) };
         open.begun = true;
         let targets = match open.call {
-            Call::Release(target) => target..target + 1,
+            Call::Release(target) | Call::ReleaseHeld(target) => target..target + 1,
             Call::ReleaseAll => 0..self.queues.len(),
             _ => return Ok(()),
         };
@@ -231,6 +261,7 @@ impl Book {
             let queue = self.queues.get_mut(target).ok_or_else(|| format!("there is no lock of rank {target}"))?;
             match queue.iter().position(|entry| entry.rank == rank && entry.granted) {
                 Some(place) => drop(queue.remove(place)),
+                None if matches!(self.calls[rank], Some(OpenCall { call: Call::ReleaseHeld(_), .. })) => {}
                 None => return Err(format!("rank {rank} releases the lock of rank {target}, which it does not hold")),
             }
         }
@@ -265,11 +296,12 @@ impl OpenCall {
             // A reader compares-and-swaps either to register or to make room in the count.
             Call::Acquire(_, Mode::Shared) => [1, 1, 0, 0],
             Call::Acquire(_, Mode::Exclusive) => [1, 0, 1, 0],
+            Call::TryAcquire(..) => [1, 0, 0, 0],
             // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.
             Call::AcquireAll => [ranks as u32 * ranks as u32, 3 * ranks as u32 * ranks as u32, 0, 0],
             // Which kind of release it is, the verbs show.
-            Call::Release(_) if self.grants + self.notify + self.cas == 0 => [0, 2, 0, 0],
-            Call::Release(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
+            Call::Release(_) | Call::ReleaseHeld(_) if self.grants + self.notify + self.cas == 0 => [0, 2, 0, 0],
+            Call::Release(_) | Call::ReleaseHeld(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
             Call::ReleaseAll => [0, 2 * ranks as u32, 0, 0],
         };
         let spent = [self.cas, self.add, self.notify, self.grants];

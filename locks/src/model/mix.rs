@@ -136,7 +136,8 @@ impl<const C: u32> Mix<C> {
     /// The locks that are used.
     fn targets(&self) -> Vec<Rank> {
         let uses = |target: Rank, call: &Call| match *call {
-            Call::Acquire(other, _) | Call::Release(other) => other == target,
+            Call::Acquire(other, _) | Call::TryAcquire(other, _) => other == target,
+            Call::Release(other) | Call::ReleaseHeld(other) => other == target,
             Call::AcquireAll | Call::ReleaseAll => true,
         };
         (0..self.rows.len()).filter(|&target| self.rows.iter().flatten().any(|call| uses(target, call))).collect()
@@ -155,10 +156,12 @@ impl<const C: u32> Mix<C> {
                 panic!("rank {}, {call:?}: {wrong}", rank.rank());
             }
             match call {
-                Call::Acquire(target, Mode::Exclusive) => data[target].with_mut(drop),
-                Call::Acquire(target, Mode::Shared) => data[target].with(drop),
+                Call::Acquire(target, mode) | Call::TryAcquire(target, mode) if locks[target].is_held() => match mode {
+                    Mode::Exclusive => data[target].with_mut(drop),
+                    Mode::Shared => data[target].with(drop),
+                },
                 Call::AcquireAll => data.iter().for_each(|data| data.with(drop)),
-                Call::Release(_) | Call::ReleaseAll => {}
+                _ => {}
             }
         }
     }
@@ -220,8 +223,18 @@ impl Call {
                     Mode::Shared => lock.shared(network, layout, target)?,
                 };
             }
-            Call::Release(target) => {
-                locks.get_mut(target).ok_or(no_such(target))?.release(network, layout, target)?;
+            Call::TryAcquire(target, mode) => {
+                let lock = locks.get_mut(target).ok_or(no_such(target))?;
+                match mode {
+                    Mode::Exclusive => lock.try_exclusive(network, layout, target)?,
+                    Mode::Shared => lock.try_shared(network, layout, target)?,
+                };
+            }
+            Call::Release(target) | Call::ReleaseHeld(target) => {
+                let lock = locks.get_mut(target).ok_or(no_such(target))?;
+                if lock.is_held() || self == Call::Release(target) {
+                    lock.release(network, layout, target)?;
+                }
             }
             Call::AcquireAll | Call::ReleaseAll => {
                 let under_way = &mut (0..ranks).map(|_| None).collect::<Vec<_>>();

@@ -24,6 +24,10 @@ pub enum Mutant {
     NoRegistration,
     /// A crowded count of arrivals is not renormalised.
     NotRenormalised,
+    /// An attempt believes that it changed the word of a lock.
+    Believed,
+    /// An attempt finds somebody who is not there.
+    GivenUp,
 }
 
 /// Those that three ranks show. The rest: a link matters from four waiting readers on, and only a narrow count is soon
@@ -91,6 +95,14 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
                         new += before.departed() * LockWord::<C>::DEPARTED;
                     }
                     Some(Mutant::NotRenormalised) if before.tail() == after.tail() => return Ok(expected),
+                    Some(Mutant::Believed) if before.tail().is_none() => {
+                        return self.network.cas(at, expected, new).map(|_| expected);
+                    }
+                    Some(Mutant::GivenUp) => {
+                        // Fails: no word of a lock is that.
+                        let found = self.network.cas(at, u64::MAX, u64::MAX)?;
+                        return Ok(LockWord::<C>(found).with_exclusive(self.rank() + 1).0);
+                    }
                     _ => {}
                 }
             }

@@ -12,9 +12,29 @@ mod portable;
 mod x86_64;
 
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-use portable::move_bytes;
+use portable::{move_32, move_bytes};
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
-use x86_64::move_bytes;
+use x86_64::{move_32, move_bytes};
+
+/// [`to_shared`] of what is known to be 32 bytes.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(crate) unsafe fn to_shared_32(shared: *mut u8, source: &[u8; 32]) {
+    // SAFETY: as there.
+    unsafe { move_32::<true>(shared, source.as_ptr()) }
+}
+
+/// [`from_shared`] of what is known to be 32 bytes.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(crate) unsafe fn from_shared_32(shared: *const u8, into: &mut [u8; 32]) {
+    // SAFETY: as there.
+    unsafe { move_32::<false>(into.as_mut_ptr(), shared) }
+}
 
 /// Copies `source` to shared memory. Elements of 1, 2, 4 or 8 aligned bytes, alone, are written in one piece.
 ///
@@ -68,6 +88,21 @@ mod tests {
                     assert!(others.copied().all(|b| b == 0xaa), "{name}: {len} bytes at {at}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_known_to_be_32_bytes_arrives_too() {
+        let source: [u8; 32] = std::array::from_fn(|i| i as u8 + 1);
+        for at in [0, 1, 7, 8, 40] {
+            let (mut shared, mut back) = ([0xaa_u8; 80], [0; 32]);
+            // SAFETY: within the array, and nobody else sees it.
+            unsafe {
+                super::to_shared_32(shared.as_mut_ptr().add(at), &source);
+                super::from_shared_32(shared.as_ptr().add(at), &mut back);
+            }
+            assert_eq!((&shared[at..at + 32], back), (&source[..], source), "at {at}");
+            assert_eq!(shared.iter().filter(|b| **b == 0xaa).count(), 48, "at {at}");
         }
     }
 

@@ -31,3 +31,14 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
         }
     }
 }
+
+/// As [`move_bytes`], of 32 bytes.
+///
+/// # Safety
+/// As there.
+#[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
+#[inline(always)]
+pub(super) unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8) {
+    // SAFETY: by the caller's word.
+    unsafe { move_bytes::<TO_SHARED>(to, from, 32) }
+}

@@ -158,19 +158,29 @@ impl Bytes {
     pub fn read(&self, at: usize, into: &mut [u8]) {
         match self.place(at, into.len()) {
             // SAFETY: within shared memory, which is only accessed by atomics and `copy`.
-            (from, true) => unsafe { copy::from_shared(from, into) },
+            (from, true) => unsafe {
+                if let Ok(head) = into.try_into() {
+                    copy::from_shared_32(from, head)
+                } else if into.len() == 8 {
+                    copy::from_shared(from, &mut into[..8])
+                } else {
+                    copy::from_shared(from, into)
+                }
+            },
             // SAFETY: within a buffer that nobody changes meanwhile; a slice of another owner does not overlap it.
             (from, false) => unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) },
         }
     }
 
     /// Copies bytes to shared memory.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `length` bytes of shared memory.
     #[inline(always)]
-    pub(super) fn write_to(&self, at: usize, length: usize, to: &View, to_at: usize) {
+    pub(super) unsafe fn write_to(&self, at: usize, length: usize, to: *mut u8) {
         let (from, shared) = self.place(at, length);
-        let to = to.address(to_at, length).expect("within its slot");
         assert!(!shared, "what is sent is a buffer");
-        // SAFETY: the source is within an initialised buffer that nobody changes meanwhile, the target within shared memory.
+        // SAFETY: the source is within an initialised buffer that nobody changes meanwhile; the target by the caller's word.
         unsafe { copy::to_shared(to, std::slice::from_raw_parts(from, length)) };
     }
 

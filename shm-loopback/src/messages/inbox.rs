@@ -13,7 +13,7 @@
 
 use crate::memory::{HEADER, View};
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use transom_locks::Rank;
 
 /// Cells of an inbox.
@@ -148,6 +148,12 @@ impl Inbox {
         self.word(READY).fetch_or(1 << cell, SeqCst);
     }
 
+    /// Whether any cell was.
+    #[inline(always)]
+    pub fn is_filled(&self) -> bool {
+        self.word(READY).load(SeqCst) != 0
+    }
+
     /// The cells that were filled since the last call; those of one sender in order.
     pub fn filled(&self, ranks: usize) -> impl Iterator<Item = Cell> + use<> {
         let word = self.word(READY);
@@ -199,12 +205,6 @@ impl Inbox {
         };
         (0..CELLS as u32).filter(of).flat_map(|cell| self.free(cell, ranks)).collect()
     }
-}
-
-/// Puts what was written before in front of a mark that says so.
-#[inline(always)]
-pub(super) fn mark(ring: &View, at: usize, mark: u64) -> bool {
-    ring.word(at).map(|word| word.store(mark, Release)).is_ok()
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use crate::progress::Turn;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 use std::time::Instant;
-use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
 use transom_windows::FabricError;
 
 /// The wire of one rank: its inbox, and what it has mapped of its peers.
@@ -219,13 +220,14 @@ impl ShmWire {
         self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
     }
 
-    fn send(&mut self, to: usize, head: &[u8], body: Option<Part<'_, Bytes>>) -> Result<(), Busy> {
+    fn send(&mut self, to: usize, head: &[u8], body: Data<'_, Bytes>) -> Result<(), Busy> {
         let peer = &mut self.peers[to];
         let inbox = peer.inbox.as_ref().ok_or(Busy)?;
-        let length = head.len() + body.map_or(0, |body| body.length);
+        let length = head.len() + body.length();
         let cell = inbox.claim(self.me).ok_or(Busy)?;
-        let at = inbox.bytes(cell);
-        write(&inbox.view, at, head, body);
+        let start = inbox.view.address(inbox.bytes(cell), length).filter(|_| length <= inbox::LONGEST);
+        // SAFETY: so many bytes of a cell, which is this rank's until it is filled.
+        unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
         inbox.fill(cell, length, peer.filled);
         peer.filled = peer.filled.wrapping_add(1);
         bell::ring(&inbox.view.header().bell);
@@ -239,7 +241,7 @@ impl ShmWire {
         key: Key,
         at: usize,
         head: &[u8],
-        body: Option<Part<'_, Bytes>>,
+        body: Data<'_, Bytes>,
         mark: u64,
     ) -> Result<(), Busy> {
         let peer = &mut self.peers[to];
@@ -247,15 +249,17 @@ impl ShmWire {
             peer.ring = Some((key, map_ring(&self.job, to, key)));
         }
         let (Some((_, Some(ring))), Some(inbox)) = (&peer.ring, &peer.inbox) else { return Err(Busy) };
-        let length = head.len() + body.map_or(0, |body| body.length);
+        let length = head.len() + body.length();
         // The place was reckoned by what the peer has said of its ring, which may be longer than what it has given.
-        if at.checked_add(length + 8).is_none_or(|end| end > ring.len()) {
+        let start = ring.address(at, length + 8).ok_or(Busy)?;
+        let place = start.wrapping_add(length).cast::<u64>();
+        if !place.is_aligned() {
             return Err(Busy);
         }
-        write(ring, at, head, body);
-        if !inbox::mark(ring, at + length, mark) {
-            return Err(Busy);
-        }
+        // SAFETY: within shared memory, as was just checked, which is accessed by atomics and `copy` alone.
+        unsafe { write(start, head, body) };
+        // SAFETY: within the same, and aligned. Release: who sees the mark sees what is before it.
+        unsafe { AtomicU64::from_ptr(place) }.store(mark, Release);
         // Between the mark and the question whether anybody sleeps.
         fence(SeqCst);
         bell::ring(&inbox.view.header().bell);
@@ -272,14 +276,25 @@ fn map_ring(job: &Membership, peer: usize, key: Key) -> Option<View> {
     mapped.inspect_err(|error| tracing::warn!(peer, %error, "cannot map a peer's ring")).ok()
 }
 
-/// The caller has checked that there is room.
+/// Writes a message.
+///
+/// # Safety
+/// `to` is valid for writes of so many bytes of shared memory.
 #[inline(always)]
-fn write(to: &View, at: usize, head: &[u8], body: Option<Part<'_, Bytes>>) {
-    let start = to.address(at, head.len()).expect("there is room");
-    // SAFETY: within shared memory, which is accessed by atomics and `copy` alone.
-    unsafe { crate::copy::to_shared(start, head) };
-    if let Some(body) = body {
-        body.memory.write_to(body.at, body.length, to, at + head.len());
+unsafe fn write(to: *mut u8, head: &[u8], body: Data<'_, Bytes>) {
+    // SAFETY: by the caller's word.
+    unsafe {
+        match head.try_into() {
+            Ok(head) => crate::copy::to_shared_32(to, head),
+            Err(_) => crate::copy::to_shared(to, head),
+        }
+        let to = to.add(head.len());
+        match body {
+            Data::None => {}
+            Data::Bytes(bytes) if bytes.len() == 8 => crate::copy::to_shared(to, &bytes[..8]),
+            Data::Bytes(bytes) => crate::copy::to_shared(to, bytes),
+            Data::Of(part) => part.memory.write_to(part.at, part.length, to),
+        }
     }
 }
 
@@ -365,7 +380,7 @@ impl Wire for ShmWire {
         reading::withdraw(key);
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
         let to = lane.peer as usize;
         match request {
@@ -387,6 +402,9 @@ impl Wire for ShmWire {
     #[inline]
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {
+            if self.awaited.is_empty() && self.gone.is_empty() && !self.own.is_filled() {
+                return None;
+            }
             self.collect();
         }
         self.events.pop_front()
@@ -396,12 +414,12 @@ impl Wire for ShmWire {
         self.began.elapsed().as_nanos() as u64
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
         memory.read(at, into);
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
         let Kind::Ring { memory, .. } = &ring.0 else { unreachable!("only rings have words") };
         memory.0.word(at).expect("within the ring").load(SeqCst)

@@ -191,7 +191,7 @@ impl Host {
             if !self.complaint.is_empty() {
                 told.push(Told::Complained(std::mem::take(&mut self.complaint)));
             }
-            self.take_records(told)?;
+            take_records(&mut self.received, &self.ranks, told)?;
         }
         if self.stdout.is_none() && !self.ended {
             self.end()?;
@@ -235,29 +235,6 @@ impl Host {
                     }
                 }
             }
-        }
-        Ok(())
-    }
-
-    fn take_records(&mut self, told: &mut Vec<Told>) -> Result<(), String> {
-        let mut taken = 0;
-        while let Some(end) = self.received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
-            let head = &self.received[taken..taken + end];
-            let (kind, rank, number) = parse(head)
-                .filter(|(_, rank, _)| self.ranks.contains(rank))
-                .ok_or_else(|| format!("it says {:?}, which is no record", String::from_utf8_lossy(head)))?;
-            let begin = taken + end + 1;
-            let len = if kind == b'x' { 0 } else { number };
-            let Some(bytes) = self.received.get(begin..begin + len) else { break };
-            told.push(match kind {
-                b'x' => Told::Exited(rank, Status::Exited(number as i32).of_shell()),
-                _ => Told::Wrote(rank, usize::from(kind == b'e'), bytes.to_vec()),
-            });
-            taken = begin + len;
-        }
-        self.received.drain(..taken);
-        if self.received.len() > LONGEST_HEAD && !self.received[..LONGEST_HEAD].contains(&b'\n') {
-            return Err("what it says is no record".into());
         }
         Ok(())
     }
@@ -348,6 +325,30 @@ fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
     None
 }
 
+/// Takes the records that have come whole out of what was received of a host that has those ranks.
+fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told>) -> Result<(), String> {
+    let mut taken = 0;
+    while let Some(end) = received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
+        let head = &received[taken..taken + end];
+        let (kind, rank, number) = parse(head)
+            .filter(|(_, rank, _)| ranks.contains(rank))
+            .ok_or_else(|| format!("it says {:?}, which is no record", String::from_utf8_lossy(head)))?;
+        let begin = taken + end + 1;
+        let len = if kind == b'x' { 0 } else { number };
+        let Some(bytes) = received.get(begin..begin + len) else { break };
+        told.push(match kind {
+            b'x' => Told::Exited(rank, Status::Exited(number as i32).of_shell()),
+            _ => Told::Wrote(rank, usize::from(kind == b'e'), bytes.to_vec()),
+        });
+        taken = begin + len;
+    }
+    received.drain(..taken);
+    if received.len() > LONGEST_HEAD && !received[..LONGEST_HEAD].contains(&b'\n') {
+        return Err("what it says is no record".into());
+    }
+    Ok(())
+}
+
 /// The head of a record: its kind, rank and number.
 fn parse(head: &[u8]) -> Option<(u8, Rank, usize)> {
     let mut words = std::str::from_utf8(head).ok()?.split(' ');
@@ -372,6 +373,19 @@ mod tests {
             [&b""[..], b"o 3", b"o 3 65537", b"x 3 256", b"y 3 1", b"o -1 1", b"o 1 1 1", b"o 1 \xff", b"ox 1 1"]
         {
             assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn records_are_taken_whole_and_of_ranks_of_that_host() {
+        let (mut received, mut told) = (b"o 2 3\nabce 3 0\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
+        take_records(&mut received, &(2..4), &mut told).unwrap();
+        let wrote = |rank, stream, bytes: &[u8]| Told::Wrote(rank, stream, bytes.to_vec());
+        assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Exited(3, Status::Exited(7))]);
+        assert_eq!(received, b"o 2 5\nab");
+        for (wrong, why) in [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "no record")] {
+            let error = take_records(&mut wrong.to_vec(), &(2..4), &mut told).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
     }
 }

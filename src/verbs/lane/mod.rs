@@ -40,6 +40,8 @@ pub(super) struct Lane<Q, L> {
     completed: AtomicU64,
     /// The number of the last that was posted. Changed under the lock.
     posted: AtomicU64,
+    /// The number of the last that was posted signalled. Changed under the lock, after `posted`.
+    signalled: AtomicU64,
     /// One of the states below; left for `WORKS` only under the lock.
     state: AtomicU8,
     /// Why it has ended, for good.
@@ -63,8 +65,6 @@ const ENDED: u8 = 3;
 struct Sending<Q, L> {
     /// None while there is none that works, or never again.
     queue: Option<Q>,
-    /// The last that was posted signalled.
-    signalled: u64,
     unfinished: Unfinished,
     /// By number.
     lent: VecDeque<(u64, L)>,
@@ -87,13 +87,13 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             inline: queue.inline(),
             completed: AtomicU64::new(0),
             posted: AtomicU64::new(0),
+            signalled: AtomicU64::new(0),
             state: AtomicU8::new(WORKS),
             failure: OnceLock::new(),
             broke: Mutex::default(),
             lost: AtomicU32::new(0),
             sending: Mutex::new(Sending {
                 queue: Some(queue),
-                signalled: 0,
                 unfinished,
                 lent: VecDeque::new(),
                 lost: Vec::new(),

@@ -75,9 +75,8 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             return Err((stop, lent));
         }
         // Where none is under way, somebody may soon wait for this one, and need not ask for another then.
-        let signalled = signal == Signal::Always
-            || sending.signalled <= completed
-            || posted - sending.signalled >= (self.depth / 4).max(1);
+        let last = self.signalled.load(Relaxed);
+        let signalled = signal == Signal::Always || last <= completed || posted - last >= (self.depth / 4).max(1);
         // SAFETY: by the caller's word.
         match unsafe { self.post_into(&mut sending, kept, bytes, signalled) } {
             Ok(number) => {
@@ -108,7 +107,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.posted.store(number, Release);
         sending.counts.count(kept.verb, kept.piece.bytes);
         if signalled {
-            sending.signalled = number;
+            self.signalled.store(number, Release);
         }
         Ok(number)
     }
@@ -131,13 +130,18 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     }
 
     /// Sees to it that the completion of all that was posted will be told.
+    #[inline]
     pub fn ask(&self) -> Result<(), Stop> {
+        // Whoever waits asks at each look: mostly it has been done.
+        if self.signalled.load(Acquire) >= self.posted() {
+            return Ok(());
+        }
         self.ask_with(&mut self.sending())
     }
 
     fn ask_with(&self, sending: &mut Sending<Q, L>) -> Result<(), Stop> {
         let posted = self.posted.load(Relaxed);
-        if sending.signalled == posted || self.completed.load(Relaxed) >= posted || sending.queue.is_none() {
+        if self.signalled.load(Relaxed) == posted || self.completed.load(Relaxed) >= posted || sending.queue.is_none() {
             return Ok(());
         }
         // A write of nothing, behind the others.

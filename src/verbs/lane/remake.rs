@@ -53,7 +53,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
         let queue = sending.queue.insert(queue);
         let again = sending.unfinished.each(|number, kept, fenced| {
-            sending.signalled = number;
+            self.signalled.store(number, Release);
             // SAFETY: what it names is lent until it is complete, or kept by who waits for it.
             unsafe { self.hand_over(queue, number, kept, true, fenced) }
         });

@@ -136,23 +136,25 @@ impl Memory {
 
     /// What a read into owned bytes needs: they come back if it is other memory, from which they are to be copied, or none.
     pub fn destination(&self, bytes: BoxBytes) -> Result<(Lent, Option<BoxBytes>), (Option<VerbsError>, BoxBytes)> {
-        let len = bytes.len();
+        if bytes.len() > self.chunks.bytes() && bytes.len() >= self.register_from {
+            return self.pin(bytes, Access::Local).map(|lent| (lent, None)).map_err(|bytes| (None, bytes));
+        }
+        match self.passage(bytes.len()) {
+            Ok(Some(own)) => Ok((own, Some(bytes))),
+            Ok(None) => Err((None, bytes)),
+            Err(error) => Err((Some(error), bytes)),
+        }
+    }
+
+    /// Memory of the library's own for a read of so many bytes, to be copied from; none if there is none of that length.
+    pub fn passage(&self, len: usize) -> Result<Option<Lent>, VerbsError> {
         if len <= self.chunks.bytes() {
-            return match self.chunks.take() {
-                Ok(slot) => Ok((Lent::Slot(slot), Some(bytes))),
-                Err(error) => Err((Some(error), bytes)),
-            };
+            return self.chunks.take().map(|slot| Some(Lent::Slot(slot)));
         }
-        if len < self.register_from {
-            return match self.lease(len) {
-                Ok(lease) => Ok((Lent::Lease(lease), Some(bytes))),
-                Err(error) => {
-                    self.refused(error);
-                    Err((None, bytes))
-                }
-            };
+        if len >= self.register_from {
+            return Ok(None);
         }
-        self.pin(bytes, Access::Local).map(|lent| (lent, None)).map_err(|bytes| (None, bytes))
+        Ok(self.lease(len).map_err(|error| self.refused(error)).ok().map(Lent::Lease))
     }
 
     fn pin(&self, bytes: BoxBytes, access: Access) -> Result<Lent, BoxBytes> {

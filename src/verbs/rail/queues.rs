@@ -6,7 +6,8 @@
 
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{CompletionQueue, Context};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::iter::successors;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Lanes of the first queue.
 const FIRST: usize = 8;
@@ -32,9 +33,17 @@ pub(super) fn queue_of(nth: usize, depth: u32, most: u32) -> usize {
 pub(in crate::verbs) struct Queues {
     context: Arc<Context>,
     depth: u32,
-    queues: RwLock<Vec<Arc<Polled>>>,
+    queues: List,
     /// Lanes so far. Locked while a queue is made: only who makes lanes waits.
     lanes: Mutex<usize>,
+}
+
+/// Queues are only ever added: who waits looks at all of them again and again, without a lock.
+type List = OnceLock<Box<Node>>;
+
+struct Node {
+    polled: Arc<Polled>,
+    next: List,
 }
 
 /// A completion queue that one thread at a time polls, so that each lane is told in order; others need not wait.
@@ -45,7 +54,7 @@ pub(in crate::verbs) struct Polled {
 
 impl Queues {
     pub fn new(context: &Arc<Context>, depth: u32) -> Self {
-        Queues { context: context.clone(), depth, queues: RwLock::default(), lanes: Mutex::default() }
+        Queues { context: context.clone(), depth, queues: List::new(), lanes: Mutex::default() }
     }
 
     fn most(&self) -> u32 {
@@ -56,7 +65,7 @@ impl Queues {
     pub fn take(&self) -> Result<Arc<Polled>, VerbsError> {
         let mut made = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let at = queue_of(*made, self.depth, self.most());
-        let existing = self.all().get(at).cloned();
+        let existing = self.all().nth(at).cloned();
         let queue = match existing {
             Some(queue) => queue,
             None => {
@@ -65,7 +74,8 @@ impl Queues {
                 let queue = Arc::new(CompletionQueue::new(&self.context, entries)?);
                 tracing::debug!(entries, "completion queue made");
                 let polled = Arc::new(Polled { queue, polling: Mutex::default() });
-                self.queues.write().unwrap_or_else(PoisonError::into_inner).push(polled.clone());
+                let end = self.nodes().last().map_or(&self.queues, |last| &last.next);
+                let _ = end.set(Box::new(Node { polled: polled.clone(), next: List::new() }));
                 polled
             }
         };
@@ -74,8 +84,14 @@ impl Queues {
     }
 
     /// All that there are.
-    pub fn all(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<Polled>>> {
-        self.queues.read().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Polled>> {
+        self.nodes().map(|node| &node.polled)
+    }
+
+    #[inline]
+    fn nodes(&self) -> impl Iterator<Item = &Node> {
+        successors(self.queues.get(), |node| node.next.get()).map(Box::as_ref)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
 use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Verb;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
 use transom_locks::Rank;
 use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
@@ -94,6 +95,42 @@ impl Fabric for Verbs {
 
     fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
         self.0.finish_moving(moving)
+    }
+
+    unsafe fn lend_put(
+        &self,
+        to: &Remote,
+        offset: usize,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        let place = to.place(offset, source.len())?;
+        if let Some(view) = &to.view {
+            // SAFETY: lent by the caller.
+            return self.0.node.memory.put(view, offset, unsafe { source.as_ref() }).map(|()| None);
+        }
+        // SAFETY: by the caller's word.
+        let moving = unsafe { self.0.start_lent_write(to.way, place, source) }?;
+        self.behind_it(to).map(|()| moving)
+    }
+
+    unsafe fn lend_get(
+        &self,
+        from: &Remote,
+        offset: usize,
+        mut into: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        let place = from.place(offset, into.len())?;
+        if let Some(view) = &from.view {
+            // SAFETY: lent by the caller, for nobody else to use.
+            return self.0.node.memory.get(view, offset, unsafe { into.as_mut() }).map(|()| None);
+        }
+        // SAFETY: by the caller's word.
+        unsafe { self.0.start_lent_read(from.way, place, into) }
+    }
+
+    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+        // SAFETY: by the caller's word.
+        unsafe { self.0.finish_get(moving, into) }
     }
 
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {

@@ -132,6 +132,11 @@ impl Verbs {
         Ok(Some(Verbs(Arc::new(team))))
     }
 
+    /// Collective: gives everyone's bytes to everyone by the exchange of the job, and not by lanes.
+    pub(crate) fn introduce(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.0.exchange.all_gather(mine)
+    }
+
     /// The wire of this rank's messages; once for each rank of a job, before it may receive any.
     ///
     /// # Errors

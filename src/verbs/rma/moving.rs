@@ -10,8 +10,9 @@ use super::operations::retry;
 use super::under_way::UnderWay;
 use crate::verbs::lane::Signal;
 use crate::verbs::memory::{Lent, Passing, Slot};
-use crate::verbs::sys::Access;
+use crate::verbs::sys::{Access, Registered};
 use crate::verbs::wr::{Failure, Piece, Place, Verb, Why};
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use transom_windows::{BoxBytes, FabricError};
@@ -31,17 +32,27 @@ enum State {
     Direct(UnderWay),
     /// The adapter brings the bytes elsewhere.
     Copied(UnderWay, BoxBytes),
+    /// Elsewhere, from where they go to memory that the program lends.
+    Brought(UnderWay),
+    /// The adapter has memory that the program lends, registered until this is over.
+    Lent(Borrowed<Arc<Member>>, Arc<Registered>),
 }
 
-/// Requests under way on memory that a program lends for a call: when this is dropped, the adapter is done with it.
-struct Borrowed<'m> {
-    member: &'m Member,
+/// Requests under way on memory that a program lends: when this is dropped, the adapter is done with it.
+struct Borrowed<M: Deref<Target = Member>> {
+    member: M,
     way: Way,
     /// The number of the last; 0 if there is none.
     number: u64,
 }
 
-impl Borrowed<'_> {
+impl<M: Deref<Target = Member>> Borrowed<M> {
+    fn is_done(&self) -> Result<bool, FabricError> {
+        self.member.progress();
+        let done = self.member.lane(self.way).is_complete(self.number);
+        done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
+    }
+
     fn finish(mut self) -> Result<(), FabricError> {
         let done = self.member.complete(self.way, self.number);
         if done.is_ok() {
@@ -51,7 +62,7 @@ impl Borrowed<'_> {
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
     fn drop(&mut self) {
         if self.number > 0 && self.member.complete(self.way, self.number).is_err() {
             // It will never be told complete, and what of it is still to come must not be.
@@ -87,12 +98,96 @@ impl Member {
     /// # Safety
     /// The memory must be lent, and nobody use it, until this returns.
     unsafe fn borrow(&self, way: Way, verb: Verb, at: Place, of: &Passing, len: usize) -> Result<(), FabricError> {
-        let mut under_way = Borrowed { member: self, way, number: 0 };
+        // SAFETY: by the caller's word; what is under way is over before this returns, also if it fails.
+        unsafe { self.post_borrowed(Borrowed { member: self, way, number: 0 }, verb, at, of, len) }?.finish()
+    }
+
+    /// # Safety
+    /// The memory must be lent, and nobody use it, until what is returned is dropped, and if this fails, until it returns.
+    unsafe fn post_borrowed<M: Deref<Target = Member>>(
+        &self,
+        mut under_way: Borrowed<M>,
+        verb: Verb,
+        at: Place,
+        of: &Passing,
+        len: usize,
+    ) -> Result<Borrowed<M>, FabricError> {
         let offset = (of.address - of.registered.address) as usize;
         let piece = |from, bytes| of.registered.piece(offset + from, bytes);
-        // SAFETY: by the caller's word; what is under way is over before this returns, also if it fails.
-        unsafe { self.post_pieces(way, verb, at, len, piece, &mut under_way.number) }?;
-        under_way.finish()
+        // SAFETY: by the caller's word; if a later piece fails, the earlier ones are over when `under_way` is dropped.
+        unsafe { self.post_pieces(under_way.way, verb, at, len, piece, &mut under_way.number) }?;
+        Ok(under_way)
+    }
+
+    /// Starts a write of bytes that the program lends; none if the adapter needs them no more.
+    ///
+    /// # Safety
+    /// They must be lent, and nobody change them, until what is returned is dropped.
+    pub unsafe fn start_lent_write(
+        self: &Arc<Self>,
+        way: Way,
+        to: Place,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: by the caller's word.
+        match unsafe { self.core().memory.lent(source.cast(), source.len(), Access::Source) } {
+            // SAFETY: as above.
+            None => self.write_by_slots(way, to, unsafe { source.as_ref() }).map(|()| None),
+            // SAFETY: as above.
+            Some(passing) => unsafe { self.start_lent(way, Verb::Write, to, passing, source.len()) },
+        }
+    }
+
+    /// Starts a read to bytes that the program lends; none if they have come.
+    ///
+    /// # Safety
+    /// They must be lent, and nobody use them, until what is returned is dropped.
+    pub unsafe fn start_lent_read(
+        self: &Arc<Self>,
+        way: Way,
+        from: Place,
+        mut into: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        let (memory, len) = (&self.core().memory, into.len());
+        // SAFETY: by the caller's word.
+        if let Some(passing) = unsafe { memory.lent(into.cast(), len, Access::Local) } {
+            // SAFETY: as above.
+            return unsafe { self.start_lent(way, Verb::Read, from, passing, len) };
+        }
+        match memory.passage(len) {
+            Ok(Some(own)) => Ok(Some(Moving(State::Brought(self.start(way, Verb::Read, from, own, len)?)))),
+            // SAFETY: lent by the caller, for nobody else to use.
+            Ok(None) => self.read_by_slots(way, from, unsafe { into.as_mut() }).map(|()| None),
+            Err(error) => Err(self.why(way, Halt::Memory(error))),
+        }
+    }
+
+    /// # Safety
+    /// The memory must be lent, and nobody use it, until what is returned is dropped, and if this fails, until it returns.
+    unsafe fn start_lent(
+        self: &Arc<Self>,
+        way: Way,
+        verb: Verb,
+        at: Place,
+        of: Passing,
+        len: usize,
+    ) -> Result<Option<Moving>, FabricError> {
+        let nothing = Borrowed { member: self.clone(), way, number: 0 };
+        // SAFETY: by the caller's word.
+        let borrowed = unsafe { self.post_borrowed(nothing, verb, at, &of, len) }?;
+        Ok(Some(Moving(State::Lent(borrowed, of.registered))))
+    }
+
+    /// Waits until a read that [`start_lent_read`](Self::start_lent_read) started is done, and what it read is there.
+    ///
+    /// # Safety
+    /// They must be the bytes that it was started with.
+    pub unsafe fn finish_get(&self, moving: Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+        match moving.0 {
+            // SAFETY: lent by the caller, for nobody else to use.
+            State::Brought(reading) => self.bring(reading, unsafe { into.as_mut() }),
+            _ => self.finish_moving(moving).map(drop),
+        }
     }
 
     /// Starts a write of bytes that are handed over.
@@ -221,12 +316,18 @@ impl Member {
     /// Several pieces at once.
     fn read_by_slots(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
         let chunks = &self.core().memory.chunks;
+        let start = |from, len| {
+            let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
+            self.start(way, Verb::Read, from, Lent::Slot(slot), len)
+        };
+        if into.len() <= chunks.bytes() {
+            return self.bring(start(from, into.len())?, into);
+        }
         let mut from = from;
         for window in into.chunks_mut(AT_ONCE * chunks.bytes()) {
             let mut under_way: [Option<UnderWay>; AT_ONCE] = [const { None }; AT_ONCE];
             for (piece, reading) in window.chunks(chunks.bytes()).zip(&mut under_way) {
-                let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
-                *reading = Some(self.start(way, Verb::Read, from, Lent::Slot(slot), piece.len())?);
+                *reading = Some(start(from, piece.len())?);
                 from.address += piece.len() as u64;
             }
             for (piece, reading) in window.chunks_mut(chunks.bytes()).zip(under_way) {
@@ -248,7 +349,8 @@ impl Member {
     pub fn has_moved(&self, moving: &Moving) -> Result<bool, FabricError> {
         match &moving.0 {
             State::Done(_) => Ok(true),
-            State::Direct(under_way) | State::Copied(under_way, _) => under_way.is_done(),
+            State::Direct(under_way) | State::Copied(under_way, _) | State::Brought(under_way) => under_way.is_done(),
+            State::Lent(borrowed, _) => borrowed.is_done(),
         }
     }
 
@@ -261,8 +363,15 @@ impl Member {
                 Lent::Slot(_) | Lent::Lease(_) => unreachable!("these are copied from"),
             },
             State::Copied(reading, mut into) => self.bring(reading, &mut into).map(|()| into),
+            // Of what is lent nothing comes back.
+            State::Brought(reading) => reading.finish().map(|_| nothing()),
+            State::Lent(borrowed, _registered) => borrowed.finish().map(|()| nothing()),
         }
     }
+}
+
+fn nothing() -> BoxBytes {
+    BoxBytes::from(Box::<[u8]>::default())
 }
 
 impl Moving {

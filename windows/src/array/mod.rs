@@ -6,6 +6,7 @@
 mod access;
 mod combs;
 mod divisor;
+mod halo;
 mod index;
 mod layout;
 mod odometer;
@@ -18,6 +19,7 @@ mod transfer;
 
 pub use crate::array_error::{ArrayError, LayoutError};
 pub use access::Access;
+pub use halo::Halo;
 pub use index::{Index, Ranges};
 pub use layout::{Distribution, Layout, Tile};
 pub use pointer::GlobalPtr;

@@ -165,19 +165,19 @@ macro_rules! epochs {
 
             #[inline(always)]
             fn copy_from(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
-                let (len, (remote, at)) = (into.len(), place(self.core, owner, offset, into.len())?);
+                let (len, (remote, at)) = (into.len(), place::<T, F>(self.core, owner, offset, into.len())?);
                 match self.core.data.fabric.get(remote, at, bytemuck::cast_slice_mut(into)) {
                     Ok(()) => Ok(()),
-                    Err(error) => Err(failed(self.core, owner, error, offset, len)),
+                    Err(error) => Err(failed::<T, F>(self.core, owner, error, offset, len)),
                 }
             }
 
             #[inline(always)]
             fn copy_to(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
-                let (remote, at) = place(self.core, owner, offset, source.len())?;
+                let (remote, at) = place::<T, F>(self.core, owner, offset, source.len())?;
                 match self.core.data.fabric.put(remote, at, bytemuck::cast_slice(source)) {
                     Ok(()) => Ok(()),
-                    Err(error) => Err(failed(self.core, owner, error, offset, source.len())),
+                    Err(error) => Err(failed::<T, F>(self.core, owner, error, offset, source.len())),
                 }
             }
         }
@@ -208,7 +208,7 @@ epochs! {
 /// own memory, never in memory that the program lends; so this need not ask, and makes no [`Target`], which would be
 /// written to the stack for the sake of its errors.
 #[inline(always)]
-fn place<T, F: Fabric>(core: &Core<T, F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
+fn place<T, F: Fabric>(core: &Core<F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
 where
     T: Pod,
 {
@@ -218,14 +218,14 @@ where
     {
         return Ok((remote, data.base + at));
     }
-    Err(failed(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
+    Err(failed::<T, F>(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
 }
 
 /// What a target would say.
 #[cold]
 #[inline(never)]
-fn failed<T: Pod, F: Fabric>(core: &Core<T, F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
-    match Target::new(core, rank) {
+fn failed<T: Pod, F: Fabric>(core: &Core<F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
+    match Target::<T, F>::new(core, rank) {
         Ok(target) => target.error(error, offset, len),
         Err(no_such_rank) => no_such_rank,
     }

@@ -1,0 +1,216 @@
+//! Ghost cells: a rank's block of an array in memory of its own, with a margin of its neighbours' elements around it.
+
+use super::GlobalArray;
+use super::layout::Layout;
+use super::odometer::Odometer;
+use crate::array_error::{ArrayError, MOST};
+use crate::{Error, Fabric};
+use bytemuck::Pod;
+use std::ops::Range;
+
+/// The block of an array that this rank owns, and around it the elements that its neighbours own, as far as some width: *ghost
+/// cells*. They lie in memory of the rank's own, row by row, to be computed on as a plain slice; [`exchange`](Self::exchange)
+/// brings the ghost cells up to date.
+///
+/// Cells that would be outside the array belong to the program: zero at first, and never changed here.
+///
+/// # Examples
+/// ```
+/// use transom::{Distribution, GlobalArray};
+/// transom::threads(4, |world| -> Result<(), transom::Error> {
+///     let mut line: GlobalArray<u64> = world.array([100], Distribution::Block)?;
+///     let mut halo = line.halo([1])?;
+///     for _ in 0..10 {
+///         halo.exchange(&mut line)?;
+///         let cells = halo.cells_mut();
+///         let next: Vec<u64> = cells.windows(3).map(|three| three[0] + three[2] + 1).collect();
+///         cells[1..=next.len()].copy_from_slice(&next);
+///     }
+///     halo.store(&line)?; // for those who look at the array itself
+///     let epoch = line.fence()?;
+///     assert_eq!(epoch.get_one(24)?, epoch.get_one(75)?, "it is the same from both ends");
+///     Ok(())
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub struct Halo<T, const D: usize> {
+    array: u32,
+    layout: Layout<D>,
+    own: [Range<usize>; D],
+    width: [usize; D],
+    cells: Vec<T>,
+    /// Patches on their way, packed.
+    packed: Vec<T>,
+}
+
+impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
+    /// This rank's block with `width` ghost cells on either side of it in each dimension: its elements as they are here now, the
+    /// ghost cells zero. The width may be more than a neighbour has; cells are then of several ranks. Not collective.
+    ///
+    /// # Errors
+    /// [`ArrayError::Halo`] if ranks have several tiles each, or there would be too many cells; [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// See [`Halo`].
+    pub fn halo(&self, width: [usize; D]) -> Result<Halo<T, D>, Error> {
+        let (array, layout) = (self.window().id(), *self.layout());
+        let wrong = |why| Error::from(ArrayError::Halo { array, why });
+        if layout.tiles().into_iter().zip(layout.grid()).any(|(tiles, ranks)| tiles > ranks) {
+            return Err(wrong("its ranks have several tiles each; deal it by Distribution::Block"));
+        }
+        let own = match layout.tiles_of(self.window().rank()).next() {
+            Some(tile) => tile.ranges,
+            None => std::array::from_fn(|_| 0..0),
+        };
+        let mut len = if own.iter().any(Range::is_empty) { 0 } else { 1usize };
+        for (own, width) in own.iter().zip(width) {
+            let side = width.checked_mul(2).and_then(|width| width.checked_add(own.len()));
+            len = side
+                .and_then(|side| len.checked_mul(side))
+                .filter(|&len| len < MOST)
+                .ok_or_else(|| wrong("it would have too many cells"))?;
+        }
+        let mut halo = Halo { array, layout, own, width, cells: bytemuck::zeroed_vec(len), packed: Vec::new() };
+        if !halo.cells.is_empty() {
+            let mine = halo.own.clone();
+            let packed = halo.unpacked(&mine);
+            self.local().get(mine.clone(), packed)?;
+            halo.unpack(&mine);
+        }
+        Ok(halo)
+    }
+}
+
+impl<T: Pod, const D: usize> Halo<T, D> {
+    /// The cells, row by row: as many along each dimension as [`shape`](Self::shape) says. A rank that owns nothing has none.
+    pub fn cells(&self) -> &[T] {
+        &self.cells
+    }
+
+    /// The same, to be changed. What becomes of ghost cells lasts until the next [`exchange`](Self::exchange).
+    pub fn cells_mut(&mut self) -> &mut [T] {
+        &mut self.cells
+    }
+
+    /// How many cells there are along each dimension: those that this rank owns, and twice the width.
+    pub fn shape(&self) -> [usize; D] {
+        std::array::from_fn(|d| self.own[d].len() + 2 * self.width[d])
+    }
+
+    /// The elements of the array that this rank owns. The first of them is the cell at `width` along each dimension.
+    pub fn own(&self) -> [Range<usize>; D] {
+        self.own.clone()
+    }
+
+    /// Collective: gives the neighbours what they need of this rank's elements, and brings the ghost cells up to date, corners
+    /// too, whoever owns them. All ranks have halos of the same width, and see each other's elements as they were at the call.
+    ///
+    /// The array itself learns of elements within the width of the block's border; [`store`](Self::store) writes all. 2 fences,
+    /// and a get of a patch for each side.
+    ///
+    /// # Errors
+    /// [`ArrayError::Halo`] if it is the halo of another array; [`Error::Fabric`], [`Error::Sync`] as
+    /// [`GlobalArray::fence`].
+    pub fn exchange<F: Fabric>(&mut self, array: &mut GlobalArray<T, F, D>) -> Result<(), Error> {
+        self.check(array)?;
+        for side in self.borders() {
+            self.pack(&side);
+            array.local().put(side.clone(), &self.packed)?;
+        }
+        let epoch = array.fence()?;
+        for side in self.ghosts() {
+            let packed = self.unpacked(&side);
+            epoch.get(side.clone(), packed)?;
+            self.unpack(&side);
+        }
+        // Nobody changes what others may still be reading.
+        array.fence().map(drop)
+    }
+
+    /// Writes this rank's own elements to the array; others see them after a synchronisation. Not collective, and no remote
+    /// operation.
+    ///
+    /// # Errors
+    /// [`ArrayError::Halo`] if it is the halo of another array.
+    pub fn store<F: Fabric>(&mut self, array: &GlobalArray<T, F, D>) -> Result<(), Error> {
+        self.check(array)?;
+        if self.cells.is_empty() {
+            return Ok(());
+        }
+        let mine = self.own();
+        self.pack(&mine);
+        array.local().put(mine, &self.packed)
+    }
+
+    fn check<F: Fabric>(&self, array: &GlobalArray<T, F, D>) -> Result<(), Error> {
+        let id = array.window().id();
+        if (id, array.layout()) == (self.array, &self.layout) {
+            return Ok(());
+        }
+        Err(ArrayError::Halo { array: id, why: "the halo is of another array" }.into())
+    }
+
+    /// Own elements that other ranks have as ghost cells.
+    fn borders(&self) -> impl Iterator<Item = [Range<usize>; D]> + use<T, D> {
+        let (own, width) = (self.own(), self.width);
+        let sides = (0..D).flat_map(move |d| {
+            let Range { start, end } = own[d];
+            let (low, high) = (end.min(start + width[d]), start.max(end.saturating_sub(width[d])));
+            // A narrow block is on both sides.
+            [start..low, high.max(low)..end].map(|range| with(&own, d, range))
+        });
+        sides.filter(|side| !side.iter().any(Range::is_empty))
+    }
+
+    /// Elements of the array that are ghost cells here: on both sides along each dimension, as wide as the cells along the
+    /// dimensions before, whose sides have the corners.
+    fn ghosts(&self) -> impl Iterator<Item = [Range<usize>; D]> + use<T, D> {
+        let (own, width, shape, none) = (self.own(), self.width, self.layout.shape(), self.cells.is_empty());
+        let low: [usize; D] = std::array::from_fn(|d| own[d].start.saturating_sub(width[d]));
+        let high: [usize; D] = std::array::from_fn(|d| shape[d].min(own[d].end.saturating_add(width[d])));
+        let sides = (0..D).flat_map(move |d| {
+            let across = std::array::from_fn(|e| if e < d { low[e]..high[e] } else { own[e].clone() });
+            [low[d]..own[d].start, own[d].end..high[d]].map(|range| with(&across, d, range))
+        });
+        sides.filter(move |side| !none && !side.iter().any(Range::is_empty))
+    }
+
+    /// Calls `each` with the cells of a patch, row by row.
+    fn rows(&self, patch: &[Range<usize>; D]) -> impl Iterator<Item = Range<usize>> + use<T, D> {
+        let (own, width, shape, row) = (self.own(), self.width, self.shape(), patch[D - 1].len());
+        let first = std::array::from_fn(|d| patch[d].start);
+        let end = std::array::from_fn(|d| if d < D - 1 { patch[d].end } else { patch[d].start + 1 });
+        Odometer::new(first, [1; D], end).map(move |index| {
+            let cell = (0..D).fold(0, |cell, d| cell * shape[d] + index[d] + width[d] - own[d].start);
+            cell..cell + row
+        })
+    }
+
+    fn pack(&mut self, patch: &[Range<usize>; D]) {
+        let (rows, mut packed) = (self.rows(patch), std::mem::take(&mut self.packed));
+        packed.clear();
+        rows.for_each(|row| packed.extend_from_slice(&self.cells[row]));
+        self.packed = packed;
+    }
+
+    /// Where a patch is to be put, packed.
+    fn unpacked(&mut self, patch: &[Range<usize>; D]) -> &mut [T] {
+        let len = patch.iter().map(Range::len).product();
+        self.packed.resize(len, T::zeroed());
+        &mut self.packed
+    }
+
+    fn unpack(&mut self, patch: &[Range<usize>; D]) {
+        let mut from = 0;
+        for row in self.rows(patch) {
+            let len = row.len();
+            self.cells[row].copy_from_slice(&self.packed[from..][..len]);
+            from += len;
+        }
+    }
+}
+
+/// Ranges, with another one in dimension `d`.
+fn with<const D: usize>(ranges: &[Range<usize>; D], d: usize, range: Range<usize>) -> [Range<usize>; D] {
+    std::array::from_fn(|e| if e == d { range.clone() } else { ranges[e].clone() })
+}

@@ -1,0 +1,209 @@
+//! Gets and puts under way on slices that the program lends: until a scope ends, which waits for them.
+
+use crate::core::Core;
+use crate::target::Target;
+use crate::{Error, Fabric};
+use bytemuck::Pod;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use transom_locks::Rank;
+
+/// Runs `body` with a [`Scope`], in which gets and puts are started that need not be waited for one by one: of slices that live
+/// longer than the scope, which are the provider's meanwhile. When `scope` returns all is done, also if `body` panics: gets have
+/// come, and sources may be used again. What was put is visible at its target after a flush, or the end of the epoch, as ever.
+///
+/// Where memory is shared each is done when its call returns, and nothing is kept of it. Over a network the requests are under
+/// way at once: up to 32 KiB through memory that is registered already; longer ones take what [`Target::get`] and
+/// [`Target::put`] of so many bytes take.
+///
+/// # Errors
+/// Those of `body`; else the first of what was not waited for.
+///
+/// # Examples
+/// ```
+/// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+/// # window.local().write(0, &[1, 2, 3, 4])?;
+/// use transom_windows::{Error, scope};
+/// let (mut above, mut below) = ([0; 2], [0; 2]);
+/// let epoch = window.lock_all()?;
+/// let (up, down) = (epoch.target(0)?, epoch.target(0)?); // two neighbours
+/// let sum = scope(|scope| {
+///     scope.put(&up, 10, &[5, 6])?;
+///     scope.get(&up, 0, &mut above)?;
+///     let below = scope.get(&down, 2, &mut below)?;
+///     // ... compute ...
+///     Ok::<u64, Error>(below.wait()?.iter().sum()) // this one is there
+/// })?;
+/// assert_eq!((above, sum), ([1, 2], 3 + 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn scope<'env, F: Fabric, R, E: From<Error>>(
+    body: impl for<'s> FnOnce(&'s Scope<'s, 'env, F>) -> Result<R, E>,
+) -> Result<R, E> {
+    let scope = Scope { under_way: RefCell::default(), scope: PhantomData, env: PhantomData };
+    let ending = Ending(&scope);
+    let result = body(&scope);
+    let ended = ending.0.finish_all();
+    result.and_then(|result| ended.map(|()| result).map_err(E::from))
+}
+
+/// What [`scope`] lends. One thread uses it.
+///
+/// # Examples
+/// See [`scope`].
+pub struct Scope<'s, 'env: 's, F: Fabric> {
+    /// What was started here; none where it has been waited for.
+    under_way: RefCell<Vec<Option<UnderWay<'s, F>>>>,
+    scope: PhantomData<&'s mut &'s ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+struct UnderWay<'s, F: Fabric> {
+    core: &'s Core<F>,
+    rank: Rank,
+    moving: F::Moving,
+    /// Of a get: where it goes.
+    into: Option<NonNull<[u8]>>,
+}
+
+/// Waits for what a scope has started, also if there is a panic.
+struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
+
+impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.finish_all() {
+            tracing::error!(%error, "a scope ended by a panic, and what it had under way failed");
+        }
+    }
+}
+
+impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
+    /// Starts a [`put`](Target::put). `source` is the scope's until that ends.
+    ///
+    /// # Errors
+    /// As `put`.
+    #[inline]
+    pub fn put<T: Pod>(&'s self, target: &'s Target<'_, T, F>, offset: usize, source: &'s [T]) -> Result<(), Error> {
+        let core = target.core;
+        if core.data.fabric.is_shared(target.remote) {
+            return target.put(offset, source);
+        }
+        core.data.counters.puts.bump();
+        let at = target.place(offset, source.len())?;
+        let bytes = NonNull::from(bytemuck::cast_slice::<T, u8>(source));
+        // SAFETY: lent for `'s`, before whose end the scope is done with what it has under way.
+        let started = unsafe { core.data.fabric.lend_put(target.remote, at, bytes) };
+        let started = started.map_err(|error| target.error(error, offset, source.len()))?;
+        if let Some(moving) = started {
+            self.keep(UnderWay { core, rank: target.rank, moving, into: None });
+        }
+        Ok(())
+    }
+
+    /// Starts a [`get`](Target::get). `into` is the scope's until that ends, or until [`Coming::wait`] gives it back.
+    ///
+    /// # Errors
+    /// As `get`.
+    #[inline]
+    pub fn get<T: Pod>(
+        &'s self,
+        target: &'s Target<'_, T, F>,
+        offset: usize,
+        into: &'s mut [T],
+    ) -> Result<Coming<'s, 'env, T, F>, Error> {
+        let (core, len) = (target.core, into.len());
+        if core.data.fabric.is_shared(target.remote) {
+            target.get(offset, into)?;
+            return Ok(Coming { scope: self, number: None, elements: NonNull::from(into), element: PhantomData });
+        }
+        core.data.counters.gets.bump();
+        let at = target.place(offset, len)?;
+        let bytes = NonNull::from(bytemuck::cast_slice_mut::<T, u8>(into));
+        // SAFETY: lent for `'s`, before whose end the scope is done with what it has under way; nobody has the elements before.
+        let started = unsafe { core.data.fabric.lend_get(target.remote, at, bytes) };
+        let started = started.map_err(|error| target.error(error, offset, len))?;
+        let number = started.map(|moving| self.keep(UnderWay { core, rank: target.rank, moving, into: Some(bytes) }));
+        let elements = NonNull::slice_from_raw_parts(bytes.cast(), len);
+        Ok(Coming { scope: self, number, elements, element: PhantomData })
+    }
+
+    fn keep(&self, started: UnderWay<'s, F>) -> usize {
+        let mut under_way = self.under_way.borrow_mut();
+        under_way.push(Some(started));
+        under_way.len() - 1
+    }
+
+    /// Waits for one; what it waited for before is done.
+    fn finish(&self, number: usize) -> Result<(), Error> {
+        let started = self.under_way.borrow_mut()[number].take();
+        let Some(UnderWay { core, rank, moving, into }) = started else { return Ok(()) };
+        let fabric = &core.data.fabric;
+        let finished = match into {
+            // SAFETY: it was started with these, which nobody has before this is over.
+            Some(into) => unsafe { fabric.finish_get(moving, into) },
+            None => fabric.finish_moving(moving).map(drop),
+        };
+        finished.map_err(|source| Error::Fabric { window: core.id, rank, source })
+    }
+
+    /// Waits for all; the first error.
+    fn finish_all(&self) -> Result<(), Error> {
+        let started = self.under_way.borrow().len();
+        (0..started).map(|number| self.finish(number)).fold(Ok(()), Result::and)
+    }
+}
+
+/// Elements that a get of a [`Scope`] is to fill. The scope waits for them if nobody else does.
+///
+/// # Examples
+/// See [`scope`].
+pub struct Coming<'s, 'env: 's, T: Pod, F: Fabric> {
+    scope: &'s Scope<'s, 'env, F>,
+    /// None if they are there.
+    number: Option<usize>,
+    elements: NonNull<[T]>,
+    element: PhantomData<&'s mut [T]>,
+}
+
+impl<'s, T: Pod, F: Fabric> Coming<'s, '_, T, F> {
+    /// Whether they have come, so that [`wait`](Self::wait) will return at once.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// let mut row = [7; 10];
+    /// let epoch = window.lock_shared(0)?;
+    /// transom_windows::scope(|scope| {
+    ///     let coming = scope.get(&epoch, 0, &mut row)?;
+    ///     while !coming.test()? {
+    ///         // ... a piece of other work ...
+    ///     }
+    ///     assert_eq!(coming.wait()?, [0; 10]);
+    ///     Ok::<(), transom_windows::Error>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn test(&self) -> Result<bool, Error> {
+        let mut under_way = self.scope.under_way.borrow_mut();
+        let Some(Some(started)) = self.number.and_then(|number| under_way.get_mut(number)) else { return Ok(true) };
+        let (core, rank) = (started.core, started.rank);
+        let moved = core.data.fabric.has_moved(&mut started.moving);
+        moved.map_err(|source| Error::Fabric { window: core.id, rank, source })
+    }
+
+    /// Returns when they have come, and gives them back.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn wait(mut self) -> Result<&'s mut [T], Error> {
+        self.number.map_or(Ok(()), |number| self.scope.finish(number))?;
+        // SAFETY: lent for `'s`; what was to fill them is over, and `self`, which alone stands for them, ends here.
+        Ok(unsafe { self.elements.as_mut() })
+    }
+}
