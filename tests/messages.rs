@@ -557,6 +557,42 @@ fn scopes_lend_and_wait() {
     });
 }
 
+/// Where an adapter reads or writes the program's memory, one end of it is not that of another message.
+#[test]
+fn the_same_memory_is_sent_to_all_at_once() {
+    on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
+        const LENGTHS: [usize; 3] = [100_000, 1_500_000, 100_000];
+        let mine = pattern(5, 1_500_000);
+        for receives_first in [true, false] {
+            if world.rank() == 0 {
+                let sent = world.scope(|scope| {
+                    if receives_first {
+                        world.barrier().unwrap();
+                    }
+                    let all = (1..world.size()).flat_map(|to| LENGTHS.map(|len| scope.isend(to, BYTES, &mine[..len])));
+                    let all: Vec<_> = all.collect();
+                    if !receives_first {
+                        world.barrier().unwrap();
+                    }
+                    all.into_iter().try_for_each(|sent| sent.wait().map(drop))
+                });
+                sent.unwrap();
+            } else {
+                if !receives_first {
+                    world.barrier().unwrap();
+                }
+                let all = LENGTHS.map(|len| world.irecv_into(0, BYTES, vec![0; len]));
+                if receives_first {
+                    world.barrier().unwrap();
+                }
+                for (got, len) in all.into_iter().zip(LENGTHS) {
+                    assert!(got.wait().unwrap() == mine[..len], "{len}, receives first: {receives_first}");
+                }
+            }
+        }
+    });
+}
+
 fn scope_is_to_end() -> bool {
     true
 }

@@ -132,6 +132,8 @@ impl Connector {
         let Core { rail, endpoints, .. } = &*core;
         progress::poll(rail, endpoints);
         core.receives.discard(false);
+        // A rank that calls nothing for long would run out of buffers, and what comes behind waits for them.
+        core.turn();
         for (peer, lane) in endpoints.all() {
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
             let ended = lane.failure().is_some() && asked;

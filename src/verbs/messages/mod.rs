@@ -23,8 +23,10 @@
 //! # What is not here
 //! Neighbours of a host go by the adapter, too. One rail.
 
+mod gone;
 mod handles;
 mod moves;
+mod posting;
 mod waiter;
 mod wire;
 

@@ -32,7 +32,7 @@ pub(super) struct Receives {
 }
 
 struct Made {
-    /// None on a device that has none: nothing comes then.
+    /// None on a device that has none as long: nothing comes then.
     queue: Option<Arc<SharedQueue>>,
     completions: Arc<CompletionQueue>,
 }
@@ -75,10 +75,9 @@ impl Receives {
         if self.made.get().is_none() {
             let context = &self.domain.context;
             let completions =
-                Arc::new(CompletionQueue::new(context, (MOST as u32).min(context.limits.max_cqe as u32))?);
-            let depth = (MOST as u32).min(context.limits.max_srq_wr.max(1) as u32);
-            let queue = SharedQueue::new(&self.domain, depth);
-            let queue = queue.inspect_err(|error| tracing::warn!(%error, "messages cannot be received")).ok();
+                Arc::new(CompletionQueue::new(context, MOST.min(context.limits.max_cqe as usize) as u32)?);
+            let queue = self.is_able().then(|| SharedQueue::new(&self.domain, MOST as u32)).transpose();
+            let queue = queue.inspect_err(|error| tracing::warn!(%error, "messages cannot be received")).ok().flatten();
             let made = self.made.get_or_init(|| Made { queue: queue.map(Arc::new), completions });
             let mut state = self.state();
             self.grow(made, &mut state, FIRST)?;
@@ -89,7 +88,13 @@ impl Receives {
 
     /// Whether messages can be received, as far as is known.
     pub fn works(&self) -> bool {
-        self.made.get().map_or(self.domain.context.limits.max_srq > 0, |made| made.queue.is_some())
+        self.made.get().map_or(self.is_able(), |made| made.queue.is_some())
+    }
+
+    /// Whether the device has shared queues, of so many buffers.
+    fn is_able(&self) -> bool {
+        let limits = &self.domain.context.limits;
+        limits.max_srq > 0 && limits.max_srq_wr >= MOST as i32 && limits.max_cqe >= MOST as i32
     }
 
     /// What comes by a queue pair of this number is a peer's from now on.
