@@ -5,7 +5,7 @@ use super::wire::VerbsWire;
 use crate::verbs::wr::Verb;
 use transom_channel::wire::{Data, Rank, Why};
 use transom_locks::Awaited;
-use transom_windows::{Exchange, FabricError};
+use transom_windows::FabricError;
 
 /// What a rank that receives nothing any more sends: no packet is as short.
 pub(super) const CLOSED: [u8; 1] = [0];
@@ -58,6 +58,7 @@ impl VerbsWire {
             }
             return;
         };
+        let (closed, told) = (peer.closed, peer.told);
         if lane.failure().is_some() {
             peer.ended += 1;
             if peer.ended > ALIVE {
@@ -67,7 +68,6 @@ impl VerbsWire {
             core.want(rank as usize);
         }
         if self.closing {
-            let (closed, told) = (peer.closed, peer.told);
             if !told {
                 self.say_closed(rank);
             }

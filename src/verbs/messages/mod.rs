@@ -17,8 +17,10 @@
 //! place.
 //!
 //! # A peer that has no buffer
-//! The adapter asks it again, and what is behind on that lane waits, windows' operations too. Every wait of a rank turns its
-//! messages, so this needs a rank that does not call the library while more than [`LONGEST`]-byte buffers than it has come.
+//! The adapter asks it again, each 0.64 ms, and what is behind on that lane waits, windows' operations of this rank to that peer
+//! too; lanes to others do not, nor do the lanes of others to it by which no message goes. Every wait of a rank turns its messages,
+//! and takes them out of their buffers whether or not they are expected: so this needs a rank that calls nothing while as many
+//! packets come as it has buffers. Its thread of connections turns them for it once a second, so nobody waits longer.
 //!
 //! # What is not here
 //! Neighbours of a host go by the adapter, too. One rail.
@@ -32,6 +34,3 @@ mod wire;
 
 pub use waiter::Waiter;
 pub use wire::VerbsWire;
-
-#[cfg(doc)]
-use super::receive::LONGEST;
