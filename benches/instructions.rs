@@ -3,8 +3,10 @@
 //! Each call is run 1,000 and 2,000 times in a program of its own; the difference is what 1,000 take. Counts do not
 //! depend on what else the machine does, so a change of one is a change of the code.
 
+mod callgrind;
+
+use callgrind::collected;
 use std::hint::black_box;
-use std::process::Command;
 use transom::{Error, Op, Window};
 
 type Call = fn(&mut Window<u64>, usize) -> Result<(), Error>;
@@ -62,15 +64,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{call:<28} {:>12.1}", thousand as f64 / 1000.0);
     }
     Ok(())
-}
-
-/// What callgrind collects from this program, run with one call.
-fn collected(call: &str, times: &str) -> Result<u64, Box<dyn std::error::Error>> {
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
-    let output = valgrind.args([call, times]).output().map_err(|error| format!("cannot run valgrind: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let count =
-        text.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok());
-    count.ok_or_else(|| format!("callgrind collected nothing:\n{text}").into())
 }

@@ -65,6 +65,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
         "a checked store and a fence",
         3.0,
         count,
+        count,
         || target.put(black_box(at), &[black_box(7)]).and_then(|()| target.flush()).expect("put"),
         || checked(black_box(7)),
     );
@@ -72,6 +73,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
         "fetch_and_op sum",
         "fetch_add",
         1.5,
+        count,
         count,
         || {
             black_box(target.fetch_and_op(black_box(at), Op::Sum, 1).expect("sum"));
@@ -84,6 +86,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
         "compare_and_swap",
         "compare_exchange",
         1.5,
+        count,
         count,
         || {
             black_box(target.compare_and_swap(black_box(at), 0, 0).expect("swap"));
@@ -103,6 +106,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
         "two compare_exchange",
         2.0,
         count,
+        count,
         || words.lock_exclusive(black_box(1)).and_then(|epoch| epoch.unlock()).expect("lock"),
         two_swaps,
     );
@@ -111,6 +115,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
         "two compare_exchange",
         2.0,
         count,
+        count,
         || words.lock_shared(black_box(1)).and_then(|epoch| epoch.unlock()).expect("lock"),
         two_swaps,
     );
@@ -118,6 +123,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
         "lock_all + unlock_all, 2 ranks",
         "two compare_exchange",
         6.0,
+        count,
         count,
         || words.lock_all().and_then(|epoch| epoch.unlock()).expect("lock"),
         two_swaps,
@@ -134,6 +140,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
             "memcpy",
             limit,
             count,
+            count,
             || epoch.put(0, black_box(source)).expect("put"),
             || black_box(&mut *to).copy_from_slice(black_box(source)),
         );
@@ -141,6 +148,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
             &format!("get {name}"),
             "memcpy",
             limit,
+            count,
             count,
             || epoch.get(0, black_box(&mut *into)).expect("get"),
             || black_box(&mut *to).copy_from_slice(black_box(source)),
@@ -173,6 +181,7 @@ fn random(far: &mut Window<u64>, table: &mut Table) -> Result<(), transom::Error
             "the same instruction",
             1.5,
             count,
+            count,
             || {
                 let at = ours.next();
                 target.accumulate(at as usize % FAR, op, &[at]).expect("inside");
@@ -184,11 +193,12 @@ fn random(far: &mut Window<u64>, table: &mut Table) -> Result<(), transom::Error
         );
     }
     let (mut offsets, mut operands) = (vec![0; 1000], vec![0; 1000]);
-    table.compare_many(
+    table.compare(
         "random accumulate_section xor",
         "the same instruction",
         1.2,
         count,
+        1,
         || {
             for _ in 0..count / 1000 {
                 for (offset, operand) in offsets.iter_mut().zip(&mut operands) {
@@ -216,6 +226,7 @@ fn values(alone: &World, table: &mut Table) -> Result<(), transom::Error> {
         "mutex lock, + 1, unlock",
         "a window's lock and unlock",
         2.0,
+        20_000,
         20_000,
         || *counter.lock().expect("lock") += 1,
         || window.lock_exclusive(0).and_then(|epoch| epoch.unlock()).expect("lock"),
@@ -272,34 +283,19 @@ struct Table {
 }
 
 impl Table {
+    /// `ours` and `limit`, each called `calls` times, do `count` things.
+    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
     fn compare(
         &mut self,
         name: &str,
         limit_name: &str,
         most: f64,
         count: usize,
+        calls: usize,
         mut ours: impl FnMut(),
         mut limit: impl FnMut(),
     ) {
-        let mut samples = (Vec::new(), Vec::new());
-        for _ in 0..SAMPLES {
-            samples.0.push(per_call(count, count, &mut ours));
-            samples.1.push(per_call(count, count, &mut limit));
-        }
-        self.report(name, limit_name, most, &samples.0, &samples.1);
-    }
-
-    /// Of calls that do `count` things each.
-    fn compare_many(
-        &mut self,
-        name: &str,
-        limit_name: &str,
-        most: f64,
-        count: usize,
-        mut ours: impl FnMut(),
-        mut limit: impl FnMut(),
-    ) {
-        let sample = |_| (per_call(count, 1, &mut ours), per_call(count, 1, &mut limit));
+        let sample = |_| (per_call(count, calls, &mut ours), per_call(count, calls, &mut limit));
         let (ours, limits): (Vec<_>, Vec<_>) = (0..SAMPLES).map(sample).unzip();
         self.report(name, limit_name, most, &ours, &limits);
     }

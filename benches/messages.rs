@@ -1,8 +1,10 @@
 //! Messages: instructions of the short path, counted by callgrind (needs valgrind) and held to a bound, and how long a message takes between two
 //! processes, beside a bare crossing of two lines of shared memory in the same run: `cargo bench --bench messages`.
 
+mod callgrind;
+
+use callgrind::collected;
 use std::hint::black_box;
-use std::process::Command;
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Error, Launch, World};
@@ -130,15 +132,4 @@ fn rank(world: &World) -> Result<(), Error> {
         println!("  {:?}", world.message_counters()?);
     }
     Ok(())
-}
-
-/// What callgrind collects from this program, run with one call.
-fn collected(call: &str, times: &str) -> Result<u64, Box<dyn std::error::Error>> {
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
-    let output = valgrind.args([call, times]).output().map_err(|error| format!("cannot run valgrind: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let count =
-        text.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok());
-    count.ok_or_else(|| format!("callgrind collected nothing:\n{text}").into())
 }

@@ -312,10 +312,11 @@ fn connections_that_break_are_made_anew() {
     world.barrier().unwrap();
     let pairs = || verbs(&world).queue_pairs().to_others;
 
-    // Both count at both.
+    // Both count at both. A lock is an atomic, too, and what it found might be lost: so it is taken before anything is.
+    let epoch = counts.lock_all().unwrap();
+    world.barrier().unwrap();
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
     let (begun, mut done, mut lost) = (Instant::now(), 0_u64, 0_u64);
-    let epoch = counts.lock_all().unwrap();
     while begun.elapsed() < TIME {
         for rank in 0..2 {
             lost += u64::from(executed(epoch.target(rank).unwrap().fetch_and_op(me, Op::Sum, 1)));
@@ -323,6 +324,7 @@ fn connections_that_break_are_made_anew() {
         done += 1;
     }
     drop(flapping);
+    world.barrier().unwrap();
     let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
     println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
     assert_eq!(found, [done; 2], "each was executed once");
@@ -331,9 +333,10 @@ fn connections_that_break_are_made_anew() {
     world.barrier().unwrap();
 
     // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
+    let epoch = data.lock_all().unwrap();
+    world.barrier().unwrap();
     let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
-    let epoch = data.lock_all().unwrap();
     let (mine, theirs) = (epoch.target(me).unwrap(), epoch.target(other).unwrap());
     let (mut rounds, mut last) = (0_u64, false);
     while !last {
@@ -363,6 +366,7 @@ fn connections_that_break_are_made_anew() {
         last = (value | came) & 1 == 1;
     }
     drop(flapping);
+    world.barrier().unwrap();
     println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
     assert!(pairs() > before, "connections broke");
     epoch.unlock().unwrap();

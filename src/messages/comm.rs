@@ -101,7 +101,7 @@ impl Space {
                 }
             }
         }
-        let context = context(ranks[0], numbers[0], size).ok_or_else(|| FabricError::Unsupported {
+        let context = context(ranks[0], numbers[0], size).ok_or(FabricError::Unsupported {
             what: "more teams than the messages of a job tell apart; keep teams and use them again",
         })?;
         let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();

@@ -192,7 +192,7 @@ impl<'a, B> Request<'a, B> {
                 // A receive that failed gives back its buffer as it was given.
                 let received = match &result {
                     Ok(came) => came.length as usize,
-                    Err(Failure::Truncated { .. } | _) => usize::MAX,
+                    Err(_) => usize::MAX,
                 };
                 let buffer = bytes.and_then(|bytes| (self.back)(bytes, received));
                 let memory = |came: transom_channel::Status| Failure::NoMemory { status: came };

@@ -1,0 +1,98 @@
+//! Straight from each to each, all at once: one round, and as many messages as there are pairs. For few ranks, and where blocks differ in
+//! length.
+
+use crate::plan::{Call, Plan, Rank, Shape, Span};
+use std::ops::Range;
+
+pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape) -> Option<Plan> {
+    let counts = || vec![len; ranks];
+    match call {
+        Call::Broadcast { root } => {
+            let mut plan = Plan::default();
+            plan.round(|round| match rank == root {
+                true => others(rank, ranks).for_each(|to| round.send(to, Span::data(0..len))),
+                false => round.receive(root, Span::data(0..len)),
+            });
+            Some(plan)
+        }
+        Call::Gather { root } => Some(gather_v(rank, root, &counts())),
+        Call::Scatter { root } => Some(scatter_v(rank, root, &counts())),
+        Call::AllGather => Some(all_gather_v(rank, &counts())),
+        _ => None,
+    }
+}
+
+/// The others, from the next on, so that not all send to one.
+pub(super) fn others(rank: Rank, ranks: usize) -> impl Iterator<Item = Rank> {
+    (1..ranks).map(move |step| (rank + step) % ranks)
+}
+
+/// Where the blocks of so many elements are, side by side.
+pub(super) fn blocks(counts: &[usize]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let next = |&count| {
+        end += count;
+        end - count..end
+    };
+    counts.iter().map(next).collect()
+}
+
+/// A gather of blocks of different lengths, which the root knows; others need to know their own.
+///
+/// # Examples
+/// ```
+/// use transom_collective::gather_v;
+/// assert_eq!(gather_v(2, 0, &[1, 0, 5]).rounds[0].sends[0].1.len, 5);
+/// ```
+pub fn gather_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
+    let blocks = blocks(counts);
+    let mut plan = Plan::default();
+    plan.round(|round| match rank == root {
+        true => {
+            others(rank, counts.len()).for_each(|from| round.receive(from, Span::data(blocks[from].clone())));
+            round.copy(Span::given(0..counts[rank]), Span::data(blocks[rank].clone()));
+        }
+        false => round.send(root, Span::given(0..counts[rank])),
+    });
+    plan
+}
+
+/// A scatter of blocks of different lengths, which the root knows; others need to know their own.
+///
+/// # Examples
+/// ```
+/// use transom_collective::scatter_v;
+/// assert_eq!(scatter_v(0, 0, &[1, 0, 5]).rounds[0].sends.len(), 1); // nothing to the second
+/// ```
+pub fn scatter_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
+    let blocks = blocks(counts);
+    let mut plan = Plan::default();
+    plan.round(|round| match rank == root {
+        true => {
+            others(rank, counts.len()).for_each(|to| round.send(to, Span::given(blocks[to].clone())));
+            round.copy(Span::given(blocks[rank].clone()), Span::data(0..counts[rank]));
+        }
+        false => round.receive(root, Span::data(0..counts[rank])),
+    });
+    plan
+}
+
+/// An all-gather of blocks of different lengths, which all know.
+///
+/// # Examples
+/// ```
+/// use transom_collective::all_gather_v;
+/// assert_eq!(all_gather_v(0, &[1, 0, 5]).rounds[0].receives.len(), 1); // nothing of the second
+/// ```
+pub fn all_gather_v(rank: Rank, counts: &[usize]) -> Plan {
+    let blocks = blocks(counts);
+    let mut plan = Plan::default();
+    plan.round(|round| {
+        for other in others(rank, counts.len()) {
+            round.receive(other, Span::data(blocks[other].clone()));
+            round.send(other, Span::given(0..counts[rank]));
+        }
+        round.copy(Span::given(0..counts[rank]), Span::data(blocks[rank].clone()));
+    });
+    plan
+}

@@ -1,0 +1,24 @@
+//! Collectives as plans.
+//!
+//! A [`Plan`] is what one rank does in one collective: in each round it sends and receives spans of its memory, and then
+//! copies and folds them. Plans are pure data, in elements, and know nothing of types, of operations or of the network; so
+//! one runner carries all of them, blocking or not, and a test interprets them for a thousand ranks.
+//!
+//! ```
+//! use transom_collective::{Call, Shape, choose};
+//!
+//! // The third of eight ranks, one element, an operation that commutes.
+//! let shape = Shape { rank: 2, ranks: 8, len: 1, element: 8 };
+//! let algorithm = choose::best(Call::AllReduce { commutes: true }, shape, None);
+//! let plan = algorithm.plan(Call::AllReduce { commutes: true }, shape);
+//! assert_eq!(algorithm.name(), "recursive_doubling");
+//! assert_eq!(plan.rounds.len(), 3);
+//! ```
+#![forbid(unsafe_code)]
+
+mod algorithms;
+pub mod choose;
+mod plan;
+
+pub use algorithms::{Algorithm, all_gather_v, all_to_all_v, gather_v, reduce_scatter_v, scatter_v};
+pub use plan::{Call, Local, Order, Place, Plan, Rank, Round, Shape, Span, block};

@@ -1,0 +1,309 @@
+//! Every algorithm of every collective, for 1 to 17 ranks, against what the collectives are by their definition.
+
+mod interpret;
+
+use interpret::{Cost, Memory, run};
+use std::ops::Range;
+use transom_collective::{
+    Algorithm, Call, Plan, Shape, all_gather_v, all_to_all_v, gather_v, reduce_scatter_v, scatter_v,
+};
+
+/// An element: whose it is, and which of them; or how others were folded.
+type Element = String;
+
+fn element(rank: usize, index: usize) -> Element {
+    format!("{rank}.{index}")
+}
+
+fn elements(rank: usize, indices: Range<usize>) -> Vec<Element> {
+    indices.map(|index| element(rank, index)).collect()
+}
+
+/// In the order of ranks, as it was done: what a float's bits depend on.
+fn fold(left: &Element, right: &Element) -> Element {
+    assert!(!left.is_empty() && !right.is_empty(), "garbage is folded: {left} {right}");
+    format!("({left} {right})")
+}
+
+/// Of an operation that commutes, the two sides of each fold are in no order.
+fn fold_commuting(left: &Element, right: &Element) -> Element {
+    if left <= right { fold(left, right) } else { fold(right, left) }
+}
+
+/// What was folded, from left to right.
+fn folded(element: &Element) -> Vec<String> {
+    element.split(['(', ')', ' ']).filter(|part| !part.is_empty()).map(String::from).collect()
+}
+
+/// The element of that index of each of some ranks.
+fn of(ranks: Range<usize>, index: usize) -> Vec<String> {
+    ranks.map(|rank| element(rank, index)).collect()
+}
+
+fn sorted(mut parts: Vec<String>) -> Vec<String> {
+    parts.sort();
+    parts
+}
+
+struct Case {
+    algorithm: Algorithm,
+    call: Call,
+    ranks: usize,
+    len: usize,
+}
+
+impl Case {
+    fn plans(&self) -> Vec<Plan> {
+        let shape = |rank| Shape { rank, ranks: self.ranks, len: self.len, element: 8 };
+        (0..self.ranks).map(|rank| self.algorithm.plan(self.call, shape(rank))).collect()
+    }
+
+    fn run(&self, random: &mut fastrand::Rng) -> (Vec<Memory<Element>>, Cost) {
+        let (n, len) = (self.ranks, self.len);
+        let none = |count: usize| vec![String::new(); count];
+        let memory = |rank: usize| match self.call {
+            Call::Barrier => Memory::new(none(0), none(0)),
+            Call::Broadcast { root } if rank != root => Memory::new(none(0), none(len)),
+            Call::Broadcast { .. } | Call::Reduce { .. } | Call::AllReduce { .. } | Call::Scan { .. } => {
+                Memory::new(none(0), elements(rank, 0..len))
+            }
+            Call::ReduceScatter => Memory::new(elements(rank, 0..n * len), none(len)),
+            Call::Gather { root } => Memory::new(elements(rank, 0..len), none(if rank == root { n * len } else { 0 })),
+            Call::Scatter { root } => {
+                Memory::new(if rank == root { elements(rank, 0..n * len) } else { none(0) }, none(len))
+            }
+            Call::AllGather => Memory::new(elements(rank, 0..len), none(n * len)),
+            Call::AllToAll => Memory::new(elements(rank, 0..n * len), none(n * len)),
+        };
+        let mut all: Vec<_> = (0..n).map(memory).collect();
+        let commutes = matches!(self.call, Call::AllReduce { commutes: true } | Call::Reduce { commutes: true, .. });
+        let fold = if commutes { fold_commuting } else { fold };
+        let cost = run(&self.plans(), &mut all, &String::new(), fold, random);
+        (all, cost)
+    }
+
+    fn check(&self, all: &[Memory<Element>]) {
+        let (n, len) = (self.ranks, self.len);
+        for (rank, memory) in all.iter().enumerate() {
+            let data = &memory.data;
+            let parts = |index: usize| folded(&data[index]);
+            match self.call {
+                Call::Barrier => {}
+                Call::Broadcast { root } => assert_eq!(*data, elements(root, 0..len)),
+                Call::Reduce { root, .. } if rank != root => assert_eq!(*data, elements(rank, 0..len)),
+                Call::Reduce { commutes, .. } | Call::AllReduce { commutes } => {
+                    for index in 0..len {
+                        let (got, all) = (parts(index), of(0..n, index));
+                        if commutes { assert_eq!(sorted(got), sorted(all)) } else { assert_eq!(got, all) }
+                    }
+                }
+                Call::ReduceScatter => {
+                    (0..len).for_each(|index| assert_eq!(parts(index), of(0..n, rank * len + index)));
+                }
+                Call::Scan { exclusive: false } => {
+                    (0..len).for_each(|index| assert_eq!(parts(index), of(0..rank + 1, index)));
+                }
+                Call::Scan { exclusive: true } if rank == 0 => assert_eq!(*data, elements(0, 0..len)),
+                Call::Scan { exclusive: true } => {
+                    (0..len).for_each(|index| assert_eq!(parts(index), of(0..rank, index)));
+                }
+                Call::Gather { root } if rank != root => assert!(data.is_empty()),
+                Call::Gather { .. } | Call::AllGather => {
+                    let want: Vec<_> = (0..n).flat_map(|from| elements(from, 0..len)).collect();
+                    assert_eq!(*data, want);
+                }
+                Call::Scatter { root } => assert_eq!(*data, elements(root, rank * len..(rank + 1) * len)),
+                Call::AllToAll => {
+                    let want: Vec<_> = (0..n).flat_map(|from| elements(from, rank * len..(rank + 1) * len)).collect();
+                    assert_eq!(*data, want);
+                }
+            }
+        }
+        if let Call::AllReduce { .. } = self.call {
+            assert!(all.iter().all(|memory| memory.data == all[0].data), "the same bits everywhere");
+        }
+    }
+}
+
+fn calls(ranks: usize) -> Vec<Call> {
+    let mut calls = vec![
+        Call::Barrier,
+        Call::AllReduce { commutes: false },
+        Call::AllReduce { commutes: true },
+        Call::ReduceScatter,
+        Call::Scan { exclusive: false },
+        Call::Scan { exclusive: true },
+        Call::AllGather,
+        Call::AllToAll,
+    ];
+    for root in 0..ranks {
+        calls.extend([
+            Call::Broadcast { root },
+            Call::Reduce { root, commutes: false },
+            Call::Reduce { root, commutes: true },
+            Call::Gather { root },
+            Call::Scatter { root },
+        ]);
+    }
+    calls
+}
+
+#[test]
+fn every_plan_does_what_its_collective_is() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut done = std::collections::BTreeSet::new();
+    for ranks in 1..=17 {
+        for call in calls(ranks) {
+            for algorithm in Algorithm::all() {
+                for len in [0, 1, 2, ranks - 1, 3 * ranks + 1] {
+                    if !algorithm.can(call, Shape { rank: 0, ranks, len, element: 8 }) {
+                        continue;
+                    }
+                    let case = Case { algorithm, call, ranks, len };
+                    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        let (all, _) = case.run(&mut random);
+                        case.check(&all);
+                    }));
+                    assert!(checked.is_ok(), "{algorithm:?} of {call:?}, {ranks} ranks, {len} elements");
+                    done.insert((call.name(), algorithm.name()));
+                }
+            }
+        }
+    }
+    assert_eq!(done.len(), 21, "{done:?}");
+}
+
+fn log(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+/// Messages and elements of the rank that sends most, and messages one after the other, at most: as the textbooks have it, for `len`
+/// elements (or as long blocks) and a power of two of ranks.
+#[test]
+fn plans_cost_what_the_textbooks_say() {
+    let mut random = fastrand::Rng::with_seed(2);
+    let commutes = true;
+    type Formula = fn(usize, usize) -> Cost;
+    let rows: [(&str, Call, Formula); 14] = [
+        ("dissemination", Call::Barrier, |n, _| Cost { messages: log(n), elements: 0, steps: log(n) }),
+        ("binomial", Call::Broadcast { root: 0 }, |n, m| Cost {
+            messages: log(n),
+            elements: m * log(n),
+            steps: log(n),
+        }),
+        ("binomial", Call::Reduce { root: 0, commutes }, |n, m| Cost { messages: 1, elements: m, steps: log(n) }),
+        ("binomial", Call::Gather { root: 0 }, |n, m| Cost { messages: 1, elements: m * n / 2, steps: log(n) }),
+        ("binomial", Call::Scatter { root: 0 }, |n, m| Cost { messages: log(n), elements: m * (n - 1), steps: log(n) }),
+        ("recursive_doubling", Call::AllReduce { commutes }, |n, m| Cost {
+            messages: log(n),
+            elements: m * log(n),
+            steps: log(n),
+        }),
+        ("recursive_doubling", Call::Scan { exclusive: true }, |n, m| Cost {
+            messages: log(n),
+            elements: m * log(n),
+            steps: log(n),
+        }),
+        ("rabenseifner", Call::AllReduce { commutes }, |n, m| Cost {
+            messages: 2 * log(n),
+            elements: 2 * (m - m / n),
+            steps: 2 * log(n),
+        }),
+        ("ring", Call::AllReduce { commutes }, |n, m| Cost {
+            messages: 2 * (n - 1),
+            elements: 2 * (m - m / n),
+            steps: 2 * (n - 1),
+        }),
+        ("ring", Call::AllGather, |n, m| Cost { messages: n - 1, elements: m * (n - 1), steps: n - 1 }),
+        ("bruck", Call::AllGather, |n, m| Cost { messages: log(n), elements: m * (n - 1), steps: log(n) }),
+        ("bruck", Call::AllToAll, |n, m| Cost { messages: log(n), elements: m * n / 2 * log(n), steps: log(n) }),
+        ("pairwise", Call::AllToAll, |n, m| Cost {
+            messages: n - 1,
+            elements: m * (n - 1),
+            steps: (n - 1).div_ceil(8),
+        }),
+        ("pairwise", Call::AllReduce { commutes: false }, |n, m| Cost {
+            messages: 2 * (n - 1),
+            elements: 2 * (m - m / n),
+            steps: 2 * (n - 1).div_ceil(8),
+        }),
+    ];
+    for (name, call, formula) in rows {
+        for ranks in [2, 4, 16, 64, 256, 1024] {
+            // Plans of blocks have as many elements as pairs.
+            let many = matches!(name, "pairwise" | "bruck") || (name, call.name()) == ("ring", "all_gather");
+            if ranks > if many { 64 } else { 1024 } {
+                continue;
+            }
+            let len = if many { 64 } else { 1024 };
+            let algorithm = Algorithm::named(name).unwrap();
+            let shape = |rank| Shape { rank, ranks, len, element: 1 };
+            let plans: Vec<_> = (0..ranks).map(|rank| algorithm.plan(call, shape(rank))).collect();
+            let (given, data) = match call {
+                Call::AllToAll => (ranks * len, ranks * len),
+                Call::AllGather => (len, ranks * len),
+                Call::Gather { .. } => (len, ranks * len),
+                Call::Scatter { .. } => (ranks * len, len),
+                _ => (0, len),
+            };
+            let mut memory: Vec<_> = plans.iter().map(|_| Memory::new(vec![(); given], vec![(); data])).collect();
+            let cost = run(&plans, &mut memory, &(), |(), ()| (), &mut random);
+            assert_eq!(cost, formula(ranks, len), "{name} of {call:?}, {ranks} ranks, {len} elements");
+        }
+    }
+}
+
+#[test]
+fn blocks_may_differ_in_length() {
+    let mut random = fastrand::Rng::with_seed(3);
+    for ranks in 1..=11 {
+        let counts: Vec<usize> = (0..ranks).map(|_| random.usize(0..4)).collect();
+        let total: usize = counts.iter().sum();
+        let starts: Vec<usize> = (0..ranks).map(|rank| counts[..rank].iter().sum()).collect();
+        let all: Vec<_> = (0..ranks).flat_map(|rank| elements(rank, 0..counts[rank])).collect();
+        let none = |count: usize| vec![String::new(); count];
+        let mut carry = |plans: Vec<Plan>, mut memory: Vec<Memory<Element>>| {
+            run(&plans, &mut memory, &String::new(), fold, &mut random);
+            memory
+        };
+
+        let plans = (0..ranks).map(|rank| all_gather_v(rank, &counts)).collect();
+        let memory = (0..ranks).map(|rank| Memory::new(elements(rank, 0..counts[rank]), none(total))).collect();
+        assert!(carry(plans, memory).iter().all(|memory| memory.data == all));
+
+        let root = ranks / 2;
+        let plans = (0..ranks).map(|rank| gather_v(rank, root, &counts)).collect();
+        let room = |rank| none(if rank == root { total } else { 0 });
+        let memory = (0..ranks).map(|rank| Memory::new(elements(rank, 0..counts[rank]), room(rank))).collect();
+        assert_eq!(carry(plans, memory)[root].data, all);
+
+        let plans = (0..ranks).map(|rank| scatter_v(rank, root, &counts)).collect();
+        let given = |rank| if rank == root { elements(root, 0..total) } else { none(0) };
+        let memory = (0..ranks).map(|rank| Memory::new(given(rank), none(counts[rank]))).collect();
+        for (rank, memory) in carry(plans, memory).iter().enumerate() {
+            assert_eq!(memory.data, elements(root, starts[rank]..starts[rank] + counts[rank]));
+        }
+
+        let plans = (0..ranks).map(|rank| reduce_scatter_v(rank, &counts)).collect();
+        let memory = (0..ranks).map(|rank| Memory::new(elements(rank, 0..total), none(counts[rank]))).collect();
+        for (rank, memory) in carry(plans, memory).iter().enumerate() {
+            for (index, element) in memory.data.iter().enumerate() {
+                assert_eq!(folded(element), of(0..ranks, starts[rank] + index));
+            }
+        }
+
+        // From each to each as many as the two numbers differ, one way.
+        let count = |from: usize, to: usize| to.saturating_sub(from);
+        let to_each = |rank: usize| (0..ranks).map(|to| count(rank, to)).collect::<Vec<_>>();
+        let of_each = |rank: usize| (0..ranks).map(|from| count(from, rank)).collect::<Vec<_>>();
+        let plans = (0..ranks).map(|rank| all_to_all_v(rank, &to_each(rank), &of_each(rank))).collect();
+        let memory = |rank: usize| {
+            let given = (0..ranks).flat_map(|to| (0..count(rank, to)).map(move |k| format!("{rank}>{to}.{k}")));
+            Memory::new(given.collect(), none(of_each(rank).iter().sum()))
+        };
+        for (rank, memory) in carry(plans, (0..ranks).map(memory).collect()).iter().enumerate() {
+            let want = (0..ranks).flat_map(|from| (0..count(from, rank)).map(move |k| format!("{from}>{rank}.{k}")));
+            assert_eq!(memory.data, want.collect::<Vec<_>>());
+        }
+    }
+}
