@@ -8,6 +8,7 @@ mod adapter;
 use adapter::*;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use transom::messages::Tag;
 use transom::{Op, Window, World};
 
 #[test]
@@ -392,6 +393,45 @@ fn connections_that_break_are_made_anew() {
         }
     }
     data.fence().unwrap();
+}
+
+/// Messages to a rank that calls nothing find no buffer in the end; what goes there behind them waits a second for one at most.
+#[test]
+fn messages_to_a_rank_that_computes_hold_up_nobody() {
+    if skipped("messages to a rank that computes") {
+        return;
+    }
+    const TAG: Tag<u64> = Tag::new(1);
+    const COMPUTES: Duration = Duration::from_secs(20);
+    // Each peer may send a few unasked: of seven that is more than a rank has buffers at first.
+    on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_HYBRID", "off")], |world| {
+        let me = world.rank();
+        let mut window: Window<u64> = world.allocate(8).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target(0).unwrap();
+        target.put(me, &[1]).unwrap();
+        target.flush().unwrap();
+        world.barrier().unwrap();
+        if me == 0 {
+            std::thread::sleep(COMPUTES);
+            for from in 1..8 {
+                (0..4).for_each(|i| assert_eq!(world.recv(from, TAG).unwrap().0, [i]));
+            }
+        } else {
+            let begun = Instant::now();
+            let sent: Vec<_> = (0..4).map(|i| world.isend(0, TAG, vec![i])).collect();
+            for i in 0..5 {
+                target.put(me, &[i]).unwrap();
+                target.flush().unwrap();
+            }
+            let took = begun.elapsed();
+            println!("\n| rank {me} waited | {took:?} |");
+            assert!(took < COMPUTES / 2, "{took:?}");
+            sent.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+        }
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+    });
 }
 
 #[test]

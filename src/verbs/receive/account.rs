@@ -1,6 +1,6 @@
 //! Which buffers are where, by their numbers, and what has come.
 
-use super::{AT_ONCE, LONGEST, LOW, MORE, MOST};
+use super::{AT_ONCE, LONGEST, LOW, LOWEST, MORE, MOST};
 use crate::verbs::wr::Completion;
 use std::collections::{HashMap, VecDeque};
 
@@ -104,9 +104,9 @@ impl Account {
         std::mem::take(&mut self.free)
     }
 
-    /// Whether more are needed, and may be.
-    pub fn is_low(&self) -> bool {
-        self.posted < LOW && self.all + MORE <= MOST
+    /// Whether more are needed, as some came just now or none did, and may be.
+    pub fn is_low(&self, some_came: bool) -> bool {
+        self.posted < if some_came { LOW } else { LOWEST } && self.all + MORE <= MOST
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         let mut account = account();
         let mut all = FIRST;
         for _ in 0..2 * MOST {
-            if account.is_low() {
+            if account.is_low(true) {
                 account.add(MORE);
                 all += MORE;
             }
@@ -192,5 +192,18 @@ mod tests {
         }
         assert!((MOST - MORE + 1..=MOST).contains(&all), "{all}");
         assert!(LOW as usize <= MORE, "one time suffices");
+    }
+
+    #[test]
+    fn a_rank_that_is_sent_nothing_has_few() {
+        let mut account = account();
+        assert!(account.is_low(true) && !account.is_low(false));
+        for pair in 0..FIRST as u32 / 2 {
+            account.expect(pair, pair);
+            account.forget(pair, true);
+        }
+        assert!(!account.is_low(false));
+        account.forget(70, true);
+        assert!(account.is_low(false), "queue pairs took them along, and nothing can come that would tell");
     }
 }

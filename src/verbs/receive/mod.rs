@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of a buffer: 8 KiB of a message, and its header.
 pub(super) const LONGEST: usize = (8 << 10) + 192;
-/// Buffers that are there with the first queue pair; of which more are registered below so many; how many at a time; and at
-/// most.
+/// Buffers that are there with the first queue pair; of which more are registered below so many, when messages come, or when none
+/// do; how many at a time; and at most.
 const FIRST: usize = 16;
 const LOW: i64 = 32;
+const LOWEST: i64 = 8;
 const MORE: usize = 64;
 const MOST: usize = 1024;
 /// As many are handed over at a time, while there are others.
@@ -78,12 +79,14 @@ impl Receives {
                 Arc::new(CompletionQueue::new(context, MOST.min(context.limits.max_cqe as usize) as u32)?);
             let queue = self.is_able().then(|| SharedQueue::new(&self.domain, MOST as u32)).transpose();
             let queue = queue.inspect_err(|error| tracing::warn!(%error, "messages cannot be received")).ok().flatten();
-            let made = self.made.get_or_init(|| Made { queue: queue.map(Arc::new), completions });
-            let mut state = self.state();
+            self.made.get_or_init(|| Made { queue: queue.map(Arc::new), completions });
+        }
+        let made = self.made.get().expect("just made");
+        let mut state = self.state();
+        if state.memory.is_empty() {
             self.grow(made, &mut state, FIRST)?;
         }
-        let Made { queue, completions } = self.made.get().expect("just made");
-        Ok((completions, queue.as_ref()))
+        Ok((&made.completions, made.queue.as_ref()))
     }
 
     /// Whether messages can be received, as far as is known.
@@ -159,8 +162,7 @@ impl Receives {
         if nothing || account.are_many_free() {
             self.fill(made, state);
         }
-        if !nothing
-            && state.account.is_low()
+        if state.account.is_low(!nothing)
             && let Err(error) = self.grow(made, state, MORE)
         {
             tracing::debug!(%error, "no more memory for messages to come");
