@@ -84,7 +84,7 @@ impl Receives {
         let made = self.made.get().expect("just made");
         let mut state = self.state();
         if state.memory.is_empty() {
-            self.grow(made, &mut state, FIRST)?;
+            self.grow(made, &mut state)?;
         }
         Ok((&made.completions, made.queue.as_ref()))
     }
@@ -163,17 +163,18 @@ impl Receives {
             self.fill(made, state);
         }
         if state.account.is_low(!nothing)
-            && let Err(error) = self.grow(made, state, MORE)
+            && let Err(error) = self.grow(made, state)
         {
             tracing::debug!(%error, "no more memory for messages to come");
         }
     }
 
-    /// Registers some more.
-    fn grow(&self, made: &Made, state: &mut State, more: usize) -> Result<(), VerbsError> {
+    /// Registers some more, or the first.
+    fn grow(&self, made: &Made, state: &mut State) -> Result<(), VerbsError> {
         if made.queue.is_none() {
             return Ok(());
         }
+        let more = if state.memory.is_empty() { FIRST } else { MORE };
         let buffer = Buffer::new(&self.domain, more * LONGEST, Access::Local)?;
         state.memory.push(Arc::new(buffer));
         state.account.add(more);
