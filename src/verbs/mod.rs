@@ -97,6 +97,9 @@
 //! are counted as writes are. An adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a
 //! connection that broke has ended.
 //!
+//! A connection by which something is under way, and nothing is complete for 5 seconds, counts as broken, too, for windows and for
+//! messages: Soft-RoCE of Linux 6.1 may stop sending after a packet was lost, and tries for ever where it is told to try 7 times.
+//!
 //! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
 //! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that
 //! is stopped is not told apart), or where nothing was done by 8 queue pairs in a row. Requests before the one that failed
