@@ -148,6 +148,8 @@ impl Connector {
                 _ => (lane.completed(), 0),
             };
             if silence.1 > SILENT {
+                // The next has as long.
+                silence.1 = 0;
                 lane.break_off(Failure::known(Why::Ended));
             } else if silence.1 > 1 {
                 let _ = lane.ask();
