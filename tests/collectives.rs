@@ -1,17 +1,11 @@
 //! Collectives: what each is by its definition, for every type of call, length and number of ranks; misuse; many at once.
 
 mod ranks;
+use ranks::on;
 use std::time::{Duration, Instant};
 use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged};
 use transom::messages::{Error, Requests, Source, Tag};
 use transom::{Op, World};
-
-/// Messages need shared memory.
-fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
-    if !ranks::over_network() {
-        ranks::on(sizes, name, body);
-    }
-}
 
 /// A number of each rank, index and round, not too large for sums in a double to be exact.
 fn number(rank: usize, index: usize, round: usize) -> u64 {
@@ -47,13 +41,11 @@ fn every_rank_gets_what_the_collective_is() {
 
 /// Algorithms that the table does not choose for so few ranks too.
 fn with_algorithms(asked: &str, name: &str) {
-    if !ranks::over_network() {
-        ranks::on_with(&[("TRANSOM_COLLECTIVES", asked)], &[2, 3, 6], name, |world| {
-            for (round, len) in [0, 1, 5, 1000, 30_000].into_iter().enumerate() {
-                with_lengths(&world, len, round);
-            }
-        });
-    }
+    ranks::on_with(&[("TRANSOM_COLLECTIVES", asked)], &[2, 3, 6], name, |world| {
+        for (round, len) in [0, 1, 5, 1000, 30_000].into_iter().enumerate() {
+            with_lengths(&world, len, round);
+        }
+    });
 }
 
 #[test]
@@ -72,9 +64,6 @@ fn algorithms_of_few_bytes_do_what_the_collective_is() {
 #[test]
 fn algorithms_that_do_not_exist_are_told() {
     let name = "algorithms_that_do_not_exist_are_told";
-    if ranks::over_network() {
-        return;
-    }
     ranks::on_with(&[("TRANSOM_COLLECTIVES", "all_reduce=wishing")], &[2], name, |world| {
         let error = world.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
         assert!(error.contains("TRANSOM_COLLECTIVES") && error.contains("`wishing` is no algorithm"), "{error}");

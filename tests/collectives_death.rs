@@ -24,9 +24,6 @@ fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, Error>) {
 
 /// The others call, one of them and then all the rest, while the victim does not.
 fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
-    if ranks::over_network() {
-        return; // messages need shared memory
-    }
     for size in [2, 3, 4, 8] {
         let outcome = ranks::outcome_of(size, name, |world| {
             world.all_reduce_one(1, Op::Sum).unwrap();
@@ -92,9 +89,6 @@ fn who_has_started_some_is_told() {
 #[test]
 fn who_is_in_the_middle_is_told() {
     let name = "who_is_in_the_middle_is_told";
-    if ranks::over_network() {
-        return;
-    }
     for size in [2, 3, 5] {
         let outcome = ranks::outcome_of(size, name, |world| {
             world.all_reduce_one(1, Op::Sum).unwrap();
@@ -119,9 +113,6 @@ fn who_is_in_the_middle_is_told() {
 /// One leaves where others call: an error as well.
 #[test]
 fn who_waits_for_one_that_left_is_told() {
-    if ranks::over_network() {
-        return;
-    }
     ranks::on(&[2, 3, 5], "who_waits_for_one_that_left_is_told", |world| {
         world.all_reduce_one(1, Op::Sum).unwrap();
         if world.rank() == VICTIM {

@@ -103,9 +103,6 @@ fn program(world: &World, seed: u64) {
 
 #[test]
 fn random_programs_get_what_they_must() {
-    if ranks::over_network() {
-        return; // messages need shared memory
-    }
     ranks::on(&[1, 2, 3, 4, 8], "random_programs_get_what_they_must", |world| {
         for seed in 0..ranks::rounds(12) as u64 {
             program(&world, seed);

@@ -1,16 +1,10 @@
 //! Messages: matching, order, lengths, ends, of processes and of threads.
 
 mod ranks;
+use ranks::on;
 use std::time::{Duration, Instant};
 use transom::World;
 use transom::messages::{Cancelled, Error, Peer, Request, Requests, Source, Status, Tag, Tags};
-
-/// Messages need shared memory.
-fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
-    if !ranks::over_network() {
-        ranks::on(sizes, name, body);
-    }
-}
 
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
@@ -29,7 +23,7 @@ fn every_length_arrives_in_a_circle() {
     on(&ranks::SIZES, "every_length_arrives_in_a_circle", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        for round in 0..3 {
+        for round in 0..ranks::rounds(3) {
             for len in LENGTHS {
                 let mine = pattern(rank + round, len);
                 let mut got = vec![0; len + 5];
@@ -64,11 +58,11 @@ fn send_and_recv_allocate_what_comes() {
 #[test]
 fn messages_of_a_pair_never_overtake() {
     on(&[2, 3], "messages_of_a_pair_never_overtake", |world| {
-        const MANY: usize = 300;
+        let many = ranks::rounds(300);
         let len = |i: usize| [8, 3000, 24, 9000, 16, 60_000, 8, 8, 2000][i % 9] / 8;
         if world.rank() == 0 {
             let mut got = vec![0; world.size()];
-            for _ in 0..MANY * (world.size() - 1) {
+            for _ in 0..many * (world.size() - 1) {
                 let (data, status) = world.recv(Source::Any, Tag::<u64>::any()).unwrap();
                 let i = &mut got[status.from];
                 assert_eq!((data[0], data.len(), status.tag), (*i as u64, len(*i), 5 + *i as u32 % 2));
@@ -76,7 +70,7 @@ fn messages_of_a_pair_never_overtake() {
                 *i += 1;
             }
             world.barrier().unwrap();
-            for _ in 0..MANY * (world.size() - 1) {
+            for _ in 0..many * (world.size() - 1) {
                 let message = world.probe(Source::Any, Tag::<u64>::new(7)).unwrap();
                 let i = message.status().from;
                 assert_eq!(message.status().len, len(got[i]));
@@ -84,11 +78,11 @@ fn messages_of_a_pair_never_overtake() {
                 got[i] += 1;
             }
         } else {
-            for i in 0..MANY {
+            for i in 0..many {
                 world.send(0, Tag::new(5 + i as u32 % 2), &vec![i as u64; len(i)]).unwrap();
             }
             world.barrier().unwrap();
-            let sent: Vec<_> = (MANY..2 * MANY).map(|i| world.isend(0, Tag::new(7), vec![i as u64; len(i)])).collect();
+            let sent: Vec<_> = (many..2 * many).map(|i| world.isend(0, Tag::new(7), vec![i as u64; len(i)])).collect();
             Request::wait_all(sent).unwrap();
         }
     });
@@ -197,7 +191,7 @@ fn a_cancelled_receive_takes_nothing_or_has_its_message() {
     on(&[2], "a_cancelled_receive_takes_nothing_or_has_its_message", |world| {
         let other = 1 - world.rank();
         let mut withdrawn = 0;
-        for round in 0..200 {
+        for round in 0..ranks::rounds(200) as u64 {
             let coming = world.irecv_into(other, ONE, vec![0; 4]);
             world.send(other, ONE, &[round]).unwrap();
             if round % 3 == 0 {
@@ -275,7 +269,7 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
         assert!(matches!(gone, Error::PeerLeft { rank: 1 }), "{gone}");
         let gone = world.send(1, ONE, &[1]).unwrap_err();
         assert!(matches!(gone, Error::PeerLeft { rank: 1 }), "{gone}");
-        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(1)));
     });
 }
 
@@ -284,10 +278,10 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
 fn floods_are_bounded_and_lose_nothing() {
     on(&[2, 4, 8], "floods_are_bounded_and_lose_nothing", |world| {
         // Under ThreadSanitizer all is ten times as slow.
-        const MANY: u64 = if cfg!(transom_portable_copy) { 300 } else { 3000 };
+        let many = ranks::rounds(if cfg!(transom_portable_copy) { 300 } else { 3000 }) as u64;
         let (rank, size) = (world.rank(), world.size());
         if rank > 0 {
-            for i in 0..MANY {
+            for i in 0..many {
                 drop(world.isend(0, TWO, vec![i; 1 + i as usize % 300]));
             }
             world.send(0, ONE, &[0]).unwrap();
@@ -301,7 +295,7 @@ fn floods_are_bounded_and_lose_nothing() {
         let kept = world.message_counters().unwrap().unexpected_peak;
         assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes are kept");
         let mut next = vec![0; size];
-        for _ in 0..MANY as usize * (size - 1) {
+        for _ in 0..many as usize * (size - 1) {
             let (got, status) = world.recv(Source::Any, TWO).unwrap();
             let i = &mut next[status.from];
             assert_eq!((got[0], got.len()), (*i, 1 + *i as usize % 300));
@@ -376,7 +370,7 @@ fn a_message_wakes_who_sleeps_in_another_wait() {
             }
         }
         if let Some(best) = times.into_iter().min() {
-            assert!(best < Duration::from_millis(20), "{best:?} at best");
+            assert!(best < ranks::within(Duration::from_millis(20)), "{best:?} at best");
         }
     });
 }
@@ -434,7 +428,7 @@ fn any_thread_of_a_rank_may_call() {
                 let world = &world;
                 scope.spawn(move || {
                     let tag = Tag::<u64>::new(100 + thread);
-                    for i in 0..300_u64 {
+                    for i in 0..ranks::rounds(300) as u64 {
                         let len = [1, 2000, 20_000][i as usize % 3];
                         let sent = world.isend(other, tag, vec![i; len]);
                         assert_eq!(world.recv(other, tag).unwrap().0, vec![i; len], "thread {thread}");
@@ -563,6 +557,43 @@ fn scopes_lend_and_wait() {
     });
 }
 
+/// Where an adapter reads or writes the program's memory, one end of it is not that of another message.
+#[test]
+fn the_same_memory_is_sent_to_all_at_once() {
+    on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
+        const LENGTHS: [usize; 3] = [100_000, 1_500_000, 100_000];
+        let mine = pattern(5, 1_500_000);
+        for receives_first in [true, false] {
+            if world.rank() == 0 {
+                let sent = world.scope(|scope| {
+                    if receives_first {
+                        world.barrier().unwrap();
+                    }
+                    let all = (1..world.size()).flat_map(|to| LENGTHS.map(|len| scope.isend(to, BYTES, &mine[..len])));
+                    let all: Vec<_> = all.collect();
+                    if !receives_first {
+                        world.barrier().unwrap();
+                    }
+                    all.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+                    Ok::<(), Error>(())
+                });
+                sent.unwrap();
+            } else {
+                if !receives_first {
+                    world.barrier().unwrap();
+                }
+                let all = LENGTHS.map(|len| world.irecv_into(0, BYTES, vec![0; len]));
+                if receives_first {
+                    world.barrier().unwrap();
+                }
+                for (got, len) in all.into_iter().zip(LENGTHS) {
+                    assert!(got.wait().unwrap() == mine[..len], "{len}, receives first: {receives_first}");
+                }
+            }
+        }
+    });
+}
+
 fn scope_is_to_end() -> bool {
     true
 }
@@ -571,6 +602,7 @@ fn scope_is_to_end() -> bool {
 fn futures_need_no_runtime() {
     on(&[2], "futures_need_no_runtime", |world| {
         let other = 1 - world.rank();
+        let rounds = ranks::rounds(200) as u64;
         async fn pong(world: &World, other: usize, rounds: u64) -> Result<u64, transom::Error> {
             let mut sum = 0;
             for i in 0..rounds {
@@ -580,7 +612,7 @@ fn futures_need_no_runtime() {
             }
             Ok(sum)
         }
-        assert_eq!(world.block_on(pong(&world, other, 200)).unwrap().unwrap(), 199 * 100);
+        assert_eq!(world.block_on(pong(&world, other, rounds)).unwrap().unwrap(), (rounds - 1) * rounds / 2);
     });
 }
 
@@ -610,7 +642,7 @@ fn persistent_messages_start_again_and_again() {
         for len in [10, 5000, 100_000] {
             let mut sending = world.send_init(next, ONE, vec![0; len]).unwrap();
             let mut coming = world.recv_init(before, ONE, vec![0; len + 1]).unwrap();
-            for step in 1..20_u64 {
+            for step in 1..ranks::rounds(20) as u64 {
                 let incoming = coming.start().unwrap();
                 sending.buffer().unwrap().fill(step);
                 if step % 3 == 0 {

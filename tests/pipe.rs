@@ -1,6 +1,7 @@
 //! Pipes: every step, of processes and of threads; ends, errors, deaths.
 
 mod ranks;
+use ranks::on;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
@@ -9,13 +10,6 @@ use transom::pipe::{Config, Fault, Pipe, Step};
 use transom::{Status, World};
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];
-
-/// Pipes need shared memory.
-fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
-    if !ranks::over_network() {
-        ranks::on(sizes, name, body);
-    }
-}
 
 fn stepping(step: Step) -> Config {
     Config { step, ..Config::default() }

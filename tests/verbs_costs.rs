@@ -7,6 +7,7 @@
 mod adapter;
 use adapter::*;
 use std::time::{Duration, Instant};
+use transom::messages::Tag;
 use transom::verbs::{Verbs, WorkRequests};
 use transom::windows::Assert;
 use transom::{Mode, Op, Window};
@@ -206,7 +207,9 @@ fn registered(n: usize, data: usize, through_buffers: bool) -> usize {
     let rounds = n.next_power_of_two().ilog2() as usize;
     let words = (64 * (n + 1) + 64 * rounds + 16 * n + 8).next_multiple_of(64);
     let counts = 8 * 512;
-    datagrams + results + counts + buffers + words + data
+    // With the first queue pair: 16 of 8 KiB and a header, in whole pages.
+    let messages = 135_168;
+    datagrams + results + counts + buffers + messages + words + data
 }
 
 #[test]
@@ -353,5 +356,74 @@ fn what_nobody_reaches_any_more_is_not_registered() {
             drop(reached);
             names.fence().unwrap();
         }
+    });
+}
+
+/// A packet is one request: a message to a shared buffer, or a write to a ring; a large message is an RTS, one read, an ACK, and
+/// is not copied.
+#[test]
+fn a_message_is_one_request() {
+    if skipped("requests of messages") {
+        return;
+    }
+    on_verbs(2, "a_message_is_one_request", &[("TRANSOM_HYBRID", "off")], |world| {
+        let (me, verbs) = (world.rank(), verbs(&world));
+        let (other, tag) = (1 - me, Tag::<u8>::new(1));
+        let counted = |what: &mut dyn FnMut()| {
+            let (requests, before) = (verbs.work_requests_to_others(), world.message_counters().unwrap());
+            what();
+            let (requests, now) = (verbs.work_requests_to_others() - requests, world.message_counters().unwrap());
+            let packets = [now.queue_packets - before.queue_packets, now.ring_packets - before.ring_packets];
+            let others = now.controls - before.controls + now.joins - before.joins;
+            (requests, packets, others)
+        };
+        let ping_pong = |len: usize, rounds: usize| {
+            let (mine, mut got) = (vec![7; len], vec![0; len]);
+            for _ in 0..rounds {
+                if me == 0 {
+                    world.send(other, tag, &mine).unwrap();
+                }
+                world.recv_into(other, tag, &mut got).unwrap();
+                if me == 1 {
+                    world.send(other, tag, &mine).unwrap();
+                }
+            }
+        };
+        for (len, rounds, what) in
+            [(8, 8, "before there are rings"), (8, 40, "rings open"), (8, 20, "by rings"), (2000, 20, "copied")]
+        {
+            let (requests, [queue, ring], others) = counted(&mut || ping_pong(len, rounds));
+            assert_eq!(
+                queue + ring,
+                rounds as u64 + others,
+                "{what}: a packet each, and those about credits and rings"
+            );
+            assert_eq!(requests.sends, queue, "{what}: {requests:?}");
+            // By what the adapter promises: with a value, in order, or the mark behind it.
+            let writes = [(ring, 0), (0, ring), (0, 2 * ring)];
+            assert!(writes.contains(&(requests.told_writes, requests.writes)), "{what}: {requests:?}, {ring} by rings");
+            assert_eq!((requests.reads, requests.compare_and_swaps, requests.fetch_and_adds), (0, 0, 0));
+            match what {
+                "before there are rings" => assert_eq!(ring, 0),
+                "by rings" | "copied" => assert!(ring >= rounds as u64 - 2, "{ring} of {rounds} by rings"),
+                _ => {}
+            }
+        }
+        let data = vec![me as u8; 1 << 20];
+        world.barrier().unwrap();
+        let before = verbs.registrations();
+        let (requests, packets, others) = counted(&mut || {
+            if me == 0 {
+                world.send(other, tag, &data).unwrap(); // until it is received
+            } else {
+                // It has come, so that the receiver reads.
+                let message = world.probe(other, tag).unwrap();
+                assert_eq!(message.recv().unwrap(), vec![0; 1 << 20]);
+            }
+        });
+        let packets: u64 = packets.into_iter().sum();
+        assert_eq!((requests.reads, packets - others), (me as u64, 1), "{requests:?}");
+        assert_eq!(verbs.registrations(), before, "of windows and buffers");
+        world.barrier().unwrap();
     });
 }

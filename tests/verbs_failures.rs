@@ -8,6 +8,7 @@ mod adapter;
 use adapter::*;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use transom::messages::Tag;
 use transom::{Op, Window, World};
 
 #[test]
@@ -312,10 +313,11 @@ fn connections_that_break_are_made_anew() {
     world.barrier().unwrap();
     let pairs = || verbs(&world).queue_pairs().to_others;
 
-    // Both count at both.
+    // Both count at both. A lock is an atomic, too, and what it found might be lost: so it is taken before anything is.
+    let epoch = counts.lock_all().unwrap();
+    world.barrier().unwrap();
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
     let (begun, mut done, mut lost) = (Instant::now(), 0_u64, 0_u64);
-    let epoch = counts.lock_all().unwrap();
     while begun.elapsed() < TIME {
         for rank in 0..2 {
             lost += u64::from(executed(epoch.target(rank).unwrap().fetch_and_op(me, Op::Sum, 1)));
@@ -323,6 +325,7 @@ fn connections_that_break_are_made_anew() {
         done += 1;
     }
     drop(flapping);
+    world.barrier().unwrap();
     let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
     println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
     assert_eq!(found, [done; 2], "each was executed once");
@@ -331,9 +334,10 @@ fn connections_that_break_are_made_anew() {
     world.barrier().unwrap();
 
     // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
+    let epoch = data.lock_all().unwrap();
+    world.barrier().unwrap();
     let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
-    let epoch = data.lock_all().unwrap();
     let (mine, theirs) = (epoch.target(me).unwrap(), epoch.target(other).unwrap());
     let (mut rounds, mut last) = (0_u64, false);
     while !last {
@@ -363,6 +367,7 @@ fn connections_that_break_are_made_anew() {
         last = (value | came) & 1 == 1;
     }
     drop(flapping);
+    world.barrier().unwrap();
     println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
     assert!(pairs() > before, "connections broke");
     epoch.unlock().unwrap();
@@ -388,6 +393,45 @@ fn connections_that_break_are_made_anew() {
         }
     }
     data.fence().unwrap();
+}
+
+/// Messages to a rank that calls nothing find no buffer in the end; what goes there behind them waits a second for one at most.
+#[test]
+fn messages_to_a_rank_that_computes_hold_up_nobody() {
+    if skipped("messages to a rank that computes") {
+        return;
+    }
+    const TAG: Tag<u64> = Tag::new(1);
+    const COMPUTES: Duration = Duration::from_secs(20);
+    // Each peer may send a few unasked: of seven that is more than a rank has buffers at first.
+    on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_HYBRID", "off")], |world| {
+        let me = world.rank();
+        let mut window: Window<u64> = world.allocate(8).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let target = epoch.target(0).unwrap();
+        target.put(me, &[1]).unwrap();
+        target.flush().unwrap();
+        world.barrier().unwrap();
+        if me == 0 {
+            std::thread::sleep(COMPUTES);
+            for from in 1..8 {
+                (0..4).for_each(|i| assert_eq!(world.recv(from, TAG).unwrap().0, [i]));
+            }
+        } else {
+            let begun = Instant::now();
+            let sent: Vec<_> = (0..4).map(|i| world.isend(0, TAG, vec![i])).collect();
+            for i in 0..5 {
+                target.put(me, &[i]).unwrap();
+                target.flush().unwrap();
+            }
+            let took = begun.elapsed();
+            println!("\n| rank {me} waited | {took:?} |");
+            assert!(took < COMPUTES / 2, "{took:?}");
+            sent.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+        }
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+    });
 }
 
 #[test]

@@ -107,20 +107,57 @@ impl Bell for Futex {
     }
 
     fn sleep(&self, seen: u32) {
-        #[cfg(not(miri))]
-        {
-            let round = ROUND.try_into().expect("a tenth of a second is a timespec");
-            // However it ends (woken, changed before, interrupted, timed out), the caller looks again.
-            let _ = futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&round));
-        }
-        // Miri knows no futex between processes; sleepers only yield there.
-        #[cfg(miri)]
-        let _ = (seen, ROUND, std::thread::yield_now());
+        self.sleep_for(seen, ROUND);
     }
 
     fn wake(&self) {
         #[cfg(not(miri))]
         let _ = futex::wake(&self.rings, futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+impl Futex {
+    fn sleep_for(&self, seen: u32, most: Duration) {
+        #[cfg(not(miri))]
+        {
+            let most = most.try_into().expect("a tenth of a second is a timespec");
+            // However it ends (woken, changed before, interrupted, timed out), the caller looks again.
+            let _ = futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&most));
+        }
+        // Miri knows no futex between processes; sleepers only yield there.
+        #[cfg(miri)]
+        let _ = (seen, most, std::thread::yield_now());
+    }
+}
+
+/// A bell that not all ring who have something for the sleeper: it looks each millisecond.
+pub(crate) struct Brief<'b>(pub &'b Futex);
+
+impl Bell for Brief<'_> {
+    type Seen = u32;
+
+    fn count(&self, change: i32) {
+        self.0.count(change);
+    }
+
+    fn sleepers(&self) -> u32 {
+        self.0.sleepers()
+    }
+
+    fn rings(&self) -> u32 {
+        self.0.rings()
+    }
+
+    fn add_ring(&self) {
+        self.0.add_ring();
+    }
+
+    fn sleep(&self, seen: u32) {
+        self.0.sleep_for(seen, Duration::from_millis(1));
+    }
+
+    fn wake(&self) {
+        self.0.wake();
     }
 }
 

@@ -101,6 +101,17 @@ impl Loopback {
         self.0.leave_with_teams();
     }
 
+    /// From now on the waits of this rank call `turn`, now and then also while they sleep: for messages that come by another
+    /// way than shared memory.
+    pub fn turn_in_waits(&self, turn: Arc<dyn crate::messages::Turn>) {
+        self.0.progress.set(turn, None);
+    }
+
+    /// Whether a rank has left the job.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        rank < self.0.control.ranks() && self.0.control.has_left(rank)
+    }
+
     /// The first rank that died, as far as anybody knows.
     pub fn first_death(&self) -> Option<Rank> {
         self.0.control.failed()

@@ -1,6 +1,6 @@
 //! What the waits of a rank do for its messages: turn them, and listen to their bell too.
 
-use crate::bell::{self, Both, Futex};
+use crate::bell::{self, Both, Brief, Futex};
 use crate::memory::View;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,8 @@ pub(crate) struct Progress(OnceLock<Turning>);
 
 pub(crate) struct Turning {
     turn: Arc<dyn Turn>,
-    inbox: View,
+    /// Whose bell is rung for messages; none if nobody rings.
+    inbox: Option<View>,
 }
 
 impl Progress {
@@ -37,7 +38,7 @@ impl Progress {
     }
 
     /// From now on every wait turns these. Says whether they are the first.
-    pub fn set(&self, turn: Arc<dyn Turn>, inbox: View) -> bool {
+    pub fn set(&self, turn: Arc<dyn Turn>, inbox: Option<View>) -> bool {
         self.0.set(Turning { turn, inbox }).is_ok()
     }
 }
@@ -59,7 +60,11 @@ impl Turning {
             Some(found) => Ok(Some(Some(found))),
             None => Ok(busy.get().then_some(None)),
         };
-        match bell::nap(&Both(bell, &self.inbox.header().bell), awake)? {
+        let slept = match &self.inbox {
+            Some(inbox) => bell::nap(&Both(bell, &inbox.header().bell), awake),
+            None => bell::nap(&Brief(bell), awake),
+        };
+        match slept? {
             Some(Some(found)) => Ok(Some(found)),
             Some(None) => {
                 std::thread::yield_now();

@@ -59,11 +59,7 @@ impl Presence {
         if let Some(hub) = self.hub.get() {
             return Ok(hub);
         }
-        let shared = provider::shared_memory(&self.root).ok_or_else(|| Error::Unavailable {
-            why: "the provider of this job (verbs) carries none yet; start all ranks on one machine, with TRANSOM_FABRIC=shm"
-                .into(),
-        })?;
-        let hub = Hub::open(shared)?;
+        let hub = Hub::open(&self.root)?;
         Ok(self.hub.get_or_init(|| hub))
     }
 }
@@ -80,19 +76,23 @@ impl Space {
     /// Of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
         let presence = Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), led: AtomicU32::new(1) };
+        // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
+        #[cfg(feature = "verbs")]
+        if let Provider::Verbs(_) = presence.root
+            && let Err(error) = presence.hub()
+        {
+            tracing::warn!(%error, "no messages by this rank");
+        }
         Space { presence: Arc::new(presence), context: 0, team: None, comm: OnceLock::new() }
     }
 
     /// Collective, of a team of ranks of this world.
     pub fn of_team(&self, team: &Provider) -> Result<Space, FabricError> {
-        if provider::shared_memory(&self.presence.root).is_none() {
-            // There are no messages to be told apart: the team is made by what the provider takes alone.
-            return Ok(Space { presence: self.presence.clone(), context: 0, team: None, comm: OnceLock::new() });
-        }
         // Threads may make teams of the same ranks at once, and ranks number them in another order: the number is
         // that of the team's first rank alone.
         let led = if team.rank() == 0 { self.presence.led.fetch_add(1, Relaxed) } else { 0 };
-        let said = team.all_gather([self.presence.root.rank() as u32, led].map(u32::to_le_bytes).as_flattened())?;
+        let mine = [self.presence.root.rank() as u32, led].map(u32::to_le_bytes);
+        let said = provider::introduce(team, mine.as_flattened())?;
         let size = self.presence.root.size() as u32;
         let (mut ranks, mut numbers) = (Vec::with_capacity(said.len()), Vec::new());
         for (rank, said) in said.iter().enumerate() {

@@ -1,19 +1,19 @@
 //! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of, and what has ended but was
 //! not asked for yet.
 
+use super::carrier::{self, Carrier, Waiter};
 use super::error::Error;
+use crate::provider::Provider;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::ring::Shape;
 use transom_channel::wire::Data;
-use transom_channel::{Completion, Config, Error as Failure, Id, Meter, Room, Short, Status as Came};
+use transom_channel::{Completion, Error as Failure, Id, Meter, Room, Short, Status as Came};
 use transom_locks::Awaited;
-use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Look, ShmWire, Turn, Waiter};
+use transom_shm_loopback::messages::{Bytes, Look, Turn};
 use transom_windows::Wait;
 
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
@@ -25,7 +25,7 @@ pub(crate) struct Hub {
     core: Mutex<Option<Core>>,
 }
 
-pub(crate) type Engine = transom_channel::Engine<ShmWire>;
+pub(crate) type Engine = transom_channel::Engine<Carrier>;
 
 pub(crate) struct Core {
     pub engine: Engine,
@@ -112,13 +112,10 @@ impl Drop for Whole {
 }
 
 impl Hub {
-    pub fn open(job: &Loopback) -> Result<Arc<Hub>, Error> {
-        let wire = ShmWire::open(job)?;
+    pub fn open(job: &Provider) -> Result<Arc<Hub>, Error> {
+        let (wire, config) = carrier::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
-        // A slot for whatever goes at once, and for pieces of what does not: cells of the inbox are slower.
-        let ring = Shape { slots: 32, bytes: 16_704 };
-        let config = Config { ring, eager: 16 << 10, ..Config::default() };
         let engine = Engine::new(wire, rank as u32, ranks as u32, config)
             .map_err(|error| Error::Unavailable { why: error.to_string() })?;
         let core = Core {

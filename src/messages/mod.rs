@@ -20,6 +20,7 @@
 //! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
 //! were sent. docs/MESSAGES.md has the rest.
 
+mod carrier;
 pub(crate) mod comm;
 mod error;
 mod futures;
@@ -62,7 +63,7 @@ impl World {
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank;
-    /// [`Error::Unavailable`] where ranks do not share memory.
+    /// [`Error::Unavailable`] where the network's device carries no messages.
     ///
     /// # Examples
     /// ```

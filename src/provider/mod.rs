@@ -16,7 +16,7 @@ pub use several::{Moving, Pending, Provider, Region, Remote};
 #[cfg(not(any(feature = "verbs", feature = "delayed")))]
 pub type Provider = Loopback;
 
-/// What carries messages, where all ranks share memory.
+/// The memory of ranks that share it all.
 pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
     #[cfg(any(feature = "verbs", feature = "delayed"))]
     return match provider {
@@ -28,6 +28,15 @@ pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
     };
     #[cfg(not(any(feature = "verbs", feature = "delayed")))]
     Some(provider)
+}
+
+/// Collective: gives everyone's bytes to everyone in the way in which a team is made. Nobody connects for that.
+pub(crate) fn introduce(team: &Provider, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+    #[cfg(feature = "verbs")]
+    if let Provider::Verbs(verbs) = team {
+        return verbs.introduce(mine);
+    }
+    transom_windows::Exchange::all_gather(team, mine)
 }
 
 /// What TRANSOM_FABRIC asks for.

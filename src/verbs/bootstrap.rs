@@ -26,6 +26,9 @@ pub trait Bootstrap: Exchange + Send + Sync {
     /// Says that this rank needs nobody any more, and that nobody is to wait for it; whether others have left can still be
     /// asked.
     fn leave(&self);
+
+    /// Whether a rank has said so.
+    fn has_left(&self, rank: Rank) -> bool;
 }
 
 impl Bootstrap for Loopback {
@@ -36,6 +39,10 @@ impl Bootstrap for Loopback {
     fn leave(&self) {
         Loopback::leave(self);
     }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        Loopback::has_left(self, rank)
+    }
 }
 
 impl Bootstrap for Tcp {
@@ -45,6 +52,10 @@ impl Bootstrap for Tcp {
 
     fn leave(&self) {
         Tcp::leave(self);
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        Tcp::has_left(self, rank)
     }
 }
 

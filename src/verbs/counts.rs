@@ -24,6 +24,10 @@ pub struct QueuePairs {
 pub struct WorkRequests {
     /// Writes of data or words.
     pub writes: u64,
+    /// Writes that tell a value as well.
+    pub told_writes: u64,
+    /// Messages to a buffer of the far end.
+    pub sends: u64,
     /// Reads.
     pub reads: u64,
     /// Compare-and-swaps.
@@ -58,6 +62,8 @@ impl WorkRequests {
         *match verb {
             Verb::Write if bytes == 0 => &mut self.markers,
             Verb::Write => &mut self.writes,
+            Verb::WriteAndTell(_) => &mut self.told_writes,
+            Verb::Send => &mut self.sends,
             Verb::Read => &mut self.reads,
             Verb::CompareAndSwap { .. } => &mut self.compare_and_swaps,
             Verb::Add(_) => &mut self.fetch_and_adds,
@@ -71,6 +77,8 @@ impl std::ops::Add for WorkRequests {
     fn add(self, other: WorkRequests) -> WorkRequests {
         WorkRequests {
             writes: self.writes + other.writes,
+            told_writes: self.told_writes + other.told_writes,
+            sends: self.sends + other.sends,
             reads: self.reads + other.reads,
             compare_and_swaps: self.compare_and_swaps + other.compare_and_swaps,
             fetch_and_adds: self.fetch_and_adds + other.fetch_and_adds,
@@ -85,6 +93,8 @@ impl std::ops::Sub for WorkRequests {
     fn sub(self, before: WorkRequests) -> WorkRequests {
         WorkRequests {
             writes: self.writes - before.writes,
+            told_writes: self.told_writes - before.told_writes,
+            sends: self.sends - before.sends,
             reads: self.reads - before.reads,
             compare_and_swaps: self.compare_and_swaps - before.compare_and_swaps,
             fetch_and_adds: self.fetch_and_adds - before.fetch_and_adds,

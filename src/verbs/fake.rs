@@ -91,5 +91,5 @@ impl Completions for CompletionQueue {
 
 /// That a request of a lane, through a queue, is complete, or why not.
 pub(super) fn completion(lane: u32, queue_pair: u32, request: u64, result: Result<(), Failure>) -> Completion {
-    Completion { token: Token::new(lane, request), queue_pair, bytes: 0, result }
+    Completion { token: Token::new(lane, request), queue_pair, bytes: 0, value: None, result }
 }

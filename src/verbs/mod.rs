@@ -13,11 +13,13 @@
 //! | `sys` | what libibverbs has, freed when dropped; no policy |
 //! | `rail` | device, port, GID, protection domain, completion queues; which are chosen; whether they work |
 //! | `memory` | slots, leases of registered memory, keys (one for each rail), what is kept for others |
+//! | `receive` | what comes by messages: buffers that all queue pairs share |
 //! | `lane` | one reliable queue pair after the other: numbers of requests, signalling now and then, what is lent, what is to be done again; a lock of its own |
 //! | `endpoint` | the lanes to peers, and the order of what a thread does at several |
 //! | `progress` | takes completions and hands each to the lane that its token names |
 //! | `datagram` | unreliable datagrams |
 //! | `connect` | connections on demand: what both agree by, and the thread that does it |
+//! | `messages` | the `Wire` of messages between ranks |
 //! | `rma` | the `Fabric` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
@@ -62,6 +64,10 @@
 //! 64 bytes for each of its requests, and from the first that takes bytes along room for those (`TRANSOM_VERBS_INLINE`), to
 //! post them again: 24 KiB by the defaults, which are not registered. The adapter's driver has memory of its own.
 //!
+//! Messages come to buffers of 8,384 bytes that all queue pairs share (SRQ): 16 are registered with the first queue pair, 64
+//! more whenever messages come and less than 32 are left, 1,024 (8.2 MiB) at most, however many peers there are; beside them
+//! 264 KiB for what is sent, when first needed, and the rings of the few peers that are heard from most.
+//!
 //! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
 //! this rank has registered for as long as its owner has it: windows, and buffers
 //! ([`World::buffer`](crate::World::buffer)). Other memory, from `TRANSOM_VERBS_REGISTER` bytes on, is registered for the
@@ -87,8 +93,12 @@
 //! it up to which packet it has executed the other's; and tells that when both connect anew. So a write that was executed is
 //! not written again, though its acknowledgement was lost: the target may have seen what came behind it, and changed the
 //! memory since. Nor is an atomic; but where it was executed its result is lost, and that is an error of its operation: the
-//! word has changed, and the connection is there. What was not executed, and reads, are posted again in their order. An
-//! adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a connection that broke has ended.
+//! word has changed, and the connection is there. What was not executed, and reads, are posted again in their order. Messages
+//! are counted as writes are. An adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a
+//! connection that broke has ended.
+//!
+//! A connection by which something is under way, and nothing is complete for 5 seconds, counts as broken, too, for windows and for
+//! messages: Soft-RoCE of Linux 6.1 may stop sending after a packet was lost, and tries for ever where it is told to try 7 times.
 //!
 //! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
 //! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that
@@ -126,16 +136,20 @@ mod error;
 mod fake;
 mod lane;
 mod memory;
+mod messages;
 mod progress;
 mod rail;
+mod receive;
 mod rma;
 pub(crate) mod settings;
 mod sys;
+mod wait;
 mod wr;
 
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
+pub use messages::{VerbsWire, Waiter};
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
 /// Opens the device that a job would use, and describes it in a line.

@@ -7,14 +7,22 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
     Write,
+    /// A write that takes a buffer of the far end, which is left as it is, to tell this value once all its bytes are there.
+    WriteAndTell(u32),
+    /// To a buffer of the far end.
+    Send,
     Read,
-    CompareAndSwap { expected: u64, new: u64 },
+    CompareAndSwap {
+        expected: u64,
+        new: u64,
+    },
     Add(u64),
 }
 
 /// How the adapter orders requests: an initiator waits for what the far end answers by data, unless it is of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
+    /// Sends too: they are ordered and acknowledged as writes are.
     Write,
     Read,
     Atomic,
@@ -23,7 +31,7 @@ pub(super) enum Kind {
 impl Verb {
     pub fn kind(self) -> Kind {
         match self {
-            Verb::Write => Kind::Write,
+            Verb::Write | Verb::WriteAndTell(_) | Verb::Send => Kind::Write,
             Verb::Read => Kind::Read,
             Verb::CompareAndSwap { .. } | Verb::Add(_) => Kind::Atomic,
         }
@@ -129,6 +137,8 @@ pub(super) struct Completion {
     pub queue_pair: u32,
     /// Of what was received.
     pub bytes: usize,
+    /// What a write told that came with it.
+    pub value: Option<u32>,
     pub result: Result<(), Failure>,
 }
 

@@ -123,6 +123,11 @@ impl Bytes {
         }
     }
 
+    /// Whether they may be written.
+    pub fn is_writable(&self) -> bool {
+        matches!(self.0, Kind::Here { writable: true, .. })
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -146,8 +151,11 @@ impl Bytes {
     }
 
     /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not within.
     #[inline(always)]
-    pub(super) fn read(&self, at: usize, into: &mut [u8]) {
+    pub fn read(&self, at: usize, into: &mut [u8]) {
         match self.place(at, into.len()) {
             // SAFETY: within shared memory, which is only accessed by atomics and `copy`.
             (from, true) => unsafe {
@@ -184,8 +192,11 @@ impl Bytes {
     }
 
     /// Copies bytes from one to another.
+    ///
+    /// # Panics
+    /// If they are not within, or `to` is not to be written.
     #[inline(always)]
-    pub(super) fn copy(&self, at: usize, length: usize, to: &Bytes, to_at: usize) {
+    pub fn copy(&self, at: usize, length: usize, to: &Bytes, to_at: usize) {
         let to = to.writable(to_at, length);
         match self.place(at, length) {
             // SAFETY: the source is within shared memory; the target within a buffer that only this engine writes to, and

@@ -113,7 +113,7 @@ impl ShmWire {
 
     /// From now on all waits of this rank call `turn`.
     pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        self.job.progress.set(turn, self.own.view.clone());
+        self.job.progress.set(turn, Some(self.own.view.clone()));
     }
 
     /// Tells the peers that this rank receives nothing any more.

@@ -154,6 +154,12 @@ impl Tcp {
         self.0.leave_with_teams();
     }
 
+    /// Whether a rank has left.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.0.group.has_left(rank)
+    }
+
     #[cfg(test)]
     pub fn first_death(&self) -> Option<Rank> {
         self.0.group.first_death()

@@ -4,21 +4,27 @@ use crate::verbs::VerbsError;
 use crate::verbs::endpoint::Endpoints;
 use crate::verbs::memory::{Lent, Memory};
 use crate::verbs::rail::Rail;
+use crate::verbs::receive::Receives;
 use crate::verbs::sys::QueuePair;
 use crate::verbs::wr::{Failure, Why};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use transom_locks::Rank;
+use transom_shm_loopback::messages::Turn;
 
 /// The order of fields is that in which they are to go.
 pub(in crate::verbs) struct Core {
     pub me: Rank,
     pub endpoints: Endpoints<QueuePair, Lent>,
     pub memory: Memory,
+    /// What comes by messages.
+    pub receives: Arc<Receives>,
+    /// The messages of this rank, which its waits turn.
+    turn: OnceLock<Arc<dyn Turn>>,
     /// Whether each rank's adapter is this rank's.
     same_adapter: Box<[bool]>,
     /// Of connections that somebody here wants, or that were refused. One that there is, is a lane that is not broken.
@@ -63,8 +69,9 @@ impl Core {
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
         let (endpoints, memory) =
             (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
-        let (links, changed, commands, made) = Default::default();
-        Ok(Core { me, endpoints, memory, same_adapter, links, changed, commands, wake, made, rail })
+        let (links, changed, commands, made, turn) = Default::default();
+        let receives = Receives::new(&rail.domain);
+        Ok(Core { me, endpoints, memory, receives, turn, same_adapter, links, changed, commands, wake, made, rail })
     }
 
     /// Whether a rank's adapter is this rank's, so that the atomics of both are atomic towards each other.
@@ -100,13 +107,35 @@ impl Core {
         }
     }
 
+    /// Ends the lane to a peer, if there is one: nothing that it names is touched any more. What had come by it is kept. Whether
+    /// it had not ended before.
+    pub fn give_up(&self, peer: Rank) -> bool {
+        let Some(lane) = self.endpoints.lane(peer) else { return false };
+        self.receives.settle();
+        let is_new = lane.give_up(Failure::known(Why::Gone));
+        if is_new {
+            self.receives.forget(lane.queue_pair(), true);
+        }
+        is_new
+    }
+
     /// The job says that a peer died: its connection is gone, and there will be no other.
     pub fn died(&self, peer: Rank) {
-        let is_new = self.endpoints.lane(peer).is_some_and(|lane| lane.give_up(Failure::known(Why::Gone)));
+        let is_new = self.give_up(peer);
         // Whatever failed before, it is not to be asked any more.
         if is_new || self.link(&self.links(), peer) == Link::Wanted {
             self.command(Command::Died(peer));
         }
+    }
+
+    /// From now on whoever waits turns these.
+    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        let _ = self.turn.set(turn);
+    }
+
+    /// Takes what messages have come, and posts what can go. Whether there is more to do soon.
+    pub fn turn(&self) -> bool {
+        self.turn.get().is_some_and(|turn| turn.turn())
     }
 
     pub(super) fn stop(&self) {

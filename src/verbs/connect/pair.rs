@@ -9,9 +9,10 @@ use crate::verbs::VerbsError;
 use crate::verbs::datagram::{Post, Recipient};
 use crate::verbs::lane::Start;
 use crate::verbs::progress;
-use crate::verbs::rail::Polled;
-use crate::verbs::sys::{FarEnd, QueuePair};
-use crate::verbs::wr::{Completions, Received, WorkQueue};
+use crate::verbs::rail::{LastWord, Polled};
+use crate::verbs::sys::{Event, FarEnd, QueuePair};
+use crate::verbs::wr::{Failure, Received, Why, WorkQueue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -79,22 +80,15 @@ impl Doing<'_> {
             Some(polled) => polled,
             None => self.pair.polled.insert(rail.queues.take()?),
         };
-        let queue = rail.queue_pair(polled)?;
-        // What an earlier one of the same number may have said.
-        note_ends(polled, self.ended);
+        let (received, shared) = self.core.receives.ends()?;
+        let queue = rail.queue_pair(polled, received, shared)?;
+        self.core.receives.expect(queue.number(), self.peer as u32);
+        // What one of the same number may have said.
         self.ended.remove(&queue.number());
-        queue.watch()?;
         Ok((
             queue,
             u32::from_le_bytes(random().map_err(|source| VerbsError::system("random numbers", source))?) & 0xff_ffff,
         ))
-    }
-}
-
-/// Takes note of queue pairs that take nothing more.
-fn note_ends(polled: &Polled, ended: &mut HashSet<u32>) {
-    if let Err(error) = polled.ends.poll(&mut |completion| _ = ended.insert(completion.queue_pair)) {
-        tracing::error!(%error, "ends of queue pairs are not told any more");
     }
 }
 
@@ -107,8 +101,8 @@ fn end(
     ended: &mut HashSet<u32>,
 ) -> Result<u32, Errno> {
     let settle = || progress::settle(polled, &core.endpoints, &core.rail.health);
-    let next = if was_connected && core.rail.tells_received() {
-        received(&queue, polled, ended).map_err(|error| {
+    let next = if was_connected && core.rail.last_word() != LastWord::None {
+        received(&queue, core, ended).map_err(|error| {
             tracing::error!(rank = core.me, %error, "what a connection has received is not known");
             error.errno().unwrap_or(Errno::IO)
         })
@@ -117,26 +111,54 @@ fn end(
     };
     // What had completed has, though the queue pair goes; and nothing of it is told when it has gone.
     settle();
+    core.receives.settle();
+    let number = queue.number();
     drop(queue);
     settle();
+    core.receives.settle();
+    core.receives.forget(number, was_connected);
     next
 }
 
 /// First it is to take nothing more: what comes late must not be executed once the peer was told what was.
-fn received(queue: &QueuePair, polled: &Polled, ended: &mut HashSet<u32>) -> Result<u32, VerbsError> {
+fn received(queue: &QueuePair, core: &Core, ended: &mut HashSet<u32>) -> Result<u32, VerbsError> {
     queue.fail()?;
+    if core.rail.last_word() == LastWord::Reset {
+        queue.reset()?;
+        return queue.next_psn();
+    }
     let began = Instant::now();
     // The adapter, or its driver, may be in the midst of a packet.
-    loop {
-        note_ends(polled, ended);
-        if ended.remove(&queue.number()) {
-            return queue.next_psn();
-        }
+    while !ended.remove(&queue.number()) {
         if began.elapsed() > END {
             let source = std::io::ErrorKind::TimedOut.into();
             return Err(VerbsError::system("a queue pair that does not end", source));
         }
-        std::thread::sleep(Duration::from_micros(20));
+        let context = core.rail.context();
+        let said =
+            poll(&mut [PollFd::new(&**context, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+        if said.is_ok_and(|said| said > 0) {
+            heed(core, ended);
+        }
+    }
+    queue.next_psn()
+}
+
+/// Takes what the device says unasked.
+pub(super) fn heed(core: &Core, ended: &mut HashSet<u32>) {
+    let Core { me: rank, rail, endpoints, .. } = core;
+    let event = match rail.context().event() {
+        Ok(event) => event,
+        Err(error) => return tracing::warn!(rank, %error, "an event of the RDMA device is lost"),
+    };
+    tracing::debug!(rank, ?event, "the RDMA device says");
+    if let Event::LastBuffer { number } = event {
+        ended.insert(number);
+    }
+    if let Some(failed) = rail.health.note(event, rail.port())
+        && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.queue_pair() == failed)
+    {
+        lane.break_off(Failure::known(Why::Ended));
     }
 }
 

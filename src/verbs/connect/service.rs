@@ -5,7 +5,7 @@ use super::address::Address;
 use super::core::{Command, Core, Link};
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
-use super::pair::{Doing, Made, Pair};
+use super::pair::{Doing, Made, Pair, heed};
 use crate::verbs::datagram::Post;
 use crate::verbs::progress;
 use crate::verbs::sys::CompletionQueue;
@@ -41,6 +41,8 @@ struct Connection {
     pair: Pair,
     backoff: Backoff,
     due: Option<Instant>,
+    /// What was complete of its lane at the last look, and for how many looks nothing more is, though something is under way.
+    silence: (u64, u32),
 }
 
 /// How often the lanes are looked after.
@@ -48,6 +50,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// So many looks later a connection that broke has not come about in time; or where the port is down.
 const LOOKS: u32 = 20;
 const LOOKS_PORT_DOWN: u32 = 5;
+/// So many looks that find nothing complete, and a connection counts as broken: Soft-RoCE of Linux 6.1 may stop sending for ever
+/// after a packet was lost, and one that is told to try 7 times does so for ever.
+const SILENT: u32 = 5;
 
 impl Connector {
     pub fn new(core: Arc<Core>, post: Post<MESSAGE>, addresses: Box<[Address]>) -> Self {
@@ -113,27 +118,12 @@ impl Connector {
         }
         let said = waiting.get(2).map_or(PollFlags::empty(), |device| device.revents());
         if said.contains(PollFlags::IN) {
-            self.heed();
+            heed(&self.core, &mut self.ended);
         } else if !said.is_empty() {
             self.mute = true;
             tracing::warn!(rank = self.core.me, "the RDMA device does not tell any more what becomes of it");
         }
         Ok(())
-    }
-
-    /// Takes what the device says unasked.
-    fn heed(&self) {
-        let Core { me: rank, rail, endpoints, .. } = &*self.core;
-        let event = match rail.context().event() {
-            Ok(event) => event,
-            Err(error) => return tracing::warn!(rank, %error, "an event of the RDMA device is lost"),
-        };
-        tracing::debug!(rank, ?event, "the RDMA device says");
-        if let Some(failed) = rail.health.note(event, rail.port())
-            && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.queue_pair() == failed)
-        {
-            lane.break_off(Failure::known(Why::Ended));
-        }
     }
 
     /// Makes lanes anew that broke while nobody of this rank looked, or whose peer did not answer in time an end: who waits
@@ -146,7 +136,24 @@ impl Connector {
         let core = self.core.clone();
         let Core { rail, endpoints, .. } = &*core;
         progress::poll(rail, endpoints);
+        core.receives.discard(false);
+        // A rank that calls nothing for long would run out of buffers, and what comes behind waits for them.
+        core.turn();
         for (peer, lane) in endpoints.all() {
+            let Connection { silence, .. } = self.connections.entry(peer).or_default();
+            *silence = match *silence {
+                (before, looks) if before == lane.completed() && !lane.is_idle() && !lane.is_broken() => {
+                    (before, looks + 1)
+                }
+                _ => (lane.completed(), 0),
+            };
+            if silence.1 > SILENT {
+                // The next has as long.
+                silence.1 = 0;
+                lane.break_off(Failure::known(Why::Ended));
+            } else if silence.1 > 1 {
+                let _ = lane.ask();
+            }
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
             let ended = lane.failure().is_some() && asked;
             if !ended && !(lane.is_broken() && (asked || !lane.is_idle())) {
@@ -186,7 +193,7 @@ impl Connector {
     /// the machine may not know it yet.
     fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
         let Connector { connections, due, post, addresses, core, ended, .. } = self;
-        let Connection { machine, pair, backoff, due: mine } = connections.entry(peer).or_default();
+        let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, addresses, core, ended };
         let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.is_broken() || lane.failure().is_some());

@@ -45,13 +45,13 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         unsafe { self.post_with(Kept::new(verb, to, piece, false), &[], signal, lent) }
     }
 
-    /// Posts a write that takes its bytes along.
+    /// Posts a write or a message that takes its bytes along.
     ///
     /// # Errors
     /// As [`post`](Self::post).
-    pub fn post_inline(&self, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
+    pub fn post_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
         assert!(bytes.len() <= self.inline(), "as many as a request can take along");
-        let kept = Kept::new(Verb::Write, to, Piece::inline(bytes), true);
+        let kept = Kept::new(verb, to, Piece::inline(bytes), true);
         // SAFETY: the adapter's driver reads them before this returns.
         let posted = unsafe { self.post_with(kept, bytes, Signal::NowAndThen, None) };
         posted.map_err(|(stop, _)| stop)

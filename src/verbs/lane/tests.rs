@@ -190,7 +190,7 @@ fn numbers_go_on_beyond_their_low_half() {
 #[test]
 fn small_bytes_travel_in_the_request() {
     let (lane, queue) = lane(8);
-    lane.post_inline(TO, &[1; 16]).unwrap();
+    lane.post_inline(Verb::Write, TO, &[1; 16]).unwrap();
     let request = queue.take()[0];
     assert!(request.inline && request.piece.bytes == 16 && request.to == TO);
 }
@@ -220,11 +220,11 @@ fn what_was_not_done_is_posted_again_and_reads_are() {
     let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) }.unwrap();
     write();
     write();
-    lane.post_inline(TO, b"three").unwrap();
+    lane.post_inline(Verb::Write, TO, b"three").unwrap();
     post(&lane, Verb::Read).unwrap();
     write();
     post(&lane, Verb::Add(7)).unwrap();
-    lane.post_inline(TO, b"seven").unwrap();
+    lane.post_inline(Verb::Write, TO, b"seven").unwrap();
     queue.take();
     done(&lane, 1);
     breaks(&lane, 2);
@@ -383,4 +383,40 @@ fn what_completes_of_a_retired_queue_has_completed() {
     });
     assert_eq!(lane.completed(), 1);
     assert_eq!(again(&lane, 2, received(1)).take().len(), 2);
+}
+
+/// A message that was received is not sent again, and one that was not keeps its slot until it is.
+#[test]
+fn messages_are_sent_again_unless_they_were_received() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    let send = |name, bytes, verb| {
+        let piece = Piece { bytes, ..PIECE };
+        // SAFETY: the queue only pretends.
+        let posted = unsafe { lane.post(verb, TO, piece, Signal::NowAndThen, Some(Thing(name, events.clone()))) };
+        posted.map_err(|(stop, _)| stop).unwrap()
+    };
+    send("one", 3000, Verb::Send); // 3 packets
+    send("two", 100, Verb::WriteAndTell(7));
+    send("three", 3000, Verb::Send);
+    lane.post_inline(Verb::Send, TO, b"four").unwrap();
+    queue.take();
+    breaks(&lane, 1);
+    lane.retire(drop);
+    // Of the third, two packets came: its buffer there is lost, and it goes to another.
+    let posted = again(&lane, 2, received(3 + 1 + 2));
+    let posted = posted.take();
+    let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes);
+    assert_eq!(
+        posted.iter().map(short).collect::<Vec<_>>(),
+        [(1, Verb::Write, 0), (2, Verb::Write, 0), (3, Verb::Send, 3000), (4, Verb::Send, 4)]
+    );
+    lane.complete(&completion(3, 102, 2, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two"], "the third is lent still");
+    lane.complete(&completion(3, 102, 4, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two", "three"]);
+    let counts = lane.counts();
+    assert_eq!((counts.sends, counts.told_writes, counts.writes), (3, 1, 0), "each counts once");
 }

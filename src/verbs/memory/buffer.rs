@@ -73,6 +73,13 @@ impl Buffer {
         unsafe { std::ptr::copy_nonoverlapping(self.start.add(offset).as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
+    /// Where the byte at `offset` is.
+    pub fn start(&self, offset: usize) -> NonNull<u8> {
+        self.check(offset, 0);
+        // SAFETY: inside.
+        unsafe { self.start.add(offset) }
+    }
+
     /// A word that peers change.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);

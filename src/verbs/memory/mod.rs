@@ -31,6 +31,9 @@ use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
 const CHUNK: usize = 32 << 10;
 /// As many pieces are registered at a time: 1 MiB, since little memory may be locked.
 const CHUNKS: usize = 32;
+/// Bytes of a message at most, or of a piece of one, and how many such slots are registered at a time: 264 KiB.
+const MESSAGE: usize = (8 << 10) + 192;
+const MESSAGES: usize = 32;
 /// Results of atomics.
 const CELLS: usize = 512;
 /// Regions whose words for that are registered at a time.
@@ -46,6 +49,8 @@ pub(super) struct Memory {
     domain: Arc<Domain>,
     /// What puts and gets travel through.
     pub chunks: Arc<Slots>,
+    /// What messages are copied to on their way.
+    pub messages: Arc<Slots>,
     /// Where results of atomics come.
     pub cells: Arc<Slots>,
     /// On which those who reach a region of this rank count themselves.
@@ -81,6 +86,7 @@ impl Memory {
         Memory {
             domain: domain.clone(),
             chunks: Slots::new(domain, Access::Local, CHUNK, CHUNKS),
+            messages: Slots::new(domain, Access::Source, MESSAGE, MESSAGES),
             cells: Slots::new(domain, Access::Local, 8, CELLS),
             counts: Slots::new(domain, Access::Words, 8, COUNTS),
             leases: Leases::new(KEPT),

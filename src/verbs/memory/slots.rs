@@ -98,6 +98,14 @@ impl Slot {
         self.buffer().write(self.offset, source);
     }
 
+    /// Has its first bytes written where they are.
+    pub fn fill(&self, bytes: usize, fill: impl FnOnce(&mut [u8])) {
+        assert!(bytes <= self.home.bytes, "a piece of its slot");
+        let start = self.buffer().start(self.offset);
+        // SAFETY: of this slot, which whoever has it has alone; nothing is under way there.
+        fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) });
+    }
+
     pub fn read(&self, into: &mut [u8]) {
         assert!(into.len() <= self.home.bytes, "a piece of its slot");
         self.buffer().read(self.offset, into);

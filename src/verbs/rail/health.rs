@@ -55,7 +55,7 @@ impl Health {
                 }
             }
             Event::QueuePair { number } => return Some(number),
-            Event::Port { .. } | Event::Other(_) => {}
+            Event::Port { .. } | Event::LastBuffer { .. } | Event::Other(_) => {}
         }
         None
     }

@@ -10,7 +10,9 @@ pub(super) use queues::Polled;
 
 use super::VerbsError;
 use super::settings::{NotifyBy, Settings};
-use super::sys::{Capacity, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, devices};
+use super::sys::{
+    Capacity, CompletionQueue, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue, devices,
+};
 use choose::{Candidate, Choice, Gid, Port, choose};
 use ibverbs_sys::*;
 use queues::Queues;
@@ -39,8 +41,6 @@ const MELLANOX: u32 = 0x02c9;
 const MELLANOX_PCI: u32 = 0x15b3;
 /// The port's subnet wants global addresses.
 const GRH_REQUIRED: u8 = 1;
-/// Buffers for messages of a lane: none are sent, and one of no bytes tells when the queue pair has ended.
-const RECEIVES: u32 = 1;
 
 impl Rail {
     /// The device and port that the settings name, or the first that is up.
@@ -87,7 +87,7 @@ impl Rail {
             notify_by,
             register_from: settings.register_from as usize,
             choice,
-            capacity: Capacity { depth, receives: RECEIVES, inline: settings.inline },
+            capacity: Capacity { depth, receives: 1, inline: settings.inline },
             service_level: settings.service_level,
             traffic_class: settings.traffic_class,
             timeout: settings.timeout_exponent(),
@@ -162,18 +162,45 @@ impl Rail {
         NearEnd { port: self.choice.port, pkey_index, psn, timeout, retries }
     }
 
-    /// A queue pair for a lane, not yet connected, that completes there.
-    pub fn queue_pair(&self, polled: &Polled) -> Result<QueuePair, VerbsError> {
-        let queue = QueuePair::reliable(&self.domain, [&polled.queue, &polled.ends], self.capacity)?;
+    /// A queue pair for a lane, not yet connected, that completes there. Messages come to the shared queue, if there is one,
+    /// and are told by `received`.
+    pub fn queue_pair(
+        &self,
+        polled: &Polled,
+        received: &Arc<CompletionQueue>,
+        shared: Option<&Arc<SharedQueue>>,
+    ) -> Result<QueuePair, VerbsError> {
+        let queue = QueuePair::reliable(&self.domain, [&polled.queue, received], shared, self.capacity)?;
         queue.initialise(&self.near_end(0))?;
         Ok(queue)
     }
 
-    /// Whether a queue pair of this device tells how much it has received when it is asked. mlx4, mlx5 and Soft-RoCE ask the
-    /// device; irdma, for one, says what it was told at first.
-    pub fn tells_received(&self) -> bool {
-        [MELLANOX, MELLANOX_PCI, SOFT_ROCE].contains(&self.context().limits.vendor_id)
+    /// How a queue pair of this device is brought to tell how much it has received. mlx4, mlx5 and Soft-RoCE ask the device;
+    /// irdma, for one, says what it was told at first.
+    pub fn last_word(&self) -> LastWord {
+        match self.context().limits.vendor_id {
+            SOFT_ROCE => LastWord::Reset,
+            MELLANOX | MELLANOX_PCI => LastWord::Event,
+            _ => LastWord::None,
+        }
     }
+
+    /// Whether the last bytes of a write are seen last.
+    pub fn writes_in_order(&self) -> bool {
+        [MELLANOX, MELLANOX_PCI].contains(&self.context().limits.vendor_id)
+    }
+}
+
+/// When a queue pair that has failed executes nothing more, so that what it says then is the last word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastWord {
+    /// Once the device says that it takes no buffer any more.
+    Event,
+    /// Once it was reset: the driver waits for the packet that it is at, and the number of the next one stays. (Soft-RoCE
+    /// says nothing before Linux 6.6.)
+    Reset,
+    /// Never.
+    None,
 }
 
 fn has_atomics(limits: &ibv_device_attr) -> bool {

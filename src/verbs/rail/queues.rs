@@ -2,8 +2,7 @@
 //! request of a lane may complete with an error of its own, so each lane has its whole depth of entries.
 //!
 //! With `d` requests to a lane, `n` lanes have at most `2 d max(8, n + 8)` entries in at most `log2(n / 8 + 1)` rounded up
-//! queues, on a device whose queues are large enough; and beside each queue a small one, with an entry for each lane, that
-//! tells when a queue pair takes nothing more.
+//! queues, on a device whose queues are large enough.
 
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{CompletionQueue, Context};
@@ -51,8 +50,6 @@ struct Node {
 pub(in crate::verbs) struct Polled {
     pub queue: Arc<CompletionQueue>,
     pub polling: Mutex<()>,
-    /// Of receives, which nothing ever comes to: each ends with its queue pair.
-    pub ends: Arc<CompletionQueue>,
 }
 
 impl Queues {
@@ -75,9 +72,8 @@ impl Queues {
                 let lanes = lanes(at, self.depth, self.most()) as u32;
                 let entries = lanes.saturating_mul(self.depth).min(self.most());
                 let queue = Arc::new(CompletionQueue::new(&self.context, entries)?);
-                let ends = Arc::new(CompletionQueue::new(&self.context, lanes.min(self.most()))?);
                 tracing::debug!(entries, "completion queue made");
-                let polled = Arc::new(Polled { queue, polling: Mutex::default(), ends });
+                let polled = Arc::new(Polled { queue, polling: Mutex::default() });
                 let end = self.nodes().last().map_or(&self.queues, |last| &last.next);
                 let _ = end.set(Box::new(Node { polled: polled.clone(), next: List::new() }));
                 polled

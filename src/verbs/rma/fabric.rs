@@ -4,9 +4,9 @@
 use super::Verbs;
 use super::moving::Moving;
 use super::region::{Pending, Region, Remote, Sought};
-use super::wait::{NAPS, is_crowded};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
+use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Verb;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst, fence};
@@ -193,8 +193,7 @@ impl Fabric for Verbs {
         });
         // Nothing wakes a rank whose memory an adapter changes.
         wait.until(is_crowded(member.node.ranks()), look, check, |look| {
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS[1]);
+            member.nap(&mut nap);
             look()
         })
     }

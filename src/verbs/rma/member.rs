@@ -1,11 +1,12 @@
 //! A rank of a job or team, from joining to leaving.
 
 use super::mail::Mail;
-use super::wait::Patience;
+
 use crate::verbs::bootstrap::{Bootstrap, Node};
 use crate::verbs::connect::{self, Core, Service};
 use crate::verbs::memory::Remains;
 use crate::verbs::progress;
+use crate::verbs::wait::{NAPS, Patience};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -72,6 +73,16 @@ impl Member {
     #[inline]
     pub fn progress(&self) {
         progress::poll(&self.core().rail, &self.core().endpoints);
+    }
+
+    /// What a wait does between two looks, once it has waited a while: serves the peers' messages, and sleeps so long if none
+    /// came.
+    pub fn nap(&self, nap: &mut Duration) {
+        if self.core().turn() {
+            return std::thread::yield_now();
+        }
+        std::thread::sleep(*nap);
+        *nap = (*nap * 2).min(NAPS[1]);
     }
 
     pub fn patience(&self) -> Patience {

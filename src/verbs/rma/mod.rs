@@ -9,7 +9,6 @@ mod moving;
 mod operations;
 mod region;
 mod under_way;
-mod wait;
 
 pub use moving::Moving;
 pub use region::{Pending, Region, Remote};
@@ -18,6 +17,7 @@ use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
 use super::connect::Service;
 use super::counts::{QueuePairs, Registrations, WorkRequests};
+use super::messages::VerbsWire;
 use super::settings::Settings;
 use collective::lanes::{all_gather, barrier};
 use mail::{Block, Mail};
@@ -130,6 +130,19 @@ impl Verbs {
         let parent = Some((self.0.clone(), number));
         let team = Member::new(service, team, (node, peers.into()), member.hybrid, mail, parent);
         Ok(Some(Verbs(Arc::new(team))))
+    }
+
+    /// Collective: gives everyone's bytes to everyone by the exchange of the job, and not by lanes.
+    pub(crate) fn introduce(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.0.exchange.all_gather(mine)
+    }
+
+    /// The wire of this rank's messages; once for each rank of a job, before it may receive any.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if the device has no shared receive queues.
+    pub fn wire(&self) -> Result<VerbsWire, FabricError> {
+        VerbsWire::open(&self.0.service, &self.0.exchange, &self.0.node.memory)
     }
 
     /// How many queue pairs this rank has made so far, whoever asked for them.

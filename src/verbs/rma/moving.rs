@@ -288,7 +288,7 @@ impl Member {
             let mut filled = None;
             self.post(way, true, |lane| {
                 if bytes.len() <= lane.inline() {
-                    return retry(lane.post_inline(to, bytes));
+                    return retry(lane.post_inline(Verb::Write, to, bytes));
                 }
                 // Copied while nothing is locked.
                 let slot = match filled.take() {

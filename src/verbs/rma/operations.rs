@@ -51,7 +51,12 @@ impl Member {
                 Ok(None) => {}
                 Err(halt) => return Err(self.why(way, halt)),
             }
-            if patience.pause() {
+            let asks = patience.pause();
+            if patience.is_long() {
+                // The room that it waits for may be the peer's to give, who waits for this rank's.
+                self.core().turn();
+            }
+            if asks {
                 self.works()?;
                 self.alive(way)?;
                 if lane.is_broken() {
@@ -91,7 +96,10 @@ impl Member {
                     return Err(FabricError::System { what, source: std::io::Error::from_raw_os_error(errno) });
                 }
                 Link::Absent => core.want(way.peer),
-                Link::Wanted => core.await_connection(way.peer, ROUND),
+                Link::Wanted => {
+                    core.turn();
+                    core.await_connection(way.peer, ROUND)
+                }
             };
             if link != Link::Wanted {
                 continue;

@@ -90,6 +90,7 @@ fn told(completion: &ibv_wc) -> Completion {
         token: Token::from_bits(completion.wr_id()),
         queue_pair: completion.qp_num,
         bytes: completion.len(),
+        value: completion.imm_data().map(u32::from_be),
         result: completion.error().map_or(Ok(()), |error| Err(failure(error))),
     }
 }

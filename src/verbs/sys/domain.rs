@@ -55,6 +55,8 @@ pub(in crate::verbs) enum Access {
     Source,
     /// Nothing: the adapter brings results of this rank's own operations there.
     Local,
+    /// Bytes: read.
+    Read,
     /// Bytes, without words: write and read.
     Bytes,
     /// Words alone: write and atomics.
@@ -71,6 +73,7 @@ impl Access {
         match self {
             Access::Source => flag(0),
             Access::Local => local,
+            Access::Read => read,
             Access::Bytes => local | write | read,
             Access::Words => local | write | atomic,
             Access::All => local | write | read | atomic,

@@ -12,10 +12,12 @@ pub(in crate::verbs) enum Event {
     Port { port: u8, active: bool },
     /// The device failed, or was taken away.
     DeviceFatal,
-    /// A completion queue overran, or failed.
+    /// A completion queue overran, or failed, or the shared receive queue did.
     CompletionQueue,
     /// A queue pair failed, without a request that could tell it.
     QueuePair { number: u32 },
+    /// A queue pair that has failed takes no buffer of its shared queue any more, and has done what came before.
+    LastBuffer { number: u32 },
     /// One that changes nothing here.
     Other(u32),
 }
@@ -42,10 +44,14 @@ fn read(event: &ibv_async_event) -> Event {
         IBV_EVENT_PORT_ACTIVE => port(true),
         IBV_EVENT_PORT_ERR => port(false),
         IBV_EVENT_DEVICE_FATAL => Event::DeviceFatal,
-        IBV_EVENT_CQ_ERR => Event::CompletionQueue,
+        IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Event::CompletionQueue,
         IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
             // SAFETY: as above; destroying a queue pair waits until its events are acknowledged.
             Event::QueuePair { number: unsafe { (*event.element.qp).qp_num } }
+        }
+        IBV_EVENT_QP_LAST_WQE_REACHED => {
+            // SAFETY: as above.
+            Event::LastBuffer { number: unsafe { (*event.element.qp).qp_num } }
         }
         other => Event::Other(other),
     }
@@ -72,8 +78,10 @@ mod tests {
         assert_eq!(told(IBV_EVENT_CQ_ERR), Event::CompletionQueue);
         assert_eq!(told(IBV_EVENT_LID_CHANGE), Event::Other(IBV_EVENT_LID_CHANGE));
         let mut pair = ibv_qp { qp_num: 77, ..Default::default() };
-        let element = ibv_async_event__bindgen_ty_1 { qp: &mut pair };
-        let event = ibv_async_event { element, event_type: IBV_EVENT_QP_FATAL };
-        assert_eq!(read(&event), Event::QueuePair { number: 77 });
+        let mut told = |event_type| {
+            read(&ibv_async_event { element: ibv_async_event__bindgen_ty_1 { qp: &mut pair }, event_type })
+        };
+        assert_eq!(told(IBV_EVENT_QP_FATAL), Event::QueuePair { number: 77 });
+        assert_eq!(told(IBV_EVENT_QP_LAST_WQE_REACHED), Event::LastBuffer { number: 77 });
     }
 }

@@ -52,6 +52,8 @@ library! {
     ibv_destroy_cq(*mut ibv_cq) -> c_int;
     ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
     ibv_ack_cq_events(*mut ibv_cq, c_uint);
+    ibv_create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_destroy_srq(*mut ibv_srq) -> c_int;
     ibv_create_qp(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_query_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
@@ -127,6 +129,20 @@ pub(in crate::verbs) unsafe fn post_recv(qp: *mut ibv_qp, request: &mut ibv_recv
     let failed = unsafe {
         let post = (*(*qp).context).ops.post_recv.expect("every device receives");
         post(qp, request, &mut bad)
+    };
+    done(failed)
+}
+
+/// Hands buffers, one chained to the other, to a shared receive queue.
+///
+/// # Safety
+/// As [`post_send`], of the shared receive queue.
+pub(in crate::verbs) unsafe fn post_srq_recv(srq: *mut ibv_srq, first: &mut ibv_recv_wr) -> std::io::Result<()> {
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: by the caller's word; every device that has such queues has the function.
+    let failed = unsafe {
+        let post = (*(*srq).context).ops.post_srq_recv.expect("a device with shared receive queues fills them");
+        post(srq, first, &mut bad)
     };
     done(failed)
 }

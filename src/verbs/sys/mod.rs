@@ -7,6 +7,7 @@ mod domain;
 mod events;
 mod library;
 mod queue_pair;
+mod shared_queue;
 
 pub(in crate::verbs) use address::{AddressHandle, GlobalPath, Path};
 pub(in crate::verbs) use completion::CompletionQueue;
@@ -14,6 +15,7 @@ pub(in crate::verbs) use device::{Context, Listed, devices};
 pub(in crate::verbs) use domain::{Access, Domain, Registered};
 pub(in crate::verbs) use events::Event;
 pub(in crate::verbs) use queue_pair::{Capacity, Datagrams, FarEnd, NearEnd, QueuePair};
+pub(in crate::verbs) use shared_queue::SharedQueue;
 
 use super::VerbsError;
 use std::io::Error;

@@ -1,7 +1,7 @@
 //! Queue pairs: reliable connections, and unreliable datagrams.
 
 use super::library::{done, post_recv, post_send};
-use super::{Access, AddressHandle, CompletionQueue, Domain, Path, refused};
+use super::{Access, AddressHandle, CompletionQueue, Domain, Path, SharedQueue, refused};
 use crate::verbs::VerbsError;
 use crate::verbs::wr::{Piece, Request, Token, Verb, WorkQueue};
 use ibverbs_sys::*;
@@ -17,6 +17,7 @@ pub(in crate::verbs) struct QueuePair {
     domain: Arc<Domain>,
     /// Go after it.
     _completions: [Arc<CompletionQueue>; 2],
+    _shared: Option<Arc<SharedQueue>>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -61,19 +62,21 @@ pub(in crate::verbs) struct FarEnd {
 }
 
 impl QueuePair {
-    /// A reliable connection, not yet connected.
-    /// What was posted and what was received complete apart.
+    /// A reliable connection, not yet connected. What was posted and what was received complete apart; messages come to the
+    /// shared queue, or to none.
     pub fn reliable(
         domain: &Arc<Domain>,
         completions: [&Arc<CompletionQueue>; 2],
+        shared: Option<&Arc<SharedQueue>>,
         capacity: Capacity,
     ) -> Result<Self, VerbsError> {
-        Self::new(domain, completions.map(Arc::clone), ibv_qp_type::IBV_QPT_RC, capacity)
+        Self::new(domain, completions.map(Arc::clone), shared, ibv_qp_type::IBV_QPT_RC, capacity)
     }
 
     fn new(
         domain: &Arc<Domain>,
         completions: [Arc<CompletionQueue>; 2],
+        shared: Option<&Arc<SharedQueue>>,
         kind: ibv_qp_type::Type,
         capacity: Capacity,
     ) -> Result<Self, VerbsError> {
@@ -82,6 +85,7 @@ impl QueuePair {
             let mut wanted = ibv_qp_init_attr {
                 send_cq: completions[0].raw.as_ptr(),
                 recv_cq: completions[1].raw.as_ptr(),
+                srq: shared.map_or(null_mut(), |shared| shared.raw.as_ptr()),
                 cap: ibv_qp_cap {
                     max_send_wr: capacity.depth,
                     max_recv_wr: capacity.receives,
@@ -97,7 +101,8 @@ impl QueuePair {
             if let Some(raw) = NonNull::new(raw) {
                 let depth = wanted.cap.max_send_wr.min(capacity.depth);
                 let inline = wanted.cap.max_inline_data.min(capacity.inline);
-                return Ok(QueuePair { raw, depth, inline, domain: domain.clone(), _completions: completions });
+                let (domain, _shared) = (domain.clone(), shared.cloned());
+                return Ok(QueuePair { raw, depth, inline, domain, _completions: completions, _shared });
             }
             let what = || format!("a queue pair of depth {} on RDMA device {}", capacity.depth, domain.context.name);
             let error = refused(what());
@@ -162,19 +167,16 @@ impl QueuePair {
         self.modify(&mut to, what, "connecting")
     }
 
-    /// Hands over a buffer of no bytes, for which no message comes: it completes when the queue pair has failed, behind
-    /// whatever came before that and was executed.
-    pub fn watch(&self) -> Result<(), VerbsError> {
-        let mut raw = ibv_recv_wr { num_sge: 0, sg_list: null_mut(), next: null_mut(), ..Default::default() };
-        // SAFETY: alive until dropped; no memory is named.
-        let posted = unsafe { post_recv(self.raw.as_ptr(), &mut raw) };
-        posted.map_err(|source| self.failed("watching", source))
-    }
-
     /// Ends it: nothing that comes later is executed.
     pub fn fail(&self) -> Result<(), VerbsError> {
         let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
         self.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "ending")
+    }
+
+    /// Has it forget what it was doing, once it does nothing any more.
+    pub fn reset(&self) -> Result<(), VerbsError> {
+        let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..Default::default() };
+        self.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "resetting")
     }
 
     /// The number of the packet that it expects next.
@@ -241,6 +243,11 @@ impl WorkQueue for QueuePair {
         };
         match verb {
             Verb::Write => raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            Verb::WriteAndTell(value) => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+                raw.__bindgen_anon_1.imm_data = value.to_be();
+            }
+            Verb::Send => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
             Verb::Read => raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ,
             Verb::CompareAndSwap { expected, new } => {
                 raw.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
@@ -281,7 +288,7 @@ impl Datagrams {
         key: u32,
     ) -> Result<Self, VerbsError> {
         let queues = [sent.clone(), received.clone()];
-        let pair = QueuePair::new(domain, queues, ibv_qp_type::IBV_QPT_UD, capacity)?;
+        let pair = QueuePair::new(domain, queues, None, ibv_qp_type::IBV_QPT_UD, capacity)?;
         let datagrams = Datagrams { pair, near: *near, key };
         datagrams.open()?;
         Ok(datagrams)

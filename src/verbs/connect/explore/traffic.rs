@@ -29,16 +29,19 @@ pub struct Traffic {
 pub enum What {
     /// Of two packets.
     Write,
+    /// Likewise.
+    Send,
     Read,
     Atomic,
 }
 
 impl What {
-    pub const ALL: [What; 3] = [What::Write, What::Read, What::Atomic];
+    pub const ALL: [What; 4] = [What::Write, What::Send, What::Read, What::Atomic];
 
     fn kept(self) -> Kept {
         let (verb, bytes) = match self {
             What::Write => (Verb::Write, MTU + 1),
+            What::Send => (Verb::Send, MTU + 1),
             What::Read => (Verb::Read, 8),
             What::Atomic => (Verb::Add(1), 8),
         };
@@ -48,7 +51,7 @@ impl What {
 }
 
 fn sent(number: u64, kept: Kept, fenced: bool) -> Sent {
-    let packets = if kept.verb == Verb::Write && kept.piece.bytes > 0 { 2 } else { 1 };
+    let packets = if kept.verb.kind() == Kind::Write && kept.piece.bytes > 0 { 2 } else { 1 };
     Sent { number, kind: kept.verb.kind(), packets, marker: Kept { end: 0, ..kept } == Kept::MARKER, fenced }
 }
 
@@ -134,7 +137,7 @@ impl Traffic {
             return Ok(());
         }
         let last = |number: u64| match self.posted[number as usize - 1] {
-            What::Write => 1,
+            What::Write | What::Send => 1,
             What::Read | What::Atomic => 0,
         };
         if self.done.iter().any(|&(of, at)| of > number || of == number && at == last(number)) {
@@ -176,7 +179,7 @@ impl Traffic {
     fn is_right_of(&self, number: u64, marker: bool) -> Result<(), String> {
         let times = |last| self.done.iter().filter(|done| **done == (number, last)).count();
         let is_right = match self.posted[number as usize - 1] {
-            What::Write => times(1) == 1,
+            What::Write | What::Send => times(1) == 1,
             What::Read => !marker,
             What::Atomic => times(0) == 1 && marker == self.lost.contains(&number),
         };

@@ -5,9 +5,9 @@ use super::{Said, Steps};
 use crate::verbs::memory::Buffer;
 use crate::verbs::rma::mail::{DONE, Mail, Turn};
 use crate::verbs::rma::member::Member;
-use crate::verbs::rma::wait::{NAPS, is_crowded};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
+use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Place;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, PoisonError};
@@ -157,8 +157,7 @@ impl Steps for Collective<'_> {
             look,
             || self.can_go_on(&mut dying),
             |look| {
-                std::thread::sleep(nap);
-                nap = (nap * 2).min(NAPS[1]);
+                self.member.nap(&mut nap);
                 look()
             },
         )?;

@@ -31,6 +31,12 @@ impl Patience {
         Patience { spins: if is_crowded(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
     }
 
+    /// Whether it sleeps between two looks.
+    #[inline]
+    pub fn is_long(&self) -> bool {
+        self.nap > NAPS[0]
+    }
+
     /// To be called between two looks. Whether it is time to ask if the wait is vain.
     #[inline]
     pub fn pause(&mut self) -> bool {

@@ -1,0 +1,90 @@
+//! Who receives nothing any more, and who is gone.
+
+use super::posting::BUFFER;
+use super::wire::VerbsWire;
+use crate::verbs::wr::Verb;
+use transom_channel::wire::{Data, Rank, Why};
+use transom_locks::Awaited;
+use transom_windows::FabricError;
+
+/// What a rank that receives nothing any more sends: no packet is as short.
+pub(super) const CLOSED: [u8; 1] = [0];
+/// Looks that find nothing more of a peer that is gone, before the engine is told.
+pub(super) const LAST_LOOKS: u32 = 3;
+/// Looks at a lane that has ended, ten a second, before its peer counts as one that lives.
+const ALIVE: u32 = 5;
+
+impl VerbsWire {
+    /// Tells the peers that this rank receives nothing any more.
+    pub fn close(&mut self) {
+        self.closing = true;
+        for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.say_closed(peer);
+        }
+    }
+
+    /// Where there is no room now, it is told later.
+    pub(super) fn say_closed(&mut self, rank: Rank) {
+        if rank as usize != self.core().me {
+            let posted = self.copied(rank, Verb::Send, BUFFER, &CLOSED, Data::None, None);
+            self.peers.entry(rank).or_default().told = posted.is_ok();
+        }
+    }
+
+    /// Finds out who is gone; [`poll`](transom_channel::Wire::poll) tells of them, once all is taken that came of them.
+    pub fn look_for_the_gone(&mut self) {
+        let me = self.core().me;
+        for rank in (0..self.exchange.size()).filter(|rank| *rank != me) {
+            match self.exchange.check_peers(Awaited::Rank(rank)) {
+                Err(FabricError::PeerDied { rank: died }) if died == rank => self.notice(rank as Rank, Why::Died),
+                Err(FabricError::PeerLeft { rank: left }) if left == rank => self.notice(rank as Rank, Why::Left),
+                Err(_) if self.exchange.has_left(rank) => self.notice(rank as Rank, Why::Left),
+                _ => {}
+            }
+        }
+        for rank in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.look_after(rank);
+        }
+    }
+
+    /// Has a lane made anew that broke, and takes note of one that ended though its peer lives; of a peer that closes as
+    /// this rank does neither receives.
+    fn look_after(&mut self, rank: Rank) {
+        let core = &self.service.core;
+        let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
+        let Some(lane) = core.endpoints.lane(rank as usize) else {
+            if peer.closed && self.closing {
+                self.notice(rank, Why::Left);
+            }
+            return;
+        };
+        let (closed, told) = (peer.closed, peer.told);
+        if lane.failure().is_some() {
+            peer.ended += 1;
+            if peer.ended > ALIVE {
+                self.notice(rank, Why::Unreachable);
+            }
+        } else if lane.is_broken() && !lane.is_idle() {
+            core.want(rank as usize);
+        }
+        if self.closing {
+            if !told {
+                self.say_closed(rank);
+            }
+            if closed {
+                self.notice(rank, Why::Left);
+            }
+        }
+    }
+
+    pub(super) fn notice(&mut self, rank: Rank, why: Why) {
+        let peer = self.peers.entry(rank).or_default();
+        if rank as usize != self.service.core.me && !peer.noticed && !peer.over {
+            peer.noticed = true;
+            if why == Why::Died {
+                self.service.core.died(rank as usize);
+            }
+            self.gone.push((rank, why, 0));
+        }
+    }
+}

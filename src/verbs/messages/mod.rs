@@ -1,0 +1,36 @@
+//! Messages between ranks that reach each other by their adapters: the wire of `transom-channel`, and how a rank waits for
+//! what comes by it.
+//!
+//! # Ways
+//! A `Send` goes to a buffer of the peer's, of those that its queue pairs share; a `Put`, of which rings are made, is a
+//! write. What fits takes its bytes along in the request; the rest is copied to a registered slot, which the lane has until
+//! the request is complete, so that it can be posted again. `Write` and `Read` go from and to the program's memory, which is
+//! registered for the message from `TRANSOM_VERBS_REGISTER` bytes on, in requests of 1 MiB; until all of one message are
+//! posted nothing else goes to that peer.
+//!
+//! The mark of a ring's message is written with it where the adapter writes in order; else behind it, where an aligned word is
+//! written whole; else (Soft-RoCE copies byte by byte) the write tells a value, which takes a buffer of the peer's.
+//!
+//! # Connections that break
+//! Messages take packets and are acknowledged as writes are, so what was executed is known by the same count, and is not
+//! posted again. A buffer whose message came in part is told to have failed, or is lost, as the driver has it; others take its
+//! place.
+//!
+//! # A peer that has no buffer
+//! The adapter asks it again, each 0.64 ms, and what is behind on that lane waits, windows' operations of this rank to that peer
+//! too; lanes to others do not, nor do the lanes of others to it by which no message goes. Every wait of a rank turns its messages,
+//! and takes them out of their buffers whether or not they are expected: so this needs a rank that calls nothing while as many
+//! packets come as it has buffers. Its thread of connections turns them for it once a second, so nobody waits longer.
+//!
+//! # What is not here
+//! Neighbours of a host go by the adapter, too. One rail.
+
+mod gone;
+mod handles;
+mod moves;
+mod posting;
+mod waiter;
+mod wire;
+
+pub use waiter::Waiter;
+pub use wire::VerbsWire;

@@ -1,0 +1,151 @@
+//! What is posted to a peer: copied, or where it is.
+
+use super::moves::Move;
+use super::wire::{VerbsWire, whole};
+use crate::verbs::lane::{Signal, Stop};
+use crate::verbs::memory::Lent;
+use crate::verbs::wr::{Place, Verb};
+use transom_channel::wire::{Busy, Data, Event, Key, Part, Rank, Why};
+use transom_shm_loopback::messages::Bytes;
+
+/// Of a message: whichever the peer has.
+pub(super) const BUFFER: Place = Place { address: 0, key: 0 };
+
+impl VerbsWire {
+    /// Posts what is left of a peer's moves, and tells of those that are done.
+    pub(super) fn moved(&mut self, rank: Rank) {
+        let _ = self.post_moves(rank);
+        let (Some(peer), Some(lane)) = (self.peers.get_mut(&rank), self.service.core.endpoints.lane(rank as usize))
+        else {
+            return;
+        };
+        while let Some(token) = peer.moves.done(lane.completed()) {
+            self.events.push_back(Event::Done(token, self.began.elapsed().as_nanos() as u64));
+        }
+        if !peer.moves.is_empty() {
+            self.moving.push(rank);
+        }
+    }
+
+    /// Returns when all that was begun to a peer is posted.
+    pub(super) fn post_moves(&mut self, rank: Rank) -> Result<(), Busy> {
+        let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.moves.is_empty()) else { return Ok(()) };
+        let lane = self.service.core.endpoints.lane(rank as usize).ok_or(Busy)?;
+        // SAFETY: the engine ends a registration once what it is for was told done, or the lane was severed, and then has ended.
+        let posted = unsafe { peer.moves.post(lane) };
+        posted.map_err(|stop| self.stopped(rank, &stop))
+    }
+
+    fn stopped(&self, rank: Rank, stop: &Stop) -> Busy {
+        match stop {
+            Stop::Broken => _ = self.core().want(rank as usize),
+            Stop::System(error) => tracing::warn!(rank, %error, "a message could not be posted now"),
+            // What makes room is under way; who ended is told.
+            Stop::Full | Stop::Failed(_) => {}
+        }
+        Busy
+    }
+
+    /// Posts what is copied, in the request or in a slot.
+    pub(super) fn copied(
+        &mut self,
+        rank: Rank,
+        verb: Verb,
+        to: Place,
+        head: &[u8],
+        body: Data<'_, Bytes>,
+        mark: Option<u64>,
+    ) -> Result<(), Busy> {
+        let mark = mark.map(u64::to_le_bytes);
+        let mark = mark.as_ref().map_or(&[][..], |mark| mark);
+        let bytes = head.len() + body.length() + mark.len();
+        let write = |into: &mut [u8]| {
+            let (first, rest) = into.split_at_mut(head.len());
+            first.copy_from_slice(head);
+            let (middle, last) = rest.split_at_mut(rest.len() - mark.len());
+            match body {
+                Data::None => {}
+                Data::Of(part) => part.memory.read(part.at, middle),
+                Data::Bytes(bytes) => middle.copy_from_slice(bytes),
+            }
+            last.copy_from_slice(mark);
+        };
+        let core = &*self.service.core;
+        let lane = core.endpoints.lane(rank as usize).ok_or(Busy)?;
+        let posted = if bytes <= lane.inline() {
+            self.scratch.resize(bytes, 0);
+            write(&mut self.scratch);
+            lane.post_inline(verb, to, &self.scratch).map(drop)
+        } else {
+            match lane.may_lend() {
+                Ok(true) => {
+                    let slot = core.memory.messages.take().map_err(|error| {
+                        tracing::warn!(%error, "no memory for messages");
+                        Busy
+                    })?;
+                    slot.fill(bytes, write);
+                    let piece = slot.piece(bytes);
+                    // SAFETY: of the slot, which the lane has until the request is complete.
+                    let posted = unsafe { lane.post(verb, to, piece, Signal::NowAndThen, Some(Lent::Slot(slot))) };
+                    posted.map(drop).map_err(|(stop, _)| stop)
+                }
+                Ok(false) => Err(Stop::Full),
+                Err(stop) => Err(stop),
+            }
+        };
+        posted.map_err(|stop| self.stopped(rank, &stop))
+    }
+
+    /// A write from, or a read to, the memory of a message.
+    pub(super) fn begin(
+        &mut self,
+        rank: Rank,
+        verb: Verb,
+        memory: Part<'_, Bytes>,
+        key: Key,
+        at: usize,
+        token: u64,
+    ) -> Result<(), Busy> {
+        let at = self.place(rank, key, at)?;
+        let whole = whole(memory.memory).expect("what moves is a buffer");
+        let (_, registered) = self.registered.get(&whole).expect("what moves is registered");
+        let piece = registered.piece(memory.at, 0);
+        assert!(memory.length <= registered.bytes() - memory.at, "a piece of what is registered");
+        let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
+        self.core().endpoints.lane(rank as usize).ok_or(Busy)?;
+        self.peers.entry(rank).or_default().moves.push(next);
+        if !self.moving.contains(&rank) {
+            self.moving.push(rank);
+        }
+        let _ = self.post_moves(rank);
+        Ok(())
+    }
+
+    /// Where that is of a peer; one that told a key that cannot be is cut off.
+    pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
+        place(key, at).ok_or_else(|| {
+            tracing::warn!(rank, ?key, "a key that is no adapter's");
+            self.notice(rank, Why::Unreachable);
+            Busy
+        })
+    }
+}
+
+/// What a peer's key leads to; its adapter checks that it may be reached.
+fn place(key: Key, at: usize) -> Option<Place> {
+    Some(Place { address: key.address.checked_add(at as u64)?, key: u32::try_from(key.key).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_cannot_be_lead_nowhere() {
+        let far = |address, key, at| place(Key { address, key }, at).map(|place| (place.address, place.key));
+        assert_eq!(far(4096, 7, 8), Some((4104, 7)));
+        assert_eq!(far(u64::MAX - 8, u32::MAX.into(), 8), Some((u64::MAX, u32::MAX)));
+        assert_eq!(far(u64::MAX - 8, 7, 9), None);
+        assert_eq!(far(4096, 1 << 32, 0), None);
+    }
+}

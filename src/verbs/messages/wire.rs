@@ -1,0 +1,355 @@
+//! The wire of one rank.
+
+use super::gone::{CLOSED, LAST_LOOKS};
+use super::handles::{Arrived, Ring};
+use super::moves::Moves;
+use super::posting::BUFFER;
+use super::waiter::Waiter;
+use crate::verbs::bootstrap::Bootstrap;
+use crate::verbs::connect::{Core, Link, Service};
+use crate::verbs::memory::Buffer;
+use crate::verbs::progress;
+use crate::verbs::receive::{Came, LONGEST};
+use crate::verbs::settings::NotifyBy;
+use crate::verbs::sys::{Access, Registered};
+use crate::verbs::wr::Verb;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::time::Instant;
+use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
+use transom_shm_loopback::Loopback;
+use transom_shm_loopback::messages::{Bytes, Turn};
+use transom_windows::{Exchange, FabricError};
+
+/// The wire of one rank: the lanes that it uses, and what it has registered for messages.
+pub struct VerbsWire {
+    pub(super) service: Arc<Service>,
+    pub(super) exchange: Arc<dyn Bootstrap>,
+    /// The ranks of this host.
+    pub(super) here: Loopback,
+    pub(super) rails: [Rail; 1],
+    pub(super) waiter: Waiter,
+    pub(super) register_from: usize,
+    /// By rank, those that this one has anything to do with.
+    pub(super) peers: HashMap<Rank, Peer>,
+    /// Peers whose lanes are asked for.
+    pub(super) wanted: Vec<Rank>,
+    /// Peers to or from which memory moves.
+    pub(super) moving: Vec<Rank>,
+    /// Memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a program may
+    /// send the same memory twice at once.
+    pub(super) registered: BTreeMap<Whole, (usize, Registered)>,
+    /// Rings, by address and key, and whose they are.
+    pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
+    pub(super) events: VecDeque<Event<Bytes>>,
+    /// Peers that are gone, and how often nothing more was found since.
+    pub(super) gone: Vec<(Rank, Why, u32)>,
+    pub(super) closing: bool,
+    pub(super) scratch: Vec<u8>,
+    pub(super) began: Instant,
+}
+
+/// Where memory begins, its length, whether it may be written.
+type Whole = (u64, usize, bool);
+
+/// None if it is not memory of this rank's.
+pub(super) fn whole(memory: &Bytes) -> Option<Whole> {
+    let start = memory.start()?.as_ptr().expose_provenance() as u64;
+    Some((start, memory.len(), memory.is_writable()))
+}
+
+#[derive(Default)]
+pub(super) struct Peer {
+    pub(super) moves: Moves,
+    /// The engine was told that it is gone, or has cut it off.
+    pub(super) over: bool,
+    /// It is in the list of those that are gone.
+    pub(super) noticed: bool,
+    /// It receives nothing any more.
+    pub(super) closed: bool,
+    /// It was told that this rank receives nothing any more.
+    pub(super) told: bool,
+    /// How often its lane was found to have ended though it lives.
+    pub(super) ended: u32,
+}
+
+/// Arrivals that are taken at a time.
+const AT_ONCE: usize = 64;
+impl VerbsWire {
+    pub(in crate::verbs) fn open(
+        service: &Arc<Service>,
+        exchange: &Arc<dyn Bootstrap>,
+        here: &Loopback,
+    ) -> Result<VerbsWire, FabricError> {
+        let rail = &service.core.rail;
+        if !service.core.receives.works() {
+            let what = format!("messages by RDMA device {}", rail.name());
+            let why = "it has no shared receive queues";
+            return Err(FabricError::System {
+                what,
+                source: std::io::Error::new(std::io::ErrorKind::Unsupported, why),
+            });
+        }
+        let whole_word = rail.notify_by == NotifyBy::Write;
+        let promise = Rail {
+            longest: LONGEST,
+            mark_last: whole_word && rail.writes_in_order(),
+            whole_word,
+            immediate: !whole_word,
+            write: true,
+            read: true,
+        };
+        Ok(VerbsWire {
+            register_from: rail.register_from,
+            rails: [promise],
+            waiter: Waiter::new(service.core.me, here.size()),
+            service: service.clone(),
+            exchange: exchange.clone(),
+            here: here.clone(),
+            peers: HashMap::new(),
+            wanted: Vec::new(),
+            moving: Vec::new(),
+            registered: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            events: VecDeque::new(),
+            gone: Vec::new(),
+            closing: false,
+            scratch: Vec::new(),
+            began: Instant::now(),
+        })
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.service.core
+    }
+
+    /// How threads of this rank wait for what comes.
+    pub fn waiter(&self) -> Waiter {
+        self.waiter
+    }
+
+    /// From how many bytes on messages are not copied.
+    pub fn zero_copy_from(&self) -> usize {
+        self.register_from
+    }
+
+    /// From now on all waits of this rank call `turn`.
+    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        self.here.turn_in_waits(turn.clone());
+        self.core().turn_in_waits(turn);
+    }
+
+    /// What has come, what is done, and who is gone.
+    #[cold]
+    #[inline(never)]
+    fn collect(&mut self) {
+        let service = self.service.clone();
+        let core = &*service.core;
+        progress::poll(&core.rail, &core.endpoints);
+        let mut found = false;
+        for _ in 0..AT_ONCE {
+            let Some(came) = core.receives.take() else { break };
+            found = true;
+            self.came(came);
+        }
+        for rank in std::mem::take(&mut self.wanted) {
+            self.connected(rank);
+        }
+        for rank in std::mem::take(&mut self.moving) {
+            self.moved(rank);
+        }
+        if !found {
+            self.gone.iter_mut().for_each(|(.., looks)| *looks += 1);
+            for (peer, why, _) in self.gone.extract_if(.., |(.., looks)| *looks > LAST_LOOKS) {
+                self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
+            }
+        }
+    }
+
+    fn came(&mut self, came: Came) {
+        let (peer, event) = match came {
+            Came::Value(peer, value) => (peer, Event::Immediate(Lane { peer, rail: 0 }, value)),
+            Came::Message(peer, filled) if filled.bytes == CLOSED.len() => {
+                self.peers.entry(peer).or_default().closed = true;
+                return;
+            }
+            Came::Message(peer, filled) => {
+                let (lane, length) = (Lane { peer, rail: 0 }, filled.bytes);
+                (peer, Event::Arrived { lane, slot: Bytes::owned(Arrived(filled)), length })
+            }
+        };
+        // What is thrown away gives its buffer back.
+        if !self.peers.entry(peer).or_default().over {
+            self.events.push_back(event);
+        }
+    }
+
+    fn connected(&mut self, peer: Rank) {
+        let lane = Lane { peer, rail: 0 };
+        match self.core().want(peer as usize) {
+            Link::Ready => {
+                self.events.push_back(Event::Up(lane));
+                if self.closing {
+                    self.say_closed(peer);
+                }
+            }
+            Link::Wanted | Link::Absent => self.wanted.push(peer),
+            Link::Refused { by_peer, errno } => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                tracing::warn!(peer, by_peer, %error, "no connection for messages");
+                self.notice(peer, Why::Unreachable);
+            }
+        }
+    }
+}
+
+impl Wire for VerbsWire {
+    type Memory = Bytes;
+
+    fn rails(&self) -> &[Rail] {
+        &self.rails
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        self.peers.entry(lane.peer).or_default();
+        self.connected(lane.peer);
+    }
+
+    fn sever(&mut self, rank: Rank) {
+        let core = &*self.service.core;
+        let peer = self.peers.entry(rank).or_default();
+        peer.over = true;
+        if !std::mem::take(&mut peer.moves).is_empty() {
+            // With its queue pair goes what the adapter might still do.
+            core.give_up(rank as usize);
+        }
+        self.wanted.retain(|wanted| *wanted != rank);
+        self.moving.retain(|moving| *moving != rank);
+        self.gone.retain(|gone| gone.0 != rank);
+        self.events.retain(|event| match event {
+            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
+                lane.peer != rank
+            }
+            Event::Done(..) => true,
+        });
+    }
+
+    fn take(&mut self, length: usize) -> Option<Bytes> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).ok()?;
+        bytes.resize(length, 0_u8);
+        Some(Bytes::owned(bytes.into_boxed_slice()))
+    }
+
+    fn give(&mut self, memory: Bytes) {
+        drop(memory);
+    }
+
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
+        let buffer = Buffer::new(&self.core().rail.domain, length, Access::Bytes);
+        let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
+        let buffer = Arc::new(buffer.map_err(refused).ok()?);
+        let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
+        self.rings.insert((key.address, key.key), (peer, buffer.clone()));
+        Some((Bytes::owned(Ring(buffer)), key))
+    }
+
+    fn reads(&mut self, _: Lane) -> bool {
+        true
+    }
+
+    fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
+        let (start, whole) = (memory.start()?, whole(memory)?);
+        let (_, bytes, writable) = whole;
+        if bytes < self.register_from {
+            return None;
+        }
+        if let Some((times, registered)) = self.registered.get_mut(&whole) {
+            *times += 1;
+            return Some(key(registered));
+        }
+        let access = if writable { Access::Bytes } else { Access::Read };
+        // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given back
+        // the engine releases that.
+        let registered = unsafe { Registered::new(&self.core().rail.domain, start, bytes, access) };
+        let refused = |error| tracing::debug!(%error, "memory of a message cannot be registered");
+        let registered = registered.map_err(refused).ok()?;
+        let key = key(&registered);
+        self.registered.insert(whole, (1, registered));
+        Some(key)
+    }
+
+    fn release(&mut self, _: usize, released: Key) {
+        let mut there = self.registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
+        if let Some((whole, (times, _))) = there.find(|(_, (_, registered))| key(registered) == released) {
+            let whole = *whole;
+            *times -= 1;
+            if *times == 0 {
+                self.registered.remove(&whole);
+            }
+        } else if let Some((peer, ring)) = self.rings.remove(&(released.address, released.key))
+            && self.peers.get(&peer).is_some_and(|peer| peer.over)
+        {
+            // A peer that has not heard of it may still write there, which would end the connection.
+            self.core().receives.keep(ring);
+        }
+    }
+
+    fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
+        let rank = lane.peer;
+        self.post_moves(rank)?;
+        match request {
+            Request::Send { head, body } => self.copied(rank, Verb::Send, BUFFER, head, body, None),
+            Request::Put { to, at, head, body, mark, immediate } => {
+                let verb = immediate.map_or(Verb::Write, Verb::WriteAndTell);
+                let to = self.place(rank, to, at)?;
+                self.copied(rank, verb, to, head, body, mark)
+            }
+            Request::Write { from, to, at, token } => self.begin(rank, Verb::Write, from, to, at, token),
+            Request::Read { from, at, into, token } => self.begin(rank, Verb::Read, into, from, at, token),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Event<Bytes>> {
+        if self.events.is_empty() {
+            self.collect();
+        }
+        self.events.pop_front()
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
+        memory.read(at, into);
+    }
+
+    fn word(&self, ring: &Bytes, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= ring.len(), "a word of the ring");
+        let start = ring.start().expect("a ring is memory of this rank's");
+        // SAFETY: inside and aligned, as the ring begins at a page; alive as long as the handle; words of it are read by atomics
+        // only.
+        unsafe { AtomicU64::from_ptr(start.add(at).as_ptr().cast()) }.load(Acquire)
+    }
+
+    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
+        from.memory.copy(from.at, from.length, to, at);
+    }
+}
+
+fn key(registered: &Registered) -> Key {
+    Key { address: registered.address, key: registered.remote_key().into() }
+}
+
+impl Drop for VerbsWire {
+    fn drop(&mut self) {
+        let core = &*self.service.core;
+        for (rank, _) in self.peers.iter().filter(|(_, peer)| !peer.moves.is_empty()) {
+            core.give_up(*rank as usize);
+        }
+        std::mem::take(&mut self.rings).into_values().for_each(|(_, ring)| core.receives.keep(ring));
+        core.receives.discard(true);
+    }
+}
