@@ -81,9 +81,12 @@ fn streams_both_ways_between_all_pairs() {
                 }
             });
             for count in pipes.iter().map(Pipe::count) {
-                // Shared memory is read, and not written.
-                assert_eq!(count.read > 0, matches!(step, Step::Read | Step::Write), "{step:?} {count:?}");
-                assert_eq!((count.copied + count.read, count.got), (total as u64, total as u64));
+                // Shared memory is read, and not written. Adapters move what is worth registering.
+                if !ranks::over_network() {
+                    assert_eq!((count.read > 0, count.written), (matches!(step, Step::Read | Step::Write), 0), "{count:?}");
+                }
+                let moved = count.copied + count.read + count.written;
+                assert_eq!((moved, count.got), (total as u64, total as u64), "{step:?} {count:?}");
             }
         }
     });
@@ -143,7 +146,9 @@ fn a_buffer_that_is_given_away_can_be_got_piece_by_piece() {
             assert_eq!(pipe.put(&[&[1_u8][..]]).unwrap(), 0, "behind what is under way");
             let back = put.wait().unwrap();
             assert!(back == stretch(0, 1, 0, length));
-            assert_eq!((pipe.count().read, pipe.count().copied), (length as u64, 0));
+            if !ranks::over_network() {
+                assert_eq!((pipe.count().read, pipe.count().copied), (length as u64, 0));
+            }
         } else {
             let (mut into, mut got) = (vec![0; length], 0);
             while got < length {

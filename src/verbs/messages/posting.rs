@@ -70,6 +70,17 @@ impl VerbsWire {
             }
             last.copy_from_slice(mark);
         };
+        let most = self.core().memory.messages.bytes();
+        if bytes > most {
+            // Of a pipe. If a piece does not go now, all are posted again, to where nobody looks before the last has come.
+            let mut whole = vec![0; bytes];
+            write(&mut whole);
+            return whole.chunks(most).enumerate().try_for_each(|(nth, piece)| {
+                let verb = if (nth + 1) * most < bytes { Verb::Write } else { verb };
+                let to = Place { address: to.address.wrapping_add((nth * most) as u64), ..to };
+                self.copied(rank, verb, to, piece, Data::None, None)
+            });
+        }
         let core = &*self.service.core;
         let lane = core.endpoints.lane(rank as usize).ok_or(Busy)?;
         let posted = if bytes <= lane.inline() {
