@@ -1,0 +1,252 @@
+//! The lines of a board: how a rank says something in a round, and sees what others said.
+//!
+//! # Invariants
+//! Rounds are numbered from 1, the same at all ranks; in each every rank *posts* its line once. A stamp is the number of the
+//! round (its lowest 16 bits) and a hash of the signatures of all calls until then.
+//!
+//! 1. A line is stored before its stamp; whoever [sees](Lines::see) the stamp sees the line.
+//! 2. A rank that posts round `r` reads no line or cell of round `r - LAG` or before any more: a call has at most so many rounds
+//!    open, and none when it ends.
+//! 3. A line or cell is written again `SLOTS` rounds later, when all other ranks have posted `LAG` rounds after the first
+//!    ([`make_room`](Lines::make_room)). So nobody reads it any more, by 2.
+//! 4. So a rank is less than `SLOTS` rounds ahead of any other: a stamp of the same slot is of the awaited round, or of
+//!    `SLOTS` rounds before; and where a rank only asks how far another is, maybe of `SLOTS` after.
+//!
+//! The bell is one for all: whoever waits, waits for a line, and every line may be what somebody waits for.
+
+use super::block::Block;
+use super::broken::{Failure, corrupt};
+use crate::bell;
+use crate::control::Control;
+use crate::copy;
+use crate::memory::View;
+use crate::progress::Progress;
+use crate::words;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use transom_locks::{Awaited, Rank};
+use transom_windows::Wait;
+
+/// Rounds whose lines are there at once. A power of two.
+pub(super) const SLOTS: usize = 8;
+/// How many rounds back a rank may still read when it posts.
+pub(super) const LAG: u64 = 3;
+const AHEAD: u64 = SLOTS as u64 - LAG;
+
+/// Looks before a wait turns messages, or does anything else.
+const LOOKS: u32 = 16;
+
+/// A round's stamp and the signature of the call that it belongs to.
+#[derive(Clone, Copy, Default)]
+struct Said {
+    stamp: u64,
+    call: u64,
+}
+
+pub(super) struct Lines {
+    pub me: Rank,
+    pub block: Block,
+    view: View,
+    pub control: Arc<Control>,
+    progress: Arc<Progress>,
+    /// The last round that this rank posted.
+    round: u64,
+    /// The last that it may post without asking how far others are.
+    free: u64,
+    /// The last round that each rank is known to have posted.
+    seen: Box<[u64]>,
+    /// What this rank said in its last rounds.
+    past: [Said; SLOTS],
+    /// The call under way: its name and signature, and the hash of all until now.
+    pub name: &'static str,
+    pub call: u64,
+    calls: u64,
+}
+
+impl Lines {
+    pub fn new(me: Rank, block: Block, view: View, control: Arc<Control>, progress: Arc<Progress>) -> Self {
+        Lines {
+            me,
+            block,
+            view,
+            control,
+            progress,
+            round: 0,
+            free: AHEAD,
+            seen: vec![0; block.ranks()].into(),
+            past: Default::default(),
+            name: "",
+            call: 0,
+            calls: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.view.word(offset).expect("a board is laid out")
+    }
+
+    /// Wakes whoever waits, after a word was changed by a sequentially consistent operation.
+    #[inline(always)]
+    pub fn ring(&self) {
+        bell::ring(&self.view.header().bell);
+    }
+
+    /// From now on rounds belong to the call of this name and signature.
+    #[inline(always)]
+    pub fn begin(&mut self, name: &'static str, call: u64) -> Result<(), Failure> {
+        (self.name, self.call) = (name, call);
+        if self.is_broken() {
+            return Err(self.why_broken());
+        }
+        self.calls = (self.calls.rotate_left(23) ^ call).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Ok(())
+    }
+
+    /// Posts the next round with these bytes, and returns its number.
+    #[inline(always)]
+    pub fn post(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
+        self.post_parts(bytes.len(), std::iter::once((0, bytes)))
+    }
+
+    /// Posts the next round with `len` bytes, of which parts are given by where they begin. `len` is the same at whoever
+    /// [reads](Self::read) them, and at most what a cell has.
+    #[inline(always)]
+    pub fn post_parts<'b>(
+        &mut self,
+        len: usize,
+        parts: impl IntoIterator<Item = (usize, &'b [u8])>,
+    ) -> Result<u64, Failure> {
+        let round = self.round + 1;
+        if round > self.free {
+            self.make_room(round)?;
+        }
+        for (at, part) in parts {
+            debug_assert!(at + part.len() <= len, "a part of what is posted");
+            let to = self.view.address(self.payload(self.me, round, len) + at, part.len());
+            // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
+            unsafe { copy::to_shared(to.expect("within its cell"), part) };
+        }
+        self.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
+        let stamp = self.calls & !0xffff | round & 0xffff;
+        // Releases the line, and is before the question whether anybody sleeps.
+        self.word(self.block.line(self.me, round)).store(stamp, SeqCst);
+        self.past[round as usize % SLOTS] = Said { stamp, call: self.call };
+        self.round = round;
+        self.ring();
+        Ok(round)
+    }
+
+    /// Where the `len` bytes of a round are.
+    #[inline(always)]
+    fn payload(&self, rank: Rank, round: u64, len: usize) -> usize {
+        debug_assert!(len <= self.block.cell_bytes(), "what a cell has");
+        match len <= self.block.inline_bytes() {
+            true => self.block.line(rank, round) + 8,
+            false => self.block.cell(rank, round),
+        }
+    }
+
+    /// Returns when `rank` has posted the round, which this rank has posted.
+    #[inline(always)]
+    pub fn see(&mut self, rank: Rank, round: u64) -> Result<(), Failure> {
+        let expected = self.past[round as usize % SLOTS].stamp;
+        let word = self.word(self.block.line(rank, round));
+        let mut looks = 0;
+        while word.load(SeqCst) != expected {
+            if looks == LOOKS || self.control.is_crowded() {
+                self.wait(rank, round)?;
+                break;
+            }
+            looks += 1;
+            std::hint::spin_loop();
+        }
+        self.seen[rank] = round;
+        Ok(())
+    }
+
+    /// [`see`](Self::see) of every other rank.
+    #[inline(always)]
+    pub fn see_all(&mut self, round: u64) -> Result<(), Failure> {
+        self.others().try_for_each(|rank| self.see(rank, round))
+    }
+
+    /// All ranks but this, the next ones first: so they do not all read the same one at once.
+    #[inline(always)]
+    pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+        let (me, ranks) = (self.me, self.block.ranks());
+        (me + 1..ranks).chain(0..me)
+    }
+
+    /// Copies bytes out of a round of a rank that was seen, of `len` that it posted.
+    #[inline(always)]
+    pub fn read(&self, rank: Rank, round: u64, len: usize, at: usize, into: &mut [u8]) {
+        debug_assert!(at + into.len() <= len, "a part of what was posted");
+        let from = self.view.address(self.payload(rank, round, len) + at, into.len());
+        // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
+        unsafe { copy::from_shared(from.expect("within its cell"), into) };
+    }
+
+    /// Waits until the slot of the round can be written again.
+    #[cold]
+    fn make_room(&mut self, round: u64) -> Result<(), Failure> {
+        let least = round - AHEAD;
+        for rank in self.others() {
+            if self.seen[rank] >= least {
+                continue;
+            }
+            // As far as it is, so as not to ask again soon.
+            let posted = |later: &u64| {
+                let stamp = self.word(self.block.line(rank, *later)).load(SeqCst);
+                stamp == self.past[*later as usize % SLOTS].stamp
+            };
+            let latest = match (least..round).rev().find(posted) {
+                Some(latest) => latest,
+                None => self.wait(rank, least).map(|()| least)?,
+            };
+            self.seen[rank] = latest;
+        }
+        self.free = self.others().map(|rank| self.seen[rank]).min().unwrap_or(round) + AHEAD;
+        Ok(())
+    }
+
+    /// Waits for the stamp of a round, or of a later one in the same slot.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self, rank: Rank, round: u64) -> Result<(), Failure> {
+        let awaited = Awaited::Rank(rank);
+        let word = self.word(self.block.line(rank, round));
+        let wait = Wait { rank: self.me, call: &self.name, awaited };
+        let look = || match word.load(SeqCst) {
+            stamp if later(stamp, round) >= 0 => Ok(Some(Some(stamp))),
+            _ => Ok(self.is_broken().then_some(None)),
+        };
+        let check = || self.control.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
+        let found = words::wait(&self.view, wait, self.control.is_crowded(), &self.progress, look, check);
+        let stamp = found.map_err(|error| self.give_up(error))?.ok_or_else(|| self.why_broken())?;
+        match later(stamp, round) {
+            0 if stamp == self.past[round as usize % SLOTS].stamp => Ok(()),
+            0 => Err(self.mismatch(rank, self.first_difference(rank, round))),
+            // It is that far ahead only if this rank has posted what it awaits.
+            ahead if ahead == SLOTS as i16 && round + LAG <= self.round => Ok(()),
+            ahead => {
+                self.give_up(transom_windows::FabricError::GivenUp { rank: self.me });
+                Err(corrupt(format!("rank {rank} is {ahead} collective rounds ahead, which none can be")))
+            }
+        }
+    }
+
+    /// The first call, of the last rounds, that was another at `rank`: its signature there.
+    fn first_difference(&self, rank: Rank, round: u64) -> u64 {
+        let theirs = |round: u64| self.word(self.block.signature(rank, round)).load(Relaxed);
+        let rounds = round.saturating_sub(AHEAD - 1).max(1)..=round;
+        let mut signatures = rounds.map(|round| (theirs(round), self.past[round as usize % SLOTS].call));
+        signatures.find(|(theirs, mine)| theirs != mine).map_or_else(|| theirs(round), |(theirs, _)| theirs)
+    }
+}
+
+/// By how many rounds a stamp is later than a round.
+#[inline(always)]
+fn later(stamp: u64, round: u64) -> i16 {
+    (stamp as u16).wrapping_sub(round as u16) as i16
+}
