@@ -35,20 +35,31 @@ pub enum Failure {
     },
 }
 
-/// The words of a rank's verdict: what it found, about whom, that one's signature, and its own.
+/// The words of a rank's verdict: what it found, about whom; if calls differ that one's signature, its own, and in which round.
 const KIND: usize = 0;
 const ABOUT: usize = 8;
 const THEIRS: usize = 16;
 const MINE: usize = 24;
+const ROUND: usize = 32;
 /// Whether the rank has closed the board.
-const CLOSED: usize = 32;
+const CLOSED: usize = 40;
 
 const MISMATCH: u64 = 1;
 const PANICKED: u64 = 2;
 const GIVEN_UP: u64 = 3;
+const DIED: u64 = 4;
+const LEFT: u64 = 5;
 
 const AT_WILL: u64 = 1;
 const IN_PANIC: u64 = 2;
+
+/// Signatures of two ranks that differ, and since which round.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Differ {
+    pub theirs: u64,
+    pub mine: u64,
+    pub round: u64,
+}
 
 impl Lines {
     fn verdict(&self, rank: Rank, word: usize) -> &AtomicU64 {
@@ -57,9 +68,11 @@ impl Lines {
 
     /// Tells everybody, unless another rank has told something before.
     #[cold]
-    fn break_board(&self, kind: u64, about: Rank, theirs: u64) {
+    fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
         if self.verdict(self.me, KIND).load(Relaxed) == 0 {
-            for (word, value) in [(KIND, kind), (ABOUT, about as u64), (THEIRS, theirs), (MINE, self.call)] {
+            let Differ { theirs, mine, round } = differ;
+            let found = [(KIND, kind), (ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)];
+            for (word, value) in found {
                 self.verdict(self.me, word).store(value, Relaxed);
             }
         }
@@ -69,15 +82,20 @@ impl Lines {
 
     /// `rank` has made another call.
     #[cold]
-    pub(super) fn mismatch(&self, rank: Rank, theirs: u64) -> Failure {
-        self.break_board(MISMATCH, rank, theirs);
-        Failure::Mismatch { rank, theirs }
+    pub(super) fn mismatch(&self, rank: Rank, differ: Differ) -> Failure {
+        self.break_board(MISMATCH, rank, differ);
+        Failure::Mismatch { rank, theirs: differ.theirs }
     }
 
     /// This rank's own call failed.
     #[cold]
     pub(super) fn give_up(&self, error: FabricError) -> Failure {
-        self.break_board(GIVEN_UP, self.me, 0);
+        let (kind, about) = match error {
+            FabricError::PeerDied { rank } => (DIED, rank),
+            FabricError::PeerLeft { rank } => (LEFT, rank),
+            _ => (GIVEN_UP, self.me),
+        };
+        self.break_board(kind, about, Differ::default());
         Failure::Fabric(error)
     }
 
@@ -87,7 +105,7 @@ impl Lines {
         struct Panics<'l>(&'l Lines);
         impl Drop for Panics<'_> {
             fn drop(&mut self) {
-                self.0.break_board(PANICKED, self.0.me, 0);
+                self.0.break_board(PANICKED, self.0.me, Differ::default());
             }
         }
         let panics = Panics(self);
@@ -108,20 +126,28 @@ impl Lines {
             return corrupt(format!("rank {said} is said to have broken a board of {} ranks", self.block.ranks()));
         };
         let found = |word| self.verdict(by, word).load(Relaxed);
+        let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
+            Some(rank) => Ok(rank),
+            None => Err(corrupt(format!("rank {by} has broken the board because of rank {}", found(ABOUT)))),
+        };
         match found(KIND) {
             MISMATCH => {
-                // The two that differ: the one that this rank does not agree with.
-                let sides = [(found(ABOUT), found(THEIRS)), (by as u64, found(MINE))];
-                let other = |side: &&(u64, u64)| side.0 != self.me as u64 && side.1 != self.call;
-                let side = sides.iter().find(other).or_else(|| sides.iter().find(|side| side.0 != self.me as u64));
+                // Of the two that differ the one that this rank does not agree with.
+                let about = match about() {
+                    Ok(rank) => rank,
+                    Err(failure) => return failure,
+                };
+                let sides = [(about, found(THEIRS)), (by, found(MINE))];
+                let mine = self.signature_of(found(ROUND));
+                let other = |side: &&(Rank, u64)| side.0 != self.me && side.1 != mine;
+                let side = sides.iter().find(other).or_else(|| sides.iter().find(|side| side.0 != self.me));
                 let (rank, theirs) = *side.unwrap_or(&sides[0]);
-                match usize::try_from(rank).ok().filter(|&rank| rank < self.block.ranks()) {
-                    Some(rank) => Failure::Mismatch { rank, theirs },
-                    None => corrupt(format!("rank {by} says that rank {rank} has called something else")),
-                }
+                Failure::Mismatch { rank, theirs }
             }
             PANICKED => Failure::Panicked { rank: by },
-            GIVEN_UP => self.control.lost(self.me).unwrap_or(FabricError::GivenUp { rank: by }).into(),
+            GIVEN_UP => FabricError::GivenUp { rank: by }.into(),
+            DIED => about().map_or_else(|failure| failure, |rank| FabricError::PeerDied { rank }.into()),
+            LEFT => about().map_or_else(|failure| failure, |rank| FabricError::PeerLeft { rank }.into()),
             kind => corrupt(format!("rank {by} has broken the board, for reason {kind}, which there is not")),
         }
     }
@@ -143,6 +169,6 @@ impl Lines {
     }
 }
 
-pub(super) fn corrupt(why: String) -> Failure {
+fn corrupt(why: String) -> Failure {
     Failure::Fabric(FabricError::Corrupt { why })
 }

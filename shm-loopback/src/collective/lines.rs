@@ -15,7 +15,7 @@
 //! The bell is one for all: whoever waits, waits for a line, and every line may be what somebody waits for.
 
 use super::block::Block;
-use super::broken::{Failure, corrupt};
+use super::broken::{Differ, Failure};
 use crate::bell;
 use crate::control::Control;
 use crate::copy;
@@ -25,7 +25,7 @@ use crate::words;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use transom_locks::{Awaited, Rank};
-use transom_windows::Wait;
+use transom_windows::{FabricError, Wait};
 
 /// Rounds whose lines are there at once. A power of two.
 pub(super) const SLOTS: usize = 8;
@@ -230,18 +230,29 @@ impl Lines {
             // It is that far ahead only if this rank has posted what it awaits.
             ahead if ahead == SLOTS as i16 && round + LAG <= self.round => Ok(()),
             ahead => {
-                self.give_up(transom_windows::FabricError::GivenUp { rank: self.me });
-                Err(corrupt(format!("rank {rank} is {ahead} collective rounds ahead, which none can be")))
+                let why = format!("rank {rank} is {ahead} collective rounds ahead, which none can be");
+                Err(self.give_up(FabricError::Corrupt { why }))
             }
         }
     }
 
-    /// The first call, of the last rounds, that was another at `rank`: its signature there.
-    fn first_difference(&self, rank: Rank, round: u64) -> u64 {
-        let theirs = |round: u64| self.word(self.block.signature(rank, round)).load(Relaxed);
-        let rounds = round.saturating_sub(AHEAD - 1).max(1)..=round;
-        let mut signatures = rounds.map(|round| (theirs(round), self.past[round as usize % SLOTS].call));
-        signatures.find(|(theirs, mine)| theirs != mine).map_or_else(|| theirs(round), |(theirs, _)| theirs)
+    /// The first of the last rounds that belongs to another call at `rank`; the given one if it is not known any more.
+    fn first_difference(&self, rank: Rank, round: u64) -> Differ {
+        let differ = |round: u64| Differ {
+            theirs: self.word(self.block.signature(rank, round)).load(Relaxed),
+            mine: self.past[round as usize % SLOTS].call,
+            round,
+        };
+        let mut last = (round.saturating_sub(AHEAD - 1).max(1)..=round).map(differ);
+        last.find(|differ| differ.theirs != differ.mine).unwrap_or(differ(round))
+    }
+
+    /// The signature of the call that this rank's round belonged to; that of its last if it is not known.
+    pub fn signature_of(&self, round: u64) -> u64 {
+        match self.round.checked_sub(round) {
+            Some(ago) if ago < SLOTS as u64 => self.past[round as usize % SLOTS].call,
+            _ => self.call,
+        }
     }
 }
 

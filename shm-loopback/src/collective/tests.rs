@@ -296,13 +296,11 @@ fn different_calls_fail_at_all_ranks() {
     for ranks in [2, 3, 6] {
         for (which, (name, theirs, odd)) in OTHERS.iter().enumerate() {
             for strict in [false, true] {
-                for len in [16, 240, 240 << 10] {
+                for len in [48, 240, 240 << 10] {
                     let what = format!("{name}, {ranks} ranks, strict: {strict}, {len} bytes");
                     let failures = all_well(on_threads(ranks, |team| {
                         let mut board = open(&team, strict);
-                        let mut data = vec![0; len - len % ranks / 8 * 8];
-                        let whole = data.len() - data.len() % (8 * ranks);
-                        let data = &mut data[..whole.max(8)];
+                        let data = &mut vec![0; len][..];
                         let call = if team.rank() == ranks - 1 { odd } else { theirs };
                         let begun = Instant::now();
                         let first = call(&mut board, data);
@@ -380,8 +378,6 @@ fn who_dies_or_leaves_is_named() {
                 let as_expected = match failure {
                     Some(Failure::Fabric(FabricError::PeerDied { rank: 1 })) => died,
                     Some(Failure::Fabric(FabricError::PeerLeft { rank: 1 })) => !died,
-                    // Of a rank that was told before.
-                    Some(Failure::Fabric(FabricError::GivenUp { rank })) => !died && ranks > 2 && *rank != 1,
                     _ => false,
                 };
                 assert!(as_expected, "rank {rank} of {ranks}: {failures:?}");
@@ -404,12 +400,8 @@ fn who_drops_the_board_alone_has_left_its_calls() {
         team.barrier().unwrap(); // the rank is still there
         Some(failure)
     }));
-    let named = |failure: &Failure| {
-        matches!(failure, Failure::Fabric(FabricError::PeerLeft { rank: 1 } | FabricError::GivenUp { .. }))
-    };
+    let named = |failure: &Failure| matches!(failure, Failure::Fabric(FabricError::PeerLeft { rank: 1 }));
     assert!(failures.iter().flatten().all(named), "{failures:?}");
-    let left = |failure: &&Failure| matches!(failure, Failure::Fabric(FabricError::PeerLeft { rank: 1 }));
-    assert!(failures.iter().flatten().any(|failure| left(&failure)), "{failures:?}");
 }
 
 #[test]
