@@ -3,7 +3,8 @@
 //! ```text
 //!     broken                a line: 1 + the rank that broke the board
 //!     for each rank         a line {why it broke it}, a line {signatures of its last calls}
-//!     for each slot         the lines of all ranks; of two ranks halves of one
+//!     of two ranks          for each slot a line that both write, half each
+//!     for each slot, rank   two lines
 //!     for each rank, slot   a cell
 //! ```
 
@@ -11,6 +12,11 @@ use super::lines::SLOTS;
 use transom_locks::Rank;
 
 const LINE: usize = 64;
+/// A stamp: the number of a round, and the hash of all calls until then.
+pub(super) const STAMP: usize = 16;
+/// Bytes that a rank's half of a line carries, and its own two lines.
+pub(super) const HALF_CARRIES: usize = LINE / 2 - STAMP;
+pub(super) const LINES_CARRY: usize = 2 * LINE - STAMP;
 /// A page, for what is used with what.
 const PAGE: usize = 4096;
 /// Bytes of a cell, if there are not very many ranks.
@@ -41,7 +47,7 @@ impl Block {
         0
     }
 
-    /// Five words of a rank: why it broke the board, and whether it has closed it.
+    /// Six words of a rank: why it broke the board, and whether it has closed it.
     pub fn verdict(self, rank: Rank) -> usize {
         LINE + rank * 2 * LINE
     }
@@ -51,28 +57,29 @@ impl Block {
         self.verdict(rank) + LINE + slot(round) * 8
     }
 
-    fn lines(self) -> usize {
+    /// The lines that two ranks write both.
+    fn halves(self) -> usize {
         self.verdict(self.ranks)
     }
 
-    /// A rank's line of a round.
-    #[inline(always)]
-    pub fn line(self, rank: Rank, round: u64) -> usize {
-        match self.ranks {
-            2 => self.lines() + slot(round) * LINE + rank * (LINE / 2),
-            ranks => self.lines() + (slot(round) * ranks + rank) * LINE,
-        }
+    /// Two lines of one rank are fetched together by processors that fetch aligned pairs: the header takes a line.
+    fn lines(self) -> usize {
+        let end = self.halves() + if self.ranks == 2 { SLOTS * LINE } else { 0 };
+        (end + LINE).next_multiple_of(2 * LINE) - LINE
     }
 
-    /// Bytes that a line carries.
+    /// Where a rank says what it says in a round: in a line of both ranks, or in its own.
     #[inline(always)]
-    pub fn inline_bytes(self) -> usize {
-        if self.ranks == 2 { LINE / 2 - 8 } else { LINE - 8 }
+    pub fn line(self, rank: Rank, round: u64, halved: bool) -> usize {
+        match halved {
+            true => self.halves() + slot(round) * LINE + rank * (LINE / 2),
+            false => self.lines() + (slot(round) * self.ranks + rank) * 2 * LINE,
+        }
     }
 
     /// The first byte of the cells, which begin with a page: the header takes a line of the first.
     fn cells(self) -> usize {
-        let end = self.lines() + SLOTS * self.ranks * LINE;
+        let end = self.lines() + SLOTS * self.ranks * 2 * LINE;
         (end + LINE).next_multiple_of(PAGE) - LINE
     }
 

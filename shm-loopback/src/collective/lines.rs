@@ -2,19 +2,20 @@
 //!
 //! # Invariants
 //! Rounds are numbered from 1, the same at all ranks; in each every rank *posts* its line once. A stamp is the number of the
-//! round (its lowest 16 bits) and a hash of the signatures of all calls until then.
+//! round and a hash of the signatures of all calls until then. Where two ranks say little to each other their lines are halves
+//! of one, so that one crossing brings it: by what the call is, so that who looks at the wrong place has called something else.
 //!
-//! 1. A line is stored before its stamp; whoever [sees](Lines::see) the stamp sees the line.
+//! 1. A line is stored before the number of its round; whoever [sees](Lines::see) the number sees the line.
 //! 2. A rank that posts round `r` reads no line or cell of round `r - LAG` or before any more: a call has at most so many rounds
 //!    open, and none when it ends.
 //! 3. A line or cell is written again `SLOTS` rounds later, when all other ranks have posted `LAG` rounds after the first
 //!    ([`make_room`](Lines::make_room)). So nobody reads it any more, by 2.
-//! 4. So a rank is less than `SLOTS` rounds ahead of any other: a stamp of the same slot is of the awaited round, or of
-//!    `SLOTS` rounds before; and where a rank only asks how far another is, maybe of `SLOTS` after.
+//! 4. So a rank is less than `SLOTS` rounds ahead of any other: a number later than the awaited one is there only where a rank
+//!    asks how far another is.
 //!
 //! The bell is one for all: whoever waits, waits for a line, and every line may be what somebody waits for.
 
-use super::block::Block;
+use super::block::{Block, HALF_CARRIES, LINES_CARRY, STAMP};
 use super::broken::{Differ, Failure};
 use crate::bell;
 use crate::control::Control;
@@ -36,11 +37,12 @@ const AHEAD: u64 = SLOTS as u64 - LAG;
 /// Looks before a wait turns messages, or does anything else.
 const LOOKS: u32 = 16;
 
-/// A round's stamp and the signature of the call that it belongs to.
+/// What a rank said in a round: the hash of its stamp, the signature of the call that it belongs to, and where.
 #[derive(Clone, Copy, Default)]
 struct Said {
-    stamp: u64,
+    calls: u64,
     call: u64,
+    halved: bool,
 }
 
 pub(super) struct Lines {
@@ -61,6 +63,7 @@ pub(super) struct Lines {
     pub name: &'static str,
     pub call: u64,
     calls: u64,
+    halved: bool,
 }
 
 impl Lines {
@@ -78,6 +81,7 @@ impl Lines {
             name: "",
             call: 0,
             calls: 0,
+            halved: false,
         }
     }
 
@@ -92,10 +96,12 @@ impl Lines {
         bell::ring(&self.view.header().bell);
     }
 
-    /// From now on rounds belong to the call of this name and signature.
+    /// From now on rounds belong to the call of this name and signature. `symmetric` is how much each rank says, if all say
+    /// something to all.
     #[inline(always)]
-    pub fn begin(&mut self, name: &'static str, call: u64) -> Result<(), Failure> {
+    pub fn begin(&mut self, name: &'static str, call: u64, symmetric: Option<usize>) -> Result<(), Failure> {
         (self.name, self.call) = (name, call);
+        self.halved = self.block.ranks() == 2 && symmetric.is_some_and(|len| len <= HALF_CARRIES);
         if self.is_broken() {
             return Err(self.why_broken());
         }
@@ -128,10 +134,11 @@ impl Lines {
             unsafe { copy::to_shared(to.expect("within its cell"), part) };
         }
         self.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
-        let stamp = self.calls & !0xffff | round & 0xffff;
+        let line = self.block.line(self.me, round, self.halved);
+        self.word(line + 8).store(self.calls, Relaxed);
         // Releases the line, and is before the question whether anybody sleeps.
-        self.word(self.block.line(self.me, round)).store(stamp, SeqCst);
-        self.past[round as usize % SLOTS] = Said { stamp, call: self.call };
+        self.word(line).store(round, SeqCst);
+        self.past[round as usize % SLOTS] = Said { calls: self.calls, call: self.call, halved: self.halved };
         self.round = round;
         self.ring();
         Ok(round)
@@ -141,8 +148,8 @@ impl Lines {
     #[inline(always)]
     fn payload(&self, rank: Rank, round: u64, len: usize) -> usize {
         debug_assert!(len <= self.block.cell_bytes(), "what a cell has");
-        match len <= self.block.inline_bytes() {
-            true => self.block.line(rank, round) + 8,
+        match len <= if self.halved { HALF_CARRIES } else { LINES_CARRY } {
+            true => self.block.line(rank, round, self.halved) + STAMP,
             false => self.block.cell(rank, round),
         }
     }
@@ -150,10 +157,10 @@ impl Lines {
     /// Returns when `rank` has posted the round, which this rank has posted.
     #[inline(always)]
     pub fn see(&mut self, rank: Rank, round: u64) -> Result<(), Failure> {
-        let expected = self.past[round as usize % SLOTS].stamp;
-        let word = self.word(self.block.line(rank, round));
+        let line = self.block.line(rank, round, self.halved);
+        let (number, calls) = (self.word(line), self.word(line + 8));
         let mut looks = 0;
-        while word.load(SeqCst) != expected {
+        while number.load(SeqCst) != round || calls.load(Relaxed) != self.calls {
             if looks == LOOKS || self.control.is_crowded() {
                 self.wait(rank, round)?;
                 break;
@@ -197,8 +204,9 @@ impl Lines {
             }
             // As far as it is, so as not to ask again soon.
             let posted = |later: &u64| {
-                let stamp = self.word(self.block.line(rank, *later)).load(SeqCst);
-                stamp == self.past[*later as usize % SLOTS].stamp
+                let Said { calls, halved, .. } = self.past[*later as usize % SLOTS];
+                let line = self.block.line(rank, *later, halved);
+                self.word(line).load(SeqCst) == *later && self.word(line + 8).load(Relaxed) == calls
             };
             let latest = match (least..round).rev().find(posted) {
                 Some(latest) => latest,
@@ -210,29 +218,42 @@ impl Lines {
         Ok(())
     }
 
-    /// Waits for the stamp of a round, or of a later one in the same slot.
+    /// Waits for a round, or a later one in the same slot.
     #[cold]
     #[inline(never)]
     fn wait(&self, rank: Rank, round: u64) -> Result<(), Failure> {
+        let Said { calls, halved, .. } = self.past[round as usize % SLOTS];
         let awaited = Awaited::Rank(rank);
-        let word = self.word(self.block.line(rank, round));
+        let line = self.block.line(rank, round, halved);
+        // Where it would be if its rank called something else.
+        let elsewhere = (self.block.ranks() == 2).then(|| self.block.line(rank, round, !halved));
         let wait = Wait { rank: self.me, call: &self.name, awaited };
-        let look = || match word.load(SeqCst) {
-            stamp if later(stamp, round) >= 0 => Ok(Some(Some(stamp))),
-            _ => Ok(self.is_broken().then_some(None)),
+        let look = || {
+            let (number, theirs) = (self.word(line).load(SeqCst), self.word(line + 8).load(SeqCst));
+            if number > round {
+                return Ok(Some(Found::Later(number)));
+            }
+            // One that is written again meanwhile is a later one.
+            if number == round && self.word(line).load(SeqCst) == round {
+                return Ok(Some(if theirs == calls { Found::Round } else { Found::Another }));
+            }
+            if elsewhere.is_some_and(|line| self.word(line).load(SeqCst) == round) {
+                return Ok(Some(Found::Another));
+            }
+            Ok(self.is_broken().then_some(Found::Broken))
         };
         let check = || self.control.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
         let found = words::wait(&self.view, wait, self.control.is_crowded(), &self.progress, look, check);
-        let stamp = found.map_err(|error| self.give_up(error))?.ok_or_else(|| self.why_broken())?;
-        match later(stamp, round) {
-            0 if stamp == self.past[round as usize % SLOTS].stamp => Ok(()),
-            0 => Err(self.mismatch(rank, self.first_difference(rank, round))),
+        match found.map_err(|error| self.give_up(error))? {
+            Found::Broken => Err(self.why_broken()),
+            Found::Round => Ok(()),
             // It is that far ahead only if this rank has posted what it awaits.
-            ahead if ahead == SLOTS as i16 && round + LAG <= self.round => Ok(()),
-            ahead => {
-                let why = format!("rank {rank} is {ahead} collective rounds ahead, which none can be");
+            Found::Later(number) if number == round + SLOTS as u64 && round + LAG <= self.round => Ok(()),
+            Found::Later(number) => {
+                let why = format!("rank {rank} is in round {number} of a board, which cannot be before round {round}");
                 Err(self.give_up(FabricError::Corrupt { why }))
             }
+            Found::Another => Err(self.mismatch(rank, self.first_difference(rank, round))),
         }
     }
 
@@ -256,8 +277,11 @@ impl Lines {
     }
 }
 
-/// By how many rounds a stamp is later than a round.
-#[inline(always)]
-fn later(stamp: u64, round: u64) -> i16 {
-    (stamp as u16).wrapping_sub(round as u16) as i16
+/// What a wait ends with.
+enum Found {
+    Round,
+    Later(u64),
+    /// The round, but of another call.
+    Another,
+    Broken,
 }

@@ -45,7 +45,7 @@ impl Board {
     /// ```
     #[inline]
     pub fn barrier(&mut self, call: u64) -> Result<(), Failure> {
-        self.lines.begin("barrier", call)?;
+        self.lines.begin("barrier", call, Some(0))?;
         let round = self.lines.post(&[])?;
         self.lines.see_all(round)
     }
@@ -65,7 +65,7 @@ impl Board {
     /// ```
     #[inline]
     pub fn broadcast(&mut self, call: u64, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("broadcast", call)?;
+        self.lines.begin("broadcast", call, None)?;
         self.must_be_rank(root)?;
         let cut = Cut::of(data.len(), self.lines.block.cell_bytes());
         for step in 0..cut.rounds {
@@ -98,7 +98,7 @@ impl Board {
     /// ```
     #[inline]
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("all_gather", call)?;
+        self.lines.begin("all_gather", call, Some(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
         self.gather_blocks(None, mine, into)
     }
@@ -118,7 +118,7 @@ impl Board {
     /// ```
     #[inline]
     pub fn gather(&mut self, call: u64, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("gather", call)?;
+        self.lines.begin("gather", call, None)?;
         self.must_be_rank(root)?;
         if self.lines.me == root {
             self.must_hold_blocks(into, mine)?;
@@ -177,7 +177,7 @@ impl Board {
     /// ```
     #[inline]
     pub fn all_to_all(&mut self, call: u64, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("all_to_all", call)?;
+        self.lines.begin("all_to_all", call, Some(given.len()))?;
         let (me, ranks) = (self.lines.me, self.ranks());
         self.must(given.len() == into.len() && given.len().is_multiple_of(ranks), || {
             format!("{} bytes given, {} taken, by {ranks} ranks", given.len(), into.len())
@@ -216,7 +216,7 @@ impl Board {
     /// ```
     #[inline]
     pub fn scatter(&mut self, call: u64, root: Rank, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("scatter", call)?;
+        self.lines.begin("scatter", call, None)?;
         self.must_be_rank(root)?;
         let (me, ranks, len) = (self.lines.me, self.ranks(), into.len());
         if me == root {
