@@ -5,7 +5,8 @@
 //! round and a hash of the signatures of all calls until then. Where two ranks say little to each other their lines are halves
 //! of one, so that one crossing brings it: by what the call is, so that who looks at the wrong place has called something else.
 //!
-//! 1. A line is stored before the number of its round; whoever [sees](Lines::see) the number sees the line.
+//! 1. A line is stored before the number of its round; whoever [sees](Lines::see) the number sees the line. While it is stored
+//!    the number is 0.
 //! 2. A rank that posts round `r` reads no line or cell of round `r - LAG` or before any more: a call has at most so many rounds
 //!    open, and none when it ends.
 //! 3. A line or cell is written again `SLOTS` rounds later, when all other ranks have posted `LAG` rounds after the first
@@ -24,7 +25,7 @@ use crate::memory::View;
 use crate::progress::Progress;
 use crate::words;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
@@ -127,6 +128,10 @@ impl Lines {
         if round > self.free {
             self.make_room(round)?;
         }
+        let line = self.block.line(self.me, round, self.halved);
+        // Nobody takes what follows for what was here before; only who asks how far this rank is still looks.
+        self.word(line).store(0, Relaxed);
+        fence(Release);
         for (at, part) in parts {
             debug_assert!(at + part.len() <= len, "a part of what is posted");
             let to = self.view.address(self.payload(self.me, round, len) + at, part.len());
@@ -134,7 +139,6 @@ impl Lines {
             unsafe { copy::to_shared(to.expect("within its cell"), part) };
         }
         self.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
-        let line = self.block.line(self.me, round, self.halved);
         self.word(line + 8).store(self.calls, Relaxed);
         // Releases the line, and is before the question whether anybody sleeps.
         self.word(line).store(round, SeqCst);
@@ -233,7 +237,7 @@ impl Lines {
             if number > round {
                 return Ok(Some(Found::Later(number)));
             }
-            // One that is written again meanwhile is a later one.
+            // Unless it is written again meanwhile, for a later one.
             if number == round && self.word(line).load(SeqCst) == round {
                 return Ok(Some(if theirs == calls { Found::Round } else { Found::Another }));
             }

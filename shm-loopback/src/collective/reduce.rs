@@ -108,9 +108,7 @@ impl Board {
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
         self.must_be_elements(data, element)?;
-        // A root alone folds as fast as two that hand each other their shares.
-        let alone = root.is_some() && self.ranks() == 2;
-        if data.len() <= WHOLE || alone || element > self.lines.block.cell_bytes() / self.ranks() {
+        if data.len() <= WHOLE || element > self.lines.block.cell_bytes() / self.ranks() {
             let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
             return self.reduce_whole(all, data, element, fold);
         }
@@ -120,7 +118,7 @@ impl Board {
     /// Everybody posts all elements. `data` are those of the `first` ranks folded; as they were if these are none.
     #[inline]
     fn reduce_whole(&mut self, first: usize, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
-        let most = if data.len() <= WHOLE { data.len() } else { self.part_bytes() / element * element }.max(element);
+        let most = if data.len() <= WHOLE { data.len() } else { WHOLE / element * element }.max(element);
         let (mut begin, mut met) = (0, first == self.ranks());
         while begin < data.len() || begin == 0 {
             let end = data.len().min(begin + most);
@@ -129,11 +127,6 @@ impl Board {
             begin = end.max(1);
         }
         Ok(())
-    }
-
-    /// What is folded at once, of more: so that the blocks of all ranks stay in the cache.
-    fn part_bytes(&self) -> usize {
-        WHOLE.max(2 * self.lines.block.cell_bytes() / self.ranks()).min(self.lines.block.cell_bytes())
     }
 
     /// From one block of the scratch memory to the next, of so many bytes.
