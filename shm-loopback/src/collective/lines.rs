@@ -6,7 +6,7 @@
 //! of one, so that one crossing brings it: by what the call is, so that who looks at the wrong place has called something else.
 //!
 //! 1. A line is stored before the number of its round; whoever [sees](Lines::see) the number sees the line. While it is stored
-//!    the number is 0.
+//!    again the number is 0, unless all have seen what was there.
 //! 2. A rank that posts round `r` reads no line or cell of round `r - LAG` or before any more: a call has at most so many rounds
 //!    open, and none when it ends.
 //! 3. A line or cell is written again `SLOTS` rounds later, when all other ranks have posted `LAG` rounds after the first
@@ -97,8 +97,8 @@ impl Lines {
         bell::ring(&self.view.header().bell);
     }
 
-    /// From now on rounds belong to the call of this name and signature. `symmetric` is how much each rank says, if all say
-    /// something to all.
+    /// From now on rounds belong to the call of this name and signature. `symmetric` is how much each rank says, if all see all
+    /// in each round: so nobody asks later how far they were.
     #[inline(always)]
     pub fn begin(&mut self, name: &'static str, call: u64, symmetric: Option<usize>) -> Result<(), Failure> {
         (self.name, self.call) = (name, call);
@@ -129,9 +129,11 @@ impl Lines {
             self.make_room(round)?;
         }
         let line = self.block.line(self.me, round, self.halved);
-        // Nobody takes what follows for what was here before; only who asks how far this rank is still looks.
-        self.word(line).store(0, Relaxed);
-        fence(Release);
+        if !self.halved {
+            // Who asks how far this rank is may still look, and is not to take what follows for what was here before.
+            self.word(line).store(0, Relaxed);
+            fence(Release);
+        }
         for (at, part) in parts {
             debug_assert!(at + part.len() <= len, "a part of what is posted");
             let to = self.view.address(self.payload(self.me, round, len) + at, part.len());

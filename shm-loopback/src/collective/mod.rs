@@ -27,5 +27,5 @@ mod scratch;
 pub use board::Board;
 pub use broken::Failure;
 
-#[cfg(test)]
+#[cfg(all(test, not(miri), not(feature = "loom")))]
 mod tests;

@@ -86,7 +86,7 @@ impl Board {
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        self.lines.begin("scan", call, Some(data.len()))?;
+        self.lines.begin("scan", call, None)?;
         self.must_be_elements(data, element)?;
         let first = self.lines.me + usize::from(!exclusive);
         self.reduce_whole(first, data, element, fold)
