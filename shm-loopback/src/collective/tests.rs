@@ -190,7 +190,10 @@ fn every_call_does_what_it_says() {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, ranks % 2 == 0);
             let mut call = 0;
-            for (count, element) in sizes(ranks) {
+            // Few ranks are enough for the long ones.
+            let few = [2, 3, 8].contains(&ranks);
+            for (count, element) in sizes(ranks).into_iter().filter(|(count, element)| few || count * element < 10_000)
+            {
                 for kind in 0..KINDS {
                     call += 1;
                     let root = call as usize % ranks;
@@ -221,7 +224,7 @@ fn random_calls(board: &mut Board, seed: u64, calls: u64) {
 
 #[test]
 fn calls_follow_each_other() {
-    for (ranks, calls) in [(2, 3000), (3, 1500), (4, 1000), (16, 150)] {
+    for (ranks, calls) in [(2, 1500), (3, 800), (4, 500), (16, 100)] {
         for strict in [false, true] {
             all_well(on_threads(ranks, |team| random_calls(&mut open(&team, strict), ranks as u64, calls)));
         }
@@ -253,7 +256,7 @@ fn who_need_not_wait_runs_ahead() {
 fn processes_share_a_board() {
     let body = |team: Loopback| {
         let mut board = open(&team, false);
-        random_calls(&mut board, 5, 400);
+        random_calls(&mut board, 5, 200);
         let half = team.split(Some(team.rank() as u64 % 2), 0).unwrap().unwrap();
         random_calls(&mut open(&half, false), 6, 50);
         board.barrier(1).unwrap();
@@ -297,7 +300,7 @@ fn different_calls_fail_at_all_ranks() {
     for ranks in [2, 3, 6] {
         for (which, (name, theirs, odd)) in OTHERS.iter().enumerate() {
             for strict in [false, true] {
-                for len in [48, 240, 240 << 10] {
+                for len in [48, 240, 120 << 10] {
                     let what = format!("{name}, {ranks} ranks, strict: {strict}, {len} bytes");
                     let failures = all_well(on_threads(ranks, |team| {
                         let mut board = open(&team, strict);
