@@ -200,10 +200,9 @@ fn nonsense_in_shared_memory_is_an_error() {
             team.barrier().unwrap();
             return None;
         }
-        Some(board.barrier(1).map_err(|failure| {
-            team.barrier().unwrap();
-            failure
-        }))
+        let failed = board.barrier(1);
+        team.barrier().unwrap();
+        Some(failed)
     }));
     assert!(matches!(&failures[0], Some(Err(Failure::Fabric(FabricError::Corrupt { .. })))), "{failures:?}");
     let broken = all_well(on_threads(1, |team| {
