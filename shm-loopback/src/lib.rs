@@ -14,6 +14,7 @@
 
 mod bell;
 mod cma;
+pub mod collective;
 mod control;
 mod copy;
 mod cores;

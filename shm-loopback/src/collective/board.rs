@@ -1,0 +1,121 @@
+//! A rank's place at a board, made by all ranks together.
+
+use super::block::Block;
+use super::broken::Failure;
+use super::lines::Lines;
+use super::scratch::Scratch;
+use crate::key::Key;
+use crate::loopback::Loopback;
+use crate::memory::View;
+use transom_locks::Rank;
+use transom_windows::{Exchange, FabricError};
+
+/// Collectives of the ranks of a team, on memory that they share. All ranks make the same calls in the same order.
+///
+/// `call` is what a rank says of its call, the same number at all ranks: a hash of what must be the same (the kind of call,
+/// its root, operation, type, and length). Ranks whose calls have different signatures fail with [`Failure::Mismatch`]. Where
+/// a rank waits for others it finds out in this call; where it need not wait (the root of a broadcast or scatter, others than
+/// the root of a reduction or gather) at the latest some calls later, unless debug assertions are on: then it waits too.
+///
+/// # Errors
+/// All calls fail when a rank died or left, called something else, or panicked in a fold, in a tenth of a second; and so does
+/// every later call, at all ranks. What is in the buffers of a call that failed is unspecified. A rank that has all it needs
+/// may finish the call in which another fails, and fail in the next.
+///
+/// # Cost
+/// Small calls take one crossing of a line between ranks that have a core each. See the [module](crate::collective) for memory.
+///
+/// # Examples
+/// ```
+/// use transom_shm_loopback::{Loopback, collective::Board};
+/// use transom_windows::Exchange;
+///
+/// let ranks: Vec<_> = Loopback::threads(3)?.into_iter().map(|team| std::thread::spawn(move || {
+///     let mut board = Board::open(&team).unwrap();
+///     let mut data = [team.rank() as u8 + 1; 2];
+///     board.all_reduce(7, &mut data, 1, &mut |into, with| {
+///         into.iter_mut().zip(with).for_each(|(into, with)| *into += with);
+///     }).unwrap();
+///     data
+/// })).collect();
+/// assert!(ranks.into_iter().all(|rank| rank.join().unwrap() == [6, 6]));
+/// # Ok::<(), transom_windows::FabricError>(())
+/// ```
+pub struct Board {
+    pub(super) lines: Lines,
+    pub(super) scratch: Scratch,
+    /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
+    pub(super) strict: bool,
+}
+
+impl Board {
+    /// Collective. Holds as long as the board lives a mapping and, while all open it, a descriptor at rank 0; it does not keep
+    /// the rank in its job. A rank that drops its board has left, as far as calls of others need it.
+    ///
+    /// # Errors
+    /// Those of [`Exchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if there is no memory,
+    /// [`FabricError::BadKey`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_shm_loopback::{Loopback, collective::Board};
+    /// let mut board = Board::open(&Loopback::alone()?)?;
+    /// board.barrier(1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(team: &Loopback) -> Result<Self, FabricError> {
+        let (me, block) = (team.rank(), Block::of(team.size()));
+        let made = (me == 0).then(|| team.0.block(block.bytes())).transpose();
+        let key =
+            made.as_ref().map_or(Vec::new(), |made| made.as_ref().map_or(Vec::new(), |(_, key, _)| key.to_bytes()));
+        let keys = team.all_gather(&key)?;
+        let view = made.and_then(|made| match (&made, Key::from_bytes(&keys[0])) {
+            (Some((memory, ..)), _) => Ok((View::whole(memory), made)),
+            (None, Some(key)) => team.0.attach(0, key, block.bytes()).map(|view| (view, made)),
+            (None, None) => Err(FabricError::GivenUp { rank: 0 }),
+        });
+        // Everyone reaches it, or somebody does not; the descriptor is needed until then.
+        let failed = team.all_gather(&[u8::from(view.is_err())])?;
+        let (view, made) = view?;
+        if let Some((_, key, _)) = made {
+            team.0.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&key.tag);
+        }
+        if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
+            return Err(FabricError::GivenUp { rank });
+        }
+        let lines = Lines::new(me, block, view, team.0.control.clone(), team.0.progress.clone());
+        Ok(Board { lines, scratch: Scratch::default(), strict: cfg!(debug_assertions) })
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.lines.block.ranks()
+    }
+
+    /// After the first round of a call in which this rank waits for nobody, or not for all.
+    #[inline(always)]
+    pub(super) fn meet(&mut self, round: u64) -> Result<(), Failure> {
+        if self.strict { self.lines.see_all(round) } else { Ok(()) }
+    }
+
+    /// An error unless what the caller says of its buffers is true. The others would wait for its rounds.
+    #[inline(always)]
+    pub(super) fn must(&self, right: bool, what: impl FnOnce() -> String) -> Result<(), Failure> {
+        if right { Ok(()) } else { Err(self.misused(what())) }
+    }
+
+    #[cold]
+    fn misused(&self, why: String) -> Failure {
+        self.lines.give_up(FabricError::Misuse { why: format!("{}: {why}", self.lines.name) })
+    }
+
+    #[inline(always)]
+    pub(super) fn must_be_rank(&self, root: Rank) -> Result<(), Failure> {
+        self.must(root < self.ranks(), || format!("the root is rank {root}, of {} ranks", self.ranks()))
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        self.lines.close();
+    }
+}

@@ -1,0 +1,174 @@
+//! Why a call of a board failed, and how its ranks tell each other that one did.
+
+use super::lines::Lines;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use transom_locks::Rank;
+use transom_windows::FabricError;
+
+/// Why a call of a [`Board`](super::Board) failed. The board is broken then: all ranks fail, in this call or in their next.
+///
+/// # Examples
+/// ```
+/// let failure = transom_shm_loopback::collective::Failure::Panicked { rank: 2 };
+/// assert_eq!(failure.to_string(), "the operation of this collective call panicked at rank 2");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A rank died or left ([`FabricError::lost_rank`]), or gave up because its own call failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A rank called something else, or in another order.
+    #[error("rank {rank} made another collective call than this rank (signature {theirs:#x})")]
+    Mismatch {
+        /// Which, as seen from here: of several that differ, one.
+        rank: Rank,
+        /// The signature of its call: of this one, or of the first that differed, of the last few. That of this rank's own
+        /// if it is longer ago.
+        theirs: u64,
+    },
+    /// The caller's fold panicked.
+    #[error("the operation of this collective call panicked at rank {rank}")]
+    Panicked {
+        /// Where.
+        rank: Rank,
+    },
+}
+
+/// The words of a rank's verdict: what it found, about whom; if calls differ that one's signature, its own, and in which round.
+const KIND: usize = 0;
+const ABOUT: usize = 8;
+const THEIRS: usize = 16;
+const MINE: usize = 24;
+const ROUND: usize = 32;
+/// Whether the rank has closed the board.
+const CLOSED: usize = 40;
+
+const MISMATCH: u64 = 1;
+const PANICKED: u64 = 2;
+const GIVEN_UP: u64 = 3;
+const DIED: u64 = 4;
+const LEFT: u64 = 5;
+
+const AT_WILL: u64 = 1;
+const IN_PANIC: u64 = 2;
+
+/// Signatures of two ranks that differ, and since which round.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Differ {
+    pub theirs: u64,
+    pub mine: u64,
+    pub round: u64,
+}
+
+impl Lines {
+    fn verdict(&self, rank: Rank, word: usize) -> &AtomicU64 {
+        self.word(self.block.verdict(rank) + word)
+    }
+
+    /// Tells everybody, unless another rank has told something before.
+    #[cold]
+    fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
+        if self.verdict(self.me, KIND).load(Relaxed) == 0 {
+            let Differ { theirs, mine, round } = differ;
+            let found = [(KIND, kind), (ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)];
+            for (word, value) in found {
+                self.verdict(self.me, word).store(value, Relaxed);
+            }
+        }
+        let _ = self.word(self.block.broken()).compare_exchange(0, self.me as u64 + 1, SeqCst, SeqCst);
+        self.ring();
+    }
+
+    /// `rank` has made another call.
+    #[cold]
+    pub(super) fn mismatch(&self, rank: Rank, differ: Differ) -> Failure {
+        self.break_board(MISMATCH, rank, differ);
+        Failure::Mismatch { rank, theirs: differ.theirs }
+    }
+
+    /// This rank's own call failed.
+    #[cold]
+    pub(super) fn give_up(&self, error: FabricError) -> Failure {
+        let (kind, about) = match error {
+            FabricError::PeerDied { rank } => (DIED, rank),
+            FabricError::PeerLeft { rank } => (LEFT, rank),
+            _ => (GIVEN_UP, self.me),
+        };
+        self.break_board(kind, about, Differ::default());
+        Failure::Fabric(error)
+    }
+
+    /// Calls the caller's function; the board is broken if it panics.
+    #[inline(always)]
+    pub(super) fn fold(&self, fold: &mut dyn FnMut(&mut [u8], &[u8]), into: &mut [u8], with: &[u8]) {
+        struct Panics<'l>(&'l Lines);
+        impl Drop for Panics<'_> {
+            fn drop(&mut self) {
+                self.0.break_board(PANICKED, self.0.me, Differ::default());
+            }
+        }
+        let panics = Panics(self);
+        fold(into, with);
+        std::mem::forget(panics);
+    }
+
+    #[inline(always)]
+    pub(super) fn is_broken(&self) -> bool {
+        self.word(self.block.broken()).load(SeqCst) != 0
+    }
+
+    /// What a rank fails with that finds the board broken.
+    #[cold]
+    pub(super) fn why_broken(&self) -> Failure {
+        let said = self.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
+        let Some(by) = usize::try_from(said).ok().filter(|&by| by < self.block.ranks()) else {
+            return corrupt(format!("rank {said} is said to have broken a board of {} ranks", self.block.ranks()));
+        };
+        let found = |word| self.verdict(by, word).load(Relaxed);
+        let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
+            Some(rank) => Ok(rank),
+            None => Err(corrupt(format!("rank {by} has broken the board because of rank {}", found(ABOUT)))),
+        };
+        match found(KIND) {
+            MISMATCH => {
+                // Of the two that differ the one that this rank does not agree with.
+                let about = match about() {
+                    Ok(rank) => rank,
+                    Err(failure) => return failure,
+                };
+                let sides = [(about, found(THEIRS)), (by, found(MINE))];
+                let mine = self.signature_of(found(ROUND));
+                let other = |side: &&(Rank, u64)| side.0 != self.me && side.1 != mine;
+                let side = sides.iter().find(other).or_else(|| sides.iter().find(|side| side.0 != self.me));
+                let (rank, theirs) = *side.unwrap_or(&sides[0]);
+                Failure::Mismatch { rank, theirs }
+            }
+            PANICKED => Failure::Panicked { rank: by },
+            GIVEN_UP => FabricError::GivenUp { rank: by }.into(),
+            DIED => about().map_or_else(|failure| failure, |rank| FabricError::PeerDied { rank }.into()),
+            LEFT => about().map_or_else(|failure| failure, |rank| FabricError::PeerLeft { rank }.into()),
+            kind => corrupt(format!("rank {by} has broken the board, for reason {kind}, which there is not")),
+        }
+    }
+
+    /// Says that this rank uses the board no more.
+    pub(super) fn close(&self) {
+        let how = if std::thread::panicking() { IN_PANIC } else { AT_WILL };
+        self.verdict(self.me, CLOSED).store(how, SeqCst);
+        self.ring();
+    }
+
+    /// An error if `rank` uses the board no more.
+    pub(super) fn check_open(&self, rank: Rank) -> Result<(), FabricError> {
+        match self.verdict(rank, CLOSED).load(SeqCst) {
+            0 => Ok(()),
+            IN_PANIC => Err(FabricError::PeerDied { rank }),
+            _ => Err(FabricError::PeerLeft { rank }),
+        }
+    }
+}
+
+fn corrupt(why: String) -> Failure {
+    Failure::Fabric(FabricError::Corrupt { why })
+}

@@ -1,0 +1,31 @@
+//! Collectives of ranks that share memory, straight through it: [`Board`]. What a call means, of which type and operation, is
+//! the caller's: here are bytes, a fold of elements, and a signature by which different calls are told apart.
+//!
+//! # How
+//! Every call is a number of *rounds*. In each round every rank writes two lines `{stamp, up to 112 bytes}`, behind a cell of
+//! 32 KiB if there are more bytes, and reads the lines that it needs; two ranks that say up to 16 bytes to each other share one
+//! line. The stamp is the number of the round and a hash of all calls so far, which tells that a line is there and that its
+//! rank calls the same (`lines.rs`). Up to eight rounds are under way at once: long calls are pipelined.
+//!
+//! Reductions of more than 8 KiB are shared: each rank folds its share of the elements, and writes it once for all. Below that
+//! every rank folds all.
+//!
+//! # Memory
+//! One block for all ranks: `640 + ranks x (128 + 8 x 128)` bytes of lines and at most 4 KiB of padding, then
+//! `ranks x 8 x max(32 KiB, 64 x ranks)` bytes of cells, of which pages that were never used take none. Calls of at most 112 bytes
+//! use no cell, others the beginning of each. Each rank has besides at most as much private memory as two cells, or `ranks` times
+//! 8 KiB or an element, whichever is most, once it has reduced or scanned.
+
+mod block;
+mod board;
+mod broken;
+mod lines;
+mod moves;
+mod reduce;
+mod scratch;
+
+pub use board::Board;
+pub use broken::Failure;
+
+#[cfg(all(test, not(miri), not(feature = "loom")))]
+mod tests;

@@ -1,0 +1,310 @@
+//! Calls that fold the elements of all ranks, always in the order of ranks.
+
+use super::board::Board;
+use super::broken::Failure;
+use transom_locks::Rank;
+
+/// Up to so many bytes each rank folds those of all by itself; one element is never cut.
+const WHOLE: usize = 8 << 10;
+
+/// The caller's operation: `into = into o with`, element by element.
+type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8]);
+
+impl Board {
+    /// Folds the elements of all ranks, of `element` bytes each: `data` is the same at all ranks afterwards, bit by bit.
+    ///
+    /// `fold(into, with)` is to do `into = into o with` for each of the elements it is given, an equal number in both. It is
+    /// called with elements of ranks in their order, `((0 o 1) o 2) o 3`, whatever the number of elements, so `o` need not
+    /// commute. Each of the two slices begins at a cache line, or is a part of `data`, from an element on. It must
+    /// do the same at all ranks.
+    ///
+    /// # Errors
+    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `data` are not whole elements.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_shm_loopback::{Loopback, collective::Board};
+    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// let mut data = *b"abc";
+    /// board.all_reduce(7, &mut data, 1, &mut |into, with| {
+    ///     into.iter_mut().zip(with).for_each(|(into, with)| *into = *with.max(into));
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn all_reduce(&mut self, call: u64, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
+        self.lines.begin("all_reduce", call, Some(data.len()))?;
+        self.reduce_to(None, data, element, fold)
+    }
+
+    /// [`all_reduce`](Self::all_reduce) to the root alone: the `data` of others stay as they were.
+    ///
+    /// # Errors
+    /// As there; also if there is no such root.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_shm_loopback::{Loopback, collective::Board};
+    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// let mut data = *b"abc";
+    /// board.reduce(8, 0, &mut data, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn reduce(
+        &mut self,
+        call: u64,
+        root: Rank,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        self.lines.begin("reduce", call, None)?;
+        self.must_be_rank(root)?;
+        self.reduce_to(Some(root), data, element, fold)
+    }
+
+    /// Folds the elements of this rank and those before it; `exclusive`: those before it alone, and rank 0 keeps what it has.
+    /// `fold` is as for [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_shm_loopback::{Loopback, collective::Board};
+    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// let mut data = *b"abc";
+    /// board.scan(9, false, &mut data, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan(
+        &mut self,
+        call: u64,
+        exclusive: bool,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        self.lines.begin("scan", call, None)?;
+        self.must_be_elements(data, element)?;
+        let first = self.lines.me + usize::from(!exclusive);
+        self.reduce_whole(first, data, element, fold)
+    }
+
+    #[inline(always)]
+    fn must_be_elements(&self, data: &[u8], element: usize) -> Result<(), Failure> {
+        self.must(element > 0 && (data.len() == element || data.len().is_multiple_of(element)), || {
+            format!("{} bytes are no whole elements of {element}", data.len())
+        })
+    }
+
+    #[inline(always)]
+    fn reduce_to(
+        &mut self,
+        root: Option<Rank>,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        self.must_be_elements(data, element)?;
+        if data.len() <= WHOLE || element > self.lines.block.cell_bytes() / self.ranks() {
+            let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
+            return self.reduce_whole(all, data, element, fold);
+        }
+        self.reduce_shares(root, data, element, fold)
+    }
+
+    /// Everybody posts all elements. `data` are those of the `first` ranks folded; as they were if these are none.
+    #[inline]
+    fn reduce_whole(&mut self, first: usize, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
+        let most = if data.len() <= WHOLE { data.len() } else { WHOLE / element * element }.max(element);
+        let (mut begin, mut met) = (0, first == self.ranks());
+        while begin < data.len() || begin == 0 {
+            let end = data.len().min(begin + most);
+            self.collect(first, &mut met, &data[begin..end])?;
+            self.fold_collected(first, &mut data[begin..end], fold);
+            begin = end.max(1);
+        }
+        Ok(())
+    }
+
+    /// From one block of the scratch memory to the next, of so many bytes.
+    #[inline(always)]
+    fn stride(len: usize) -> usize {
+        len.next_multiple_of(64)
+    }
+
+    /// Posts the bytes, and has the scratch memory have those of the first ranks.
+    #[inline]
+    fn collect(&mut self, first: usize, met: &mut bool, part: &[u8]) -> Result<(), Failure> {
+        let (me, cell, stride) = (self.lines.me, self.lines.block.cell_bytes(), Self::stride(part.len()));
+        let blocks = self.scratch.bytes(first * stride);
+        let mut begin = 0;
+        while begin < part.len() || begin == 0 {
+            let end = part.len().min(begin + cell);
+            let round = self.lines.post(&part[begin..end])?;
+            if self.strict && !*met {
+                self.lines.see_all(round)?;
+                *met = true;
+            }
+            for rank in 0..first {
+                let into = &mut blocks[rank * stride..][begin..end];
+                if rank == me {
+                    into.copy_from_slice(&part[begin..end]);
+                } else {
+                    self.lines.see(rank, round)?;
+                    self.lines.read(rank, round, end - begin, 0, into);
+                }
+            }
+            begin = end.max(1);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fold_collected(&mut self, first: usize, part: &mut [u8], fold: Fold<'_>) {
+        let stride = Self::stride(part.len());
+        if first == 0 || part.is_empty() {
+            return;
+        }
+        let (into, rest) = self.scratch.bytes(first * stride).split_at_mut(stride);
+        let into = &mut into[..part.len()];
+        for with in rest.chunks(stride) {
+            self.lines.fold(fold, into, &with[..part.len()]);
+        }
+        part.copy_from_slice(into);
+    }
+
+    /// Every rank folds its share of the elements: in each step all post those of the shares of others, then each what it has
+    /// folded of its own. The next step's elements are posted before.
+    fn reduce_shares(
+        &mut self,
+        root: Option<Rank>,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        let me = self.lines.me;
+        let shares = Shares::of(data.len(), element, self.ranks(), self.lines.block.cell_bytes());
+        let mut given = shares.post(self, 0, data)?;
+        if root.is_some_and(|root| root != me) {
+            self.meet(given)?;
+        }
+        let mut folded = 0;
+        for step in 0..shares.steps {
+            let next = if step + 1 < shares.steps { shares.post(self, step + 1, data)? } else { given };
+            if step > 0 {
+                shares.keep(self, root, step - 1, folded, data)?;
+            }
+            folded = shares.fold(self, root, step, given, data, &mut *fold)?;
+            given = next;
+        }
+        shares.keep(self, root, shares.steps - 1, folded, data)
+    }
+}
+
+/// How a reduction is shared: in each step each rank has a piece of so many bytes.
+#[derive(Clone, Copy)]
+struct Shares {
+    len: usize,
+    piece: usize,
+    ranks: usize,
+    steps: usize,
+}
+
+impl Shares {
+    /// As few steps as there can be, about equal: what a step has fits into a cell.
+    fn of(len: usize, element: usize, ranks: usize, cell: usize) -> Self {
+        let elements = len / element;
+        let most = (cell / ranks / element).max(1) * ranks;
+        let steps = elements.div_ceil(most);
+        let piece = elements.div_ceil(steps * ranks) * element;
+        Shares { len, piece, ranks, steps: len.div_ceil(piece * ranks) }
+    }
+
+    /// Where the piece of a rank in a step is.
+    #[inline(always)]
+    fn part(self, step: usize, rank: Rank) -> std::ops::Range<usize> {
+        let begin = self.len.min((step * self.ranks + rank) * self.piece);
+        begin..self.len.min(begin + self.piece)
+    }
+
+    /// Posts the elements of the shares of all others, at their places in the step.
+    fn post(self, board: &mut Board, step: usize, data: &[u8]) -> Result<u64, Failure> {
+        let (before, after) = (self.part(step, 0).start, self.part(step, self.ranks - 1).end);
+        let mine = self.part(step, board.lines.me);
+        let parts = [(0, &data[before..mine.start]), (mine.end - before, &data[mine.end..after])];
+        board.lines.post_parts(self.piece * self.ranks, parts)
+    }
+
+    /// Folds this rank's share, and posts it.
+    fn fold(
+        self,
+        board: &mut Board,
+        root: Option<Rank>,
+        step: usize,
+        given: u64,
+        data: &mut [u8],
+        fold: Fold<'_>,
+    ) -> Result<u64, Failure> {
+        let Board { lines, scratch, .. } = board;
+        let (me, part) = (lines.me, self.part(step, lines.me));
+        let keep = root.is_none_or(|root| root == me);
+        let stride = Board::stride(self.piece);
+        let (into, with) = scratch.bytes(2 * stride).split_at_mut(stride);
+        let (into, with) = (&mut into[..part.len()], &mut with[..part.len()]);
+        let at = me * self.piece;
+        // Rank 0 folds into its data, if it may: these elements come first.
+        let mine = &mut data[part];
+        let (into, mine) = match (me, keep) {
+            (0, true) => (mine, None),
+            (0, false) => {
+                into.copy_from_slice(mine);
+                (into, None)
+            }
+            _ => {
+                lines.see(0, given)?;
+                lines.read(0, given, self.piece * self.ranks, at, into);
+                (into, Some(mine))
+            }
+        };
+        for rank in 1..self.ranks {
+            match &mine {
+                Some(mine) if rank == me => lines.fold(fold, into, mine),
+                _ => {
+                    lines.see(rank, given)?;
+                    lines.read(rank, given, self.piece * self.ranks, at, with);
+                    lines.fold(fold, into, with);
+                }
+            }
+        }
+        if let Some(mine) = mine
+            && keep
+        {
+            mine.copy_from_slice(into);
+        }
+        // The root's own share is for nobody else.
+        lines.post(if root == Some(me) { &[] } else { into })
+    }
+
+    /// Takes what the others have folded.
+    fn keep(
+        self,
+        board: &mut Board,
+        root: Option<Rank>,
+        step: usize,
+        folded: u64,
+        data: &mut [u8],
+    ) -> Result<(), Failure> {
+        if root.is_some_and(|root| root != board.lines.me) {
+            return Ok(());
+        }
+        for rank in board.lines.others() {
+            board.lines.see(rank, folded)?;
+            let part = self.part(step, rank);
+            board.lines.read(rank, folded, part.len(), 0, &mut data[part]);
+        }
+        Ok(())
+    }
+}

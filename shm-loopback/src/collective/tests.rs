@@ -1,0 +1,284 @@
+//! Every call on 1 to 9 ranks that are threads, and on processes, against what one thread reckons index by index.
+
+mod failures;
+
+use super::{Board, Failure};
+use crate::{Invitation, Job, Loopback};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use transom_locks::Rank;
+use transom_windows::Exchange;
+
+/// Pseudo-random numbers, the same at all ranks.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most
+    }
+}
+
+/// Runs `body` on threads, and gives what it returns.
+fn on_threads<R: Send>(ranks: usize, body: impl Fn(Loopback) -> R + Sync) -> Vec<std::thread::Result<R>> {
+    let teams = Loopback::threads(ranks).unwrap();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = teams.into_iter().map(|team| scope.spawn(|| body(team))).collect();
+        ranks.into_iter().map(|rank| rank.join()).collect()
+    })
+}
+
+fn all_well<R>(results: Vec<std::thread::Result<R>>) -> Vec<R> {
+    results.into_iter().map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+}
+
+/// Runs `body` as ranks that are processes: copies of this test program that run the test `name` alone. Whether each ended well.
+fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec<bool>> {
+    if let Some(invitation) = Invitation::from_env().unwrap() {
+        body(invitation.join().unwrap());
+        return None;
+    }
+    let job = Job::create(ranks).unwrap();
+    let start = |rank| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("collective::tests::{name}"), "--nocapture", "--include-ignored"]);
+        command.envs(job.environment(rank)).spawn().unwrap()
+    };
+    let mut children: Vec<_> = (0..ranks).map(start).collect();
+    let begun = Instant::now();
+    let mut ended = vec![None; ranks];
+    while ended.iter().any(Option::is_none) {
+        for (rank, child) in
+            children.iter_mut().enumerate().filter(|(rank, _)| ended[*rank].is_none()).collect::<Vec<_>>()
+        {
+            if begun.elapsed() > Duration::from_secs(180) {
+                child.kill().unwrap();
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                job.ended(rank, status.success());
+                ended[rank] = Some(status.success());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(ended.into_iter().map(|well| well == Some(true)).collect())
+}
+
+fn open(team: &Loopback, strict: bool) -> Board {
+    let mut board = Board::open(team).unwrap();
+    board.strict = strict;
+    board
+}
+
+/// What a rank gives in a call: other bytes at each place.
+fn given(call: u64, rank: Rank, len: usize) -> Vec<u8> {
+    let begin = Random(call * 1000 + rank as u64).below(1 << 30);
+    (begin..begin + len).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
+}
+
+/// Neither commutes nor associates, so that it tells the order.
+fn mix(into: &mut [u8], with: &[u8]) {
+    into.iter_mut().zip(with).for_each(|(into, with)| *into = into.wrapping_mul(3).wrapping_add(*with));
+}
+
+/// Composition of the maps x -> a x + b modulo 2^64: `into` first.
+fn compose(into: &mut [u8], with: &[u8]) {
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    for (into, with) in into.chunks_exact_mut(16).zip(with.chunks_exact(16)) {
+        let [a, b, c, d] = [&into[..8], &into[8..], &with[..8], &with[8..]].map(word);
+        into[..8].copy_from_slice(&a.wrapping_mul(c).to_le_bytes());
+        into[8..].copy_from_slice(&b.wrapping_mul(c).wrapping_add(d).to_le_bytes());
+    }
+}
+
+fn operation(element: usize) -> fn(&mut [u8], &[u8]) {
+    if element == 16 { compose } else { mix }
+}
+
+/// What the first ranks' elements are, folded.
+fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
+    let mut into = given(call, 0, len);
+    (1..ranks).for_each(|rank| operation(element)(&mut into, &given(call, rank, len)));
+    into
+}
+
+const KINDS: usize = 10;
+
+/// One call of a kind, of `count` elements, whose outcome must be as reckoned.
+fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
+    let (me, ranks, len) = (board.lines.me, board.ranks(), count * element);
+    let mine = given(call, me, len);
+    let fold = &mut |into: &mut [u8], with: &[u8]| {
+        assert!(into.len() == with.len() && into.len().is_multiple_of(element), "whole elements");
+        operation(element)(into, with);
+    };
+    let blocks = || (0..ranks).flat_map(|rank| given(call, rank, len)).collect::<Vec<_>>();
+    let what = || format!("kind {kind}, rank {me} of {ranks}, root {root}, {count} elements of {element}");
+    // Not at the beginning of a cache line, nor of a word.
+    let mut memory = vec![0xee; mine.len() * ranks + 3];
+    let data = &mut memory[3..];
+    match kind {
+        0 => board.barrier(call)?,
+        1 => {
+            let data = &mut data[..len];
+            data.copy_from_slice(&mine);
+            board.broadcast(call, root, data)?;
+            assert!(data == given(call, root, len), "{}", what());
+        }
+        2 => {
+            board.all_gather(call, &mine, data)?;
+            assert!(data == blocks(), "{}", what());
+        }
+        3 => {
+            board.gather(call, root, &mine, if me == root { data } else { &mut [] })?;
+            assert!(me != root || data == blocks(), "{}", what());
+        }
+        4 => {
+            board.all_to_all(call, &given(call, me, len * ranks), data)?;
+            let expected: Vec<u8> =
+                (0..ranks).flat_map(|rank| given(call, rank, len * ranks)[me * len..][..len].to_vec()).collect();
+            assert!(data == expected, "{}", what());
+        }
+        5 => {
+            let all = given(call, root, len * ranks);
+            board.scatter(call, root, if me == root { &all } else { &[] }, &mut data[..len])?;
+            assert!(data[..len] == all[me * len..][..len], "{}", what());
+        }
+        6..KINDS => {
+            let data = &mut data[..len];
+            data.copy_from_slice(&mine);
+            let expected = match kind {
+                6 => {
+                    board.all_reduce(call, data, element, fold)?;
+                    folded(call, ranks, len, element)
+                }
+                7 => {
+                    board.reduce(call, root, data, element, fold)?;
+                    if me == root { folded(call, ranks, len, element) } else { mine }
+                }
+                8 => {
+                    board.scan(call, false, data, element, fold)?;
+                    folded(call, me + 1, len, element)
+                }
+                _ => {
+                    board.scan(call, true, data, element, fold)?;
+                    folded(call, me.max(1), len, element)
+                }
+            };
+            assert!(data == expected, "{}", what());
+        }
+        _ => unreachable!("no such kind"),
+    }
+    Ok(())
+}
+
+/// Elements, and how many: around what a line, a cell and a share have, and where folding is shared.
+fn sizes(ranks: usize) -> Vec<(usize, usize)> {
+    let cell = 32 << 10;
+    let mut sizes: Vec<_> =
+        [0, 1, 7, 8, 15, 16, 17, 55, 56, 57, 63, 64, 65, 111, 112, 113, 1023, 1025, 8191, 8192, 8193, 100 << 10]
+            .into_iter()
+            .chain([cell / ranks - 1, cell / ranks + 1, cell - 1, cell, cell + 1, 2 * cell + 65])
+            .map(|bytes| (bytes, 1))
+            .collect();
+    sizes.extend([(1, 8), (2, 8), (3, 8), (7, 16), (512, 16), (513, 16), (6400, 16), (7, 3), (5000, 3), (4, 5000)]);
+    sizes.extend([(1, 40_000), (3, 40_000)]); // elements that are longer than a cell
+    sizes
+}
+
+#[test]
+fn every_call_does_what_it_says() {
+    for ranks in 1..=9 {
+        all_well(on_threads(ranks, |team| {
+            let mut board = open(&team, ranks % 2 == 0);
+            let mut call = 0;
+            // Few ranks are enough for the long ones.
+            let few = [2, 3, 8].contains(&ranks);
+            for (count, element) in sizes(ranks).into_iter().filter(|(count, element)| few || count * element < 10_000)
+            {
+                for kind in 0..KINDS {
+                    call += 1;
+                    let root = call as usize % ranks;
+                    check(&mut board, kind, call, root, count, element).unwrap();
+                }
+            }
+        }));
+    }
+}
+
+/// Calls at random, the same at all ranks, which are late at random.
+fn random_calls(board: &mut Board, seed: u64, calls: u64) {
+    let mut random = Random(seed);
+    let mut own = Random(seed + 1 + board.lines.me as u64);
+    for call in 0..calls {
+        let (kind, root) = (random.below(KINDS), random.below(board.ranks()));
+        let element = [1, 3, 8, 16][random.below(4)];
+        let most = [8, 60, 600, 20_000][random.below(4)];
+        let count = random.below(most) / element;
+        match own.below(40) {
+            0 => std::thread::sleep(Duration::from_micros(own.below(300) as u64)),
+            1..10 => std::thread::yield_now(),
+            _ => {}
+        }
+        check(board, kind, seed << 32 | call, root, count, element).unwrap();
+    }
+}
+
+#[test]
+fn calls_follow_each_other() {
+    for (ranks, calls) in [(2, 1500), (3, 800), (4, 500), (16, 100)] {
+        for strict in [false, true] {
+            all_well(on_threads(ranks, |team| random_calls(&mut open(&team, strict), ranks as u64, calls)));
+        }
+    }
+}
+
+/// Those who need not wait run ahead, but for a few rounds.
+#[test]
+fn who_need_not_wait_runs_ahead() {
+    for (ranks, calls) in [(2, 20_000), (4, 60_000), (5, 5_000)] {
+        all_well(on_threads(ranks, |team| {
+            let mut board = open(&team, false);
+            for call in 0..calls {
+                let mine: u64 = if team.rank() == 0 { call } else { 0 };
+                let mut data = [mine.to_le_bytes(); 8];
+                board.broadcast(call % 3, 0, data.as_flattened_mut()).unwrap();
+                assert_eq!(data, [u64::to_le_bytes(call); 8]);
+                if call % 1000 == 0 {
+                    let mut count = 1_u64.to_le_bytes();
+                    let last = ranks - 1;
+                    board.reduce(2, last, &mut count, 8, &mut |into, with| into[0] += with[0]).unwrap();
+                    assert_eq!(count[0] as usize, if team.rank() == last { ranks } else { 1 });
+                }
+            }
+        }));
+    }
+}
+
+#[test]
+fn processes_share_a_board() {
+    let body = |team: Loopback| {
+        let mut board = open(&team, false);
+        random_calls(&mut board, 5, 200);
+        let half = team.split(Some(team.rank() as u64 % 2), 0).unwrap().unwrap();
+        random_calls(&mut open(&half, false), 6, 50);
+        board.barrier(1).unwrap();
+    };
+    let well = |ranks| on_processes(ranks, "processes_share_a_board", body);
+    let Some(ended) = well(2) else { return };
+    assert_eq!(ended, [true; 2]);
+    for ranks in [3, 8] {
+        assert_eq!(well(ranks).unwrap(), vec![true; ranks]);
+    }
+}
+
+/// What the module's docs say of memory.
+#[test]
+fn the_formula_of_memory_holds() {
+    for ranks in [1, 2, 3, 9, 64, 1000] {
+        let lines = 640 + ranks * (128 + 8 * 128);
+        let cells = ranks * 8 * (32 << 10).max(64 * ranks);
+        let bytes = super::block::Block::of(ranks).bytes();
+        assert!(bytes <= lines + 4096 + cells && bytes >= cells, "{bytes} bytes of {ranks} ranks");
+    }
+}

@@ -1,0 +1,214 @@
+//! Ranks that call something else, die, leave, or panic; and what others wrote.
+
+use super::*;
+use transom_windows::FabricError;
+
+/// A call that is not that of the others.
+type Other = fn(&mut Board, &mut [u8]) -> Result<(), Failure>;
+
+const OTHERS: &[(&str, Other, Other)] = &[
+    (
+        "operations",
+        |board, data| board.all_reduce(1, data, 8, &mut mix),
+        |board, data| board.all_reduce(2, data, 8, &mut mix),
+    ),
+    (
+        "lengths",
+        |board, data| board.all_reduce(3, data, 8, &mut mix),
+        |board, data| board.all_reduce(4, &mut data[..8], 8, &mut mix),
+    ),
+    ("long and short", |board, data| board.broadcast(5, 0, data), |board, data| board.broadcast(6, 0, &mut data[..1])),
+    ("roots", |board, data| board.broadcast(7, 0, data), |board, data| board.broadcast(8, board.lines.me, data)),
+    (
+        "roots of reductions",
+        |board, data| board.reduce(9, 0, data, 8, &mut mix),
+        |board, data| board.reduce(10, board.lines.me, data, 8, &mut mix),
+    ),
+    ("calls", |board, data| board.broadcast(11, 0, data), |board, data| board.reduce(12, 0, data, 8, &mut mix)),
+    ("moves", |board, _| board.barrier(13), |board, data| board.all_to_all(14, &vec![0; data.len()], data)),
+    ("an extra call", |_, _| Ok(()), |board, data| board.broadcast(16, board.lines.me, data)),
+];
+
+#[test]
+fn different_calls_fail_at_all_ranks() {
+    for ranks in [2, 3, 6] {
+        for (which, (name, theirs, odd)) in OTHERS.iter().enumerate() {
+            for strict in [false, true] {
+                for len in [48, 240, 120 << 10] {
+                    let what = format!("{name}, {ranks} ranks, strict: {strict}, {len} bytes");
+                    let failures = all_well(on_threads(ranks, |team| {
+                        let mut board = open(&team, strict);
+                        let data = &mut vec![0; len][..];
+                        let call = if team.rank() == ranks - 1 { odd } else { theirs };
+                        let begun = Instant::now();
+                        let first = call(&mut board, data);
+                        let failed = (0..20).map(|_| board.barrier(99)).find(Result::is_err);
+                        let still = board.barrier(99);
+                        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+                        assert!(matches!(still, Err(Failure::Mismatch { .. })), "{what}: {still:?}");
+                        (team.rank(), first.err().or(failed.and_then(Result::err)).expect("fails"))
+                    }));
+                    for (rank, failure) in failures {
+                        let Failure::Mismatch { rank: other, theirs } = failure else { panic!("{what}: {failure:?}") };
+                        let odd = ranks - 1;
+                        assert!(other != rank && (rank == odd || other == odd), "{what}: rank {rank} blames {other}");
+                        let (one, two) = (2 * which as u64 + 1, 2 * which as u64 + 2);
+                        assert!([one, two, 99].contains(&theirs), "{what}: rank {rank} is told of {theirs}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn who_gives_wrong_buffers_is_told_and_so_are_the_others() {
+    let wrong: [Other; 5] = [
+        |board, data| board.broadcast(1, 2, data),
+        |board, data| board.all_gather(1, &[0; 3], data),
+        |board, data| board.all_to_all(1, &[0; 7], data),
+        |board, data| board.reduce(1, 0, data, 0, &mut mix),
+        |board, data| board.all_reduce(1, data, 3, &mut mix),
+    ];
+    for call in wrong {
+        let failures = all_well(on_threads(2, |team| {
+            let mut board = open(&team, false);
+            let called = if team.rank() == 0 { call(&mut board, &mut [0; 8]) } else { board.barrier(1) };
+            [called.unwrap_err(), board.barrier(1).unwrap_err()]
+        }));
+        assert!(matches!(&failures[0][0], Failure::Fabric(FabricError::Misuse { .. })), "{failures:?}");
+        for failure in failures.iter().flatten().skip(1) {
+            assert!(matches!(failure, Failure::Fabric(FabricError::GivenUp { rank: 0 })), "{failures:?}");
+        }
+    }
+}
+
+/// What the others are told when rank 1 ends in the middle of calls, and in what time.
+fn told(ranks: usize, ends: impl Fn(Board, Loopback) + Sync) -> Vec<Option<Failure>> {
+    let results = on_threads(ranks, |team| {
+        let mut board = open(&team, false);
+        for call in 0..5 {
+            check(&mut board, 6, call, 0, 40_000, 1).unwrap();
+        }
+        if team.rank() == 1 {
+            ends(board, team);
+            return None;
+        }
+        let begun = Instant::now();
+        let failure = check(&mut board, 6, 5, 0, 40_000, 1).unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(board.barrier(7).is_err(), "for good");
+        Some(failure)
+    });
+    results.into_iter().map(|result| result.unwrap_or(None)).collect()
+}
+
+#[test]
+fn who_dies_or_leaves_is_named() {
+    for ranks in [2, 4] {
+        for (failures, died) in [
+            (told(ranks, |_, _| panic!("dies")), true),
+            (told(ranks, |board, team| drop((board, team))), false),
+            // The team stays.
+            (told(ranks, |board, team| drop((team, board))), false),
+        ] {
+            for (rank, failure) in failures.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+                let as_expected = match failure {
+                    Some(Failure::Fabric(FabricError::PeerDied { rank: 1 })) => died,
+                    Some(Failure::Fabric(FabricError::PeerLeft { rank: 1 })) => !died,
+                    _ => false,
+                };
+                assert!(as_expected, "rank {rank} of {ranks}: {failures:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_drops_the_board_alone_has_left_its_calls() {
+    let failures = all_well(on_threads(3, |team| {
+        let mut board = open(&team, false);
+        board.barrier(1).unwrap();
+        if team.rank() == 1 {
+            drop(board);
+            team.barrier().unwrap();
+            return None;
+        }
+        let failure = board.barrier(2).unwrap_err();
+        team.barrier().unwrap(); // the rank is still there
+        Some(failure)
+    }));
+    let named = |failure: &Failure| matches!(failure, Failure::Fabric(FabricError::PeerLeft { rank: 1 }));
+    assert!(failures.iter().flatten().all(named), "{failures:?}");
+}
+
+#[test]
+fn a_process_that_dies_is_named() {
+    let body = |team: Loopback| {
+        let mut board = open(&team, false);
+        for call in 0.. {
+            if team.rank() == 2 && call == 20 {
+                std::process::abort();
+            }
+            let begun = Instant::now();
+            if let Err(failure) = check(&mut board, 6, call, 0, 40_000, 1) {
+                let died = matches!(failure, Failure::Fabric(FabricError::PeerDied { rank: 2 }));
+                assert!(died && call == 20 && begun.elapsed() < Duration::from_secs(10), "{failure:?} in call {call}");
+                assert!(board.barrier(1).is_err());
+                return;
+            }
+        }
+    };
+    let Some(ended) = on_processes(4, "failures::a_process_that_dies_is_named", body) else { return };
+    assert_eq!(ended, [true, true, false, true]);
+}
+
+#[test]
+fn a_fold_that_panics_is_told_to_all() {
+    for (ranks, len) in [(2, 8), (2, 100_000), (5, 8), (5, 100_000)] {
+        let results = on_threads(ranks, |team| {
+            let mut board = open(&team, false);
+            let mut data = vec![0; len];
+            let rank = team.rank();
+            let mut folds = 0;
+            let reduced = board.all_reduce(1, &mut data, 8, &mut |_, _| {
+                folds += 1;
+                assert!(rank != 1 || folds < 2 && ranks > 2, "this fold fails");
+            });
+            // Of few elements every rank has all that it needs.
+            reduced.and_then(|()| board.barrier(2)).unwrap_err()
+        });
+        for (rank, result) in results.iter().enumerate() {
+            match (rank, result) {
+                (1, Err(_)) => {}
+                (_, Ok(Failure::Panicked { rank: 1 })) => {}
+                other => panic!("{other:?} of {ranks}"),
+            }
+        }
+    }
+}
+
+/// Whatever other ranks have written, calls end.
+#[test]
+fn nonsense_in_shared_memory_is_an_error() {
+    let failures = all_well(on_threads(2, |team| {
+        let mut board = open(&team, false);
+        board.barrier(1).unwrap();
+        if team.rank() == 1 {
+            let line = board.lines.block.line(1, 2, true);
+            board.lines.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
+            team.barrier().unwrap();
+            return None;
+        }
+        let failed = board.barrier(1);
+        team.barrier().unwrap();
+        Some(failed)
+    }));
+    assert!(matches!(&failures[0], Some(Err(Failure::Fabric(FabricError::Corrupt { .. })))), "{failures:?}");
+    let broken = all_well(on_threads(1, |team| {
+        let mut board = open(&team, false);
+        board.lines.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
+        board.barrier(1).unwrap_err()
+    }));
+    assert!(matches!(&broken[0], Failure::Fabric(FabricError::Corrupt { .. })), "{broken:?}");
+}
