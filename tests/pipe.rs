@@ -83,7 +83,11 @@ fn streams_both_ways_between_all_pairs() {
             for count in pipes.iter().map(Pipe::count) {
                 // Shared memory is read, and not written. Adapters move what is worth registering.
                 if !ranks::over_network() {
-                    assert_eq!((count.read > 0, count.written), (matches!(step, Step::Read | Step::Write), 0), "{count:?}");
+                    assert_eq!(
+                        (count.read > 0, count.written),
+                        (matches!(step, Step::Read | Step::Write), 0),
+                        "{count:?}"
+                    );
                 }
                 let moved = count.copied + count.read + count.written;
                 assert_eq!((moved, count.got), (total as u64, total as u64), "{step:?} {count:?}");

@@ -1,14 +1,17 @@
 //! What the ranks of a world or team know of each other's collectives: how many there were, whether one failed, and who asks.
 
 use super::signature::Signature;
+use super::straight::Straight;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
 use crate::messages::hub::{Core, Ended, Fault, Key, Work};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Lost, Room, Select};
-use transom_locks::Rank;
+use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::messages::Bytes;
 
 /// The collectives of a world or team, as this rank makes them.
@@ -20,6 +23,10 @@ pub(super) struct Group {
     /// A thread is in a collective that waits.
     inside: AtomicBool,
     listener: OnceLock<Key>,
+    /// Where ranks share memory, once the first call was made.
+    pub(super) straight: OnceLock<Straight>,
+    /// One more than the number of the call that waits there; 0 if none does.
+    pub(super) waiting: AtomicU32,
 }
 
 #[derive(Default)]
@@ -79,8 +86,10 @@ impl Group {
             broken: OnceLock::new(),
             inside: AtomicBool::new(false),
             listener: OnceLock::new(),
+            straight: OnceLock::new(),
+            waiting: AtomicU32::new(0),
         });
-        let listener = Listener { group: group.clone(), posted: None, deaf: false };
+        let listener = Listener { group: group.clone(), posted: None, deaf: false, patience: Patience::default() };
         let key = group.comm.hub.with(|core| core.start(Box::new(listener)))?;
         let _ = group.listener.set(key);
         Ok(group)
@@ -181,6 +190,30 @@ impl Group {
         };
         self.tell_all(core, what, rank, text.as_bytes());
         self.take_all(core);
+        if let Some(straight) = self.straight.get() {
+            straight.give_up();
+        }
+    }
+
+    /// A call through shared memory has failed: so do all, and for this reason, or for that which another rank tells.
+    #[cold]
+    pub fn stopped(&self, error: Option<Error>) -> Error {
+        let call = "a collective that another rank gave up";
+        let reason = match error {
+            Some(error) => self.comm.hub.with(|core| self.fail(core, error)),
+            None => {
+                let told = Instant::now() + PATIENCE;
+                let told = self.comm.hub.wait_until(&call, Awaited::Anyone, told, |_| self.broken());
+                told.and_then(|told| match told {
+                    Some(_) => Ok(()),
+                    None => {
+                        let why = "another rank gave up a collective call, and did not say why".into();
+                        self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why }))
+                    }
+                })
+            }
+        };
+        reason.err().or_else(|| self.broken()).unwrap_or(Error::Closed)
     }
 
     fn tell_all(&self, core: &mut Core, what: u8, about: Rank, text: &[u8]) {
@@ -244,6 +277,11 @@ impl Group {
         self.fail(core, error);
     }
 
+    /// The call of this number, if it was not long ago.
+    fn made(&self, number: u32) -> Option<Made> {
+        self.state().made.iter().find(|made| made.number == number).copied()
+    }
+
     /// Another rank waits in a call: if this one made another as the same, neither can ever be.
     fn answer(&self, core: &mut Core, from: u32, theirs: Made) {
         let rank = self.comm.numbered(from);
@@ -270,16 +308,59 @@ impl Group {
     }
 }
 
+/// How long something is waited for.
+#[derive(Default)]
+pub(super) struct Patience {
+    what: u32,
+    turns: u32,
+    until: Option<Instant>,
+}
+
+/// After how long a rank that waits asks whether others make the same call.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Turns before it looks at the clock: of a rank that sleeps there are ten a second.
+const TURNS: u32 = 8;
+
+impl Patience {
+    /// In each turn of a wait for this, which is not 0: whether it has lasted for a second, or another.
+    pub fn ends(&mut self, what: u32) -> bool {
+        if what == 0 || self.what != what {
+            *self = Patience { what, turns: 0, until: None };
+            return false;
+        }
+        self.turns += 1;
+        if self.turns < TURNS && self.until.is_some() {
+            return false;
+        }
+        self.turns = 0;
+        let now = Instant::now();
+        let ends = now >= *self.until.get_or_insert(now + PATIENCE);
+        if ends {
+            self.until = Some(now + PATIENCE);
+        }
+        ends
+    }
+}
+
 /// Hears what other ranks of a group say, in each turn.
 struct Listener {
     group: Arc<Group>,
     posted: Option<Key>,
     /// Nothing more is heard.
     deaf: bool,
+    /// With a call that waits where messages are not.
+    patience: Patience,
 }
 
 impl Work for Listener {
     fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        let waiting = self.group.waiting.load(Relaxed);
+        if self.patience.ends(waiting)
+            && let Some(made) = self.group.made(waiting.wrapping_sub(1))
+        {
+            let (me, size) = (self.group.comm.rank(), self.group.comm.size());
+            (0..size).filter(|rank| *rank != me).for_each(|rank| self.group.ask(core, rank, made));
+        }
         loop {
             if self.deaf {
                 return None;

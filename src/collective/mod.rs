@@ -21,6 +21,7 @@ mod reduction;
 mod running;
 mod signature;
 mod started;
+mod straight;
 
 pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
@@ -28,6 +29,7 @@ pub use transom_collective::Order;
 
 use crate::job::variables;
 use crate::messages::{Error, hold};
+use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
 use group::{Group, Made};
@@ -35,10 +37,13 @@ use memory::{ALIGNED, Memory};
 use reduction::Fold;
 use running::{Running, Turned};
 use signature::Signature;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
+use straight::Straight;
 use transom_collective::{Algorithm, Call, Plan, Rank, Shape, choose};
 use transom_locks::Awaited;
+use transom_shm_loopback::Loopback;
 
 /// The collectives of a world: none until the first is called.
 #[derive(Default)]
@@ -83,15 +88,8 @@ impl World {
 
     /// What this rank does in a call of `len` elements of a rank, or of each block.
     fn plan<T>(&self, call: Call, len: usize) -> Result<Plan, Error> {
-        static ASKED: OnceLock<Result<Asked, String>> = OnceLock::new();
-        let asked = ASKED.get_or_init(|| match variables::get::<Asked>("TRANSOM_COLLECTIVES") {
-            Ok(asked) => Ok(asked.unwrap_or_default()),
-            Err(error) => Err(error.to_string()),
-        });
-        let asked = asked.as_ref().map_err(|why| Error::Misuse { why: why.clone() })?;
-        let asked = asked.0.iter().find(|(name, _)| *name == call.name()).map(|(_, algorithm)| *algorithm);
         let shape = Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>() };
-        Ok(choose::best(call, shape, asked).plan(call, shape))
+        Ok(choose::best(call, shape, asked(call)?).plan(call, shape))
     }
 
     /// Makes a call, and returns when this rank has done its part.
@@ -103,12 +101,54 @@ impl World {
         data: &mut [T],
         fold: F,
     ) -> Result<(), Error> {
+        if straight::does(what)
+            && let Some(memory) = provider::shared_memory(self.provider())
+            && asked(what)?.is_none()
+        {
+            return self.straight(memory, call, what, given, data, fold);
+        }
         let len = match what {
             Call::Gather { .. } | Call::AllGather => given.len(),
             Call::AllToAll => data.len() / self.size(),
             _ => data.len(),
         };
         self.carry(call, self.plan::<T>(what, len)?, given, data, fold)
+    }
+
+    /// Makes a call through memory that all ranks share.
+    fn straight<T: Pod, F: Fold>(
+        &self,
+        memory: &Loopback,
+        call: Signature,
+        what: Call,
+        given: &[T],
+        data: &mut [T],
+        fold: F,
+    ) -> Result<(), Error> {
+        let group = self.group()?;
+        let _inside = group.enter()?;
+        let made = group.begin(call)?;
+        let straight = match group.straight.get() {
+            Some(straight) => straight,
+            None => {
+                // All ranks are here, and make the same call: so all of them open it.
+                self.compare(group, made)?;
+                let opened = Straight::open(memory)?;
+                group.straight.get_or_init(|| opened)
+            }
+        };
+        group.waiting.store(made.number.wrapping_add(1), Relaxed);
+        let (given, data) = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(data));
+        let done = catch_unwind(AssertUnwindSafe(|| straight.call(what, made, given, data, size_of::<T>(), &fold)));
+        group.waiting.store(0, Relaxed);
+        match done {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(group.stopped(straight::error(failure, made, self.rank()))),
+            Err(panic) => {
+                group.stopped(Some(Error::OperatorPanicked { rank: self.rank() }));
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// Carries out a plan, and returns when this rank has done its part.
@@ -186,6 +226,18 @@ impl World {
     fn refuse<R>(&self, why: String) -> Result<R, Error> {
         Err(self.group()?.refuse(Error::Misuse { why }))
     }
+}
+
+/// The algorithm that TRANSOM_COLLECTIVES names for a call.
+#[inline]
+fn asked(call: Call) -> Result<Option<Algorithm>, Error> {
+    static ASKED: OnceLock<Result<Asked, String>> = OnceLock::new();
+    let asked = ASKED.get_or_init(|| match variables::get::<Asked>("TRANSOM_COLLECTIVES") {
+        Ok(asked) => Ok(asked.unwrap_or_default()),
+        Err(error) => Err(error.to_string()),
+    });
+    let asked = asked.as_ref().map_err(|why| Error::Misuse { why: why.clone() })?;
+    Ok(asked.0.iter().find(|(name, _)| *name == call.name()).map(|(_, algorithm)| *algorithm))
 }
 
 fn carry_out<F: Fold>(group: &Group, call: Signature, mut running: Running<F>) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! A plan under way: its messages posted, and what they bring folded, round by round.
 
-use super::group::{Group, Made};
+use super::group::{Group, Made, Patience};
 use super::memory::Memory;
 use super::reduction::Fold;
 use crate::messages::Error;
@@ -9,15 +9,9 @@ use crate::messages::hub::{Core, Ended, Fault, Key, Work, in_operation};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Error as Failure, Room, Select, Status as Came};
 use transom_collective::{Local, Plan, Rank};
-
-/// After how long a rank that waits asks whether others make the same call.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Turns before it looks at the clock: of a rank that sleeps there are ten a second.
-const TURNS: u32 = 8;
 
 /// A collective of this rank, between its call and its end.
 pub(super) struct Running<F> {
@@ -34,8 +28,7 @@ pub(super) struct Running<F> {
     pending: Vec<(Key, Option<(Rank, usize)>)>,
     failed: Option<Error>,
     panic: Option<Box<dyn Any + Send>>,
-    turns: u32,
-    ask_at: Option<Instant>,
+    patience: Patience,
 }
 
 /// What came of a turn.
@@ -64,8 +57,7 @@ impl<F: Fold> Running<F> {
             pending: Vec::new(),
             failed: None,
             panic: None,
-            turns: 0,
-            ask_at: None,
+            patience: Patience::default(),
         }
     }
 
@@ -153,19 +145,12 @@ impl<F: Fold> Running<F> {
 
     /// Whoever is waited for long is asked whether it makes the same call: if not, none of the two would ever end.
     fn ask(&mut self, core: &mut Core) {
-        self.turns += 1;
-        if self.turns < TURNS && self.ask_at.is_some() || self.failed.is_some() {
+        if self.failed.is_some() || !self.patience.ends(1) {
             return;
         }
-        self.turns = 0;
-        let now = Instant::now();
-        if now >= *self.ask_at.get_or_insert(now + PATIENCE) {
-            self.ask_at = Some(now + PATIENCE);
-            let mut ranks: Vec<Rank> =
-                self.pending.iter().filter_map(|(_, receive)| Some(receive.as_ref()?.0)).collect();
-            ranks.dedup();
-            ranks.into_iter().for_each(|rank| self.group.ask(core, rank, self.made));
-        }
+        let mut ranks: Vec<Rank> = self.pending.iter().filter_map(|(_, receive)| Some(receive.as_ref()?.0)).collect();
+        ranks.dedup();
+        ranks.into_iter().for_each(|rank| self.group.ask(core, rank, self.made));
     }
 
     /// Copies and folds what a round has brought, and goes on to the next.

@@ -1,7 +1,7 @@
 //! A rank's place at a board, made by all ranks together.
 
 use super::block::Block;
-use super::broken::Failure;
+use super::broken::{Breaker, Failure};
 use super::lines::Lines;
 use super::scratch::Scratch;
 use crate::key::Key;
@@ -85,6 +85,11 @@ impl Board {
         }
         let lines = Lines::new(me, block, view, team.0.control.clone(), team.0.progress.clone());
         Ok(Board { lines, scratch: Scratch::default(), strict: cfg!(debug_assertions) })
+    }
+
+    /// What breaks the board while a call waits at it.
+    pub fn breaker(&self) -> Breaker {
+        self.lines.breaker()
     }
 
     pub(super) fn ranks(&self) -> usize {

@@ -1,6 +1,9 @@
 //! Why a call of a board failed, and how its ranks tell each other that one did.
 
+use super::block::Block;
 use super::lines::Lines;
+use crate::bell;
+use crate::memory::View;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use transom_locks::Rank;
 use transom_windows::FabricError;
@@ -35,6 +38,24 @@ pub enum Failure {
     },
 }
 
+/// Breaks a board from another thread than the one that may wait at it.
+#[derive(Clone)]
+pub struct Breaker {
+    view: View,
+    block: Block,
+    me: Rank,
+}
+
+impl Breaker {
+    /// The calls of all ranks fail, this one's too, with [`FabricError::GivenUp`].
+    pub fn give_up(&self) {
+        let word = |offset| self.view.word(offset).expect("a board is laid out");
+        let _ = word(self.block.verdict(self.me) + KIND).compare_exchange(0, GIVEN_UP, Relaxed, Relaxed);
+        let _ = word(self.block.broken()).compare_exchange(0, self.me as u64 + 1, SeqCst, SeqCst);
+        bell::ring(&self.view.header().bell);
+    }
+}
+
 /// The words of a rank's verdict: what it found, about whom; if calls differ that one's signature, its own, and in which round.
 const KIND: usize = 0;
 const ABOUT: usize = 8;
@@ -62,6 +83,10 @@ pub(super) struct Differ {
 }
 
 impl Lines {
+    pub(super) fn breaker(&self) -> Breaker {
+        Breaker { view: self.view.clone(), block: self.block, me: self.me }
+    }
+
     fn verdict(&self, rank: Rank, word: usize) -> &AtomicU64 {
         self.word(self.block.verdict(rank) + word)
     }

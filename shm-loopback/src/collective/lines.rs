@@ -49,7 +49,7 @@ struct Said {
 pub(super) struct Lines {
     pub me: Rank,
     pub block: Block,
-    view: View,
+    pub(super) view: View,
     pub control: Arc<Control>,
     progress: Arc<Progress>,
     /// The last round that this rank posted.

@@ -25,7 +25,7 @@ mod reduce;
 mod scratch;
 
 pub use board::Board;
-pub use broken::Failure;
+pub use broken::{Breaker, Failure};
 
 #[cfg(all(test, not(miri), not(feature = "loom")))]
 mod tests;

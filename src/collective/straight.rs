@@ -1,0 +1,77 @@
+//! Calls of ranks that share all their memory, straight through it.
+
+use super::group::Made;
+use super::reduction::Fold;
+use crate::messages::Error;
+use std::sync::{Mutex, PoisonError};
+use transom_collective::{Call, Order};
+use transom_shm_loopback::Loopback;
+use transom_shm_loopback::collective::{Board, Breaker, Failure};
+use transom_windows::FabricError;
+
+/// The board of a team.
+pub(super) struct Straight {
+    board: Mutex<Board>,
+    breaker: Breaker,
+}
+
+/// Whether a board does such calls.
+pub(super) fn does(what: Call) -> bool {
+    !matches!(what, Call::ReduceScatter | Call::Barrier)
+}
+
+impl Straight {
+    /// Collective.
+    pub fn open(team: &Loopback) -> Result<Straight, FabricError> {
+        let board = Board::open(team)?;
+        Ok(Straight { breaker: board.breaker(), board: Mutex::new(board) })
+    }
+
+    /// Ends the call that may wait here, and all later ones, at all ranks.
+    pub fn give_up(&self) {
+        self.breaker.give_up();
+    }
+
+    /// Makes a call.
+    pub fn call(
+        &self,
+        what: Call,
+        made: Made,
+        given: &[u8],
+        data: &mut [u8],
+        element: usize,
+        fold: &impl Fold,
+    ) -> Result<(), Failure> {
+        let board = &mut *self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let call = u64::from(made.call.hash(0)) << 32 | u64::from(made.history);
+        let fold = &mut |into: &mut [u8], with: &[u8]| fold.fold(into, with, Order::After);
+        match what {
+            Call::Broadcast { root } => board.broadcast(call, root, data),
+            Call::Reduce { root, .. } => board.reduce(call, root, data, element, fold),
+            Call::AllReduce { .. } => board.all_reduce(call, data, element, fold),
+            Call::Scan { exclusive } => board.scan(call, exclusive, data, element, fold),
+            Call::Gather { root } => board.gather(call, root, given, data),
+            Call::Scatter { root } => board.scatter(call, root, given, data),
+            Call::AllGather => board.all_gather(call, given, data),
+            Call::AllToAll => board.all_to_all(call, given, data),
+            Call::ReduceScatter | Call::Barrier => unreachable!("is not done so"),
+        }
+    }
+}
+
+/// What the other ranks, and this one, are told of a failure; none if another rank gave up, which says why itself.
+pub(super) fn error(failure: Failure, made: Made, me: usize) -> Option<Error> {
+    match failure {
+        Failure::Fabric(FabricError::GivenUp { .. }) => None,
+        Failure::Mismatch { rank, .. } => Some(Error::Mismatch {
+            why: format!(
+                "rank {rank} makes another call than rank {me}, which calls {} as number {} of their collectives",
+                made.call,
+                made.number.wrapping_add(1)
+            ),
+        }),
+        Failure::Panicked { rank } => Some(Error::OperatorPanicked { rank }),
+        Failure::Fabric(error) => Some(error.into()),
+        other => Some(Error::Misuse { why: other.to_string() }),
+    }
+}
