@@ -2,7 +2,7 @@
 
 use super::Ragged;
 use super::reduction::Nothing;
-use super::signature::Signature;
+use super::signature::{Kind, Signature};
 use crate::messages::Error;
 use crate::world::World;
 use bytemuck::Pod;
@@ -42,7 +42,7 @@ impl World {
             self.check_blocks("gather", into.len(), mine.len())?;
         }
         let what = Call::Gather { root };
-        self.call(Signature::of("gather", size_of::<T>(), mine.len()).root(root), what, mine, into, Nothing)
+        self.call(Signature::of(Kind::Gather, size_of::<T>(), mine.len()).root(root), what, mine, into, Nothing)
     }
 
     /// [`gather`](Self::gather) of as many elements of each rank as it has.
@@ -69,7 +69,7 @@ impl World {
         let here = root == self.rank();
         let mut all = if here { self.room(total(&counts))? } else { Vec::new() };
         let plan = gather_v(self.rank(), root, &counts);
-        self.carry(Signature::of("gather_v", size_of::<T>(), 0).root(root), plan, mine, &mut all, Nothing)?;
+        self.carry(Signature::of(Kind::GatherV, size_of::<T>(), 0).root(root), plan, mine, &mut all, Nothing)?;
         Ok(here.then(|| Ragged::new(all, &counts)))
     }
 
@@ -96,7 +96,7 @@ impl World {
             self.check_blocks("scatter", data.len(), into.len())?;
         }
         let what = Call::Scatter { root };
-        self.call(Signature::of("scatter", size_of::<T>(), into.len()).root(root), what, data, into, Nothing)
+        self.call(Signature::of(Kind::Scatter, size_of::<T>(), into.len()).root(root), what, data, into, Nothing)
     }
 
     /// [`scatter`](Self::scatter) of blocks of different lengths; the root alone passes them.
@@ -129,7 +129,7 @@ impl World {
         let counts = if root == self.rank() { lengths(counts) } else { vec![into.len(); self.size()] };
         let plan = scatter_v(self.rank(), root, &counts);
         let given = data.map_or(&[][..], |data| data.elements());
-        self.carry(Signature::of("scatter_v", size_of::<T>(), 0).root(root), plan, given, &mut into, Nothing)?;
+        self.carry(Signature::of(Kind::ScatterV, size_of::<T>(), 0).root(root), plan, given, &mut into, Nothing)?;
         Ok(into)
     }
 
@@ -160,7 +160,7 @@ impl World {
         self.check_elements::<T>()?;
         self.check_blocks("all_gather", into.len(), mine.len())?;
         let what = Call::AllGather;
-        self.call(Signature::of("all_gather", size_of::<T>(), mine.len()), what, mine, into, Nothing)
+        self.call(Signature::of(Kind::AllGather, size_of::<T>(), mine.len()), what, mine, into, Nothing)
     }
 
     /// [`all_gather`](Self::all_gather) of as many elements of each rank as it has. Lengths are told first;
@@ -198,7 +198,7 @@ impl World {
             return self.refuse(format!("all_gather_v was told of {count} elements of this rank, and given {mine}"));
         }
         let plan = all_gather_v(self.rank(), counts);
-        self.carry(Signature::of("all_gather_v", size_of::<T>(), into.len()), plan, mine, into, Nothing)
+        self.carry(Signature::of(Kind::AllGatherV, size_of::<T>(), into.len()), plan, mine, into, Nothing)
     }
 
     /// Collective: each rank has a block for every rank, and gets one of every rank: block `j` of rank `i` becomes block `i` of rank
@@ -223,7 +223,7 @@ impl World {
         self.check_blocks("all_to_all", data.len(), block)?;
         self.check_blocks("all_to_all", into.len(), block)?;
         let what = Call::AllToAll;
-        self.call(Signature::of("all_to_all", size_of::<T>(), block), what, data, into, Nothing)
+        self.call(Signature::of(Kind::AllToAll, size_of::<T>(), block), what, data, into, Nothing)
     }
 
     /// [`all_to_all`](Self::all_to_all) of blocks of different lengths. Lengths are told first.
@@ -256,7 +256,7 @@ impl World {
         let (given, got) = (lengths(given), lengths(got));
         let mut all = self.room(total(&got))?;
         let plan = all_to_all_v(self.rank(), &given, &got);
-        self.carry(Signature::of("all_to_all_v", size_of::<T>(), 0), plan, to_each.elements(), &mut all, Nothing)?;
+        self.carry(Signature::of(Kind::AllToAllV, size_of::<T>(), 0), plan, to_each.elements(), &mut all, Nothing)?;
         Ok(Ragged::new(all, &got))
     }
 

@@ -2,7 +2,7 @@
 
 use super::Reduction;
 use super::reduction::{Nothing, Typed};
-use super::signature::Signature;
+use super::signature::{Kind, Signature};
 use crate::messages::Error;
 use crate::world::World;
 use bytemuck::Pod;
@@ -32,7 +32,7 @@ impl World {
     pub fn broadcast<T: Pod>(&self, root: Rank, data: &mut [T]) -> Result<(), Error> {
         self.check_root::<T>(root)?;
         let what = Call::Broadcast { root };
-        self.call(Signature::of("broadcast", size_of::<T>(), data.len()).root(root), what, &[], data, Nothing)
+        self.call(Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root), what, &[], data, Nothing)
     }
 
     /// Collective: the root's value, at all ranks. What the others pass is not looked at.
@@ -73,7 +73,7 @@ impl World {
         self.check_root::<T>(root)?;
         self.check_operation::<T, R>(&op)?;
         let what = Call::Reduce { root, commutes: R::COMMUTES };
-        let call = Signature::of("reduce", size_of::<T>(), data.len()).root(root).by(op.number());
+        let call = Signature::of(Kind::Reduce, size_of::<T>(), data.len()).root(root).by(op.number());
         self.call(call, what, &[], data, Typed(op, PhantomData))
     }
 
@@ -97,7 +97,7 @@ impl World {
     pub fn all_reduce<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
         self.check_operation::<T, R>(&op)?;
         let what = Call::AllReduce { commutes: R::COMMUTES };
-        let call = Signature::of("all_reduce", size_of::<T>(), data.len()).by(op.number());
+        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
         self.call(call, what, &[], data, Typed(op, PhantomData))
     }
 
@@ -152,7 +152,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn scan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
-        self.scan_some("scan", false, data, op)
+        self.scan_some(Kind::Scan, false, data, op)
     }
 
     /// Collective: folds the elements of all ranks before this one; they become the results. Those of the first rank are left as
@@ -174,19 +174,19 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn exscan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
-        self.scan_some("exscan", true, data, op)
+        self.scan_some(Kind::Exscan, true, data, op)
     }
 
     fn scan_some<T: Pod, R: Reduction<T>>(
         &self,
-        name: &str,
+        kind: Kind,
         exclusive: bool,
         data: &mut [T],
         op: R,
     ) -> Result<(), Error> {
         self.check_operation::<T, R>(&op)?;
         let what = Call::Scan { exclusive };
-        let call = Signature::of(name, size_of::<T>(), data.len()).by(op.number());
+        let call = Signature::of(kind, size_of::<T>(), data.len()).by(op.number());
         self.call(call, what, &[], data, Typed(op, PhantomData))
     }
 
@@ -209,7 +209,7 @@ impl World {
         self.check_operation::<T, R>(&op)?;
         self.check_blocks("reduce_scatter", data.len(), into.len())?;
         let what = Call::ReduceScatter;
-        let call = Signature::of("reduce_scatter", size_of::<T>(), into.len()).by(op.number());
+        let call = Signature::of(Kind::ReduceScatter, size_of::<T>(), into.len()).by(op.number());
         self.call(call, what, data, into, Typed(op, PhantomData))
     }
 
@@ -243,7 +243,7 @@ impl World {
                 .refuse(format!("reduce_scatter_v of {count} elements for this rank needs as much room, not {into}"));
         }
         let plan = reduce_scatter_v(self.rank(), counts);
-        let call = Signature::of("reduce_scatter_v", size_of::<T>(), data.len()).by(op.number());
+        let call = Signature::of(Kind::ReduceScatterV, size_of::<T>(), data.len()).by(op.number());
         self.carry(call, plan, data, into, Typed(op, PhantomData))
     }
 }

@@ -1,6 +1,6 @@
 //! What the ranks of a world or team know of each other's collectives: how many there were, whether one failed, and who asks.
 
-use super::signature::Signature;
+use super::signature::{Kind, Signature};
 use super::straight::Straight;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
@@ -142,7 +142,7 @@ impl Group {
 
     /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
     pub fn refuse(&self, error: Error) -> Error {
-        self.begin(Signature::of("no collective", 0, 0)).err().unwrap_or(error)
+        self.begin(Signature::of(Kind::Refused, 0, 0)).err().unwrap_or(error)
     }
 
     /// That two ranks make different calls.

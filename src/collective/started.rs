@@ -4,7 +4,7 @@ use super::Reduction;
 use super::memory::Memory;
 use super::reduction::{Fold, Nothing, Typed};
 use super::running::{Running, Started};
-use super::signature::Signature;
+use super::signature::{Kind, Signature};
 use crate::messages::hold::{self, Parts};
 use crate::messages::request::{Call as Name, Request, Under};
 use crate::messages::{Error, Failed, Scope};
@@ -35,7 +35,7 @@ impl World {
     /// ```
     pub fn ibarrier(&self) -> Request<'static, ()> {
         let started = self.plan::<u8>(Call::Barrier, 0).and_then(|plan| {
-            let call = Signature::of("barrier", 1, 0);
+            let call = Signature::of(Kind::Barrier, 1, 0);
             self.start_work("ibarrier", call, plan, Vec::<u8>::new().hold(), Vec::<u8>::new().hold(), 1, Nothing)
         });
         match started {
@@ -61,7 +61,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn ibroadcast<T: Pod>(&self, root: Rank, data: Vec<T>) -> Request<'static, Vec<T>> {
-        let call = Signature::of("broadcast", size_of::<T>(), data.len()).root(root);
+        let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
         self.owned(
             "ibroadcast",
             self.check_root::<T>(root),
@@ -84,7 +84,7 @@ impl World {
         data: Vec<T>,
         op: R,
     ) -> Request<'static, Vec<T>> {
-        let call = Signature::of("reduce", size_of::<T>(), data.len()).root(root).by(op.number());
+        let call = Signature::of(Kind::Reduce, size_of::<T>(), data.len()).root(root).by(op.number());
         let checked = self.check_root::<T>(root).and_then(|()| self.check_operation::<T, R>(&op));
         let what = Call::Reduce { root, commutes: R::COMMUTES };
         self.owned("ireduce", checked, what, call, data.len(), Vec::new(), data, Typed(op, PhantomData))
@@ -107,7 +107,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn iall_reduce<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
-        let call = Signature::of("all_reduce", size_of::<T>(), data.len()).by(op.number());
+        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
         let checked = self.check_operation::<T, R>(&op);
         let what = Call::AllReduce { commutes: R::COMMUTES };
         self.owned("iall_reduce", checked, what, call, data.len(), Vec::new(), data, Typed(op, PhantomData))
@@ -128,7 +128,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn iall_gather<T: Pod>(&self, mine: Vec<T>) -> Request<'static, Vec<T>> {
-        let (call, len) = (Signature::of("all_gather", size_of::<T>(), mine.len()), mine.len());
+        let (call, len) = (Signature::of(Kind::AllGather, size_of::<T>(), mine.len()), mine.len());
         match self.room(len.checked_mul(self.size())) {
             Ok(all) => {
                 self.owned("iall_gather", self.check_elements::<T>(), Call::AllGather, call, len, mine, all, Nothing)
@@ -153,7 +153,7 @@ impl World {
     /// ```
     pub fn iall_to_all<T: Pod>(&self, data: Vec<T>) -> Request<'static, Vec<T>> {
         let len = data.len() / self.size();
-        let call = Signature::of("all_to_all", size_of::<T>(), len);
+        let call = Signature::of(Kind::AllToAll, size_of::<T>(), len);
         let checked = self.check_elements::<T>().and_then(|()| self.check_blocks("all_to_all", data.len(), len));
         match self.room(Some(data.len())) {
             Ok(got) => self.owned("iall_to_all", checked, Call::AllToAll, call, len, data, got, Nothing),
@@ -212,7 +212,7 @@ impl<'s> Scope<'s, '_> {
     /// # Errors
     /// Those of `broadcast` are the request's.
     pub fn ibroadcast<T: Pod>(&'s self, root: Rank, data: &'s mut [T]) -> Request<'s, &'s mut [T]> {
-        let call = Signature::of("broadcast", size_of::<T>(), data.len()).root(root);
+        let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
         let (world, len) = (self.world(), data.len());
         self.lent("ibroadcast", world.check_root::<T>(root), Call::Broadcast { root }, call, len, &[], data, Nothing)
     }
@@ -240,7 +240,7 @@ impl<'s> Scope<'s, '_> {
         data: &'s mut [T],
         op: R,
     ) -> Request<'s, &'s mut [T]> {
-        let call = Signature::of("all_reduce", size_of::<T>(), data.len()).by(op.number());
+        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
         let checked = self.world().check_operation::<T, R>(&op);
         let (what, len) = (Call::AllReduce { commutes: R::COMMUTES }, data.len());
         self.lent("iall_reduce", checked, what, call, len, &[], data, Typed(op, PhantomData))
@@ -251,7 +251,7 @@ impl<'s> Scope<'s, '_> {
     /// # Errors
     /// Those of `all_gather_into` are the request's.
     pub fn iall_gather<T: Pod>(&'s self, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
-        let call = Signature::of("all_gather", size_of::<T>(), mine.len());
+        let call = Signature::of(Kind::AllGather, size_of::<T>(), mine.len());
         let checked = self
             .world()
             .check_elements::<T>()
@@ -265,7 +265,7 @@ impl<'s> Scope<'s, '_> {
     /// Those of `all_to_all` are the request's.
     pub fn iall_to_all<T: Pod>(&'s self, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         let len = data.len() / self.world().size();
-        let call = Signature::of("all_to_all", size_of::<T>(), len);
+        let call = Signature::of(Kind::AllToAll, size_of::<T>(), len);
         let check = |elements| self.world().check_blocks("all_to_all", elements, len);
         let checked =
             self.world().check_elements::<T>().and_then(|()| check(data.len())).and_then(|()| check(into.len()));
