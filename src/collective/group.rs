@@ -2,6 +2,7 @@
 
 use super::signature::{Kind, Signature};
 use super::straight::Straight;
+use crate::job::variables;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
 use crate::messages::hub::{Core, Ended, Fault, Key, Work};
@@ -11,12 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_collective::{Algorithm, Call, choose};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::messages::Bytes;
 
 /// The collectives of a world or team, as this rank makes them.
 pub(super) struct Group {
     pub(super) comm: Comm,
+    /// Or what is wrong with the variable.
+    asked: Result<Asked, String>,
     state: Mutex<State>,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
@@ -27,6 +31,18 @@ pub(super) struct Group {
     pub(super) straight: OnceLock<Straight>,
     /// One more than the number of the call that waits there; 0 if none does.
     pub(super) waiting: AtomicU32,
+}
+
+/// Algorithms that TRANSOM_COLLECTIVES names.
+#[derive(Clone, Default)]
+struct Asked(Vec<(&'static str, Algorithm)>);
+
+impl std::str::FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        choose::parse(text).map(Asked)
+    }
 }
 
 #[derive(Default)]
@@ -82,6 +98,10 @@ impl Group {
     pub fn new(comm: Comm) -> Result<Arc<Group>, Error> {
         let group = Arc::new(Group {
             comm,
+            asked: match variables::get::<Asked>("TRANSOM_COLLECTIVES") {
+                Ok(asked) => Ok(asked.unwrap_or_default()),
+                Err(error) => Err(error.to_string()),
+            },
             state: Mutex::default(),
             broken: OnceLock::new(),
             inside: AtomicBool::new(false),
@@ -93,6 +113,13 @@ impl Group {
         let key = group.comm.hub.with(|core| core.start(Box::new(listener)))?;
         let _ = group.listener.set(key);
         Ok(group)
+    }
+
+    /// The algorithm that TRANSOM_COLLECTIVES names for a call.
+    #[inline]
+    pub fn asked(&self, call: Call) -> Result<Option<Algorithm>, Error> {
+        let asked = self.asked.as_ref().map_err(|why| Error::Misuse { why: why.clone() })?;
+        Ok(asked.0.iter().find(|(name, _)| *name == call.name()).map(|(_, algorithm)| *algorithm))
     }
 
     /// Locked inside of the engine's lock, never around it.

@@ -3,13 +3,13 @@
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use transom_collective::{Place, Span};
-use transom_shm_loopback::messages::Bytes;
+use transom_shm_loopback::messages::{Bytes, Owner};
 
 /// What the plan's places are. Who makes it keeps, or lends, the buffers as long as it lives.
 pub(super) struct Memory {
     given: Bytes,
     data: Bytes,
-    scratch: Vec<Line>,
+    scratch: Bytes,
     /// Bytes of an element.
     element: usize,
 }
@@ -19,14 +19,23 @@ pub(super) struct Memory {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+struct Scratch(Vec<Line>);
+
+// SAFETY: a vector's elements stay where they are when it is moved; they are bytes, of any value, and nobody else has them.
+unsafe impl Owner for Scratch {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        (NonNull::from(&mut *self.0).cast(), self.0.len() * size_of::<Line>(), true)
+    }
+}
+
 /// The most that elements may be aligned to.
 pub(super) const ALIGNED: usize = align_of::<Line>();
 
 impl Memory {
     /// `given` is only read, `data` may be written; they do not overlap.
     pub fn new(given: Bytes, data: Bytes, element: usize, scratch: usize) -> Memory {
-        let scratch = vec![Line::zeroed(); (scratch * element).div_ceil(ALIGNED)];
-        Memory { given, data, scratch, element }
+        let scratch = Scratch(vec![Line::zeroed(); (scratch * element).div_ceil(ALIGNED)]);
+        Memory { given, data, scratch: Bytes::owned(scratch), element }
     }
 
     /// Where the elements begin, and how many bytes they are.
@@ -34,11 +43,12 @@ impl Memory {
     /// # Panics
     /// If they are outside: a plan names what is there.
     fn at(&self, span: Span) -> (NonNull<u8>, usize) {
-        let (start, size) = match span.place {
-            Place::Given => (self.given.start(), self.given.len()),
-            Place::Data => (self.data.start(), self.data.len()),
-            Place::Scratch => (NonNull::new(self.scratch.as_ptr().cast_mut().cast()), self.scratch.len() * ALIGNED),
+        let buffer = match span.place {
+            Place::Given => &self.given,
+            Place::Data => &self.data,
+            Place::Scratch => &self.scratch,
         };
+        let (start, size) = (buffer.start(), buffer.len());
         let (from, len) = (span.start * self.element, span.len * self.element);
         assert!(from <= size && len <= size - from, "{span:?} of {size} bytes");
         let start = start.expect("buffers of collectives are in this process's memory");

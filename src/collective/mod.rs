@@ -28,7 +28,6 @@ pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
 pub use transom_collective::Order;
 
-use crate::job::variables;
 use crate::messages::{Error, hold};
 use crate::provider;
 use crate::world::World;
@@ -61,18 +60,6 @@ impl Drop for Collectives {
     }
 }
 
-/// Algorithms that TRANSOM_COLLECTIVES names.
-#[derive(Clone, Default)]
-pub(crate) struct Asked(Vec<(&'static str, Algorithm)>);
-
-impl std::str::FromStr for Asked {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        choose::parse(text).map(Asked)
-    }
-}
-
 impl World {
     fn group(&self) -> Result<&Arc<Group>, Error> {
         let Collectives { group, making } = self.collectives();
@@ -90,7 +77,7 @@ impl World {
     /// What this rank does in a call of `len` elements of a rank, or of each block.
     fn plan<T>(&self, call: Call, len: usize) -> Result<Plan, Error> {
         let shape = Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>() };
-        Ok(choose::best(call, shape, asked(call)?).plan(call, shape))
+        Ok(choose::best(call, shape, self.group()?.asked(call)?).plan(call, shape))
     }
 
     /// Makes a call, and returns when this rank has done its part.
@@ -104,7 +91,7 @@ impl World {
     ) -> Result<(), Error> {
         if straight::does(what)
             && let Some(memory) = provider::shared_memory(self.provider())
-            && asked(what)?.is_none()
+            && self.group()?.asked(what)?.is_none()
         {
             return self.straight(memory, call, what, given, data, fold);
         }
@@ -227,18 +214,6 @@ impl World {
     fn refuse<R>(&self, why: String) -> Result<R, Error> {
         Err(self.group()?.refuse(Error::Misuse { why }))
     }
-}
-
-/// The algorithm that TRANSOM_COLLECTIVES names for a call.
-#[inline]
-fn asked(call: Call) -> Result<Option<Algorithm>, Error> {
-    static ASKED: OnceLock<Result<Asked, String>> = OnceLock::new();
-    let asked = ASKED.get_or_init(|| match variables::get::<Asked>("TRANSOM_COLLECTIVES") {
-        Ok(asked) => Ok(asked.unwrap_or_default()),
-        Err(error) => Err(error.to_string()),
-    });
-    let asked = asked.as_ref().map_err(|why| Error::Misuse { why: why.clone() })?;
-    Ok(asked.0.iter().find(|(name, _)| *name == call.name()).map(|(_, algorithm)| *algorithm))
 }
 
 fn carry_out<F: Fold>(group: &Group, call: Signature, mut running: Running<F>) -> Result<(), Error> {
