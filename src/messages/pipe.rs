@@ -279,7 +279,7 @@ impl Pipe {
     /// ```
     /// let world = transom::init()?;
     /// let pipe = world.pipe(0)?; // to itself
-    /// pipe.put(&[&[1_u8; 8]])?;
+    /// pipe.put(&[&[1_u8; 8][..]])?;
     /// assert_eq!((pipe.count().writes, pipe.count().copied), (1, 8));
     /// # Ok::<(), transom::Error>(())
     /// ```
