@@ -1,49 +1,37 @@
 //! Ranks that die in collectives: every other rank gets an error that names them, within a second, then and in each later call.
 
 mod ranks;
-use rustix::process::{Pid, Signal, kill_process};
+use ranks::{IN_TIME, VICTIM, die, fails_in_time};
 use std::time::{Duration, Instant};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Status, World};
 
-const IN_TIME: Duration = Duration::from_secs(1);
-const VICTIM: usize = 1;
 const READY: Tag<u8> = Tag::new(2);
 
-fn die() -> ! {
-    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
-    unreachable!("SIGKILL cannot be survived");
-}
-
-fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, Error>) {
-    let begun = Instant::now();
-    let error = call().err().unwrap_or_else(|| panic!("{what} needs a dead rank"));
-    assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{what}: {error}");
-    assert!(begun.elapsed() < ranks::within(IN_TIME), "{what} took {:?}", begun.elapsed());
-}
-
-/// The others call, one of them and then all the rest, while the victim does not.
+/// All others call, and the victim does not: straight through memory that they share, and by messages.
 fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
-    for size in [2, 3, 4, 8] {
-        let outcome = ranks::outcome_of(size, name, |world| {
-            world.all_reduce_one(1, Op::Sum).unwrap();
-            if world.rank() == VICTIM {
-                (1..world.size()).for_each(|_| drop(world.recv(Source::Any, READY).unwrap()));
-                std::thread::sleep(Duration::from_millis(30));
-                die();
-            }
-            world.send(VICTIM, READY, &[0]).unwrap();
-            // Who has nothing to wait for learns of it in the next.
-            fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
-            fails_in_time("a later call", || world.broadcast_one(0, 1));
-            fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
-            // The living have messages still.
-            let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
-            living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
-            living.iter().for_each(|from| drop(world.recv(*from, READY).unwrap()));
-        });
-        let Some(outcome) = outcome else { return };
-        ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
+    let body = |world: World| {
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        if world.rank() == VICTIM {
+            (1..world.size()).for_each(|_| drop(world.recv(Source::Any, READY).unwrap()));
+            std::thread::sleep(Duration::from_millis(30));
+            die();
+        }
+        world.send(VICTIM, READY, &[0]).unwrap();
+        // Who has nothing to wait for learns of it in the next.
+        fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
+        fails_in_time("a later call", || world.broadcast_one(0, 1));
+        fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
+        // The living have messages still.
+        let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
+        living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
+        living.iter().for_each(|from| drop(world.recv(*from, READY).unwrap()));
+    };
+    for variables in [&[][..], ranks::BY_MESSAGES] {
+        for size in [2, 3, 4, 8] {
+            let Some(outcome) = ranks::outcome_with(variables, size, name, body) else { return };
+            ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
+        }
     }
 }
 
@@ -122,5 +110,29 @@ fn who_waits_for_one_that_left_is_told() {
         let error = world.all_reduce_one(1, Op::Sum).unwrap_err();
         assert!(matches!(error, Error::PeerLeft { rank: VICTIM }), "{error}");
         assert!(begun.elapsed() < ranks::within(IN_TIME), "took {:?}", begun.elapsed());
+    });
+}
+
+/// A rank that panics where it lends buffers to a collective that the others never call ends all the same, and they are told.
+#[test]
+fn who_panics_in_a_scope_waits_for_nobody() {
+    ranks::on(&[2, 3, 5], "who_panics_in_a_scope_waits_for_nobody", |world| {
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        if world.rank() != VICTIM {
+            world.recv(VICTIM, READY).unwrap();
+            return fails_in_time("a call", || world.all_reduce_one(1, Op::Sum));
+        }
+        let begun = Instant::now();
+        // Announced, and so waited for as well as waiting.
+        let (mut sums, mut copy) = (vec![1_u64; 100_000], [0; 3]);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            world.scope(|scope| -> Result<(), Error> {
+                std::mem::forget(scope.iall_reduce(&mut sums, Op::Sum));
+                std::mem::forget(scope.ibroadcast(0, &mut copy));
+                panic!("in a scope (the test means it)");
+            })
+        }));
+        assert!(panicked.is_err() && begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
+        (0..world.size()).filter(|to| *to != VICTIM).for_each(|to| world.send(to, READY, &[1]).unwrap());
     });
 }

@@ -5,7 +5,7 @@ mod overlap;
 mod ranks;
 use overlap::Overlapping;
 use ranks::Waiter;
-use rustix::process::{Pid, Signal, kill_process};
+use ranks::die;
 use std::time::{Duration, Instant};
 use transom::locks::Awaited;
 use transom::shm_loopback::Loopback;
@@ -14,11 +14,6 @@ use transom::{Error, FabricError, Flavor, Op, Request, Requests, Status, Window,
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
-
-fn die() -> ! {
-    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
-    unreachable!("SIGKILL cannot be survived");
-}
 
 /// The call fails in time and names the victim.
 fn fails_in_time<T>(call: impl FnOnce() -> Result<T, transom::Error>) {

@@ -3,6 +3,7 @@
 
 mod ranks;
 use ranks::Waiter;
+use ranks::die;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use transom::shm_loopback::Loopback;
@@ -217,12 +218,6 @@ fn await_poison(sign: &GlobalMutex<u8>) {
     while !sign.is_poisoned().unwrap() {
         std::thread::yield_now();
     }
-}
-
-fn die() -> ! {
-    use rustix::process::{Pid, Signal, kill_process};
-    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
-    unreachable!("SIGKILL cannot be survived");
 }
 
 fn with_a_death(name: &str, end: Status, body: impl Fn(World)) {

@@ -2,28 +2,13 @@
 //! second; the others go on, and get what had come.
 
 mod ranks;
-use rustix::process::{Pid, Signal, kill_process};
+use ranks::{IN_TIME, VICTIM, die, fails_in_time};
 use std::time::{Duration, Instant};
 use transom::messages::{Error, Requests, Source, Tag};
 use transom::{Status, World};
 
-const IN_TIME: Duration = Duration::from_secs(1);
-const VICTIM: usize = 1;
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
-
-fn die() -> ! {
-    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
-    unreachable!("SIGKILL cannot be survived");
-}
-
-/// The call fails in time and names the victim.
-fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, Error>) {
-    let begun = Instant::now();
-    let error = call().err().unwrap_or_else(|| panic!("{what} needs a dead rank"));
-    assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{what}: {error}");
-    assert!(begun.elapsed() < ranks::within(IN_TIME), "{what} took {:?}", begun.elapsed());
-}
 
 fn with_a_death(name: &str, sizes: &[usize], body: impl Fn(World)) {
     for size in sizes {

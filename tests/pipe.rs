@@ -1,8 +1,7 @@
 //! Pipes: every step, of processes and of threads; ends, errors, deaths.
 
 mod ranks;
-use ranks::on;
-use rustix::process::{Pid, Signal, kill_process};
+use ranks::{VICTIM, die, on};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 use transom::messages::{Error, Tag};
@@ -295,19 +294,10 @@ fn messages_and_pipes_share_the_way() {
     });
 }
 
-const VICTIM: usize = 1;
 const READY: Tag<u8> = Tag::new(1);
-
-fn die() -> ! {
-    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
-    unreachable!("SIGKILL cannot be survived");
-}
 
 #[test]
 fn who_waits_at_a_pipe_is_told_of_a_death() {
-    if ranks::over_network() {
-        return;
-    }
     for size in [2, 3, 4] {
         let outcome = ranks::outcome_of(size, "who_waits_at_a_pipe_is_told_of_a_death", |world| {
             let others = || (0..world.size()).filter(|rank| *rank != VICTIM);

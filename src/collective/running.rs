@@ -189,6 +189,13 @@ impl<F: Fold> Running<F> {
 pub(super) struct Started<F>(pub Option<Running<F>>);
 
 impl<F: Fold> Work for Started<F> {
+    fn give_up(&mut self, core: &mut Core) {
+        if let Some(running) = &mut self.0 {
+            // As others will see it: this rank is about to end.
+            running.give_up(core, Error::PeerDied { rank: running.group.comm.rank() });
+        }
+    }
+
     fn turn(&mut self, core: &mut Core) -> Option<Ended> {
         let running = self.0.as_mut()?;
         let result = loop {

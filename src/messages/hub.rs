@@ -60,6 +60,9 @@ pub(crate) trait Work: Send {
         true
     }
 
+    /// The program panics in the scope that lends the buffers: it is to end though other ranks never do their part.
+    fn give_up(&mut self, _core: &mut Core) {}
+
     /// It is turned no more.
     fn stop(&mut self, _core: &mut Core) {}
 }
@@ -421,6 +424,16 @@ impl Core {
             }
         }
         self.withdraw(key);
+    }
+
+    /// As [`forget`](Self::forget), of what is to end soon: a work is given up.
+    pub fn abandon(&mut self, key: Key) {
+        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
+            let (number, mut work) = self.works.swap_remove(at);
+            work.give_up(self);
+            self.works.push((number, work));
+        }
+        self.forget(key);
     }
 
     /// Withdraws a receive that has no message yet, and gives back its buffer.

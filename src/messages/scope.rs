@@ -68,8 +68,8 @@ impl Drop for Ending<'_, '_, '_> {
         let Scope { comm, started, .. } = self.0;
         let started = std::mem::take(&mut *started.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         if std::thread::panicking() {
-            // What waits for a message may wait for ever.
-            let _ = comm.hub.with(|core| started.iter().for_each(|id| core.forget(*id)));
+            // What waits for others may wait for ever.
+            let _ = comm.hub.with(|core| started.iter().for_each(|id| core.abandon(*id)));
         }
         // What is over and was not asked for is over; what was forgotten has its message to wait for.
         let left =

@@ -4,9 +4,10 @@
 //!
 //! The test starts copies of its own program, told by the environment to run the same test as a rank.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
-use std::time::Duration;
-use transom::{Failure, HostList, Launch, Outcome, Status, World};
+use std::time::{Duration, Instant};
+use transom::{Failure, HostList, Launch, Outcome, Status, World, messages};
 
 pub const SIZES: [usize; 5] = [1, 2, 3, 4, 8];
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -55,6 +56,35 @@ pub fn rounds(many: usize) -> usize {
     (many / slow()).max(10.min(many))
 }
 
+/// The rank that dies, where one does.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub const VICTIM: usize = 1;
+/// How soon the others are to be told.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub const IN_TIME: Duration = Duration::from_secs(1);
+
+/// Ends this process without a word.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn die() -> ! {
+    kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
+    unreachable!("SIGKILL cannot be survived");
+}
+
+/// The call fails in time and names the victim.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, messages::Error>) {
+    let begun = Instant::now();
+    let error = call().err().unwrap_or_else(|| panic!("{what} needs a dead rank"));
+    assert!(matches!(error, messages::Error::PeerDied { rank: VICTIM }), "{what}: {error}");
+    assert!(begun.elapsed() < within(IN_TIME), "{what} took {:?}", begun.elapsed());
+}
+
+/// Of some ways to run a test all, one after the other; a copy that runs it is in one already.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn each<T>(ways: &[T]) -> &[T] {
+    if std::env::var_os(ROLE).is_some() { &ways[..1] } else { ways }
+}
+
 /// A thread that is about to wait for something, for others of its process that are to act only when it does.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[derive(Default)]
@@ -83,6 +113,14 @@ impl Waiter {
         }
     }
 }
+
+/// Has collectives go by messages, where they would go straight through memory.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub const BY_MESSAGES: &[(&str, &str)] = &[(
+    "TRANSOM_COLLECTIVES",
+    "broadcast=binomial,reduce=binomial,all_reduce=recursive_doubling,scan=recursive_doubling,gather=direct,\
+     scatter=direct,all_gather=direct,all_to_all=pairwise",
+)];
 
 /// Runs `body` on every number of ranks. `name` is the test's own, as the test program knows it.
 #[allow(dead_code, reason = "each test file uses what it needs")]
@@ -128,11 +166,17 @@ pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: im
 /// Runs `body` on processes only, and hands over what became of them: for tests in which ranks are to die.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outcome> {
+    outcome_with(&[], size, name, body)
+}
+
+/// [`outcome_of`], with these variables.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn outcome_with(variables: &[(&str, &str)], size: usize, name: &str, body: impl Fn(World)) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
         body(transom::init().expect("a rank can join its job"));
         return None;
     }
-    Some(outcome(size, name, "rank", &[]))
+    Some(outcome(size, name, "rank", variables))
 }
 
 fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> Outcome {
