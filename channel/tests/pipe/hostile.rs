@@ -88,6 +88,64 @@ fn hostile_bytes() {
     assert!(seen.len() > 8, "few ways to be cut off: {seen:#?}");
 }
 
+/// Rank 1 with an end that rank 0 writes to by hand: its number, and where it is.
+fn by_hand(step: Step) -> (Sim, Id, Key) {
+    let conditions = Conditions { rails: vec![rails()[0]], torn: false, ..Conditions::default() };
+    let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
+    let config = Pipe { step, chunk: 128, chunks: 4, zero_copy_from: 200 };
+    let [(mine, my_offer), (id, offer)] = open(&mut sim, 0, 1, config);
+    sim.engine(0).pipe_join(mine, &offer.encode()).unwrap();
+    sim.engine(1).pipe_join(id, &my_offer.encode()).unwrap();
+    while sim.step().is_some() {}
+    (sim, id, offer.key)
+}
+
+/// Words that end where a slot does, and their mark; and then whatever comes of it.
+fn write(sim: &mut Sim, to: Key, end: usize, words: &[u64], stamp: u64) {
+    let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (at, mark) = (end - head.len(), Some((head.len() as u64) << 32 | stamp));
+    let request = Request::Put { to, at, head: &head, body: Data::None, mark, immediate: None };
+    assert!(sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request).is_ok());
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+}
+
+/// Where the first control ends, and the chunks of the ring.
+const CONTROL: usize = 128 + 64 - 8;
+const CHUNKS: [usize; 4] = [504, 632, 760, 888];
+
+#[test]
+fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
+    for length in [0, 301, 1 << 40, u64::MAX] {
+        let (mut sim, id, to) = by_hand(Step::Write);
+        sim.engine(1).pipe_start_put(id, Memory::pattern(1, 300), 300).unwrap();
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        // "So many of the bytes announced may be written here."
+        write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
+        let done = sim.engine(1).completed().expect("its put has ended");
+        let Err(Error::Lost { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
+        assert_eq!(lost.to_string(), "it broke the protocol: it wants other bytes of a put than there are", "{length}");
+    }
+}
+
+#[test]
+fn a_ring_that_is_full_is_not_looked_at() {
+    let (mut sim, id, to) = by_hand(Step::Pipeline);
+    let get = |sim: &mut Sim, most: usize| sim.engine(1).pipe_get(id, &mut vec![0; most]).unwrap().unwrap();
+    for (stamp, end) in (1..).zip(CHUNKS) {
+        write(&mut sim, to, end, &[1, 100 + stamp], stamp);
+    }
+    // Over what was not got yet, whenever rank 1 looks; and the next lap over that.
+    let mut got = get(&mut sim, 1);
+    for stamp in [5, 9] {
+        write(&mut sim, to, CHUNKS[0], &[1, 100 + stamp], stamp);
+        got += get(&mut sim, 1);
+    }
+    got += get(&mut sim, 100);
+    assert_eq!(got, 4 * 8, "a full ring, and no more");
+}
+
 #[test]
 fn offers_are_checked() {
     let offer = Offer { config: Pipe::default(), number: 7, key: Key { address: 1 << 40, key: 99 } };
