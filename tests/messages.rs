@@ -1,10 +1,10 @@
 //! Messages: matching, order, lengths, ends, of processes and of threads.
 
 mod ranks;
-use ranks::on;
+use ranks::{on, pattern};
 use std::time::{Duration, Instant};
 use transom::World;
-use transom::messages::{Cancelled, Error, Peer, Request, Requests, Source, Status, Tag, Tags};
+use transom::messages::{Error, Peer, Request, Source, Status, Tag, Tags};
 
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
@@ -13,10 +13,6 @@ const BYTES: Tag<u8> = Tag::new(9);
 /// Lengths in bytes around what changes the way: ring, queue, rendezvous, pieces.
 const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 9, 100, 1900, 2040, 4096, 8192, 16_383, 16_384, 16_385, 40_000, 200_000, 3_000_001];
-
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
-}
 
 #[test]
 fn every_length_arrives_in_a_circle() {
@@ -183,38 +179,6 @@ fn a_synchronous_send_waits_for_its_receive() {
                 world.recv(0, ONE).unwrap();
             }
         }
-    });
-}
-
-#[test]
-fn a_cancelled_receive_takes_nothing_or_has_its_message() {
-    on(&[2], "a_cancelled_receive_takes_nothing_or_has_its_message", |world| {
-        let other = 1 - world.rank();
-        let mut withdrawn = 0;
-        for round in 0..ranks::rounds(200) as u64 {
-            let coming = world.irecv_into(other, ONE, vec![0; 4]);
-            world.send(other, ONE, &[round]).unwrap();
-            if round % 3 == 0 {
-                std::thread::yield_now();
-                world.progress().unwrap();
-            }
-            match coming.cancel() {
-                Cancelled::Withdrawn(buffer) => {
-                    withdrawn += 1;
-                    assert_eq!(buffer, Some(vec![0; 4]));
-                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "the message is still to be had");
-                }
-                Cancelled::TooLate(request) => assert_eq!(request.wait().unwrap(), [round]),
-            }
-        }
-        let never = world.irecv(other, TWO);
-        assert!(matches!(never.cancel(), Cancelled::Withdrawn(None)));
-        // Dropped is withdrawn: what comes later is another's.
-        drop(world.irecv(other, TWO));
-        world.barrier().unwrap();
-        world.send(other, TWO, &[8]).unwrap();
-        assert_eq!(world.recv(other, TWO).unwrap().0, [8]);
-        let _ = withdrawn;
     });
 }
 
@@ -494,132 +458,6 @@ fn teams_that_are_made_at_once_are_apart() {
     });
 }
 
-#[test]
-fn requests_are_waited_for_in_many_ways() {
-    on(&[2, 3], "requests_are_waited_for_in_many_ways", |world| {
-        let (rank, size) = (world.rank(), world.size());
-        let mut coming: Requests<_> =
-            (0..size).flat_map(|from| (0..5).map(move |_| from)).map(|from| world.irecv(from, ONE)).collect();
-        assert!(coming.test_any().is_none());
-        let begun = Instant::now();
-        let late = world.irecv(rank, TWO).wait_for(Duration::from_millis(30)).unwrap_err();
-        assert!(begun.elapsed() >= Duration::from_millis(30) && begun.elapsed() < Duration::from_secs(5));
-        drop(late);
-        world.barrier().unwrap();
-        for i in 0..5 {
-            for to in 0..size {
-                world.send(to, ONE, &[10 * rank as u64 + i]).unwrap();
-            }
-        }
-        let mut seen = vec![false; 5 * size];
-        while let Some((number, got)) = coming.wait_any() {
-            assert_eq!(got.unwrap(), [10 * (number as u64 / 5) + number as u64 % 5]);
-            assert!(!std::mem::replace(&mut seen[number], true));
-        }
-        assert!(seen.into_iter().all(|seen| seen));
-        let mut all = Requests::new();
-        for to in 0..size {
-            all.push(world.irecv(to, TWO));
-            drop(world.isend(to, TWO, vec![to as u64]));
-        }
-        let ended = all.wait_all();
-        assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got.unwrap() == [rank as u64]));
-        assert!(matches!(world.irecv(rank, ONE).cancel(), Cancelled::Withdrawn(None)));
-    });
-}
-
-#[test]
-fn scopes_lend_and_wait() {
-    on(&[1, 2, 4], "scopes_lend_and_wait", |world| {
-        let (rank, size) = (world.rank(), world.size());
-        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        let mine = pattern(rank, 100_000);
-        let mut got = vec![0; 100_000];
-        let counted = world.scope(|scope| {
-            // The scope waits for them all the same.
-            std::mem::forget(scope.irecv(before, BYTES, &mut got));
-            std::mem::forget(scope.isend(next, BYTES, &mine));
-            Ok::<usize, Error>(17)
-        });
-        assert_eq!(counted.unwrap(), 17);
-        assert_eq!(got, pattern(before, 100_000));
-        world.barrier().unwrap();
-        // A panic withdraws what nobody sends for.
-        let mut never = [0_u8; 4];
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            world.scope(|scope| {
-                std::mem::forget(scope.irecv(rank, BYTES, &mut never));
-                if scope_is_to_end() {
-                    panic!("as planned");
-                }
-                Ok::<(), Error>(())
-            })
-        }));
-        assert!(panicked.is_err());
-        world.send(rank, BYTES, &[1]).unwrap();
-        assert_eq!(world.recv(rank, BYTES).unwrap().0, [1]);
-    });
-}
-
-/// Where an adapter reads or writes the program's memory, one end of it is not that of another message.
-#[test]
-fn the_same_memory_is_sent_to_all_at_once() {
-    on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
-        const LENGTHS: [usize; 3] = [100_000, 1_500_000, 100_000];
-        let mine = pattern(5, 1_500_000);
-        for receives_first in [true, false] {
-            if world.rank() == 0 {
-                let sent = world.scope(|scope| {
-                    if receives_first {
-                        world.barrier().unwrap();
-                    }
-                    let all = (1..world.size()).flat_map(|to| LENGTHS.map(|len| scope.isend(to, BYTES, &mine[..len])));
-                    let all: Vec<_> = all.collect();
-                    if !receives_first {
-                        world.barrier().unwrap();
-                    }
-                    all.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
-                    Ok::<(), Error>(())
-                });
-                sent.unwrap();
-            } else {
-                if !receives_first {
-                    world.barrier().unwrap();
-                }
-                let all = LENGTHS.map(|len| world.irecv_into(0, BYTES, vec![0; len]));
-                if receives_first {
-                    world.barrier().unwrap();
-                }
-                for (got, len) in all.into_iter().zip(LENGTHS) {
-                    assert!(got.wait().unwrap() == mine[..len], "{len}, receives first: {receives_first}");
-                }
-            }
-        }
-    });
-}
-
-fn scope_is_to_end() -> bool {
-    true
-}
-
-#[test]
-fn futures_need_no_runtime() {
-    on(&[2], "futures_need_no_runtime", |world| {
-        let other = 1 - world.rank();
-        let rounds = ranks::rounds(200) as u64;
-        async fn pong(world: &World, other: usize, rounds: u64) -> Result<u64, transom::Error> {
-            let mut sum = 0;
-            for i in 0..rounds {
-                let sent = world.isend(other, ONE, vec![i; 1 + 3000 * (i as usize % 4)]);
-                sum += world.irecv(other, ONE).await?[0];
-                sent.await?;
-            }
-            Ok(sum)
-        }
-        assert_eq!(world.block_on(pong(&world, other, rounds)).unwrap().unwrap(), (rounds - 1) * rounds / 2);
-    });
-}
-
 /// Two messages beyond what a 32-bit count of bytes, or of elements of one, holds.
 #[test]
 #[ignore = "takes 5 GiB of memory"]
@@ -635,34 +473,6 @@ fn messages_of_more_than_two_gib() {
             assert_eq!((status.len, data.len()), (LEN, LEN));
             assert_eq!((data[0], data[1 << 31], data[LEN - 1]), (1, 2, 3));
         }
-    });
-}
-
-#[test]
-fn persistent_messages_start_again_and_again() {
-    on(&[1, 2, 4], "persistent_messages_start_again_and_again", |world| {
-        let (rank, size) = (world.rank(), world.size());
-        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        for len in [10, 5000, 100_000] {
-            let mut sending = world.send_init(next, ONE, vec![0; len]).unwrap();
-            let mut coming = world.recv_init(before, ONE, vec![0; len + 1]).unwrap();
-            for step in 1..ranks::rounds(20) as u64 {
-                let incoming = coming.start().unwrap();
-                sending.buffer().unwrap().fill(step);
-                if step % 3 == 0 {
-                    let _ = sending.start().unwrap(); // waited for by the next call
-                    assert_eq!(incoming.wait().unwrap().len, len);
-                } else {
-                    let outgoing = sending.start().unwrap();
-                    assert_eq!(incoming.wait().unwrap(), Status { from: before, tag: 1, len });
-                    outgoing.wait().unwrap();
-                }
-                let got = coming.buffer().unwrap();
-                assert!(got[..len].iter().all(|got| *got == step) && got[len] == 0);
-            }
-        }
-        let mut nobody = world.send_init(None, ONE, vec![1]).unwrap();
-        assert_eq!(nobody.start().unwrap().wait().unwrap().from, Status::NOBODY);
     });
 }
 

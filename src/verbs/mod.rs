@@ -98,7 +98,8 @@
 //! connection that broke has ended.
 //!
 //! A connection by which something is under way, and nothing is complete for 5 seconds, counts as broken, too, for windows and for
-//! messages: Soft-RoCE of Linux 6.1 may stop sending after a packet was lost, and tries for ever where it is told to try 7 times.
+//! messages: that was seen with Soft-RoCE of Linux 6.1 after a packet was lost, and would last for ever. So a rank that is stopped
+//! for longer, while so much is sent to it that its buffers are full, may be taken for one that does not answer.
 //!
 //! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
 //! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that

@@ -79,6 +79,12 @@ pub fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, messages::E
     assert!(begun.elapsed() < within(IN_TIME), "{what} took {:?}", begun.elapsed());
 }
 
+/// Bytes that tell `seed` and their own place.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
+}
+
 /// Of some ways to run a test all, one after the other; a copy that runs it is in one already.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn each<T>(ways: &[T]) -> &[T] {

@@ -50,8 +50,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// So many looks later a connection that broke has not come about in time; or where the port is down.
 const LOOKS: u32 = 20;
 const LOOKS_PORT_DOWN: u32 = 5;
-/// So many looks that find nothing complete, and a connection counts as broken: Soft-RoCE of Linux 6.1 may stop sending for ever
-/// after a packet was lost, and one that is told to try 7 times does so for ever.
+/// So many looks that find nothing complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
+/// packet was lost nothing completed any more, though both ends were ready to send; why is not known.
 const SILENT: u32 = 5;
 
 impl Connector {
