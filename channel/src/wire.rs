@@ -188,6 +188,9 @@ pub enum Event<M> {
     Immediate(Lane, u32),
     /// The lane has ended, and so has all that was posted on it: neither adapter nor peer touches that memory any more.
     Failed(Lane, Why),
+    /// The provider has done a bounded piece of what it does for a peer, and there may be more: nothing for the engine to do
+    /// but to ask again in its next turn.
+    Worked,
 }
 
 /// The seam between the machines and a provider.

@@ -53,6 +53,7 @@ impl<W: Wire> Engine<W> {
                     }
                 }
                 Event::Failed(lane, why) => self.fail(lane.peer, why.into()),
+                Event::Worked => break,
             }
         }
         taken

@@ -2,15 +2,17 @@
 //!
 //! ```text
 //!     0       free: a bit for each cell
-//!     64      ready: a bit for each cell
+//!     64      ready: a bit for each cell; the count of the desk
 //!     128     closed, probe
-//!     192     hungry: a bit for each rank that found no free cell
+//!     192     the desk, see `joint`
+//!     256     hungry: a bit for each rank that found no free cell
 //!     then    cells: a line {owner, length, number}, and the bytes
 //! ```
 //! A sender takes a bit out of `free`, fills the cell and sets its bit in `ready`. Nothing that it does meanwhile is in the
 //! way of others, so that a rank that dies there leaves nothing behind but the cell, which the owner of the inbox takes
 //! back. Cells of one sender are numbered, since bits have no order.
 
+use super::joint::Desk;
 use crate::memory::{HEADER, View};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -25,7 +27,9 @@ const FREE: usize = 0;
 const READY: usize = 64;
 const CLOSED: usize = 128;
 const PROBE: usize = 136;
-const HUNGRY: usize = 192;
+const LEFT: usize = 72;
+const DESK: usize = 192;
+const HUNGRY: usize = 256;
 const LINE: usize = 64;
 const STRIDE: usize = LINE + LONGEST;
 
@@ -34,7 +38,7 @@ const STRIDE: usize = LINE + LONGEST;
 /// # Examples
 /// ```
 /// use transom_shm_loopback::messages::inbox_bytes;
-/// assert_eq!(inbox_bytes(2), 64 + 192 + 64 + 64 * (64 + 16576)); // 1.02 MiB
+/// assert_eq!(inbox_bytes(2), 64 + 256 + 64 + 64 * (64 + 16576)); // 1.02 MiB
 /// assert_eq!(inbox_bytes(1024), inbox_bytes(2) + 64);
 /// ```
 pub const fn inbox_bytes(ranks: usize) -> usize {
@@ -148,10 +152,16 @@ impl Inbox {
         self.word(READY).fetch_or(1 << cell, SeqCst);
     }
 
-    /// Whether any cell was.
+    /// Whether any cell was, or somebody reads long here.
     #[inline(always)]
-    pub fn is_filled(&self) -> bool {
-        self.word(READY).load(SeqCst) != 0
+    pub fn has_work(&self) -> bool {
+        self.word(READY).load(SeqCst) != 0 || self.word(LEFT).load(Relaxed) as u32 != 0
+    }
+
+    /// Where others leave word of long reads.
+    pub fn desk(&self) -> Desk<'_> {
+        let words = self.view.own_words(DESK, 8).expect("an inbox is laid out");
+        Desk { left: self.word(LEFT), words }
     }
 
     /// The cells that were filled since the last call; those of one sender in order.

@@ -4,7 +4,7 @@ use super::bytes::{Bytes, Kind};
 use super::exports;
 use crate::cma::{self, CrossMemory};
 use crate::loopback::Membership;
-use transom_channel::wire::{Key, Part};
+use transom_channel::wire::Key;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
@@ -42,31 +42,32 @@ pub(super) fn admit(job: &Membership) {
     }
 }
 
-/// Reads from the place `at` of what a peer offers; the bytes are there when it returns.
-pub(super) fn read(
+/// Reads so many bytes from the place `at` of what a peer offers; they are there when it returns.
+///
+/// # Safety
+/// `target` is valid for writes of as many bytes, which nobody else uses meanwhile.
+pub(super) unsafe fn read(
     job: &Membership,
     peer: Rank,
-    from: Key,
-    at: usize,
-    into: Part<'_, Bytes>,
+    (from, at): (Key, usize),
+    (target, length): (*mut u8, usize),
 ) -> Result<(), FabricError> {
     let bad_key = |why: &str| FabricError::BadKey { rank: peer, why: why.into(), source: None };
-    let target = into.memory.writable(into.at, into.length);
     let pid = job.control.process(peer);
     if pid == u64::from(std::process::id()) {
         let read = |address: usize| {
             let source = std::ptr::with_exposed_provenance::<u8>(address);
-            // SAFETY: the source is within a buffer whose owner does not touch it before it is withdrawn; the target in one
-            // that only this engine writes to.
-            unsafe { std::ptr::copy(source, target, into.length) }
+            // SAFETY: the source is within a buffer whose owner does not touch it before it is withdrawn; the target by the
+            // caller's word.
+            unsafe { std::ptr::copy(source, target, length) }
         };
-        let there = exports::with(from.key, at, into.length, read);
+        let there = exports::with(from.key, at, length, read);
         return if there { Ok(()) } else { Err(bad_key("its buffer is there no longer")) };
     }
     let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
-    let end = from.address.checked_add(at as u64).and_then(|start| start.checked_add(into.length as u64));
+    let end = from.address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
     end.filter(|end| *end <= i64::MAX as u64).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
-    // SAFETY: `writable` has checked that they are within, and nobody else uses them.
-    let target = unsafe { std::slice::from_raw_parts_mut(target, into.length) };
-    CrossMemory { rank: peer, pid, start: from.address, bytes: at + into.length }.read(at, target)
+    // SAFETY: by the caller's word.
+    let target = unsafe { std::slice::from_raw_parts_mut(target, length) };
+    CrossMemory { rank: peer, pid, start: from.address, bytes: at + length }.read(at, target)
 }

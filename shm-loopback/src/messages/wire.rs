@@ -2,6 +2,7 @@
 
 use super::bytes::{Bytes, Forget, Kind, Part as Shared};
 use super::inbox::{self, Cell, Inbox};
+use super::joint::{self, Joint};
 use super::reading;
 use super::wait::Waiter;
 use crate::bell;
@@ -31,6 +32,8 @@ pub struct ShmWire {
     probe: Box<u64>,
     peers: Vec<Peer>,
     events: VecDeque<Event<Bytes>>,
+    /// Reads whose last chunks are with who owns the bytes.
+    joints: Vec<Joint>,
     /// Peers that have no inbox yet.
     awaited: Vec<usize>,
     /// Peers that are gone, and how often nothing more of them was found since.
@@ -48,6 +51,8 @@ struct Peer {
     /// Cells filled there.
     filled: u32,
     reads: Option<bool>,
+    /// It cannot write to this rank's buffers.
+    no_help: bool,
     /// The engine was told that it is gone, or has cut it off.
     over: bool,
     /// It is in the list of those that are gone.
@@ -92,6 +97,7 @@ impl ShmWire {
             probe,
             peers: (0..ranks).map(|_| Peer::default()).collect(),
             events: VecDeque::new(),
+            joints: Vec::new(),
             awaited: Vec::new(),
             gone: Vec::new(),
             began: Instant::now(),
@@ -182,6 +188,10 @@ impl ShmWire {
     #[inline(never)]
     fn collect(&mut self) {
         let mut found = false;
+        self.end_joints();
+        if joint::help(&self.job.control, &self.own) {
+            self.events.push_back(Event::Worked);
+        }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
             found = true;
             let slot = Bytes(Kind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
@@ -220,6 +230,63 @@ impl ShmWire {
             }
         };
         self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
+    }
+
+    /// Reads, together with the owner if that is worth it; the event is there at once, or follows when the owner has done
+    /// its part.
+    fn read_from(&mut self, owner: usize, from: Key, at: usize, into: Part<'_, Bytes>, token: u64) {
+        let (job, peer) = (&self.job, &self.peers[owner]);
+        let (target, length) = (into.memory.writable(into.at, into.length), into.length);
+        let copy = |offset, length| {
+            // SAFETY: `writable` has checked that it is within, nobody else uses it before the event, and chunks are apart.
+            unsafe { reading::read(job, owner, (from, at + offset), (target.wrapping_add(offset), length)) }
+        };
+        let alone = length < joint::FROM || owner == self.me || peer.no_help || job.control.is_crowded();
+        let inbox = peer.inbox.as_ref().filter(|_| !alone);
+        let joint =
+            inbox.and_then(|inbox| Joint::read((self.me, owner), inbox, token, (from, at), (target, length), copy));
+        match joint {
+            Some(joint) => {
+                self.joints.push(joint);
+                self.end_joints();
+            }
+            None => {
+                let read = copy(0, length);
+                self.has_read(owner, token, read);
+            }
+        }
+    }
+
+    /// Tells of the reads whose owners have done their part.
+    fn end_joints(&mut self) {
+        for at in (0..self.joints.len()).rev() {
+            let Some(well) = self.joints[at].ended() else { continue };
+            let Joint { owner, token, what, error, .. } = self.joints.swap_remove(at);
+            let read = match error {
+                Some(error) => Err(error),
+                None if well => Ok(()),
+                None => {
+                    tracing::debug!(owner, "a rank cannot help to copy large messages");
+                    self.peers[owner].no_help = true;
+                    let target = std::ptr::with_exposed_provenance_mut(what.to.address as usize);
+                    // SAFETY: as in `read_from`, which has exposed it: the event is still to come.
+                    unsafe { reading::read(&self.job, owner, (what.from, what.at), (target, what.length)) }
+                }
+            };
+            self.has_read(owner, token, read);
+        }
+    }
+
+    fn has_read(&mut self, owner: usize, token: u64, read: Result<(), FabricError>) {
+        match read {
+            Ok(()) => self.events.push_back(Event::Done(token, self.now())),
+            Err(error) => self.unreachable(owner, &error),
+        }
+    }
+
+    /// From here on the owners of what is read write no longer.
+    fn end_reads(&mut self, of: impl Fn(usize) -> bool) {
+        self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.job.control));
     }
 
     fn send(&mut self, to: usize, head: &[u8], body: Data<'_, Bytes>) -> Result<(), Busy> {
@@ -335,6 +402,7 @@ impl Wire for ShmWire {
 
     fn sever(&mut self, peer: Rank) {
         let rank = peer as usize;
+        self.end_reads(|owner| owner == rank);
         let peer = &mut self.peers[rank];
         (peer.over, peer.ring) = (true, None);
         peer.pipes.clear();
@@ -343,7 +411,7 @@ impl Wire for ShmWire {
         // Cells of its messages, and those that it will never fill.
         let (of, rest) = std::mem::take(&mut self.events).into_iter().partition(|event| match event {
             Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) => lane.peer as usize == rank,
-            Event::Done(..) | Event::Immediate(..) => false,
+            Event::Done(..) | Event::Immediate(..) | Event::Worked => false,
         });
         self.events = rest;
         let of: VecDeque<Event<Bytes>> = of;
@@ -353,6 +421,7 @@ impl Wire for ShmWire {
             }
         }
         if self.job.control.ended(rank).is_err() {
+            self.own.desk().forget(rank);
             for waiting in self.own.reclaim(rank, self.peers.len()) {
                 self.ring_for(waiting);
             }
@@ -418,10 +487,7 @@ impl Wire for ShmWire {
             Request::Put { to: key, at, head, body, mark, immediate: None } => self.put(to, key, at, head, body, mark),
             Request::Send { head, body } => self.send(to, head, body),
             Request::Read { from, at, into, token } => {
-                match reading::read(&self.job, to, from, at, into) {
-                    Ok(()) => self.events.push_back(Event::Done(token, self.now())),
-                    Err(error) => self.unreachable(to, &error),
-                }
+                self.read_from(to, from, at, into, token);
                 Ok(())
             }
             Request::Put { .. } | Request::Write { .. } => unreachable!("this rail does not offer it"),
@@ -431,7 +497,8 @@ impl Wire for ShmWire {
     #[inline]
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {
-            if self.awaited.is_empty() && self.gone.is_empty() && !self.own.is_filled() {
+            let nothing_open = self.awaited.is_empty() && self.gone.is_empty() && self.joints.is_empty();
+            if nothing_open && !self.own.has_work() {
                 return None;
             }
             self.collect();
@@ -463,6 +530,7 @@ impl Drop for ShmWire {
     fn drop(&mut self) {
         // Read by peers until here.
         debug_assert!(*self.probe != 0);
+        self.end_reads(|_| true);
         self.own.close();
     }
 }

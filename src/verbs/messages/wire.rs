@@ -231,7 +231,7 @@ impl Wire for VerbsWire {
             Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
                 lane.peer != rank
             }
-            Event::Done(..) => true,
+            Event::Done(..) | Event::Worked => true,
         });
     }
 

@@ -1,0 +1,447 @@
+//! A long read that the owner of the bytes takes part in, if it looks at its inbox meanwhile: both processors copy.
+//!
+//! The reader leaves word at the desk of the owner's inbox: whence, whither, and how many chunks are left. Both take chunks
+//! off that count by compare-and-swap, and copy them. The count carries a number that is another one for each read, so that
+//! an owner who has read the words of an earlier one takes nothing. The reader has all bytes once nothing is left, and the
+//! owner has counted as many chunks done as the reader did not take. An owner who never looks delays nobody.
+
+use super::exports;
+use super::inbox::Inbox;
+use crate::cma::CrossMemory;
+use crate::control::Control;
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use transom_channel::wire::Key;
+use transom_locks::Rank;
+use transom_windows::FabricError;
+
+/// Bytes from which on a read is worth the words.
+pub(super) const FROM: usize = 64 << 10;
+
+/// A chunk of a read of so many bytes: enough of them for both, and none so short that the system call is what takes time.
+fn chunk(length: usize) -> usize {
+    (length / 16).clamp(32 << 10, 256 << 10).next_multiple_of(4 << 10)
+}
+
+/// Where the `number`th chunk of so many bytes is: its offset and length.
+fn part(number: usize, length: usize) -> (usize, usize) {
+    let at = number * chunk(length);
+    (at, chunk(length).min(length - at))
+}
+
+/// What moves, as the desk says it: `length` bytes from `at` on of what the key `from` leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Move {
+    pub from: Key,
+    pub at: usize,
+    pub length: usize,
+    /// Where the first of them goes, in the reader's process.
+    pub to: Key,
+}
+
+/// The desk of an inbox: the count of chunks, whose desk it is, what is done, and the move.
+pub(super) struct Desk<'a> {
+    /// {number of the read, chunks that nobody has taken}, 32 bits each. Beside the word that the owner polls.
+    pub left: &'a AtomicU64,
+    /// {reader + 1, done, from.address, from.key, to.address, to.key, at, length}
+    pub words: &'a [AtomicU64],
+}
+
+/// Chunks that the owner has copied; each that it could not copy counts `FAILED` beside.
+const FAILED: u64 = 1 << 32;
+
+impl Desk<'_> {
+    fn reader(&self) -> &AtomicU64 {
+        &self.words[0]
+    }
+
+    fn done(&self) -> &AtomicU64 {
+        &self.words[1]
+    }
+
+    /// Leaves word, if the desk is free. Gives the number of chunks.
+    fn ask(&self, reader: Rank, what: Move) -> Option<u32> {
+        let chunks = u32::try_from(what.length.div_ceil(chunk(what.length))).ok()?;
+        self.reader().compare_exchange(0, reader as u64 + 1, Acquire, Relaxed).ok()?;
+        self.done().store(0, Relaxed);
+        let said = [what.from.address, what.from.key, what.to.address, what.to.key, what.at as u64, what.length as u64];
+        self.words[2..].iter().zip(said).for_each(|(word, said)| word.store(said, Relaxed));
+        let number = (self.left.load(Relaxed) >> 32).wrapping_add(1);
+        // Release: who takes a chunk of this number has read these words.
+        self.left.store(number << 32 | u64::from(chunks), Release);
+        Some(chunks)
+    }
+
+    /// Takes a chunk of the read whose count was seen to be `seen`.
+    fn take(&self, seen: u64) -> Option<usize> {
+        let chunk = (seen as u32).checked_sub(1)?;
+        self.left.compare_exchange(seen, seen - 1, AcqRel, Relaxed).ok().map(|_| chunk as usize)
+    }
+
+    /// Takes any chunk that is left.
+    fn take_any(&self) -> Option<usize> {
+        loop {
+            let seen = self.left.load(Acquire);
+            match self.take(seen) {
+                None if seen as u32 == 0 => return None,
+                None => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Nobody takes a chunk any more. Gives how many were left.
+    fn close(&self) -> u32 {
+        self.left.fetch_and(!u64::from(u32::MAX), AcqRel) as u32
+    }
+
+    /// Anybody may leave word again.
+    fn free(&self) {
+        self.reader().store(0, Release);
+    }
+
+    /// Frees the desk of a reader that is gone.
+    pub fn forget(&self, reader: Rank) {
+        if self.reader().load(Acquire) == reader as u64 + 1 {
+            self.close();
+            self.free();
+        }
+    }
+}
+
+/// What the reader knows of a read that goes on.
+pub(super) struct Joint {
+    pub owner: Rank,
+    pub token: u64,
+    pub what: Move,
+    inbox: Inbox,
+    /// Chunks that the owner has taken.
+    theirs: u32,
+    /// Why the reader has not copied the others.
+    pub error: Option<FabricError>,
+    /// Lets the owner write, in this process; withdrawn at the end.
+    number: u64,
+}
+
+impl Joint {
+    /// Leaves word with the owner, and copies by `copy` (offset, length) until nothing is left or that fails; the owner may
+    /// be copying then. None if somebody else reads there.
+    pub fn read(
+        (me, owner): (Rank, Rank),
+        inbox: &Inbox,
+        token: u64,
+        (from, at): (Key, usize),
+        (target, length): (*mut u8, usize),
+        mut copy: impl FnMut(usize, usize) -> Result<(), FabricError>,
+    ) -> Option<Joint> {
+        let address = target.expose_provenance();
+        let number = exports::export(address, length);
+        let what = Move { from, at, length, to: Key { address: address as u64, key: number } };
+        let Some(chunks) = inbox.desk().ask(me, what) else {
+            exports::withdraw(number);
+            return None;
+        };
+        let mut joint = Joint { owner, token, what, inbox: inbox.clone(), theirs: chunks, error: None, number };
+        while let Some(chunk) = inbox.desk().take_any() {
+            joint.theirs -= 1;
+            let (at, length) = part(chunk, length);
+            if let Err(error) = copy(at, length) {
+                joint.error = Some(error);
+                joint.close();
+            }
+        }
+        Some(joint)
+    }
+
+    /// Whether the owner has done its part, and if so whether it could; the desk is free then.
+    pub fn ended(&self) -> Option<bool> {
+        let desk = self.inbox.desk();
+        // Acquire: what the owner has written is seen.
+        let done = desk.done().load(Acquire);
+        if done as u32 != self.theirs {
+            return None;
+        }
+        exports::withdraw(self.number);
+        desk.free();
+        Some(done < FAILED)
+    }
+
+    /// The owner takes nothing any more.
+    fn close(&mut self) {
+        self.theirs -= self.inbox.desk().close();
+    }
+
+    /// Ends it: from here on the owner writes no longer. Waits for the chunk that it is copying, unless its process has
+    /// ended.
+    pub fn end(mut self, control: &Control) {
+        self.close();
+        while self.ended().is_none() {
+            if control.ended(self.owner).is_err() {
+                exports::withdraw(self.number);
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The owner's part: copies one chunk of what is read here. Whether any was left.
+pub(super) fn help(control: &Control, inbox: &Inbox) -> bool {
+    let desk = inbox.desk();
+    // Acquire: with the words of this read, or of a later one, of which nothing is taken by this count.
+    let seen = desk.left.load(Acquire);
+    let word = |at: usize| desk.words[at].load(Relaxed);
+    let reader = word(0).wrapping_sub(1) as Rank;
+    let key = |at: usize| Key { address: word(at), key: word(at + 1) };
+    let what = Move { from: key(2), to: key(4), at: word(6) as usize, length: word(7) as usize };
+    let Some(chunk) = desk.take(seen) else { return false };
+    let copied = copy_chunk(control, reader, what, chunk);
+    // Release: who sees it counted sees the bytes.
+    desk.done().fetch_add(if copied { 1 } else { 1 | FAILED }, Release);
+    true
+}
+
+fn copy_chunk(control: &Control, reader: Rank, what: Move, chunk: usize) -> bool {
+    // Any rank could write these words.
+    if reader >= control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
+        return false;
+    }
+    let (offset, length) = part(chunk, what.length);
+    let Some(at) = what.at.checked_add(offset) else { return false };
+    let pid = control.process(reader);
+    let mut copied = false;
+    exports::with(what.from.key, at, length, |from| {
+        let from = with_exposed_provenance::<u8>(from);
+        copied = if pid == u64::from(std::process::id()) {
+            exports::with(what.to.key, offset, length, |to| {
+                // SAFETY: both are within buffers that are exported: the source is not changed, and nobody else touches this
+                // part of the target, before they are withdrawn.
+                unsafe { std::ptr::copy(from, with_exposed_provenance_mut::<u8>(to), length) };
+            })
+        } else {
+            // SAFETY: within a buffer that is exported, and so not changed before it is withdrawn.
+            let source = unsafe { std::slice::from_raw_parts(from, length) };
+            let there = u32::try_from(pid).ok().map(|pid| CrossMemory {
+                rank: reader,
+                pid,
+                start: what.to.address,
+                bytes: what.length,
+            });
+            there.is_some_and(|there| there.write(offset, source).is_ok())
+        };
+    });
+    copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loopback::Loopback;
+    use crate::memory::{Memory, View};
+    use crate::messages::inbox;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    const LENGTH: usize = 1_000_000;
+    const AT: usize = 777;
+
+    /// A job of threads, the inbox of rank 1, and what that rank offers.
+    fn owner() -> (Vec<Loopback>, Inbox, Vec<u8>, Key) {
+        let ranks = Loopback::threads(2).unwrap();
+        let inbox = Inbox::new(View::whole(&Arc::new(Memory::heap(inbox::len(2), 1).unwrap())), 2);
+        let source: Vec<u8> = (0..LENGTH + AT).map(|i| (i * 7 + i / 256) as u8).collect();
+        let address = source.as_ptr().expose_provenance();
+        let from = Key { address: address as u64, key: exports::export(address, source.len()) };
+        (ranks, inbox, source, from)
+    }
+
+    /// Reads as rank 0, which copies by `copy` (offset, length, target).
+    fn read(
+        inbox: &Inbox,
+        from: Key,
+        target: &mut [u8],
+        mut copy: impl FnMut(usize, usize, &mut [u8]) -> Result<(), FabricError>,
+    ) -> Option<Joint> {
+        let (start, length) = (target.as_mut_ptr(), target.len());
+        let copy = |at, len| {
+            // SAFETY: a chunk of the target, which nobody else uses: the owner copies other chunks.
+            copy(at, len, unsafe { std::slice::from_raw_parts_mut(start.wrapping_add(at), len) })
+        };
+        Joint::read((0, 1), inbox, 5, (from, AT), (start, length), copy)
+    }
+
+    #[test]
+    fn the_owner_copies_what_the_reader_does_not_take() {
+        let (ranks, inbox, source, from) = owner();
+        let mut target = vec![0; LENGTH];
+        let mut own = 0;
+        let joint = read(&inbox, from, &mut target, |at, len, into| {
+            own += len;
+            into.copy_from_slice(&source[AT + at..AT + at + len]);
+            assert!(inbox.has_work() || !help(&ranks[1].0.control, &inbox), "there is work while a chunk is left");
+            help(&ranks[1].0.control, &inbox); // two for the owner
+            help(&ranks[1].0.control, &inbox);
+            Ok(())
+        });
+        let joint = joint.expect("the desk was free");
+        assert_eq!(joint.ended(), Some(true));
+        assert!(own > 0 && own < LENGTH / 2, "{own} bytes by the reader");
+        assert!(target == source[AT..], "all is there");
+        assert!(!inbox.has_work() && !help(&ranks[1].0.control, &inbox), "nothing is left");
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn an_owner_who_does_not_look_is_not_waited_for() {
+        let (_ranks, inbox, source, from) = owner();
+        let mut target = vec![0; LENGTH];
+        let joint = read(&inbox, from, &mut target, |at, len, into| {
+            into.copy_from_slice(&source[AT + at..AT + at + len]);
+            Ok(())
+        });
+        assert_eq!(joint.expect("the desk was free").ended(), Some(true));
+        assert!(target == source[AT..]);
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn an_owner_who_is_late_takes_nothing_of_the_next_read() {
+        let (ranks, inbox, source, from) = owner();
+        let mut target = vec![0; LENGTH];
+        let mut seen = None;
+        let copy = |at: usize, len: usize, into: &mut [u8]| {
+            into.copy_from_slice(&source[AT + at..AT + at + len]);
+            Ok(())
+        };
+        let first = read(&inbox, from, &mut target, |at, len, into| {
+            seen.get_or_insert(inbox.desk().left.load(Acquire));
+            copy(at, len, into)
+        });
+        assert_eq!(first.unwrap().ended(), Some(true));
+        let seen = seen.unwrap();
+        let second = read(&inbox, from, &mut target, |at, len, into| {
+            assert_eq!(inbox.desk().take(seen), None, "a count of the first read");
+            copy(at, len, into)
+        });
+        assert_eq!(second.unwrap().ended(), Some(true));
+        assert!(!help(&ranks[1].0.control, &inbox));
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn a_chunk_that_the_owner_is_copying_is_waited_for() {
+        let (_ranks, inbox, _, from) = owner();
+        let mut target = vec![0; LENGTH];
+        let mut taken = None;
+        let joint = read(&inbox, from, &mut target, |_, _, _| {
+            taken = taken.or_else(|| inbox.desk().take_any());
+            Ok(())
+        });
+        let joint = joint.unwrap();
+        assert!(taken.is_some());
+        assert_eq!((joint.ended(), joint.ended()), (None, None));
+        inbox.desk().done().fetch_add(1, Release);
+        assert_eq!(joint.ended(), Some(true));
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn a_second_reader_reads_alone_until_the_desk_is_free() {
+        let (_ranks, inbox, _, from) = owner();
+        let (mut target, mut other) = (vec![0; LENGTH], vec![0; LENGTH]);
+        let joint = read(&inbox, from, &mut target, |_, _, _| {
+            assert!(read(&inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
+            Ok(())
+        });
+        assert_eq!(joint.unwrap().ended(), Some(true));
+        assert!(read(&inbox, from, &mut other, |_, _, _| Ok(())).is_some());
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn what_the_owner_cannot_copy_is_told() {
+        let (ranks, inbox, _, from) = owner();
+        let nowhere = Key { key: u64::MAX, ..from };
+        let mut target = vec![0; LENGTH];
+        let mut asked = 0;
+        let joint = read(&inbox, nowhere, &mut target, |_, _, _| {
+            asked += usize::from(help(&ranks[1].0.control, &inbox));
+            Ok(())
+        });
+        assert!(asked > 0);
+        assert_eq!(joint.unwrap().ended(), Some(false));
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn what_no_reader_writes_is_refused() {
+        let (ranks, inbox, _, from) = owner();
+        let mut target = vec![7; LENGTH];
+        for (word, said) in [(0, 99), (6, u64::MAX), (7, u64::MAX), (7, 0), (5, u64::MAX)] {
+            let joint = read(&inbox, from, &mut target, |_, _, _| {
+                let desk = inbox.desk();
+                let before = desk.words[word].swap(said, Relaxed);
+                help(&ranks[1].0.control, &inbox);
+                desk.words[word].store(before, Relaxed);
+                Ok(())
+            });
+            assert_eq!(joint.unwrap().ended(), Some(false), "word {word} is {said}");
+        }
+        assert!(target.iter().all(|byte| *byte == 7), "nothing was written");
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn a_read_that_fails_ends_when_the_owner_has() {
+        let (ranks, inbox, _, from) = owner();
+        let mut target = vec![0; LENGTH];
+        let mut copies = 0;
+        let joint = read(&inbox, from, &mut target, |_, _, _| {
+            copies += 1;
+            Err(FabricError::PeerDied { rank: 1 })
+        });
+        let joint = joint.unwrap();
+        assert_eq!(copies, 1, "nothing after the first that fails");
+        assert!(matches!(joint.error, Some(FabricError::PeerDied { rank: 1 })));
+        assert!(!help(&ranks[1].0.control, &inbox), "the owner takes nothing more");
+        assert_eq!(joint.ended(), Some(true));
+        exports::withdraw(from.key);
+    }
+
+    /// Both at once, on two threads.
+    #[test]
+    fn both_together_copy_each_byte() {
+        let (ranks, inbox, source, from) = owner();
+        let (rounds, helped, over) = (if cfg!(miri) { 2 } else { 200 }, AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while over.load(Acquire) == 0 {
+                    helped.fetch_add(usize::from(help(&ranks[1].0.control, &inbox)), Relaxed);
+                    std::thread::yield_now();
+                }
+            });
+            let mut target = vec![0; LENGTH];
+            for round in 0..rounds {
+                target.fill(0);
+                let joint = read(&inbox, from, &mut target, |at, len, into| {
+                    into.copy_from_slice(&source[AT + at..AT + at + len]);
+                    std::thread::yield_now();
+                    Ok(())
+                });
+                let joint = joint.expect("the desk was free");
+                if round % 3 == 0 {
+                    joint.end(&ranks[0].0.control);
+                } else {
+                    while joint.ended().is_none() {
+                        std::thread::yield_now();
+                    }
+                }
+                assert!(target == source[AT..], "round {round}");
+            }
+            over.store(1, Release);
+        });
+        assert!(helped.into_inner() > 0, "the owner took part");
+        exports::withdraw(from.key);
+    }
+}
