@@ -110,22 +110,28 @@ fn rank(world: &World) -> Result<(), Error> {
         Ok(())
     })?;
     let mut report = vec![format!("crossing {crossing:.0} ns")];
-    for len in [8, 1024, 8192, 65_536, 1 << 20, 4 << 20] {
+    let lengths = [8, 1024, 8192, 65_536, 1 << 20, 4 << 20].map(|len| (len, false));
+    for (len, in_buffers) in lengths.into_iter().chain([65_536, 1 << 20, 4 << 20].map(|len| (len, true))) {
         let rounds = (4_000_000 / (len + 2000)).clamp(4, 2000);
-        let (data, mut got) = (vec![1_u8; len], vec![0_u8; len]);
+        let (mut data, mut got) = (vec![1_u8; len], vec![0_u8; len]);
+        let (mut buffer, mut other_buffer) = (world.buffer(len)?, world.buffer(len)?);
+        let (data, got) =
+            if in_buffers { (&mut buffer[..], &mut other_buffer[..]) } else { (&mut data[..], &mut got[..]) };
+        data.fill(1);
         world.barrier()?;
         let message = one_way(rounds, || {
             if me == 0 {
-                world.send(other, BYTES, &data)?;
-                world.recv_into(other, BYTES, &mut got)?;
+                world.send(other, BYTES, data)?;
+                world.recv_into(other, BYTES, got)?;
             } else {
-                world.recv_into(other, BYTES, &mut got)?;
-                world.send(other, BYTES, &data)?;
+                world.recv_into(other, BYTES, got)?;
+                world.send(other, BYTES, data)?;
             }
             Ok(())
         })?;
         let into = if len < 60_000 { String::new() } else { format!(" ({:.1} GB/s)", len as f64 / message) };
-        report.push(format!("{len} B {message:.0} ns{into}"));
+        let from = if in_buffers { " in buffers" } else { "" };
+        report.push(format!("{len} B{from} {message:.0} ns{into}"));
     }
     if me == 0 {
         println!("{}", report.join(", "));

@@ -1,5 +1,6 @@
 //! The provider: a remote operation is the origin's own load, store or instruction on the target's memory.
 
+use crate::buffer::Buffer;
 use crate::cma::{self, CrossMemory};
 use crate::key::{CmaKey, Key, fresh_tag};
 use crate::loopback::{Loopback, Membership};
@@ -9,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake};
 
 /// Memory of this rank that others may reach by its key.
 pub struct Region {
@@ -37,7 +38,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.owner.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
+        self.owner.blocks.remove(self.tag);
         self.owner.regions.fetch_sub(1, SeqCst);
     }
 }
@@ -75,7 +76,7 @@ impl Membership {
             (Memory::heap(bytes, tag)?, None)
         };
         let memory = Arc::new(memory);
-        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(tag, Arc::downgrade(&memory));
+        self.blocks.add(tag, &memory, None);
         let number = fd.as_ref().map_or(0, |fd| fd.as_raw_fd() as u32);
         Ok((memory, Key { tag, pid: std::process::id(), fd: number }, fd))
     }
@@ -83,17 +84,18 @@ impl Membership {
     /// Maps the block that a key leads to.
     pub(crate) fn attach(&self, rank: Rank, key: Key, bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
-        let here = self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key.tag).cloned();
-        let memory = match here.and_then(|memory| memory.upgrade()) {
+        let memory = match self.blocks.get(key.tag) {
             Some(memory) if memory.len() == bytes => memory,
             Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
             None if self.across_processes => {
-                let opened = Memory::open_of(key.pid, key.fd, bytes, key.tag);
-                Arc::new(opened.map_err(|(why, source)| match source {
+                let opened = Memory::open_of(key.pid, key.fd, Some(bytes), key.tag);
+                let memory = Arc::new(opened.map_err(|(why, source)| match source {
                     // Nothing is wrong with the key.
                     Some(source) if limit(&source).is_some() => system(why, source),
                     source => bad_key(why, source),
-                })?)
+                })?);
+                self.blocks.note(key.tag, &memory);
+                memory
             }
             None => return Err(bad_key("it is no longer registered".into(), None)),
         };
@@ -172,6 +174,16 @@ impl Fabric for Loopback {
 
     fn finish_moving(&self, moving: BoxBytes) -> Result<BoxBytes, FabricError> {
         Ok(moving)
+    }
+
+    /// Long messages of processes are best moved between blocks; shorter ones are as fast from anywhere.
+    fn buffer(&self, bytes: usize) -> Result<UserBuffer, FabricError> {
+        let worth = bytes >= crate::messages::BOTH_COPY_FROM && self.0.across_processes && self.size() > 1;
+        match if worth { Buffer::new(&self.0, bytes)? } else { None } {
+            // SAFETY: bytes of a block, which stays mapped where it is.
+            Some(buffer) => Ok(unsafe { UserBuffer::of(buffer) }),
+            None => UserBuffer::plain(bytes),
+        }
     }
 
     fn is_shared(&self, at: &View) -> bool {

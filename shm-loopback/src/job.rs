@@ -182,7 +182,7 @@ impl Invitation {
 
     fn open(&self) -> Result<Control, FabricError> {
         let Key { tag, pid, fd } = self.key;
-        let opened = Memory::open_of(pid, fd, Control::bytes(self.size)?, tag);
+        let opened = Memory::open_of(pid, fd, Some(Control::bytes(self.size)?), tag);
         let memory = opened.map_err(|(why, source)| {
             let source = source.map_or(String::new(), |source| format!(" ({source})"));
             let why = format!(
@@ -212,7 +212,7 @@ impl Loopback {
             let why = format!("a key to process {pid}, for rank {rank} of processes {processes:?}");
             return Err(bad_key(why, None));
         }
-        let opened = Memory::open_of(pid, fd, Control::bytes(processes.len())?, tag);
+        let opened = Memory::open_of(pid, fd, Some(Control::bytes(processes.len())?), tag);
         let memory = opened.map_err(|(why, source)| bad_key(why, source))?;
         Loopback::process(rank, Control::open(Arc::new(memory), processes.len())?, Some(processes))
     }

@@ -13,6 +13,8 @@
 //! ```
 
 mod bell;
+mod blocks;
+mod buffer;
 mod cma;
 pub mod collective;
 mod control;

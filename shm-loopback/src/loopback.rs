@@ -1,11 +1,11 @@
 //! A rank's membership of its job: ranks that are processes of one machine, or threads of one process.
 
+use crate::blocks::Blocks;
 use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
 use crate::memory::Memory;
 use crate::progress::Progress;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
@@ -35,7 +35,7 @@ pub(crate) struct Membership {
     pub rank: Rank,
     pub control: Arc<Control>,
     exchange: Mutex<Barrier>,
-    /// The blocks that ranks of this process registered, by tag.
+    /// The blocks that this process has.
     pub blocks: Arc<Blocks>,
     /// Teams split from this job.
     pub teams: Mutex<Vec<Weak<Membership>>>,
@@ -46,8 +46,6 @@ pub(crate) struct Membership {
     /// What turns the rank's messages while it waits; its teams have the same.
     pub progress: Arc<Progress>,
 }
-
-pub(crate) type Blocks = Mutex<HashMap<u64, Weak<Memory>>>;
 
 impl Membership {
     /// Who leaves in a panic, or with memory that may hold locks, has died.

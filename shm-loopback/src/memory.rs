@@ -12,11 +12,11 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use transom_windows::{FabricError, UserMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"transom\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"transom\x02");
 
 /// The first cache line of a block.
 #[repr(C, align(64))]
@@ -30,6 +30,21 @@ pub(crate) struct Header {
     pub bell: Futex,
     /// Not 0 if an adapter executes the atomics on words here, so that no processor may.
     pub adapter: AtomicU32,
+    /// Not 0 once its owner needs it no more.
+    over: AtomicU32,
+    /// Where the bytes begin in the owner's process.
+    start: AtomicU64,
+}
+
+impl Header {
+    /// The owner needs the block no more.
+    pub fn give_up(&self) {
+        self.over.store(1, Relaxed);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Relaxed) != 0
+    }
 }
 
 /// Bytes of the header.
@@ -80,21 +95,28 @@ impl Memory {
     }
 
     /// Maps a descriptor that somebody else made: its size must be sealed, and the header must be ours.
-    pub fn open(fd: BorrowedFd<'_>, bytes: usize, tag: u64) -> Result<Self, String> {
+    pub fn open(fd: BorrowedFd<'_>, bytes: Option<usize>, tag: u64) -> Result<Self, String> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| format!("it is no memfd ({errno})"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err("its size is not sealed".into());
         }
         let size = rustix::fs::fstat(fd).map_err(|errno| format!("fstat: {errno}"))?.st_size as u64;
-        let all = bytes.checked_add(HEADER).filter(|&all| all as u64 == size);
-        let all = all.ok_or_else(|| format!("it has {size} bytes, and {bytes} after a header were announced"))?;
+        let all = bytes.map_or(usize::try_from(size).ok(), |bytes| bytes.checked_add(HEADER));
+        let all = all.filter(|&all| all as u64 == size && all >= HEADER);
+        let all = all.ok_or_else(|| format!("it has {size} bytes, and {bytes:?} after a header were announced"))?;
         let memory = Self::map(fd, all).map_err(|error| error.to_string())?;
         memory.check(tag)?;
         Ok(memory)
     }
 
     /// Opens descriptor `fd` of process `pid`.
-    pub fn open_of(pid: u32, fd: u32, bytes: usize, tag: u64) -> Result<Self, (String, Option<std::io::Error>)> {
+    /// Of any size if none is said.
+    pub fn open_of(
+        pid: u32,
+        fd: u32,
+        bytes: Option<usize>,
+        tag: u64,
+    ) -> Result<Self, (String, Option<std::io::Error>)> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let opened = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| (format!("cannot open {path}"), Some(errno.into())))?;
@@ -127,14 +149,13 @@ impl Memory {
     }
 
     fn sign(&self, tag: u64) {
-        use std::sync::atomic::Ordering::Relaxed;
+        self.header().start.store(self.start().as_ptr().expose_provenance() as u64, Relaxed);
         self.header().tag.store(tag, Relaxed);
         self.header().bytes.store(self.bytes as u64, Relaxed);
         self.header().magic.store(MAGIC, Relaxed);
     }
 
     fn check(&self, tag: u64) -> Result<(), String> {
-        use std::sync::atomic::Ordering::Relaxed;
         match self.header().magic.load(Relaxed) {
             MAGIC => {}
             magic if magic >> 8 == MAGIC >> 8 => {
@@ -161,6 +182,13 @@ impl Memory {
         self.bytes
     }
 
+    /// Where `len` bytes are that have this address in the owner's process, if they are inside.
+    pub fn of_owner(&self, address: u64, len: usize) -> Option<*mut u8> {
+        let offset = usize::try_from(address.checked_sub(self.header().start.load(Relaxed))?).ok()?;
+        // SAFETY: inside the block, as just checked.
+        (offset <= self.bytes && len <= self.bytes - offset).then(|| unsafe { self.start().add(offset).as_ptr() })
+    }
+
     /// The first byte after the header.
     pub fn start(&self) -> NonNull<u8> {
         // SAFETY: the block has `HEADER + bytes` bytes.
@@ -175,6 +203,8 @@ static NO_HEADER: Header = Header {
     bytes: AtomicU64::new(0),
     bell: Futex::new(),
     adapter: AtomicU32::new(0),
+    over: AtomicU32::new(0),
+    start: AtomicU64::new(0),
 };
 
 impl Drop for Memory {
@@ -200,7 +230,7 @@ fn with_header(bytes: usize) -> Result<usize, FabricError> {
 
 fn no_memory(bytes: usize) -> FabricError {
     let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-    system(format!("this machine has no {bytes} bytes of memory"), source)
+    system(format!("this machine has no {bytes} bytes of memory for a window or buffer"), source)
 }
 
 /// Part of a block, with the header whose bell its owner sleeps on: what operations work on.

@@ -4,8 +4,10 @@ use bytemuck::Pod;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use transom_shm_loopback::messages::{Bytes, Owner};
+use transom_windows::Buffer;
 
-/// Buffers that a request can own until it is done: `Vec<T>`, `Box<[T]>`, `Arc<[T]>` and `&'static [T]`.
+/// Buffers that a request can own until it is done: `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]`, and
+/// [`Buffer<T>`].
 ///
 /// # Examples
 /// ```
@@ -25,6 +27,7 @@ impl<T: Pod + Send> Held<T> for Vec<T> {}
 impl<T: Pod + Send> Held<T> for Box<[T]> {}
 impl<T: Pod + Send + Sync> Held<T> for Arc<[T]> {}
 impl<T: Pod + Send + Sync> Held<T> for &'static [T] {}
+impl<T: Pod + Send> Held<T> for Buffer<T> {}
 
 /// A buffer taken apart into bytes that the engine owns, and put together again.
 pub trait Parts: Sized {
@@ -112,6 +115,31 @@ impl<T: Pod> Parts for &'static [T] {
         let len = elements::<T>(bytes.len());
         // SAFETY: `hold` took apart a slice of so many elements that lives forever, and is only read.
         bytes.start().map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), len) })
+    }
+}
+
+/// A buffer that the engine owns.
+struct Buffered<T>(Buffer<T>);
+
+// SAFETY: elements are plain data: nothing but their bytes.
+unsafe impl<T: Pod> Send for Buffered<T> {}
+
+// SAFETY: the elements of a buffer stay where they are when it is moved; they are plain data, so of any value, and the buffer
+// is not used while the engine owns it.
+unsafe impl<T: Pod> Owner for Buffered<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
+        (NonNull::from(&mut *bytes).cast(), bytes.len(), true)
+    }
+}
+
+impl<T: Pod> Parts for Buffer<T> {
+    fn hold(self) -> Bytes {
+        Bytes::owned(Buffered(self))
+    }
+
+    fn back(bytes: Bytes, _: usize) -> Option<Self> {
+        bytes.into_owner::<Buffered<T>>().map(|buffered| buffered.0)
     }
 }
 

@@ -17,13 +17,18 @@ use std::ops::{Deref, DerefMut};
 /// assert_eq!(back.recv().unwrap().len(), 4096);
 /// # Ok::<(), transom_windows::FabricError>(())
 /// ```
-pub struct Memory {
-    bytes: BoxBytes,
-    /// Where they go when this is dropped.
-    home: Option<Home>,
-}
+pub struct Memory(Box<dyn Bytes>);
 
-type Home = Box<dyn FnOnce(BoxBytes) + Send + Sync>;
+/// Who has the bytes.
+trait Bytes: DerefMut<Target = [u8]> + Send + Sync {}
+
+impl<B: DerefMut<Target = [u8]> + Send + Sync> Bytes for B {}
+
+/// Bytes that go somewhere when they are dropped.
+struct Kept<H: FnOnce(BoxBytes)> {
+    bytes: BoxBytes,
+    home: Option<H>,
+}
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(4096))]
@@ -41,7 +46,7 @@ impl Memory {
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
     pub fn plain(bytes: usize) -> Result<Self, FabricError> {
-        Ok(Memory { bytes: Self::zeroed(bytes)?, home: None })
+        Ok(Memory(Box::new(Self::zeroed(bytes)?)))
     }
 
     /// Memory that goes home when it is dropped.
@@ -49,7 +54,24 @@ impl Memory {
     /// # Examples
     /// See [`Memory`].
     pub fn kept(bytes: BoxBytes, home: impl FnOnce(BoxBytes) + Send + Sync + 'static) -> Self {
-        Memory { bytes, home: Some(Box::new(home)) }
+        Memory(Box::new(Kept { bytes, home: Some(home) }))
+    }
+
+    /// Memory that somebody has, who gives it up when this is dropped; from the beginning of a page on.
+    ///
+    /// # Safety
+    /// It gives the same bytes each time, until it is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Memory;
+    /// // SAFETY: boxed bytes stay where they are.
+    /// let memory = unsafe { Memory::of(Memory::zeroed(100)?) };
+    /// assert_eq!(memory[99], 0);
+    /// # Ok::<(), transom_windows::FabricError>(())
+    /// ```
+    pub unsafe fn of(bytes: impl DerefMut<Target = [u8]> + Send + Sync + 'static) -> Self {
+        Memory(Box::new(bytes))
     }
 
     /// At least so many zeroed bytes, of whole pages.
@@ -70,18 +92,32 @@ impl Deref for Memory {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.0
     }
 }
 
 impl DerefMut for Memory {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl<H: FnOnce(BoxBytes)> Deref for Kept<H> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<H: FnOnce(BoxBytes)> DerefMut for Kept<H> {
+    fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
 
-impl Drop for Memory {
+impl<H: FnOnce(BoxBytes)> Drop for Kept<H> {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
             home(std::mem::replace(&mut self.bytes, BoxBytes::from(Box::<[u8]>::default())));

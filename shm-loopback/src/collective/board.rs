@@ -78,7 +78,7 @@ impl Board {
         let failed = team.all_gather(&[u8::from(view.is_err())])?;
         let (view, made) = view?;
         if let Some((_, key, _)) = made {
-            team.0.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&key.tag);
+            team.0.blocks.remove(key.tag);
         }
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
             return Err(FabricError::GivenUp { rank });

@@ -41,7 +41,7 @@ impl std::fmt::Debug for Part {
 
 /// Takes a block out of the list of those that ranks of this process can attach to.
 pub(super) struct Forget {
-    pub blocks: Arc<crate::loopback::Blocks>,
+    pub blocks: Arc<crate::blocks::Blocks>,
     pub tag: u64,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Forget {
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&self.tag);
+        self.blocks.remove(self.tag);
     }
 }
 

@@ -30,15 +30,12 @@ pub(super) fn withdraw(number: u64) {
     }
 }
 
-/// Calls `read` with the address of `length` bytes from `at` on, which stay as they are meanwhile. False if there are none.
-pub(super) fn with(number: u64, at: usize, length: usize, read: impl FnOnce(usize)) -> bool {
-    let Some(export) = all().get(&number).cloned() else { return false };
+/// Calls `act` with the address of `length` bytes from `at` on, which stay meanwhile. None if there are none.
+pub(super) fn with<R>(number: u64, at: usize, length: usize, act: impl FnOnce(usize) -> R) -> Option<R> {
+    let export = all().get(&number).cloned()?;
     let held = export.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     match *held {
-        Some((address, all)) if at <= all && length <= all - at => {
-            read(address + at);
-            true
-        }
-        _ => false,
+        Some((address, all)) if at <= all && length <= all - at => Some(act(address + at)),
+        _ => None,
     }
 }

@@ -5,11 +5,9 @@
 //! an owner who has read the words of an earlier one takes nothing. The reader has all bytes once nothing is left, and the
 //! owner has counted as many chunks done as the reader did not take. An owner who never looks delays nobody.
 
-use super::exports;
 use super::inbox::Inbox;
-use crate::cma::CrossMemory;
-use crate::control::Control;
-use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use super::reading::{self, Place};
+use crate::loopback::Membership;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use transom_channel::wire::Key;
@@ -17,7 +15,7 @@ use transom_locks::Rank;
 use transom_windows::FabricError;
 
 /// Bytes from which on a read is worth the words.
-pub(super) const FROM: usize = 64 << 10;
+pub(crate) const FROM: usize = 64 << 10;
 
 /// A chunk of a read of so many bytes: enough of them for both, and none so short that the system call is what takes time.
 fn chunk(length: usize) -> usize {
@@ -120,29 +118,25 @@ pub(super) struct Joint {
     theirs: u32,
     /// Why the reader has not copied the others.
     pub error: Option<FabricError>,
-    /// Lets the owner write, in this process; withdrawn at the end.
-    number: u64,
 }
 
 impl Joint {
     /// Leaves word with the owner, and copies by `copy` (offset, length) until nothing is left or that fails; the owner may
     /// be copying then. None if somebody else reads there.
     pub fn read(
-        (me, owner): (Rank, Rank),
-        inbox: &Inbox,
+        job: &Membership,
+        (owner, inbox): (Rank, &Inbox),
         token: u64,
         (from, at): (Key, usize),
         (target, length): (*mut u8, usize),
         mut copy: impl FnMut(usize, usize) -> Result<(), FabricError>,
     ) -> Option<Joint> {
-        let address = target.expose_provenance();
-        let number = exports::export(address, length);
-        let what = Move { from, at, length, to: Key { address: address as u64, key: number } };
-        let Some(chunks) = inbox.desk().ask(me, what) else {
-            exports::withdraw(number);
+        let what = Move { from, at, length, to: reading::lead_to(job, target.expose_provenance(), length) };
+        let Some(chunks) = inbox.desk().ask(job.rank, what) else {
+            reading::withdraw(what.to);
             return None;
         };
-        let mut joint = Joint { owner, token, what, inbox: inbox.clone(), theirs: chunks, error: None, number };
+        let mut joint = Joint { owner, token, what, inbox: inbox.clone(), theirs: chunks, error: None };
         while let Some(chunk) = inbox.desk().take_any() {
             joint.theirs -= 1;
             let (at, length) = part(chunk, length);
@@ -162,7 +156,7 @@ impl Joint {
         if done as u32 != self.theirs {
             return None;
         }
-        exports::withdraw(self.number);
+        reading::withdraw(self.what.to);
         desk.free();
         Some(done < FAILED)
     }
@@ -174,11 +168,11 @@ impl Joint {
 
     /// Ends it: from here on the owner writes no longer. Waits for the chunk that it is copying, unless its process has
     /// ended.
-    pub fn end(mut self, control: &Control) {
+    pub fn end(mut self, job: &Membership) {
         self.close();
         while self.ended().is_none() {
-            if control.ended(self.owner).is_err() {
-                exports::withdraw(self.number);
+            if job.control.ended(self.owner).is_err() {
+                reading::withdraw(self.what.to);
                 return;
             }
             std::thread::yield_now();
@@ -187,7 +181,7 @@ impl Joint {
 }
 
 /// The owner's part: copies one chunk of what is read here. Whether any was left.
-pub(super) fn help(control: &Control, inbox: &Inbox) -> bool {
+pub(super) fn help(job: &Membership, inbox: &Inbox) -> bool {
     let desk = inbox.desk();
     // Acquire: with the words of this read, or of a later one, of which nothing is taken by this count.
     let seen = desk.left.load(Acquire);
@@ -196,42 +190,29 @@ pub(super) fn help(control: &Control, inbox: &Inbox) -> bool {
     let key = |at: usize| Key { address: word(at), key: word(at + 1) };
     let what = Move { from: key(2), to: key(4), at: word(6) as usize, length: word(7) as usize };
     let Some(chunk) = desk.take(seen) else { return false };
-    let copied = copy_chunk(control, reader, what, chunk);
+    let copied = copy_chunk(job, reader, what, chunk);
+    if let Err(error) = &copied {
+        tracing::debug!(reader, %error, "cannot help to copy a large message");
+    }
     // Release: who sees it counted sees the bytes.
-    desk.done().fetch_add(if copied { 1 } else { 1 | FAILED }, Release);
+    desk.done().fetch_add(if copied.is_ok() { 1 } else { 1 | FAILED }, Release);
     true
 }
 
-fn copy_chunk(control: &Control, reader: Rank, what: Move, chunk: usize) -> bool {
+fn copy_chunk(job: &Membership, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
     // Any rank could write these words.
-    if reader >= control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
-        return false;
+    if reader >= job.control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
+        return Err(FabricError::Misuse { why: format!("no rank asks for this: {what:?} for rank {reader}") });
     }
     let (offset, length) = part(chunk, what.length);
-    let Some(at) = what.at.checked_add(offset) else { return false };
-    let pid = control.process(reader);
-    let mut copied = false;
-    exports::with(what.from.key, at, length, |from| {
-        let from = with_exposed_provenance::<u8>(from);
-        copied = if pid == u64::from(std::process::id()) {
-            exports::with(what.to.key, offset, length, |to| {
-                // SAFETY: both are within buffers that are exported: the source is not changed, and nobody else touches this
-                // part of the target, before they are withdrawn.
-                unsafe { std::ptr::copy(from, with_exposed_provenance_mut::<u8>(to), length) };
-            })
-        } else {
-            // SAFETY: within a buffer that is exported, and so not changed before it is withdrawn.
-            let source = unsafe { std::slice::from_raw_parts(from, length) };
-            let there = u32::try_from(pid).ok().map(|pid| CrossMemory {
-                rank: reader,
-                pid,
-                start: what.to.address,
-                bytes: what.length,
-            });
-            there.is_some_and(|there| there.write(offset, source).is_ok())
-        };
-    });
-    copied
+    reading::reach(job, job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {
+        Place::Here(source) => {
+            // SAFETY: within a buffer that this rank offers, and so does not change before it is withdrawn.
+            let source = unsafe { std::slice::from_raw_parts(source, length) };
+            reading::write(job, reader, (what.to, offset), source)
+        }
+        Place::There(_) => unreachable!("this rank's memory is in its process"),
+    })
 }
 
 #[cfg(test)]
@@ -239,6 +220,7 @@ mod tests {
     use super::*;
     use crate::loopback::Loopback;
     use crate::memory::{Memory, View};
+    use crate::messages::exports;
     use crate::messages::inbox;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
@@ -258,6 +240,7 @@ mod tests {
 
     /// Reads as rank 0, which copies by `copy` (offset, length, target).
     fn read(
+        job: &Membership,
         inbox: &Inbox,
         from: Key,
         target: &mut [u8],
@@ -268,7 +251,7 @@ mod tests {
             // SAFETY: a chunk of the target, which nobody else uses: the owner copies other chunks.
             copy(at, len, unsafe { std::slice::from_raw_parts_mut(start.wrapping_add(at), len) })
         };
-        Joint::read((0, 1), inbox, 5, (from, AT), (start, length), copy)
+        Joint::read(job, (1, inbox), 5, (from, AT), (start, length), copy)
     }
 
     #[test]
@@ -276,27 +259,27 @@ mod tests {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut own = 0;
-        let joint = read(&inbox, from, &mut target, |at, len, into| {
+        let joint = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
             own += len;
             into.copy_from_slice(&source[AT + at..AT + at + len]);
-            assert!(inbox.has_work() || !help(&ranks[1].0.control, &inbox), "there is work while a chunk is left");
-            help(&ranks[1].0.control, &inbox); // two for the owner
-            help(&ranks[1].0.control, &inbox);
+            assert!(inbox.has_work() || !help(&ranks[1].0, &inbox), "there is work while a chunk is left");
+            help(&ranks[1].0, &inbox); // two for the owner
+            help(&ranks[1].0, &inbox);
             Ok(())
         });
         let joint = joint.expect("the desk was free");
         assert_eq!(joint.ended(), Some(true));
         assert!(own > 0 && own < LENGTH / 2, "{own} bytes by the reader");
         assert!(target == source[AT..], "all is there");
-        assert!(!inbox.has_work() && !help(&ranks[1].0.control, &inbox), "nothing is left");
+        assert!(!inbox.has_work() && !help(&ranks[1].0, &inbox), "nothing is left");
         exports::withdraw(from.key);
     }
 
     #[test]
     fn an_owner_who_does_not_look_is_not_waited_for() {
-        let (_ranks, inbox, source, from) = owner();
+        let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
-        let joint = read(&inbox, from, &mut target, |at, len, into| {
+        let joint = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
             into.copy_from_slice(&source[AT + at..AT + at + len]);
             Ok(())
         });
@@ -314,27 +297,27 @@ mod tests {
             into.copy_from_slice(&source[AT + at..AT + at + len]);
             Ok(())
         };
-        let first = read(&inbox, from, &mut target, |at, len, into| {
+        let first = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
             seen.get_or_insert(inbox.desk().left.load(Acquire));
             copy(at, len, into)
         });
         assert_eq!(first.unwrap().ended(), Some(true));
         let seen = seen.unwrap();
-        let second = read(&inbox, from, &mut target, |at, len, into| {
+        let second = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
             assert_eq!(inbox.desk().take(seen), None, "a count of the first read");
             copy(at, len, into)
         });
         assert_eq!(second.unwrap().ended(), Some(true));
-        assert!(!help(&ranks[1].0.control, &inbox));
+        assert!(!help(&ranks[1].0, &inbox));
         exports::withdraw(from.key);
     }
 
     #[test]
     fn a_chunk_that_the_owner_is_copying_is_waited_for() {
-        let (_ranks, inbox, _, from) = owner();
+        let (ranks, inbox, _, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut taken = None;
-        let joint = read(&inbox, from, &mut target, |_, _, _| {
+        let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
             taken = taken.or_else(|| inbox.desk().take_any());
             Ok(())
         });
@@ -348,14 +331,14 @@ mod tests {
 
     #[test]
     fn a_second_reader_reads_alone_until_the_desk_is_free() {
-        let (_ranks, inbox, _, from) = owner();
+        let (ranks, inbox, _, from) = owner();
         let (mut target, mut other) = (vec![0; LENGTH], vec![0; LENGTH]);
-        let joint = read(&inbox, from, &mut target, |_, _, _| {
-            assert!(read(&inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
+        let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
+            assert!(read(&ranks[0].0, &inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
             Ok(())
         });
         assert_eq!(joint.unwrap().ended(), Some(true));
-        assert!(read(&inbox, from, &mut other, |_, _, _| Ok(())).is_some());
+        assert!(read(&ranks[0].0, &inbox, from, &mut other, |_, _, _| Ok(())).is_some());
         exports::withdraw(from.key);
     }
 
@@ -365,8 +348,8 @@ mod tests {
         let nowhere = Key { key: u64::MAX, ..from };
         let mut target = vec![0; LENGTH];
         let mut asked = 0;
-        let joint = read(&inbox, nowhere, &mut target, |_, _, _| {
-            asked += usize::from(help(&ranks[1].0.control, &inbox));
+        let joint = read(&ranks[0].0, &inbox, nowhere, &mut target, |_, _, _| {
+            asked += usize::from(help(&ranks[1].0, &inbox));
             Ok(())
         });
         assert!(asked > 0);
@@ -379,10 +362,10 @@ mod tests {
         let (ranks, inbox, _, from) = owner();
         let mut target = vec![7; LENGTH];
         for (word, said) in [(0, 99), (6, u64::MAX), (7, u64::MAX), (7, 0), (5, u64::MAX)] {
-            let joint = read(&inbox, from, &mut target, |_, _, _| {
+            let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
                 let desk = inbox.desk();
                 let before = desk.words[word].swap(said, Relaxed);
-                help(&ranks[1].0.control, &inbox);
+                help(&ranks[1].0, &inbox);
                 desk.words[word].store(before, Relaxed);
                 Ok(())
             });
@@ -397,14 +380,14 @@ mod tests {
         let (ranks, inbox, _, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut copies = 0;
-        let joint = read(&inbox, from, &mut target, |_, _, _| {
+        let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
             copies += 1;
             Err(FabricError::PeerDied { rank: 1 })
         });
         let joint = joint.unwrap();
         assert_eq!(copies, 1, "nothing after the first that fails");
         assert!(matches!(joint.error, Some(FabricError::PeerDied { rank: 1 })));
-        assert!(!help(&ranks[1].0.control, &inbox), "the owner takes nothing more");
+        assert!(!help(&ranks[1].0, &inbox), "the owner takes nothing more");
         assert_eq!(joint.ended(), Some(true));
         exports::withdraw(from.key);
     }
@@ -417,21 +400,21 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while over.load(Acquire) == 0 {
-                    helped.fetch_add(usize::from(help(&ranks[1].0.control, &inbox)), Relaxed);
+                    helped.fetch_add(usize::from(help(&ranks[1].0, &inbox)), Relaxed);
                     std::thread::yield_now();
                 }
             });
             let mut target = vec![0; LENGTH];
             for round in 0..rounds {
                 target.fill(0);
-                let joint = read(&inbox, from, &mut target, |at, len, into| {
+                let joint = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
                     into.copy_from_slice(&source[AT + at..AT + at + len]);
                     std::thread::yield_now();
                     Ok(())
                 });
                 let joint = joint.expect("the desk was free");
                 if round % 3 == 0 {
-                    joint.end(&ranks[0].0.control);
+                    joint.end(&ranks[0].0);
                 } else {
                     while joint.ended().is_none() {
                         std::thread::yield_now();

@@ -21,5 +21,6 @@ pub use crate::progress::Turn;
 pub use bytes::Bytes;
 pub use bytes::Owner;
 pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
+pub(crate) use joint::FROM as BOTH_COPY_FROM;
 pub use wait::{Look, Waiter};
 pub use wire::ShmWire;

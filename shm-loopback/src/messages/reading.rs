@@ -1,18 +1,38 @@
-//! Reading a peer's buffer: in this process, or in another, if the system allows that.
+//! Reaching buffers of peers: in memory that is mapped here, in this process, or in another, if the system allows that.
 
 use super::bytes::{Bytes, Kind};
 use super::exports;
 use crate::cma::{self, CrossMemory};
+use crate::copy;
 use crate::loopback::Membership;
+use crate::memory::{Memory, View};
+use std::sync::Arc;
 use transom_channel::wire::Key;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
+/// Bits of a key's address that are the address: more than programs have on any processor. Above them is the descriptor by
+/// which the block there can be mapped, and 1, if it is one.
+const ADDRESS: u32 = 48;
+
 /// Lets others read a buffer by the key.
-pub(super) fn offer(bytes: &Bytes) -> Option<Key> {
+pub(super) fn offer(job: &Membership, bytes: &Bytes) -> Option<Key> {
     let Kind::Here { start, len, .. } = &bytes.0 else { return None };
-    let address = start.as_ptr().expose_provenance();
-    Some(Key { address: address as u64, key: exports::export(address, *len) })
+    Some(lead_to(job, start.as_ptr().expose_provenance(), *len))
+}
+
+/// A key for bytes of this process, to be [withdrawn](withdraw).
+pub(super) fn lead_to(job: &Membership, address: usize, len: usize) -> Key {
+    // Threads reach each other's memory as it is.
+    let block = if job.across_processes { job.blocks.containing(address, len) } else { None };
+    match block {
+        Some(found) => {
+            let fd = found.fd.map_or(0, |fd| u64::from(fd) + 1);
+            let fd = if fd < 1 << (64 - ADDRESS) { fd << ADDRESS } else { 0 };
+            Key { address: fd | address as u64, key: found.tag }
+        }
+        None => Key { address: address as u64, key: exports::export(address, len) },
+    }
 }
 
 /// When this returns nobody of this process can use the key. Another process may read on, and finds what is there.
@@ -52,22 +72,77 @@ pub(super) unsafe fn read(
     (from, at): (Key, usize),
     (target, length): (*mut u8, usize),
 ) -> Result<(), FabricError> {
-    let bad_key = |why: &str| FabricError::BadKey { rank: peer, why: why.into(), source: None };
-    let pid = job.control.process(peer);
-    if pid == u64::from(std::process::id()) {
-        let read = |address: usize| {
-            let source = std::ptr::with_exposed_provenance::<u8>(address);
-            // SAFETY: the source is within a buffer whose owner does not touch it before it is withdrawn; the target by the
-            // caller's word.
-            unsafe { std::ptr::copy(source, target, length) }
-        };
-        let there = exports::with(from.key, at, length, read);
-        return if there { Ok(()) } else { Err(bad_key("its buffer is there no longer")) };
-    }
-    let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
-    let end = from.address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
-    end.filter(|end| *end <= i64::MAX as u64).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
     // SAFETY: by the caller's word.
     let target = unsafe { std::slice::from_raw_parts_mut(target, length) };
-    CrossMemory { rank: peer, pid, start: from.address, bytes: at + length }.read(at, target)
+    reach(job, peer, (from, at), length, |place| match place {
+        Place::Here(source) => {
+            // SAFETY: what a peer offers it does not change before it is withdrawn; and it is memory that is shared.
+            unsafe { copy::from_shared(source, target) }
+            Ok(())
+        }
+        Place::There(memory) => memory.read(0, target),
+    })
+}
+
+/// Writes so many bytes to the place `at` of what a peer, which reads, has a key for; they are there when it returns.
+pub(super) fn write(job: &Membership, peer: Rank, (to, at): (Key, usize), source: &[u8]) -> Result<(), FabricError> {
+    reach(job, peer, (to, at), source.len(), |place| match place {
+        Place::Here(target) => {
+            // SAFETY: nobody else uses what a peer lets this rank write to, before it is withdrawn; and it is memory that is
+            // shared.
+            unsafe { copy::to_shared(target, source) }
+            Ok(())
+        }
+        Place::There(memory) => memory.write(0, source),
+    })
+}
+
+/// Where bytes are.
+pub(super) enum Place {
+    /// Mapped here, or of this process.
+    Here(*mut u8),
+    /// In another process.
+    There(CrossMemory),
+}
+
+/// Calls `act` with the place of so many bytes from `at` on of what a key of a peer leads to. It stays meanwhile.
+pub(super) fn reach<R>(
+    job: &Membership,
+    peer: Rank,
+    (key, at): (Key, usize),
+    length: usize,
+    act: impl FnOnce(Place) -> Result<R, FabricError>,
+) -> Result<R, FabricError> {
+    let bad_key = |why: &str| FabricError::BadKey { rank: peer, why: why.into(), source: None };
+    let pid = job.control.process(peer);
+    let address = key.address & ((1 << ADDRESS) - 1);
+    let end = address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
+    end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
+    if let Some(memory) = mapped(job, pid, key) {
+        let place = memory.of_owner(address + at as u64, length);
+        return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
+    }
+    if pid == u64::from(std::process::id()) {
+        let here = |address| act(Place::Here(std::ptr::with_exposed_provenance_mut(address)));
+        let none = || Err(bad_key("its buffer is there no longer"));
+        return exports::with(key.key, at, length, here).unwrap_or_else(none);
+    }
+    let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
+    act(Place::There(CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length }))
+}
+
+/// The block that a key of a process leads into, if it is mapped here, or can be.
+fn mapped(job: &Membership, pid: u64, key: Key) -> Option<Arc<Memory>> {
+    if !job.across_processes {
+        return None;
+    }
+    let fd = (key.address >> ADDRESS).checked_sub(1);
+    job.blocks.get(key.key).or_else(|| {
+        let (pid, fd) = (u32::try_from(pid).ok()?, fd? as u32);
+        let opened = Memory::open_of(pid, fd, None, key.key);
+        let memory = opened.inspect_err(|(why, _)| tracing::debug!(why, "cannot map a buffer of a peer")).ok()?;
+        let memory = Arc::new(memory);
+        job.blocks.keep(key.key, View::whole(&memory));
+        Some(memory)
+    })
 }

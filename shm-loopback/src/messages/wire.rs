@@ -134,6 +134,7 @@ impl ShmWire {
 
     /// Finds out who is gone; [`poll`](Wire::poll) tells of them, once all is taken that came of them.
     pub fn look_for_the_gone(&mut self) {
+        self.job.blocks.sweep();
         for (rank, died) in self.job.control.gone(self.me) {
             let why = if died { Why::Died } else { Why::Left };
             self.notice(rank, why);
@@ -189,7 +190,7 @@ impl ShmWire {
     fn collect(&mut self) {
         let mut found = false;
         self.end_joints();
-        if joint::help(&self.job.control, &self.own) {
+        if joint::help(&self.job, &self.own) {
             self.events.push_back(Event::Worked);
         }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
@@ -243,8 +244,7 @@ impl ShmWire {
         };
         let alone = length < joint::FROM || owner == self.me || peer.no_help || job.control.is_crowded();
         let inbox = peer.inbox.as_ref().filter(|_| !alone);
-        let joint =
-            inbox.and_then(|inbox| Joint::read((self.me, owner), inbox, token, (from, at), (target, length), copy));
+        let joint = inbox.and_then(|inbox| Joint::read(job, (owner, inbox), token, (from, at), (target, length), copy));
         match joint {
             Some(joint) => {
                 self.joints.push(joint);
@@ -286,7 +286,7 @@ impl ShmWire {
 
     /// From here on the owners of what is read write no longer.
     fn end_reads(&mut self, of: impl Fn(usize) -> bool) {
-        self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.job.control));
+        self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.job));
     }
 
     fn send(&mut self, to: usize, head: &[u8], body: Data<'_, Bytes>) -> Result<(), Busy> {
@@ -473,7 +473,7 @@ impl Wire for ShmWire {
     }
 
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
-        reading::offer(memory)
+        reading::offer(&self.job, memory)
     }
 
     fn release(&mut self, _: usize, key: Key) {

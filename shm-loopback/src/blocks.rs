@@ -1,0 +1,122 @@
+//! The blocks of memory that a process has of a job: its ranks' own, and those of others that are mapped here.
+
+use crate::memory::{Memory, View};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The blocks, by their tags, and by where they begin.
+#[derive(Default)]
+pub(crate) struct Blocks(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_tag: HashMap<u64, Weak<Memory>>,
+    /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
+    own: BTreeMap<usize, (u64, Option<u32>)>,
+    /// Buffers of others: mapped here until their owner gives them up.
+    kept: HashMap<u64, View>,
+}
+
+/// What leads others to a place in a block of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub tag: u64,
+    pub fd: Option<u32>,
+}
+
+impl Blocks {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A block that a rank of this process has made; others may map it by a descriptor until it is [removed](Self::remove).
+    pub fn add(&self, tag: u64, memory: &Arc<Memory>, fd: Option<u32>) {
+        let mut known = self.lock();
+        known.by_tag.insert(tag, Arc::downgrade(memory));
+        known.own.insert(memory.start().as_ptr().addr(), (tag, fd));
+    }
+
+    /// The block of a rank of this process is found no more.
+    pub fn remove(&self, tag: u64) {
+        let mut known = self.lock();
+        known.by_tag.remove(&tag);
+        known.own.retain(|_, (of, _)| *of != tag);
+    }
+
+    /// A block of another process that is mapped here, for as long as somebody has it.
+    pub fn note(&self, tag: u64, memory: &Arc<Memory>) {
+        let mut known = self.lock();
+        if known.by_tag.len() == known.by_tag.capacity() {
+            known.by_tag.retain(|_, memory| memory.strong_count() > 0);
+        }
+        known.by_tag.insert(tag, Arc::downgrade(memory));
+    }
+
+    /// As [`note`](Self::note), and keeps it mapped until its owner gives it up.
+    pub fn keep(&self, tag: u64, view: View) {
+        self.sweep();
+        self.note(tag, view.memory());
+        self.lock().kept.insert(tag, view);
+    }
+
+    /// Unmaps what its owners have given up.
+    pub fn sweep(&self) {
+        let over = |_: &u64, view: &mut View| view.header().is_over();
+        let swept: Vec<_> = self.lock().kept.extract_if(over).collect();
+        // Unmapped without the lock.
+        drop(swept);
+    }
+
+    /// The block of this tag, if it is here.
+    pub fn get(&self, tag: u64) -> Option<Arc<Memory>> {
+        self.lock().by_tag.get(&tag)?.upgrade()
+    }
+
+    /// The block of this process in which so many bytes at an address lie.
+    pub fn containing(&self, address: usize, len: usize) -> Option<Found> {
+        let known = self.lock();
+        let (start, (tag, fd)) = known.own.range(..=address).next_back()?;
+        let memory = known.by_tag.get(tag)?.upgrade()?;
+        let inside = address.checked_add(len)? <= start.checked_add(memory.len())?;
+        inside.then_some(Found { tag: *tag, fd: *fd })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(tag: u64, bytes: usize) -> Arc<Memory> {
+        Arc::new(Memory::heap(bytes, tag).unwrap())
+    }
+
+    #[test]
+    fn a_place_is_found_in_its_block_and_nowhere_else() {
+        let (blocks, one, two) = (Blocks::default(), block(1, 1000), block(2, 64));
+        blocks.add(1, &one, None);
+        blocks.add(2, &two, Some(7));
+        let at = |memory: &Memory, offset: usize| memory.start().as_ptr().addr() + offset;
+        assert_eq!(blocks.containing(at(&one, 0), 1000), Some(Found { tag: 1, fd: None }));
+        assert_eq!(blocks.containing(at(&one, 999), 1), Some(Found { tag: 1, fd: None }));
+        assert_eq!(blocks.containing(at(&two, 10), 54), Some(Found { tag: 2, fd: Some(7) }));
+        assert_eq!(blocks.containing(at(&two, 10), 55), None, "it ends beyond");
+        assert_eq!(blocks.containing(at(&one, 1), usize::MAX), None);
+        assert_eq!(blocks.containing(1, 1), None);
+        blocks.remove(1);
+        assert_eq!(blocks.containing(at(&one, 0), 1), None);
+        drop(two);
+        assert!(blocks.get(2).is_none() && blocks.get(1).is_none());
+    }
+
+    #[test]
+    fn what_is_kept_stays_until_its_owner_gives_it_up() {
+        let (blocks, memory) = (Blocks::default(), block(5, 64));
+        blocks.keep(5, View::whole(&memory));
+        let weak = Arc::downgrade(&memory);
+        memory.header().give_up();
+        drop(memory);
+        assert!(weak.upgrade().is_some(), "until somebody looks");
+        blocks.sweep();
+        assert!(weak.upgrade().is_none() && blocks.get(5).is_none());
+    }
+}
