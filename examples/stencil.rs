@@ -1,12 +1,13 @@
 //! Heat in a plate: each point becomes the mean of its four neighbours, again and again. Ranks own strips of rows and
-//! need the last row of the strip above and the first of the strip below, their *halo*. An array has that by one call; three
-//! ways show what else there is, on a window. Each is checked against one rank that does it all.
+//! need the last row of the strip above and the first of the strip below, their *halo*. An array has that by one call, and so
+//! has any memory, by messages; three ways show what else there is, on a window. Each is checked against one rank that does it all.
 
 use clap::{Parser, ValueEnum};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
 use transom::array::Layout;
+use transom::collective::Grid;
 use transom::{Distribution, Op, Rank, Window, World};
 
 /// Diffuses heat in an n x n plate by strips of rows, exchanges halos by each synchronisation, and checks every point.
@@ -32,6 +33,8 @@ struct Args {
 enum By {
     /// The halo of an array
     Array,
+    /// The collective of neighbours on a grid
+    Neighbours,
     /// A fence of all ranks each step
     Fence,
     /// Post, start, complete and wait between neighbours
@@ -67,9 +70,10 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     }
     let expected = Strip::new(n, 0, 1).diffused_alone(args.steps);
     let mut all_right = true;
-    for by in args.by.map_or(vec![By::Array, By::Fence, By::Pscw, By::Signal], |by| vec![by]) {
+    for by in args.by.map_or(vec![By::Array, By::Neighbours, By::Fence, By::Pscw, By::Signal], |by| vec![by]) {
         let (seconds, strip) = match by {
             By::Array => by_array(&world, n, args.steps)?,
+            By::Neighbours => by_neighbours(&world, n, args.steps)?,
             by => by_window(&world, n, args.steps, by)?,
         };
 
@@ -81,7 +85,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         if world.rank() == 0 {
             let (points, name) = ((n * n) as f64 * f64::from(args.steps), format!("{by:?}").to_lowercase());
             let verdict = if wrong == 0 { "every point is right".into() } else { format!("{wrong} points are WRONG") };
-            println!("by {name:<7} {seconds:.4} s, {:>8.1} million points/s, {verdict}", points / seconds / 1e6);
+            println!("by {name:<10} {seconds:.4} s, {:>8.1} million points/s, {verdict}", points / seconds / 1e6);
         }
     }
     Ok(all_right)
@@ -107,7 +111,27 @@ fn by_array(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom
     Ok((begun.elapsed().as_secs_f64(), Strip { n, first: rows.start, points: halo.cells().to_vec(), next }))
 }
 
-/// The same by hand.
+/// Rows side by side in any memory: first and last go out, and the neighbours' come in.
+fn by_neighbours(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom::Error> {
+    let mut strip = Strip::new(n, world.rank(), world.size());
+    let grid = Grid::of(world.size(), [false]).expect("there are ranks");
+    let below = (strip.rows() + 1) * n;
+    // What lies outside the plate stays.
+    let mut ghosts = [&strip.points[..n], &strip.points[below..]].concat();
+    world.barrier()?;
+    let begun = Instant::now();
+    for _ in 0..steps {
+        let edges = [strip.row(1), strip.row(strip.rows())].concat();
+        world.neighbours(&grid, &edges, &mut ghosts)?;
+        strip.points[..n].copy_from_slice(&ghosts[..n]);
+        strip.points[below..].copy_from_slice(&ghosts[n..]);
+        diffuse(n, &mut strip.points, &mut strip.next);
+    }
+    world.barrier()?;
+    Ok((begun.elapsed().as_secs_f64(), strip))
+}
+
+/// By window and by hand.
 fn by_window(world: &World, n: usize, steps: u32, by: By) -> Result<(f64, Strip), transom::Error> {
     let mut strip = Strip::new(n, world.rank(), world.size());
     let mut halo = Halo::new(world, n)?;
@@ -208,7 +232,7 @@ impl Halo {
         };
         let place = |side: usize| (2 * turn + side) * n;
         match by {
-            By::Array => unreachable!("it has a halo of its own"),
+            By::Array | By::Neighbours => unreachable!("they need no window"),
             By::Fence => {
                 let epoch = self.window.fence()?;
                 for &rank in &self.neighbours {

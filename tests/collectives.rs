@@ -346,135 +346,38 @@ fn two_threads_in_one_team_are_told() {
     });
 }
 
-/// Each rank fails, and soon; and every later call.
-fn mismatch(
-    name: &str,
-    one: impl Fn(&World) -> Result<(), Error> + Sync,
-    other: impl Fn(&World) -> Result<(), Error> + Sync,
-) {
-    let body = |world: World| {
-        let begun = Instant::now();
-        world.all_reduce_one(1, Op::Sum).unwrap();
-        let odd = world.rank() == world.size() / 2;
-        let first = if odd { other(&world) } else { one(&world) };
-        // Who has nothing to wait for learns of it in the next.
-        let second = world.all_reduce_one(1, Op::Sum);
-        let error = first.and(second.map(drop)).unwrap_err();
-        let told = matches!(error, Error::Mismatch { .. }) || odd && matches!(error, Error::Misuse { .. });
-        assert!(told, "{error}");
-        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
-        let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
-        assert!(matches!(again, Error::Mismatch { .. }), "{again}");
-        // All have their error before one leaves.
-        world.send((world.rank() + 1) % world.size(), Tag::new(1), &[1_u8]).unwrap();
-        world.recv(Source::Any, Tag::<u8>::new(1)).unwrap();
-    };
-    for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
-        ranks::on_with(variables, &[2, 3, 5], name, body);
-    }
-}
-
 #[test]
-fn other_lengths_are_told() {
-    mismatch(
-        "other_lengths_are_told",
-        |w| w.all_reduce(&mut [1, 2], Op::Sum),
-        |w| w.all_reduce(&mut [1, 2, 3], Op::Sum),
-    );
-}
-
-#[test]
-fn other_roots_are_told() {
-    mismatch("other_roots_are_told", |w| w.broadcast(0, &mut [1]), |w| w.broadcast(1, &mut [1]));
-}
-
-#[test]
-fn other_roots_of_reductions_are_told() {
-    let reduce = |root| move |w: &World| w.reduce(root, &mut [1], Op::Sum);
-    mismatch("other_roots_of_reductions_are_told", reduce(0), reduce(1));
-}
-
-#[test]
-fn other_operations_are_told() {
-    mismatch("other_operations_are_told", |w| w.all_reduce(&mut [1], Op::Sum), |w| w.all_reduce(&mut [1], Op::Max));
-}
-
-#[test]
-fn other_types_are_told() {
-    mismatch("other_types_are_told", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
-}
-
-#[test]
-fn other_collectives_are_told() {
-    mismatch("other_collectives_are_told", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));
-}
-
-#[test]
-fn who_refuses_its_own_call_is_told_of() {
-    mismatch(
-        "who_refuses_its_own_call_is_told_of",
-        |w| w.all_reduce(&mut [1.0], Op::Sum),
-        |w| w.all_reduce(&mut [1.0], Op::Xor),
-    );
-}
-
-#[test]
-fn other_started_collectives_are_told() {
-    let wait = |request: transom::messages::Request<'static, Vec<i32>>| request.wait().map(drop).map_err(Error::from);
-    mismatch(
-        "other_started_collectives_are_told",
-        move |w| wait(w.iall_gather(vec![1])),
-        move |w| wait(w.iall_reduce(vec![1], Op::Sum)),
-    );
-}
-
-#[test]
-fn calls_that_are_wrong_by_themselves_are_refused() {
-    on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {
-        let n = world.size();
-        let misuse = |result: Result<(), Error>, why: &str| {
-            let error = result.unwrap_err();
-            assert!(error.to_string().contains(why), "{error}");
-        };
-        misuse(world.broadcast(n, &mut [1]), "there is no rank");
-        misuse(world.all_reduce(&mut [1.0], Op::And), "And means nothing on f64");
-        misuse(world.all_reduce(&mut [1], Op::Replace), "Replace does not reduce");
-        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather with blocks of 2");
-        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all with blocks of 1");
-        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter with blocks of 2");
-        misuse(world.all_gather_v_into(&[1], &[1], &mut [1; 9]), "all_gather_v was given 1 lengths");
-        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
-        misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
-        misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");
-        // All ranks refused as many: they go on.
-        assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
-    });
-}
-
-#[test]
-fn an_operation_that_panics_is_told_to_all() {
-    on(&[1, 2, 3, 5], "an_operation_that_panics_is_told_to_all", |world| {
-        let (me, n) = (world.rank(), world.size());
-        if n == 1 {
-            return;
+fn collectives_are_started_again_and_again() {
+    on(&ranks::SIZES, "collectives_are_started_again_and_again", |world| {
+        let (rank, size, len) = (world.rank(), world.size(), 1000);
+        let root = size / 2;
+        let mut sums = world.all_reduce_init(vec![0; len], Op::Sum).unwrap();
+        let mut news = world.broadcast_init(root, vec![0; len]).unwrap();
+        let mut firsts = world.reduce_init(root, vec![0; len], Ordered(|first, _| first)).unwrap();
+        for round in 0..ranks::rounds(30) {
+            sums.buffer().unwrap().copy_from_slice(&numbers(rank, len, round));
+            news.buffer().unwrap().copy_from_slice(&numbers(rank, len, round + 1));
+            firsts.buffer().unwrap().copy_from_slice(&numbers(rank, len, round + 2));
+            let (mut sum, of_root, first) = (sums.start().unwrap(), news.start().unwrap(), firsts.start().unwrap());
+            if round % 3 == 0 {
+                // Waited for by whatever is done next with the buffer.
+                let _ = of_root;
+            } else {
+                of_root.wait().unwrap();
+            }
+            // Another, between its start and its end.
+            assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), size);
+            while round % 2 == 0 && !sum.test() {}
+            first.wait().unwrap();
+            sum.wait().unwrap();
+            for index in [0, 1, len - 1] {
+                assert_eq!(sums.buffer().unwrap()[index], folded(0..size, index, round, |a, b| a + b));
+                assert_eq!(news.buffer().unwrap()[index], number(root, index, round + 1));
+                let of = if rank == root { 0 } else { rank };
+                assert_eq!(firsts.buffer().unwrap()[index], number(of, index, round + 2));
+            }
         }
-        let team = world.split(Some(0), 0).unwrap().unwrap();
-        let refuses =
-            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
-        // Whoever folds the last rank's.
-        let value = if me == n - 1 { 7 } else { 0 };
-        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));
-        match called {
-            Err(_) => {} // its own
-            Ok(Err(Error::OperatorPanicked { rank })) => assert!(rank < n && rank != me),
-            Ok(result) => panic!("{result:?}"),
-        }
-        assert!(matches!(team.all_reduce_one(1, Op::Sum), Err(Error::OperatorPanicked { .. })));
-        // Started, it is an error everywhere.
-        let team = world.split(Some(0), 0).unwrap().unwrap();
-        let error = team.iall_reduce(vec![value], refuses).wait().unwrap_err().error;
-        assert!(matches!(error, Error::OperatorPanicked { .. }), "{error}");
-        // The world has collectives still.
-        assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
+        let misused = world.broadcast_init(size, vec![0]).map(drop).unwrap_err();
+        assert!(matches!(misused, Error::NoSuchRank { .. }), "{misused}");
     });
 }

@@ -68,8 +68,8 @@ fn stencil_is_right_by_every_exchange() {
     for args in
         ["--ranks 1 -n 5 --steps 3", "--ranks 2 -n 64", "--ranks 3 -n 50 --steps 20", "--ranks 8 -n 8 --steps 9"]
     {
-        let out = succeeds("stencil", args, &["by array", "by fence", "by pscw", "by signal"]);
-        assert_eq!(out.matches("every point is right").count(), 4, "{out}");
+        let out = succeeds("stencil", args, &["by array", "by neighbours", "by fence", "by pscw", "by signal"]);
+        assert_eq!(out.matches("every point is right").count(), 5, "{out}");
     }
     succeeds("stencil", "--ranks 4 -n 40 --by pscw", &["every point is right"]);
 }

@@ -20,5 +20,5 @@ mod algorithms;
 pub mod choose;
 mod plan;
 
-pub use algorithms::{Algorithm, all_gather_v, all_to_all_v, gather_v, reduce_scatter_v, scatter_v};
+pub use algorithms::{Algorithm, Grid, all_gather_v, all_to_all_v, gather_v, neighbours, reduce_scatter_v, scatter_v};
 pub use plan::{Call, Local, Order, Place, Plan, Rank, Round, Shape, Span, block};

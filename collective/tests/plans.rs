@@ -5,7 +5,7 @@ mod interpret;
 use interpret::{Cost, Memory, run};
 use std::ops::Range;
 use transom_collective::{
-    Algorithm, Call, Plan, Shape, all_gather_v, all_to_all_v, gather_v, reduce_scatter_v, scatter_v,
+    Algorithm, Call, Grid, Plan, Shape, all_gather_v, all_to_all_v, gather_v, neighbours, reduce_scatter_v, scatter_v,
 };
 
 /// An element: whose it is, and which of them; or how others were folded.
@@ -308,4 +308,66 @@ fn blocks_may_differ_in_length() {
             assert_eq!(memory.data, want.collect::<Vec<_>>());
         }
     }
+}
+
+/// Each rank names its blocks by where they go: one step along a dimension, in the coordinates of the grid.
+fn neighbours_exchange<const D: usize>(shape: [usize; D], around: [bool; D]) {
+    let grid = Grid::new(shape, around).unwrap();
+    let (ranks, len, mut random) = (grid.ranks(), 2, fastrand::Rng::with_seed(9));
+    let name = |rank: usize, d: usize, side: usize, k: usize| format!("{rank}:{d}{}{k}", ["-", "+"][side]);
+    let slots = || (0..D).flat_map(|d| [(d, 0), (d, 1)]);
+    let given = |rank: usize| slots().flat_map(|(d, side)| (0..len).map(move |k| name(rank, d, side, k))).collect();
+    let mut all: Vec<_> = (0..ranks).map(|rank| Memory::new(given(rank), vec!["none".into(); 2 * D * len])).collect();
+    let plans: Vec<_> = (0..ranks).map(|rank| neighbours(rank, &grid, len)).collect();
+    run(&plans, &mut all, &String::new(), fold, &mut random);
+    for (rank, memory) in all.iter().enumerate() {
+        let at = grid.coordinates(rank).unwrap();
+        let want: Vec<String> = slots()
+            .flat_map(|(d, side)| {
+                // By signed arithmetic, as an independent model.
+                let (here, length) = (at[d] as isize, shape[d] as isize);
+                let there = here + [-1, 1][side];
+                let inside = (0..length).contains(&there) || around[d];
+                let mut from = at;
+                from[d] = there.rem_euclid(length) as usize;
+                let from = from.iter().zip(shape).fold(0, |rank, (at, len)| rank * len + at);
+                (0..len).map(move |k| if inside { name(from, d, 1 - side, k) } else { "none".into() })
+            })
+            .collect();
+        assert_eq!(memory.data, want, "rank {rank} of {grid:?}");
+    }
+}
+
+#[test]
+fn neighbours_on_a_grid_give_each_other_their_blocks() {
+    for length in 1..=5 {
+        for around in [false, true] {
+            neighbours_exchange([length], [around]);
+            for (other, too) in [(1, true), (2, true), (2, false), (3, true), (4, false)] {
+                neighbours_exchange([length, other], [around, too]);
+            }
+            neighbours_exchange([2, length, 2], [true, around, true]);
+            neighbours_exchange([1, length, 3], [true, around, false]);
+        }
+    }
+}
+
+#[test]
+fn grids_have_all_ranks_once() {
+    assert_eq!(
+        (Grid::new([0, 3], [false; 2]), Grid::new([usize::MAX, 2], [true; 2]), Grid::<2>::of(0, [true; 2])),
+        (None, None, None)
+    );
+    for ranks in 1..200 {
+        let grid = Grid::<3>::of(ranks, [false; 3]).unwrap();
+        let [a, b, c] = grid.shape();
+        assert!(a * b * c == ranks && a >= b && b >= c, "{grid:?}");
+        for rank in 0..ranks {
+            assert_eq!(grid.rank(grid.coordinates(rank).unwrap()), Some(rank));
+        }
+        assert_eq!((grid.coordinates(ranks), grid.neighbours(ranks)), (None, [[None; 2]; 3]));
+    }
+    assert_eq!(Grid::of(36, [true; 2]).unwrap().shape(), [6, 6]);
+    assert_eq!(Grid::of(64, [true; 3]).unwrap().shape(), [4, 4, 4]);
+    assert_eq!(Grid::new([2, 3], [false; 2]).unwrap().rank([1, 3]), None);
 }

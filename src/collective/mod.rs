@@ -17,6 +17,8 @@ mod blocks;
 mod calls;
 mod group;
 mod memory;
+mod neighbours;
+mod persistent;
 mod ragged;
 mod reduction;
 mod running;
@@ -26,7 +28,7 @@ mod straight;
 
 pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
-pub use transom_collective::Order;
+pub use transom_collective::{Grid, Order};
 
 use crate::messages::{Error, hold};
 use crate::provider;

@@ -24,10 +24,12 @@ pub(super) enum Kind {
     AllGatherV,
     AllToAllV,
     ReduceScatterV,
+    AllToAllSections,
+    Neighbours,
 }
 
 /// Their names, by their numbers.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     "a collective wrongly, which it refused itself",
     "barrier",
     "broadcast",
@@ -45,6 +47,8 @@ const NAMES: [&str; 17] = [
     "all_gather_v",
     "all_to_all_v",
     "reduce_scatter_v",
+    "all_to_all_sections",
+    "neighbours",
 ];
 
 /// A call of a collective, as all ranks must make it.
@@ -71,6 +75,11 @@ impl Signature {
 
     pub fn root(self, root: usize) -> Signature {
         Signature { root: root as u32 + 1, ..self }
+    }
+
+    /// Of neighbours on the grid of this number, in the place of a root.
+    pub fn on_grid(self, number: u32) -> Signature {
+        Signature { root: number, ..self }
     }
 
     pub fn by(self, operation: u8) -> Signature {
@@ -118,8 +127,10 @@ impl fmt::Display for Signature {
         if self.kind > 1 {
             write!(f, " of {} elements of {} bytes", self.len, self.element)?;
         }
-        if let Some(root) = self.root.checked_sub(1) {
-            write!(f, ", root {root}")?;
+        match self.root.checked_sub(1) {
+            _ if self.kind == Kind::Neighbours as u8 => write!(f, ", on grid {:08x}", self.root)?,
+            Some(root) => write!(f, ", root {root}")?,
+            None => {}
         }
         match self.operation.checked_sub(1) {
             None => Ok(()),

@@ -1,6 +1,7 @@
 //! Collectives that are waited for later: requests, as of messages.
 
 use super::Reduction;
+use super::group::Group;
 use super::memory::Memory;
 use super::reduction::{Fold, Nothing, Typed};
 use super::running::{Running, Started};
@@ -11,6 +12,7 @@ use crate::messages::{Error, Failed, Scope};
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use transom_collective::{Call, Plan, Rank};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
@@ -36,7 +38,8 @@ impl World {
     pub fn ibarrier(&self) -> Request<'static, ()> {
         let started = self.plan::<u8>(Call::Barrier, 0).and_then(|plan| {
             let call = Signature::of(Kind::Barrier, 1, 0);
-            self.start_work("ibarrier", call, plan, Vec::<u8>::new().hold(), Vec::<u8>::new().hold(), 1, Nothing)
+            let none = || Vec::<u8>::new().hold();
+            start_work(self.group()?, "ibarrier", call, plan, none(), none(), 1, Nothing)
         });
         match started {
             Ok(under) => Request::under_way(under, |_, _| Some(())),
@@ -62,16 +65,8 @@ impl World {
     /// ```
     pub fn ibroadcast<T: Pod>(&self, root: Rank, data: Vec<T>) -> Request<'static, Vec<T>> {
         let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
-        self.owned(
-            "ibroadcast",
-            self.check_root::<T>(root),
-            Call::Broadcast { root },
-            call,
-            data.len(),
-            Vec::new(),
-            data,
-            Nothing,
-        )
+        let plan = self.check_root::<T>(root).and_then(|()| self.plan::<T>(Call::Broadcast { root }, data.len()));
+        self.owned("ibroadcast", call, plan, Vec::new(), data, Nothing)
     }
 
     /// Starts a [`reduce`](Self::reduce); the request gives the buffer back.
@@ -87,7 +82,8 @@ impl World {
         let call = Signature::of(Kind::Reduce, size_of::<T>(), data.len()).root(root).by(op.number());
         let checked = self.check_root::<T>(root).and_then(|()| self.check_operation::<T, R>(&op));
         let what = Call::Reduce { root, commutes: R::COMMUTES };
-        self.owned("ireduce", checked, what, call, data.len(), Vec::new(), data, Typed(op, PhantomData))
+        let plan = checked.and_then(|()| self.plan::<T>(what, data.len()));
+        self.owned("ireduce", call, plan, Vec::new(), data, Typed(op, PhantomData))
     }
 
     /// Starts an [`all_reduce`](Self::all_reduce); the request gives the buffer back.
@@ -108,9 +104,9 @@ impl World {
     /// ```
     pub fn iall_reduce<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
-        let checked = self.check_operation::<T, R>(&op);
         let what = Call::AllReduce { commutes: R::COMMUTES };
-        self.owned("iall_reduce", checked, what, call, data.len(), Vec::new(), data, Typed(op, PhantomData))
+        let plan = self.check_operation::<T, R>(&op).and_then(|()| self.plan::<T>(what, data.len()));
+        self.owned("iall_reduce", call, plan, Vec::new(), data, Typed(op, PhantomData))
     }
 
     /// Starts an [`all_gather`](Self::all_gather); the request gives what was gathered.
@@ -129,10 +125,9 @@ impl World {
     /// ```
     pub fn iall_gather<T: Pod>(&self, mine: Vec<T>) -> Request<'static, Vec<T>> {
         let (call, len) = (Signature::of(Kind::AllGather, size_of::<T>(), mine.len()), mine.len());
+        let plan = self.check_elements::<T>().and_then(|()| self.plan::<T>(Call::AllGather, len));
         match self.room(len.checked_mul(self.size())) {
-            Ok(all) => {
-                self.owned("iall_gather", self.check_elements::<T>(), Call::AllGather, call, len, mine, all, Nothing)
-            }
+            Ok(all) => self.owned("iall_gather", call, plan, mine, all, Nothing),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
     }
@@ -155,55 +150,50 @@ impl World {
         let len = data.len() / self.size();
         let call = Signature::of(Kind::AllToAll, size_of::<T>(), len);
         let checked = self.check_elements::<T>().and_then(|()| self.check_blocks("all_to_all", data.len(), len));
+        let plan = checked.and_then(|()| self.plan::<T>(Call::AllToAll, len));
         match self.room(Some(data.len())) {
-            Ok(got) => self.owned("iall_to_all", checked, Call::AllToAll, call, len, data, got, Nothing),
+            Ok(got) => self.owned("iall_to_all", call, plan, data, got, Nothing),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
     }
 
     /// Starts a collective on buffers that the request owns.
-    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
-    fn owned<T: Pod, F: Fold + 'static>(
+    pub(super) fn owned<T: Pod, F: Fold + 'static>(
         &self,
         name: &'static str,
-        checked: Result<(), Error>,
-        what: Call,
         call: Signature,
-        len: usize,
+        plan: Result<Plan, Error>,
         given: Vec<T>,
         data: Vec<T>,
         fold: F,
     ) -> Request<'static, Vec<T>> {
-        let started = checked.and_then(|()| self.plan::<T>(what, len));
-        match started
-            .and_then(|plan| self.start_work(name, call, plan, given.hold(), data.hold(), size_of::<T>(), fold))
-        {
+        let start = |plan| start_work(self.group()?, name, call, plan, given.hold(), data.hold(), size_of::<T>(), fold);
+        match plan.and_then(start) {
             Ok(under) => Request::under_way(under, |bytes, _| <Vec<T> as Parts>::back(bytes, usize::MAX)),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
     }
+}
 
-    /// What the buffers hold is kept, or lent, until the work has ended.
-    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
-    fn start_work<F: Fold + 'static>(
-        &self,
-        name: &'static str,
-        call: Signature,
-        plan: Plan,
-        given: Bytes,
-        data: Bytes,
-        element: usize,
-        fold: F,
-    ) -> Result<Under, Error> {
-        let group = self.group()?;
-        let made = group.begin(call)?;
-        let memory = Memory::new(given, data, element, plan.scratch);
-        let running = Running::new(group.clone(), made, plan, memory, fold);
-        let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;
-        // The first messages go now, and not when somebody waits.
-        group.comm.hub.turn_now();
-        Ok(Under { comm: group.comm.clone(), id, element, call: Name::Other { name }, awaited: Awaited::Anyone })
-    }
+/// Starts a collective. What the buffers hold is kept, or lent, until it has ended.
+#[allow(clippy::too_many_arguments, reason = "a row of a table")]
+pub(super) fn start_work<F: Fold + 'static>(
+    group: &Arc<Group>,
+    name: &'static str,
+    call: Signature,
+    plan: Plan,
+    given: Bytes,
+    data: Bytes,
+    element: usize,
+    fold: F,
+) -> Result<Under, Error> {
+    let made = group.begin(call)?;
+    let memory = Memory::new(given, data, element, plan.scratch);
+    let running = Running::new(group.clone(), made, plan, memory, fold);
+    let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;
+    // The first messages go now, and not when somebody waits.
+    group.comm.hub.turn_now();
+    Ok(Under { comm: group.comm.clone(), id, element, call: Name::Other { name }, awaited: Awaited::Anyone })
 }
 
 impl<'s> Scope<'s, '_> {
@@ -213,8 +203,9 @@ impl<'s> Scope<'s, '_> {
     /// Those of `broadcast` are the request's.
     pub fn ibroadcast<T: Pod>(&'s self, root: Rank, data: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
-        let (world, len) = (self.world(), data.len());
-        self.lent("ibroadcast", world.check_root::<T>(root), Call::Broadcast { root }, call, len, &[], data, Nothing)
+        let world = self.world();
+        let plan = world.check_root::<T>(root).and_then(|()| world.plan::<T>(Call::Broadcast { root }, data.len()));
+        self.lent("ibroadcast", call, plan, &[], data, Nothing)
     }
 
     /// Starts an [`all_reduce`](World::all_reduce) of elements that the program lends.
@@ -241,9 +232,9 @@ impl<'s> Scope<'s, '_> {
         op: R,
     ) -> Request<'s, &'s mut [T]> {
         let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
-        let checked = self.world().check_operation::<T, R>(&op);
-        let (what, len) = (Call::AllReduce { commutes: R::COMMUTES }, data.len());
-        self.lent("iall_reduce", checked, what, call, len, &[], data, Typed(op, PhantomData))
+        let (world, what) = (self.world(), Call::AllReduce { commutes: R::COMMUTES });
+        let plan = world.check_operation::<T, R>(&op).and_then(|()| world.plan::<T>(what, data.len()));
+        self.lent("iall_reduce", call, plan, &[], data, Typed(op, PhantomData))
     }
 
     /// Starts an [`all_gather_into`](World::all_gather_into) of elements that the program lends.
@@ -252,11 +243,11 @@ impl<'s> Scope<'s, '_> {
     /// Those of `all_gather_into` are the request's.
     pub fn iall_gather<T: Pod>(&'s self, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         let call = Signature::of(Kind::AllGather, size_of::<T>(), mine.len());
-        let checked = self
-            .world()
-            .check_elements::<T>()
-            .and_then(|()| self.world().check_blocks("all_gather", into.len(), mine.len()));
-        self.lent("iall_gather", checked, Call::AllGather, call, mine.len(), mine, into, Nothing)
+        let world = self.world();
+        let blocks = || world.check_blocks("all_gather", into.len(), mine.len());
+        let checked = world.check_elements::<T>().and_then(|()| blocks());
+        let plan = checked.and_then(|()| world.plan::<T>(Call::AllGather, mine.len()));
+        self.lent("iall_gather", call, plan, mine, into, Nothing)
     }
 
     /// Starts an [`all_to_all`](World::all_to_all) of elements that the program lends.
@@ -264,34 +255,31 @@ impl<'s> Scope<'s, '_> {
     /// # Errors
     /// Those of `all_to_all` are the request's.
     pub fn iall_to_all<T: Pod>(&'s self, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
-        let len = data.len() / self.world().size();
+        let world = self.world();
+        let len = data.len() / world.size();
         let call = Signature::of(Kind::AllToAll, size_of::<T>(), len);
-        let check = |elements| self.world().check_blocks("all_to_all", elements, len);
-        let checked =
-            self.world().check_elements::<T>().and_then(|()| check(data.len())).and_then(|()| check(into.len()));
-        self.lent("iall_to_all", checked, Call::AllToAll, call, len, data, into, Nothing)
+        let check = |elements| world.check_blocks("all_to_all", elements, len);
+        let checked = world.check_elements::<T>().and_then(|()| check(data.len())).and_then(|()| check(into.len()));
+        let plan = checked.and_then(|()| world.plan::<T>(Call::AllToAll, len));
+        self.lent("iall_to_all", call, plan, data, into, Nothing)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
-    fn lent<T: Pod, F: Fold + 'static>(
+    pub(super) fn lent<T: Pod, F: Fold + 'static>(
         &'s self,
         name: &'static str,
-        checked: Result<(), Error>,
-        what: Call,
         call: Signature,
-        len: usize,
+        plan: Result<Plan, Error>,
         given: &'s [T],
         data: &'s mut [T],
         fold: F,
     ) -> Request<'s, &'s mut [T]> {
-        let world = self.world();
-        let plan = match checked.and_then(|()| world.plan::<T>(what, len)) {
-            Ok(plan) => plan,
+        let (group, plan) = match plan.and_then(|plan| Ok((self.world().group()?, plan))) {
+            Ok(started) => started,
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        match world.start_work(name, call, plan, given, data, size_of::<T>(), fold) {
+        match start_work(group, name, call, plan, given, data, size_of::<T>(), fold) {
             Ok(under) => {
                 self.note(under.id);
                 // SAFETY: lent above, for `'s`; the collective has given it back.

@@ -1,6 +1,5 @@
-//! Messages that are sent or received again and again, from and into one buffer.
+//! Messages and collectives that are started again and again, from and into one buffer.
 
-use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold::{Parts, Whole};
 use super::request::Request;
@@ -9,7 +8,7 @@ use super::{NOTHING, request_receive, request_send};
 use crate::world::World;
 use bytemuck::Pod;
 
-/// A buffer, and where it is sent, or from where it is received, whenever it is started.
+/// A buffer, and where it is sent, from where it is received, or which collective works on it, whenever it is started.
 ///
 /// # Examples
 /// ```
@@ -33,15 +32,11 @@ use bytemuck::Pod;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Persistent<T: Pod> {
-    comm: Comm,
-    what: What<T>,
+    begin: Begin<T>,
     state: State<T>,
 }
 
-enum What<T> {
-    Send(Peer, Tag<T>),
-    Receive(Source, Tags<T>),
-}
+type Begin<T> = Box<dyn Fn(Vec<T>) -> Result<Request<'static, Whole<T>>, Error> + Send + Sync>;
 
 enum State<T: Pod> {
     Idle(Vec<T>),
@@ -50,7 +45,7 @@ enum State<T: Pod> {
     Gone,
 }
 
-/// A persistent message that is under way: its buffer cannot be touched. Dropped or forgotten, it goes on; whatever is done with
+/// A persistent message or collective that is under way: its buffer cannot be touched. Dropped or forgotten, it goes on; whatever is done with
 /// the buffer next waits for it.
 #[must_use = "it says when the buffer can be used again"]
 pub struct Active<'p, T: Pod>(&'p mut Persistent<T>);
@@ -69,9 +64,12 @@ impl World {
         tag: Tag<T>,
         buffer: Vec<T>,
     ) -> Result<Persistent<T>, Error> {
-        let (comm, to) = (self.space().comm()?, to.into());
-        comm.target(to)?;
-        Ok(Persistent { comm: comm.clone(), what: What::Send(to, tag), state: State::Idle(buffer) })
+        let comm = self.space().comm()?.clone();
+        let to = comm.target(to.into())?;
+        Ok(Persistent::new(buffer, move |buffer| {
+            let Some(to) = to else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
+            Ok(Request::under_way(request_send(&comm, to, tag, buffer.hold(), false)?, Whole::back))
+        }))
     }
 
     /// A message to be received many times; nothing is received yet.
@@ -87,13 +85,24 @@ impl World {
         tag: impl Into<Tags<T>>,
         buffer: Vec<T>,
     ) -> Result<Persistent<T>, Error> {
-        let (comm, from, tags) = (self.space().comm()?, from.into(), tag.into());
-        comm.select(from, tags.number())?;
-        Ok(Persistent { comm: comm.clone(), what: What::Receive(from, tags), state: State::Idle(buffer) })
+        let comm = self.space().comm()?.clone();
+        let select = comm.select(from.into(), tag.into().number())?;
+        Ok(Persistent::new(buffer, move |buffer| {
+            let Some(select) = select else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
+            Ok(Request::under_way(request_receive(&comm, select, buffer.hold(), size_of::<T>())?, Whole::back))
+        }))
     }
 }
 
 impl<T: Pod> Persistent<T> {
+    /// What `begin` does with the buffer, which its request gives back.
+    pub(crate) fn new(
+        buffer: Vec<T>,
+        begin: impl Fn(Vec<T>) -> Result<Request<'static, Whole<T>>, Error> + Send + Sync + 'static,
+    ) -> Self {
+        Persistent { begin: Box::new(begin), state: State::Idle(buffer) }
+    }
+
     /// The buffer. First waits for what was started and not waited for.
     ///
     /// # Errors
@@ -114,25 +123,8 @@ impl<T: Pod> Persistent<T> {
     pub fn start(&mut self) -> Result<Active<'_, T>, Error> {
         let _ = self.finish();
         let State::Idle(buffer) = std::mem::replace(&mut self.state, State::Gone) else { return Err(Error::Closed) };
-        self.state = State::Started(self.begin(buffer)?);
+        self.state = State::Started((self.begin)(buffer)?);
         Ok(Active(self))
-    }
-
-    fn begin(&self, buffer: Vec<T>) -> Result<Request<'static, Whole<T>>, Error> {
-        let comm = &self.comm;
-        let under = match self.what {
-            What::Send(to, tag) => {
-                let Some(to) = comm.target(to)? else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-                request_send(comm, to, tag, buffer.hold(), false)?
-            }
-            What::Receive(from, tags) => {
-                let Some(select) = comm.select(from, tags.number())? else {
-                    return Ok(Request::over(Ok((Whole(buffer), NOTHING))));
-                };
-                request_receive(comm, select, buffer.hold(), size_of::<T>())?
-            }
-        };
-        Ok(Request::under_way(under, Whole::back))
     }
 
     /// Waits for what was started; nothing if nothing was.

@@ -92,6 +92,76 @@ impl Section<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Whether all of it is within so many elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// let tile = Section::Tile { offset: 2, rows: 2, columns: 3, row_length: 5 };
+    /// assert_eq!((tile.is_within(10), tile.is_within(9)), (true, false));
+    /// ```
+    pub fn is_within(&self, elements: usize) -> bool {
+        self.blocks().outside(elements).is_none()
+    }
+
+    /// Whether an element is in two of its blocks. Of a section that [is within](Self::is_within) what there is.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// assert!(Section::Indexed { offsets: &[9, 8], block: 2 }.overlaps());
+    /// ```
+    pub fn overlaps(&self) -> bool {
+        self.blocks().overlap().is_some()
+    }
+
+    /// The section of a slice, packed; none if some of it is outside.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// let column = Section::Strided { offset: 1, count: 3, block: 1, stride: 2 };
+    /// assert_eq!(column.pack(&[0, 1, 2, 3, 4, 5]), Some(vec![1, 3, 5]));
+    /// assert_eq!(column.pack(&[0, 1, 2, 3, 4]), None);
+    /// ```
+    pub fn pack<T: Copy>(&self, from: &[T]) -> Option<Vec<T>> {
+        let blocks = self.blocks();
+        if !self.is_within(from.len()) {
+            return None;
+        }
+        let mut packed = Vec::with_capacity(self.len());
+        let run = |offset: usize, len: usize| {
+            packed.extend_from_slice(&from[offset..offset + len]);
+            Ok(())
+        };
+        blocks.each_run(run).ok().map(|()| packed)
+    }
+
+    /// Writes what was packed to the section of a slice; none, and nothing is written, if some of it is outside, blocks overlap,
+    /// or there are not as many elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// let mut matrix = [0; 6];
+    /// Section::Strided { offset: 1, count: 3, block: 1, stride: 2 }.unpack(&[1, 3, 5], &mut matrix).unwrap();
+    /// assert_eq!(matrix, [0, 1, 0, 3, 0, 5]);
+    /// ```
+    pub fn unpack<T: Copy>(&self, packed: &[T], into: &mut [T]) -> Option<()> {
+        let blocks = self.blocks();
+        if packed.len() != self.len() || !self.is_within(into.len()) || self.overlaps() {
+            return None;
+        }
+        let mut rest = packed;
+        let run = |offset: usize, len: usize| {
+            let (run, after) = rest.split_at(len); // the runs add up to the section's length
+            rest = after;
+            into[offset..offset + len].copy_from_slice(run);
+            Ok(())
+        };
+        blocks.each_run(run).ok()
+    }
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {

@@ -5,11 +5,13 @@ mod bruck;
 mod direct;
 mod dissemination;
 mod doubling;
+mod neighbours;
 mod pairwise;
 mod rabenseifner;
 mod ring;
 
 pub use direct::{all_gather_v, gather_v, scatter_v};
+pub use neighbours::{Grid, neighbours};
 pub use pairwise::{all_to_all_v, reduce_scatter_v};
 
 use crate::plan::{Call, Plan, Shape};

@@ -1,0 +1,185 @@
+//! What is not from each to each: neighbours on a grid, and blocks that lie scattered in memory.
+
+use super::reduction::Nothing;
+use super::signature::{Kind, Signature};
+use crate::messages::{Error, Request, Scope};
+use crate::world::World;
+use bytemuck::Pod;
+use transom_collective::{Grid, Plan, all_to_all_v, neighbours};
+use transom_windows::Section;
+
+impl World {
+    /// Collective: blocks for the neighbours of a rank on a grid, and as many from them, side by side: of who is before and
+    /// after in the first dimension, then in the second, and so on. Where nobody is, at an edge, the block is neither read nor
+    /// written. One message to each neighbour.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast); [`Error::Misuse`] if there are not 2 blocks for each dimension, or not as many
+    /// ranks on the grid.
+    ///
+    /// # Examples
+    /// Ghost rows of a grid of which each rank has some rows:
+    /// ```
+    /// use transom::collective::Grid;
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let grid = Grid::of(world.size(), [false]).expect("there are ranks");
+    ///     let (first, last) = (10 * world.rank(), 10 * world.rank() + 9); // its first and last row
+    ///     let mut ghosts = [usize::MAX; 2];
+    ///     world.neighbours(&grid, &[first, last], &mut ghosts)?;
+    ///     assert_eq!(ghosts, [[usize::MAX, 10], [9, 20], [19, usize::MAX]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn neighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: &[T], into: &mut [T]) -> Result<(), Error> {
+        let (call, plan) = self.of_neighbours::<T, D>(grid, data.len(), into.len());
+        self.carry(call, plan?, data, into, Nothing)
+    }
+
+    /// Starts [`neighbours`](Self::neighbours); the request gives what came, zeros where nobody is.
+    ///
+    /// # Errors
+    /// Those of `neighbours` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::collective::Grid;
+    /// transom::threads(4, |world| -> Result<(), transom::Error> {
+    ///     let ring = Grid::new([4], [true]).expect("a ring");
+    ///     let coming = world.ineighbours(&ring, vec![world.rank(); 2]);
+    ///     // ... compute ...
+    ///     assert_eq!(coming.wait()?, [(world.rank() + 3) % 4, (world.rank() + 1) % 4]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn ineighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: Vec<T>) -> Request<'static, Vec<T>> {
+        let (call, plan) = self.of_neighbours::<T, D>(grid, data.len(), data.len());
+        let (room, plan) = match plan.and_then(|plan| Ok((self.room(Some(data.len()))?, plan))) {
+            Ok((room, plan)) => (room, Ok(plan)),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        self.owned("ineighbours", call, plan, data, room, Nothing)
+    }
+
+    fn of_neighbours<T: Pod, const D: usize>(
+        &self,
+        grid: &Grid<D>,
+        data: usize,
+        into: usize,
+    ) -> (Signature, Result<Plan, Error>) {
+        let block = data / (2 * D).max(1);
+        let call = Signature::of(Kind::Neighbours, size_of::<T>(), block).on_grid(grid.number());
+        let plan = self.check_elements::<T>().and_then(|()| {
+            if (block * 2 * D, block * 2 * D, self.size()) == (data, into, grid.ranks()) {
+                return Ok(neighbours(self.rank(), grid, block));
+            }
+            let (ranks, on_grid) = (self.size(), grid.ranks());
+            self.refuse(format!(
+                "neighbours on a grid of {on_grid} among {ranks} ranks was given {data} elements, and room for {into}, for {} \
+                 blocks",
+                2 * D
+            ))
+        });
+        (call, plan)
+    }
+
+    /// [`all_to_all`](Self::all_to_all) of blocks that lie in sections of memory: the section for each rank in `data`, and that
+    /// of each in `into`. What goes is packed, and what comes unpacked. Sections of `into` should not overlap each other: which
+    /// of two blocks stays is not defined.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast); [`Error::Misuse`] if there is not a section for each rank, one is outside, or has
+    /// blocks in `into` that overlap; [`Error::Mismatch`] if a section has not as many elements as the other rank's.
+    ///
+    /// # Examples
+    /// The transpose of a matrix, of which each rank has some rows:
+    /// ```
+    /// use transom::Section;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let rows = [[0, 1, 2, 3], [10, 11, 12, 13]][world.rank()]; // one row of 4, of 2; to become two rows of 2, of 4
+    ///     let mut columns = [0; 4];
+    ///     let given: Vec<_> = (0..2).map(|rank| Section::Contiguous { offset: 2 * rank, len: 2 }).collect();
+    ///     let taken: Vec<_> = (0..2).map(|rank| Section::Strided { offset: rank, count: 2, block: 1, stride: 2 }).collect();
+    ///     world.all_to_all_sections(&rows, &given, &mut columns, &taken)?;
+    ///     assert_eq!(columns, [[0, 10, 1, 11], [2, 12, 3, 13]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_to_all_sections<T: Pod>(
+        &self,
+        data: &[T],
+        given: &[Section<'_>],
+        into: &mut [T],
+        taken: &[Section<'_>],
+    ) -> Result<(), Error> {
+        self.check_elements::<T>()?;
+        let ranks = self.size();
+        if (given.len(), taken.len()) != (ranks, ranks) {
+            let (given, taken) = (given.len(), taken.len());
+            return self
+                .refuse(format!("all_to_all_sections among {ranks} ranks was given {given} and {taken} sections"));
+        }
+        let packed: Option<Vec<Vec<T>>> = given.iter().map(|section| section.pack(data)).collect();
+        // What cannot be written is found out before anything goes.
+        let fits = |section: &Section<'_>| section.is_within(into.len()) && !section.overlaps();
+        let (Some(packed), true) = (packed, taken.iter().all(fits)) else {
+            let (elements, room) = (data.len(), into.len());
+            return self.refuse(format!(
+                "sections of all_to_all_sections are outside of {elements} elements, or of room for {room}, or overlap \
+                 themselves there"
+            ));
+        };
+        let lengths = |sections: &[Section<'_>]| sections.iter().map(Section::len).collect::<Vec<_>>();
+        let (to_each, of_each) = (lengths(given), lengths(taken));
+        if to_each[self.rank()] != of_each[self.rank()] {
+            let (mine, room) = (to_each[self.rank()], of_each[self.rank()]);
+            return self.refuse(format!(
+                "all_to_all_sections was given {mine} elements for this rank itself, and room for {room}"
+            ));
+        }
+        let mut came = self.room(of_each.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len)))?;
+        let plan = all_to_all_v(self.rank(), &to_each, &of_each);
+        let call = Signature::of(Kind::AllToAllSections, size_of::<T>(), 0);
+        self.carry(call, plan, &packed.concat(), &mut came, Nothing)?;
+        let mut rest = &came[..];
+        for section in taken {
+            let (block, after) = rest.split_at(section.len());
+            rest = after;
+            section.unpack(block, into).expect("it was looked at");
+        }
+        Ok(())
+    }
+}
+
+impl<'s> Scope<'s, '_> {
+    /// Starts [`neighbours`](World::neighbours) with elements that the program lends.
+    ///
+    /// # Errors
+    /// Those of `neighbours` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::collective::Grid;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let (grid, edges, mut ghosts) = (Grid::new([2], [false]).expect("a row"), [1.5, 2.5], [0.0; 2]);
+    ///     world.scope(|scope| {
+    ///         let coming = scope.ineighbours(&grid, &edges, &mut ghosts);
+    ///         // ... compute what needs no ghosts ...
+    ///         assert_eq!(coming.wait()?, [[0.0, 1.5], [2.5, 0.0]][world.rank()]);
+    ///         Ok::<(), transom::Error>(())
+    ///     })
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn ineighbours<T: Pod, const D: usize>(
+        &'s self,
+        grid: &Grid<D>,
+        data: &'s [T],
+        into: &'s mut [T],
+    ) -> Request<'s, &'s mut [T]> {
+        let (call, plan) = self.world().of_neighbours::<T, D>(grid, data.len(), into.len());
+        self.lent("ineighbours", call, plan, data, into, Nothing)
+    }
+}
