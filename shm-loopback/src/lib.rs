@@ -20,6 +20,7 @@ pub mod collective;
 mod control;
 mod copy;
 mod cores;
+mod exports;
 mod fabric;
 mod job;
 mod key;
@@ -27,6 +28,7 @@ mod loopback;
 mod memory;
 pub mod messages;
 mod progress;
+mod reach;
 mod team;
 mod words;
 

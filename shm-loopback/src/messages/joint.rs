@@ -6,8 +6,7 @@
 //! owner has counted as many chunks done as the reader did not take. An owner who never looks delays nobody.
 
 use super::inbox::Inbox;
-use super::reading::{self, Place};
-use crate::loopback::Membership;
+use crate::reach::{self, Place, Reach};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use transom_channel::wire::Key;
@@ -124,16 +123,16 @@ impl Joint {
     /// Leaves word with the owner, and copies by `copy` (offset, length) until nothing is left or that fails; the owner may
     /// be copying then. None if somebody else reads there.
     pub fn read(
-        job: &Membership,
+        job: &Reach,
         (owner, inbox): (Rank, &Inbox),
         token: u64,
         (from, at): (Key, usize),
         (target, length): (*mut u8, usize),
         mut copy: impl FnMut(usize, usize) -> Result<(), FabricError>,
     ) -> Option<Joint> {
-        let what = Move { from, at, length, to: reading::lead_to(job, target.expose_provenance(), length) };
+        let what = Move { from, at, length, to: job.lead_to(target.expose_provenance(), length) };
         let Some(chunks) = inbox.desk().ask(job.rank, what) else {
-            reading::withdraw(what.to);
+            reach::withdraw(what.to);
             return None;
         };
         let mut joint = Joint { owner, token, what, inbox: inbox.clone(), theirs: chunks, error: None };
@@ -156,7 +155,7 @@ impl Joint {
         if done as u32 != self.theirs {
             return None;
         }
-        reading::withdraw(self.what.to);
+        reach::withdraw(self.what.to);
         desk.free();
         Some(done < FAILED)
     }
@@ -168,11 +167,11 @@ impl Joint {
 
     /// Ends it: from here on the owner writes no longer. Waits for the chunk that it is copying, unless its process has
     /// ended.
-    pub fn end(mut self, job: &Membership) {
+    pub fn end(mut self, job: &Reach) {
         self.close();
         while self.ended().is_none() {
             if job.control.ended(self.owner).is_err() {
-                reading::withdraw(self.what.to);
+                reach::withdraw(self.what.to);
                 return;
             }
             std::thread::yield_now();
@@ -181,7 +180,7 @@ impl Joint {
 }
 
 /// The owner's part: copies one chunk of what is read here. Whether any was left.
-pub(super) fn help(job: &Membership, inbox: &Inbox) -> bool {
+pub(super) fn help(job: &Reach, inbox: &Inbox) -> bool {
     let desk = inbox.desk();
     // Acquire: with the words of this read, or of a later one, of which nothing is taken by this count.
     let seen = desk.left.load(Acquire);
@@ -199,17 +198,17 @@ pub(super) fn help(job: &Membership, inbox: &Inbox) -> bool {
     true
 }
 
-fn copy_chunk(job: &Membership, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
+fn copy_chunk(job: &Reach, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
     // Any rank could write these words.
     if reader >= job.control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
         return Err(FabricError::Misuse { why: format!("no rank asks for this: {what:?} for rank {reader}") });
     }
     let (offset, length) = part(chunk, what.length);
-    reading::reach(job, job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {
+    job.reach(job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {
         Place::Here(source) => {
             // SAFETY: within a buffer that this rank offers, and so does not change before it is withdrawn.
             let source = unsafe { std::slice::from_raw_parts(source, length) };
-            reading::write(job, reader, (what.to, offset), source)
+            job.write(reader, (what.to, offset), source)
         }
         Place::There(_) => unreachable!("this rank's memory is in its process"),
     })
@@ -218,9 +217,9 @@ fn copy_chunk(job: &Membership, reader: Rank, what: Move, chunk: usize) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exports;
     use crate::loopback::Loopback;
     use crate::memory::{Memory, View};
-    use crate::messages::exports;
     use crate::messages::inbox;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
@@ -229,8 +228,9 @@ mod tests {
     const AT: usize = 777;
 
     /// A job of threads, the inbox of rank 1, and what that rank offers.
-    fn owner() -> (Vec<Loopback>, Inbox, Vec<u8>, Key) {
+    fn owner() -> (Vec<Reach>, Inbox, Vec<u8>, Key) {
         let ranks = Loopback::threads(2).unwrap();
+        let ranks = ranks.iter().map(|rank| Reach::from(&*rank.0)).collect();
         let inbox = Inbox::new(View::whole(&Arc::new(Memory::heap(inbox::len(2), 1).unwrap())), 2);
         let source: Vec<u8> = (0..LENGTH + AT).map(|i| (i * 7 + i / 256) as u8).collect();
         let address = source.as_ptr().expose_provenance();
@@ -240,7 +240,7 @@ mod tests {
 
     /// Reads as rank 0, which copies by `copy` (offset, length, target).
     fn read(
-        job: &Membership,
+        job: &Reach,
         inbox: &Inbox,
         from: Key,
         target: &mut [u8],
@@ -259,19 +259,19 @@ mod tests {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut own = 0;
-        let joint = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
+        let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             own += len;
             into.copy_from_slice(&source[AT + at..AT + at + len]);
-            assert!(inbox.has_work() || !help(&ranks[1].0, &inbox), "there is work while a chunk is left");
-            help(&ranks[1].0, &inbox); // two for the owner
-            help(&ranks[1].0, &inbox);
+            assert!(inbox.has_work() || !help(&ranks[1], &inbox), "there is work while a chunk is left");
+            help(&ranks[1], &inbox); // two for the owner
+            help(&ranks[1], &inbox);
             Ok(())
         });
         let joint = joint.expect("the desk was free");
         assert_eq!(joint.ended(), Some(true));
         assert!(own > 0 && own < LENGTH / 2, "{own} bytes by the reader");
         assert!(target == source[AT..], "all is there");
-        assert!(!inbox.has_work() && !help(&ranks[1].0, &inbox), "nothing is left");
+        assert!(!inbox.has_work() && !help(&ranks[1], &inbox), "nothing is left");
         exports::withdraw(from.key);
     }
 
@@ -279,7 +279,7 @@ mod tests {
     fn an_owner_who_does_not_look_is_not_waited_for() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
-        let joint = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
+        let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             into.copy_from_slice(&source[AT + at..AT + at + len]);
             Ok(())
         });
@@ -297,18 +297,18 @@ mod tests {
             into.copy_from_slice(&source[AT + at..AT + at + len]);
             Ok(())
         };
-        let first = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
+        let first = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             seen.get_or_insert(inbox.desk().left.load(Acquire));
             copy(at, len, into)
         });
         assert_eq!(first.unwrap().ended(), Some(true));
         let seen = seen.unwrap();
-        let second = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
+        let second = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             assert_eq!(inbox.desk().take(seen), None, "a count of the first read");
             copy(at, len, into)
         });
         assert_eq!(second.unwrap().ended(), Some(true));
-        assert!(!help(&ranks[1].0, &inbox));
+        assert!(!help(&ranks[1], &inbox));
         exports::withdraw(from.key);
     }
 
@@ -317,7 +317,7 @@ mod tests {
         let (ranks, inbox, _, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut taken = None;
-        let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
+        let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
             taken = taken.or_else(|| inbox.desk().take_any());
             Ok(())
         });
@@ -333,12 +333,12 @@ mod tests {
     fn a_second_reader_reads_alone_until_the_desk_is_free() {
         let (ranks, inbox, _, from) = owner();
         let (mut target, mut other) = (vec![0; LENGTH], vec![0; LENGTH]);
-        let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
-            assert!(read(&ranks[0].0, &inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
+        let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
+            assert!(read(&ranks[0], &inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
             Ok(())
         });
         assert_eq!(joint.unwrap().ended(), Some(true));
-        assert!(read(&ranks[0].0, &inbox, from, &mut other, |_, _, _| Ok(())).is_some());
+        assert!(read(&ranks[0], &inbox, from, &mut other, |_, _, _| Ok(())).is_some());
         exports::withdraw(from.key);
     }
 
@@ -348,8 +348,8 @@ mod tests {
         let nowhere = Key { key: u64::MAX, ..from };
         let mut target = vec![0; LENGTH];
         let mut asked = 0;
-        let joint = read(&ranks[0].0, &inbox, nowhere, &mut target, |_, _, _| {
-            asked += usize::from(help(&ranks[1].0, &inbox));
+        let joint = read(&ranks[0], &inbox, nowhere, &mut target, |_, _, _| {
+            asked += usize::from(help(&ranks[1], &inbox));
             Ok(())
         });
         assert!(asked > 0);
@@ -362,10 +362,10 @@ mod tests {
         let (ranks, inbox, _, from) = owner();
         let mut target = vec![7; LENGTH];
         for (word, said) in [(0, 99), (6, u64::MAX), (7, u64::MAX), (7, 0), (5, u64::MAX)] {
-            let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
+            let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
                 let desk = inbox.desk();
                 let before = desk.words[word].swap(said, Relaxed);
-                help(&ranks[1].0, &inbox);
+                help(&ranks[1], &inbox);
                 desk.words[word].store(before, Relaxed);
                 Ok(())
             });
@@ -380,14 +380,14 @@ mod tests {
         let (ranks, inbox, _, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut copies = 0;
-        let joint = read(&ranks[0].0, &inbox, from, &mut target, |_, _, _| {
+        let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
             copies += 1;
             Err(FabricError::PeerDied { rank: 1 })
         });
         let joint = joint.unwrap();
         assert_eq!(copies, 1, "nothing after the first that fails");
         assert!(matches!(joint.error, Some(FabricError::PeerDied { rank: 1 })));
-        assert!(!help(&ranks[1].0, &inbox), "the owner takes nothing more");
+        assert!(!help(&ranks[1], &inbox), "the owner takes nothing more");
         assert_eq!(joint.ended(), Some(true));
         exports::withdraw(from.key);
     }
@@ -400,21 +400,21 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while over.load(Acquire) == 0 {
-                    helped.fetch_add(usize::from(help(&ranks[1].0, &inbox)), Relaxed);
+                    helped.fetch_add(usize::from(help(&ranks[1], &inbox)), Relaxed);
                     std::thread::yield_now();
                 }
             });
             let mut target = vec![0; LENGTH];
             for round in 0..rounds {
                 target.fill(0);
-                let joint = read(&ranks[0].0, &inbox, from, &mut target, |at, len, into| {
+                let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
                     into.copy_from_slice(&source[AT + at..AT + at + len]);
                     std::thread::yield_now();
                     Ok(())
                 });
                 let joint = joint.expect("the desk was free");
                 if round % 3 == 0 {
-                    joint.end(&ranks[0].0);
+                    joint.end(&ranks[0]);
                 } else {
                     while joint.ended().is_none() {
                         std::thread::yield_now();

@@ -10,10 +10,8 @@
 //! them ([`Engine::kept`](transom_channel::Engine::kept)).
 
 mod bytes;
-mod exports;
 mod inbox;
 mod joint;
-mod reading;
 mod wait;
 mod wire;
 

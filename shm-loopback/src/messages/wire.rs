@@ -3,13 +3,13 @@
 use super::bytes::{Bytes, Forget, Kind, Part as Shared};
 use super::inbox::{self, Cell, Inbox};
 use super::joint::{self, Joint};
-use super::reading;
 use super::wait::Waiter;
 use crate::bell;
 use crate::key::Key as BlockKey;
 use crate::loopback::{Loopback, Membership};
 use crate::memory::View;
 use crate::progress::Turn;
+use crate::reach::{self, Reach};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use transom_windows::FabricError;
 /// The wire of one rank: its inbox, and what it has mapped of its peers.
 pub struct ShmWire {
     job: Arc<Membership>,
+    reach: Reach,
     rails: [Rail; 1],
     me: usize,
     own: Inbox,
@@ -78,7 +79,8 @@ impl ShmWire {
         let own = Inbox::new(View::whole(&memory), ranks);
         let probe = Box::new(key.tag);
         own.open((&raw const *probe).expose_provenance() as u64);
-        reading::admit(&job);
+        let reach = Reach::from(&*job);
+        reach.admit();
         job.control.publish_inbox(me, key.tag, key.fd);
         let rail = Rail {
             longest: inbox::LONGEST,
@@ -89,6 +91,7 @@ impl ShmWire {
             read: true,
         };
         let mut wire = ShmWire {
+            reach,
             rails: [rail],
             me,
             own,
@@ -190,7 +193,7 @@ impl ShmWire {
     fn collect(&mut self) {
         let mut found = false;
         self.end_joints();
-        if joint::help(&self.job, &self.own) {
+        if joint::help(&self.reach, &self.own) {
             self.events.push_back(Event::Worked);
         }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
@@ -236,15 +239,16 @@ impl ShmWire {
     /// Reads, together with the owner if that is worth it; the event is there at once, or follows when the owner has done
     /// its part.
     fn read_from(&mut self, owner: usize, from: Key, at: usize, into: Part<'_, Bytes>, token: u64) {
-        let (job, peer) = (&self.job, &self.peers[owner]);
+        let (reach, peer) = (&self.reach, &self.peers[owner]);
         let (target, length) = (into.memory.writable(into.at, into.length), into.length);
         let copy = |offset, length| {
             // SAFETY: `writable` has checked that it is within, nobody else uses it before the event, and chunks are apart.
-            unsafe { reading::read(job, owner, (from, at + offset), (target.wrapping_add(offset), length)) }
+            unsafe { reach.read(owner, (from, at + offset), (target.wrapping_add(offset), length)) }
         };
-        let alone = length < joint::FROM || owner == self.me || peer.no_help || job.control.is_crowded();
+        let alone = length < joint::FROM || owner == self.me || peer.no_help || reach.control.is_crowded();
         let inbox = peer.inbox.as_ref().filter(|_| !alone);
-        let joint = inbox.and_then(|inbox| Joint::read(job, (owner, inbox), token, (from, at), (target, length), copy));
+        let joint =
+            inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, (from, at), (target, length), copy));
         match joint {
             Some(joint) => {
                 self.joints.push(joint);
@@ -270,7 +274,7 @@ impl ShmWire {
                     self.peers[owner].no_help = true;
                     let target = std::ptr::with_exposed_provenance_mut(what.to.address as usize);
                     // SAFETY: as in `read_from`, which has exposed it: the event is still to come.
-                    unsafe { reading::read(&self.job, owner, (what.from, what.at), (target, what.length)) }
+                    unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
                 }
             };
             self.has_read(owner, token, read);
@@ -286,7 +290,7 @@ impl ShmWire {
 
     /// From here on the owners of what is read write no longer.
     fn end_reads(&mut self, of: impl Fn(usize) -> bool) {
-        self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.job));
+        self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.reach));
     }
 
     fn send(&mut self, to: usize, head: &[u8], body: Data<'_, Bytes>) -> Result<(), Busy> {
@@ -461,7 +465,7 @@ impl Wire for ShmWire {
             && let Some(inbox) = &peer.inbox
         {
             let expected = self.job.control.inbox(rank).map_or(0, |key| key.tag);
-            peer.reads = Some(reading::try_out(&self.job, rank, inbox.probe(), expected));
+            peer.reads = Some(self.reach.try_out(rank, inbox.probe(), expected));
         }
         peer.reads == Some(true)
     }
@@ -473,11 +477,12 @@ impl Wire for ShmWire {
     }
 
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
-        reading::offer(&self.job, memory)
+        let start = memory.start()?;
+        Some(self.reach.lead_to(start.as_ptr().expose_provenance(), memory.len()))
     }
 
     fn release(&mut self, _: usize, key: Key) {
-        reading::withdraw(key);
+        reach::withdraw(key);
     }
 
     #[inline(always)]

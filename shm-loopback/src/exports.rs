@@ -15,14 +15,14 @@ fn all() -> std::sync::MutexGuard<'static, HashMap<u64, Export>> {
 }
 
 /// Lets others read `length` bytes at an address, by the number given, until it is [withdrawn](withdraw).
-pub(super) fn export(address: usize, length: usize) -> u64 {
+pub(crate) fn export(address: usize, length: usize) -> u64 {
     let number = NUMBERS.fetch_add(1, Relaxed);
     all().insert(number, Arc::new(RwLock::new(Some((address, length)))));
     number
 }
 
 /// When this returns nobody reads there any more.
-pub(super) fn withdraw(number: u64) {
+pub(crate) fn withdraw(number: u64) {
     let export = all().remove(&number);
     if let Some(export) = export {
         // Waits for those who are reading.
@@ -31,7 +31,7 @@ pub(super) fn withdraw(number: u64) {
 }
 
 /// Calls `act` with the address of `length` bytes from `at` on, which stay meanwhile. None if there are none.
-pub(super) fn with<R>(number: u64, at: usize, length: usize, act: impl FnOnce(usize) -> R) -> Option<R> {
+pub(crate) fn with<R>(number: u64, at: usize, length: usize, act: impl FnOnce(usize) -> R) -> Option<R> {
     let export = all().get(&number).cloned()?;
     let held = export.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     match *held {

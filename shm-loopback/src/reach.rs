@@ -1,0 +1,160 @@
+//! Reaching buffers of peers: in memory that is mapped here, in this process, or in another, if the system allows that.
+
+use crate::blocks::Blocks;
+use crate::cma::{self, CrossMemory};
+use crate::control::Control;
+use crate::loopback::Membership;
+use crate::memory::{Memory, View};
+use crate::{copy, exports};
+use std::sync::Arc;
+use transom_channel::wire::Key;
+use transom_locks::Rank;
+use transom_windows::FabricError;
+
+/// Bits of a key's address that are the address: more than programs have on any processor. Above them is the descriptor by
+/// which the block there can be mapped, and 1, if it is one.
+const ADDRESS: u32 = 48;
+
+/// How a rank reaches buffers of its peers. It does not keep the rank in its job.
+#[derive(Clone)]
+pub(crate) struct Reach {
+    pub rank: Rank,
+    pub control: Arc<Control>,
+    blocks: Arc<Blocks>,
+    across_processes: bool,
+}
+
+impl From<&Membership> for Reach {
+    fn from(job: &Membership) -> Self {
+        let Membership { rank, control, blocks, across_processes, .. } = job;
+        Reach { rank: *rank, control: control.clone(), blocks: blocks.clone(), across_processes: *across_processes }
+    }
+}
+
+/// Where bytes are.
+pub(crate) enum Place {
+    /// Mapped here, or of this process.
+    Here(*mut u8),
+    /// In another process.
+    There(CrossMemory),
+}
+
+impl Reach {
+    /// A key for bytes of this process, by which others read them, to be [withdrawn](withdraw).
+    pub fn lead_to(&self, address: usize, len: usize) -> Key {
+        // Threads reach each other's memory as it is.
+        let block = if self.across_processes { self.blocks.containing(address, len) } else { None };
+        match block {
+            Some(found) => {
+                let fd = found.fd.map_or(0, |fd| u64::from(fd) + 1);
+                let fd = if fd < 1 << (64 - ADDRESS) { fd << ADDRESS } else { 0 };
+                Key { address: fd | address as u64, key: found.tag }
+            }
+            None => Key { address: address as u64, key: exports::export(address, len) },
+        }
+    }
+
+    /// Whether this rank can read at `peer`: tried on a word there that holds `expected`.
+    pub fn try_out(&self, peer: Rank, probe: u64, expected: u64) -> bool {
+        let pid = self.control.process(peer);
+        if pid == u64::from(std::process::id()) {
+            return true;
+        }
+        let (Ok(pid), false) = (u32::try_from(pid), probe == 0) else { return false };
+        let mut word = [0; 8];
+        let read = CrossMemory { rank: peer, pid, start: probe, bytes: 8 }.read(0, &mut word);
+        if let Err(error) = &read {
+            tracing::debug!(peer, %error, "what is long is copied twice");
+        }
+        read.is_ok() && u64::from_le_bytes(word) == expected
+    }
+
+    /// Lets other processes of the job read here, where the system asks.
+    pub fn admit(&self) {
+        if self.across_processes && self.control.ranks() > 1 {
+            cma::admit();
+        }
+    }
+
+    /// Reads so many bytes from the place `at` of what a peer offers; they are there when it returns.
+    ///
+    /// # Safety
+    /// `target` is valid for writes of as many bytes, which nobody else uses meanwhile.
+    pub unsafe fn read(
+        &self,
+        peer: Rank,
+        (from, at): (Key, usize),
+        (target, length): (*mut u8, usize),
+    ) -> Result<(), FabricError> {
+        // SAFETY: by the caller's word.
+        let target = unsafe { std::slice::from_raw_parts_mut(target, length) };
+        self.reach(peer, (from, at), length, |place| match place {
+            Place::Here(source) => {
+                // SAFETY: what a peer offers it does not change before it is withdrawn; and it is memory that is shared.
+                unsafe { copy::from_shared(source, target) }
+                Ok(())
+            }
+            Place::There(memory) => memory.read(0, target),
+        })
+    }
+
+    /// Writes so many bytes to the place `at` of what a peer, which reads, has a key for; they are there when it returns.
+    pub fn write(&self, peer: Rank, (to, at): (Key, usize), source: &[u8]) -> Result<(), FabricError> {
+        self.reach(peer, (to, at), source.len(), |place| match place {
+            Place::Here(target) => {
+                // SAFETY: nobody else uses what a peer lets this rank write to, before it is withdrawn; and it is memory that
+                // is shared.
+                unsafe { copy::to_shared(target, source) }
+                Ok(())
+            }
+            Place::There(memory) => memory.write(0, source),
+        })
+    }
+
+    /// Calls `act` with the place of so many bytes from `at` on of what a key of a peer leads to. It stays meanwhile.
+    pub fn reach<R>(
+        &self,
+        peer: Rank,
+        (key, at): (Key, usize),
+        length: usize,
+        act: impl FnOnce(Place) -> Result<R, FabricError>,
+    ) -> Result<R, FabricError> {
+        let bad_key = |why: &str| FabricError::BadKey { rank: peer, why: why.into(), source: None };
+        let pid = self.control.process(peer);
+        let address = key.address & ((1 << ADDRESS) - 1);
+        let end = address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
+        end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
+        if let Some(memory) = self.mapped(pid, key) {
+            let place = memory.of_owner(address + at as u64, length);
+            return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
+        }
+        if pid == u64::from(std::process::id()) {
+            let here = |address| act(Place::Here(std::ptr::with_exposed_provenance_mut(address)));
+            let none = || Err(bad_key("its buffer is there no longer"));
+            return exports::with(key.key, at, length, here).unwrap_or_else(none);
+        }
+        let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
+        act(Place::There(CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length }))
+    }
+
+    /// The block that a key of a process leads into, if it is mapped here, or can be.
+    fn mapped(&self, pid: u64, key: Key) -> Option<Arc<Memory>> {
+        if !self.across_processes {
+            return None;
+        }
+        let fd = (key.address >> ADDRESS).checked_sub(1);
+        self.blocks.get(key.key).or_else(|| {
+            let (pid, fd) = (u32::try_from(pid).ok()?, fd? as u32);
+            let opened = Memory::open_of(pid, fd, None, key.key);
+            let memory = opened.inspect_err(|(why, _)| tracing::debug!(why, "cannot map a buffer of a peer")).ok()?;
+            let memory = Arc::new(memory);
+            self.blocks.keep(key.key, View::whole(&memory));
+            Some(memory)
+        })
+    }
+}
+
+/// When this returns nobody of this process can use the key. Another process may read on, and finds what is there.
+pub(crate) fn withdraw(key: Key) {
+    exports::withdraw(key.key);
+}
