@@ -82,16 +82,22 @@ fn what_cannot_be_is_told_by_each_call() {
         ("window=1", "TRANSOM_MESSAGES=\"window=1\": window is 1, and must be 2 to 1024; expected FIELD=VALUE"),
         ("eager=16521", "TRANSOM_MESSAGES: eager is 16521, and must be 56 bytes less than the longest packet"),
     ]) {
-        on_with(&[("TRANSOM_MESSAGES", asked), ("SAYS", says)], &[1], "what_cannot_be_is_told_by_each_call", |world| {
-            if ranks::over_network() && asked.starts_with("eager") {
-                return;
-            }
-            let says = std::env::var("SAYS").unwrap();
-            for _ in 0..2 {
-                let error = world.send(0, DATA, &[1]).unwrap_err().to_string();
-                assert!(error.contains(&says), "{error}");
-            }
-        });
+        on_with(
+            &[("TRANSOM_MESSAGES", asked), ("TEST_SAYS", says)],
+            &[1, 2],
+            "what_cannot_be_is_told_by_each_call",
+            |world| {
+                let says = std::env::var("TEST_SAYS").unwrap();
+                // Packets of the adapter are shorter.
+                if ranks::over_network() && says.contains("eager is") {
+                    return;
+                }
+                for _ in 0..2 {
+                    let error = world.send(0, DATA, &[1]).unwrap_err().to_string();
+                    assert!(error.contains(&says), "{error}");
+                }
+            },
+        );
     }
 }
 
@@ -103,7 +109,7 @@ fn each_field_is_documented() {
     let named: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
     assert_eq!(named, transom_channel::FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     for (field, (name, row)) in transom_channel::FIELDS.iter().zip(rows) {
-        let begins = field.meaning.split(' ').take(3).collect::<Vec<_>>().join(" ");
+        let begins = field.meaning.split(' ').take(2).collect::<Vec<_>>().join(" ");
         assert!(row.contains(&begins), "{name}: {row}");
     }
 }
