@@ -62,6 +62,27 @@ fn long_messages_are_copied_in_packets_if_not_offered() {
     });
 }
 
+/// By itself a sender has no more packets under way than its ring has slots, and waits for one; else some go another, slower
+/// way.
+#[test]
+fn a_flood_waits_for_its_ring() {
+    for (asked, falls_back) in ranks::each(&[("", false), ("ring_slots=8", true)]) {
+        let falls = if *falls_back { "yes" } else { "no" };
+        let variables = [("TRANSOM_MESSAGES", *asked), ("TEST_FALLS", falls)];
+        on_with(&variables, &[2], "a_flood_waits_for_its_ring", |world| {
+            if world.rank() == 0 {
+                (0..3000).for_each(|_| world.send(1, DATA, &[1]).unwrap());
+                let meter = world.message_counters().unwrap();
+                assert!(meter.ring_packets > 100, "{meter:?}");
+                let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
+                assert_eq!(meter.fallbacks > 0, expected && share_memory(&world), "{}", meter.fallbacks);
+            } else {
+                (0..3000).for_each(|_| assert_eq!(world.recv(0, DATA).unwrap().0, [1]));
+            }
+        });
+    }
+}
+
 #[test]
 fn pipes_are_as_asked_for() {
     let asked = "pipe=piggyback,pipe_chunk=64,pipe_chunks=4,pipe_zero_copy_from=5";

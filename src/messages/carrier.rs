@@ -28,8 +28,10 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
         return Ok((Carrier::Verbs(Box::new(wire)), config));
     }
     let job = crate::provider::shared_memory(provider).expect("the other providers share memory");
-    // A slot for whatever goes at once, and for pieces of what does not: cells of the inbox are slower.
-    let config = asked.of(Config { ring: Shape { slots: 32, bytes: 16_704 }, eager: 16 << 10, ..Config::default() });
+    // A slot for whatever goes at once, and for pieces of what does not; and for as many packets as may be under way: cells of
+    // the inbox are slower than waiting for a slot.
+    let ring = Shape { slots: 32, bytes: 16_704 };
+    let config = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
     // Before the wire is opened, which is done once: the next call is to say the same.
     config.check(LONGEST).map_err(misconfigured)?;
     let wire = ShmWire::open(job)?;

@@ -179,8 +179,15 @@ pub const CATALOG: &[Measurement] = &[
         ..sweep(
             "ring_slots",
             "stream",
-            &["ring_slots=2", "ring_slots=4", "ring_slots=8", "ring_slots=16", "ring_slots=32", "ring_slots=64"],
-            "stream by rings of so many slots",
+            &[
+                "ring_slots=2,window=2",
+                "ring_slots=4,window=4",
+                "ring_slots=8,window=8",
+                "ring_slots=16,window=16",
+                "ring_slots=32,window=32",
+                "ring_slots=64,window=64",
+            ],
+            "stream by rings of so many slots, for which a sender waits",
         )
     },
     sweep(
