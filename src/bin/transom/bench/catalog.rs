@@ -266,9 +266,9 @@ impl Measurement {
         self.of.unwrap_or(self.name)
     }
 
-    /// Whether TRANSOM_MESSAGES makes a difference to it.
+    /// Whether TRANSOM_MESSAGES makes a difference to it, or may.
     pub fn is_of_messages(&self) -> bool {
-        self.syncs.contains(&"messages")
+        self.syncs.iter().any(|sync| matches!(*sync, "messages" | "collective")) || self.name == "pipeline"
     }
 }
 
