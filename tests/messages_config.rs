@@ -75,7 +75,10 @@ fn a_flood_waits_for_its_ring() {
                 let meter = world.message_counters().unwrap();
                 assert!(meter.ring_packets > 100, "{meter:?}");
                 let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
-                assert_eq!(meter.fallbacks > 0, expected && share_memory(&world), "{}", meter.fallbacks);
+                // Between hosts both ways are the adapter's.
+                if share_memory(&world) {
+                    assert_eq!(meter.fallbacks > 0, expected, "{}", meter.fallbacks);
+                }
             } else {
                 (0..3000).for_each(|_| assert_eq!(world.recv(0, DATA).unwrap().0, [1]));
             }
