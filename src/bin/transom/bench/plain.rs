@@ -29,10 +29,11 @@ pub struct Plain {
     /// Of which sizes, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// With how many ranks, e.g. 2,4 [default: 2; 2,3,4,8 for contended, 3 for readers_writer, 1 for kernel]
+    /// With how many ranks, e.g. 2,4 [default: as `transom bench list` says, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// What TRANSOM_MESSAGES is, e.g. eager=0,rings=8; any number of times, to be measured by turns; '' is what it is by itself
+    /// What TRANSOM_MESSAGES is, e.g. eager=0,rings=8 (docs/MESSAGES.md has the fields); any number of times, to be measured
+    /// by turns; '' is what it is by itself
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
     /// How long a job measures, in milliseconds; some take twice or four times as long [default: 50; quick: 10]
