@@ -16,7 +16,7 @@ use std::io::Read;
 use std::process::Stdio;
 use tempfile::TempDir;
 
-const ALL: [&str; 27] = [
+const ALL: [&str; 38] = [
     "put",
     "get",
     "accumulate",
@@ -38,6 +38,17 @@ const ALL: [&str; 27] = [
     "pingpong",
     "stream",
     "bidirectional",
+    "message_rate",
+    "overhead",
+    "overlap_messages",
+    "registration",
+    "polling_set",
+    "poll_cost",
+    "threshold",
+    "ring_slots",
+    "rendezvous",
+    "pipe",
+    "pipe_chunk",
     "kernel",
     "lu",
     "lu_outside",
@@ -45,16 +56,85 @@ const ALL: [&str; 27] = [
     "pipeline",
     "startup",
 ];
+const MESSAGES: [&str; 7] =
+    ["pingpong", "stream", "bidirectional", "message_rate", "overhead", "overlap_messages", "registration"];
+/// Measurements in several configurations, with how many bytes and ranks.
+type Sweep = (&'static str, &'static [&'static str], &'static [usize], usize);
+const SWEEPS: [Sweep; 7] = [
+    ("polling_set", &["rings=0", "rings=1", "order=sequential", "order=circular", "order=recent"], &[8], 4),
+    (
+        "poll_cost",
+        &[
+            "ring_after=1,rings=1",
+            "ring_after=1,rings=4",
+            "ring_after=1,rings=16",
+            "ring_after=1,rings=16,order=recent",
+        ],
+        &[8],
+        17,
+    ),
+    ("threshold", &["eager=0", "eager=1024", "eager=4096", "eager=8192"], &[8, 4096], 2),
+    (
+        "ring_slots",
+        &[
+            "ring_slots=2,window=2",
+            "ring_slots=4,window=4",
+            "ring_slots=8,window=8",
+            "ring_slots=16,window=16",
+            "ring_slots=32,window=32",
+            "ring_slots=64,window=64",
+        ],
+        &[8, 4096],
+        2,
+    ),
+    (
+        "rendezvous",
+        &["eager=0,zero_copy_from=1", "eager=0,zero_copy_from=1,offer=no", "eager=0,zero_copy_from=4294967296"],
+        &[8, 4096],
+        2,
+    ),
+    ("pipe", &["pipe=basic", "pipe=piggyback", "pipe=pipeline", "pipe=read", "pipe=write"], &[8, 4096], 2),
+    (
+        "pipe_chunk",
+        &[
+            "pipe=pipeline,pipe_chunk=1024",
+            "pipe=pipeline,pipe_chunk=2048",
+            "pipe=pipeline,pipe_chunk=4096",
+            "pipe=pipeline,pipe_chunk=8192",
+            "pipe=pipeline,pipe_chunk=16384",
+            "pipe=pipeline,pipe_chunk=32768",
+            "pipe=pipeline,pipe_chunk=65536",
+        ],
+        &[8, 4096],
+        2,
+    ),
+];
 const COLLECTIVES: [&str; 6] = ["broadcast", "reduce", "all_reduce", "scan", "all_gather", "all_to_all"];
 const SYNCS: [&str; 7] = ["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"];
 
-/// What there is to be measured by a row, of which there may be several in different modes: `put flush 8 B 2 ranks`.
+/// What there is to be measured by a row, of which there may be several in different modes: `put flush 8 B 2 ranks`, with
+/// its configuration behind that, if it has one.
 fn measured(rows: &[Value]) -> BTreeSet<String> {
     let of = |row: &Value| {
         let text = |name: &str| row[name].as_str().unwrap().to_owned();
-        format!("{} {} {} B {} ranks", text("measurement"), text("sync"), row["bytes"], row["ranks"])
+        let what = format!("{} {} {} B {} ranks", text("measurement"), text("sync"), row["bytes"], row["ranks"]);
+        format!("{what} {}", text("config")).trim_end().to_owned()
     };
     rows.iter().map(of).collect()
+}
+
+/// A measurement of messages in configurations.
+fn in_each<'a>(
+    measurement: &'a str,
+    configs: &'a [&str],
+    sizes: &'a [usize],
+    ranks: usize,
+) -> impl Iterator<Item = String> + 'a {
+    configs.iter().flat_map(move |config| {
+        sizes
+            .iter()
+            .map(move |bytes| format!("{measurement} messages {bytes} B {ranks} ranks {config}").trim_end().to_owned())
+    })
 }
 
 /// Every combination of these.
@@ -106,11 +186,12 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         .chain(all_of(&["readers_writer"], &["lock"], &[8], &[3]))
         .chain(all_of(&["barrier"], &["barrier"], &[8], &[2]))
         .chain(all_of(&COLLECTIVES, &["collective"], &[8, 4096], &[2]))
-        .chain(all_of(&["pingpong", "stream", "bidirectional"], &["messages"], &[8, 4096], &[2]))
+        .chain(all_of(&MESSAGES, &["messages"], &[8, 4096], &[2]))
+        .chain(SWEEPS.iter().flat_map(|(name, configs, sizes, ranks)| in_each(name, configs, sizes, *ranks)))
         .chain(all_of(&["kernel"], &["none"], &[8], &[1]))
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))
         .chain(all_of(&["overlap"], &["lock"], &[8], &[2]))
-        .chain(all_of(&["pipeline"], &["one_sided"], &[8], &[2]))
+        .chain(all_of(&["pipeline"], &["one_sided", "two_sided"], &[8], &[2]))
         .chain(all_of(&["startup"], &["none"], &[8], &[2]));
     assert_eq!(measured(rows), expected.collect());
     let cores = cores().len() as u64;
@@ -139,8 +220,8 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
             assert!(order[0] >= 0.0 && order.is_sorted() && at("samples") >= 1.0, "{row}");
         }
         // A limit, or why there is none.
-        let waits =
-            name == "contended" || ["fence", "pscw", "barrier", "collective"].contains(&row["sync"].as_str().unwrap());
+        let waits = ["contended", "poll_cost"].contains(&name)
+            || ["fence", "pscw", "barrier", "collective"].contains(&row["sync"].as_str().unwrap());
         if waits && ranks > cores {
             assert!(row["limit"] == "none: ranks share cores" && row["times_limit"].is_null(), "{row}");
         } else if row["latency_ns"].is_object() || name == "contended" {
@@ -149,7 +230,8 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
     }
     let picture = fs::read_to_string(picture).unwrap();
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-    for text in ["put: latency", "get_accumulate: bandwidth", "pscw", "8 B"] {
+    let drawn = ["put: latency", "get_accumulate: bandwidth", "pscw", "8 B", "threshold: latency", "messages, eager=0"];
+    for text in drawn.into_iter().chain(["pipe: ns", "pipe: GB/s", "messages, pipe=write"]) {
         assert!(picture.contains(text), "{text} is not in the picture");
     }
 }
@@ -171,7 +253,7 @@ fn more_ranks_than_cores_are_measured_too() {
         .chain(all_of(&["readers_writer"], &["lock"], &[8], &[8]))
         .chain(all_of(&["barrier"], &["barrier"], &[8], &[8]))
         .chain(all_of(&["lu"], &["lock", "two_sided"], &[8], &[8]))
-        .chain(all_of(&["pipeline"], &["one_sided"], &[8], &[8]))
+        .chain(all_of(&["pipeline"], &["one_sided", "two_sided"], &[8], &[8]))
         .chain(all_of(&["put"], &["lock_exclusive", "lock", "fence"], &[8], &[8]));
     assert_eq!(measured(rows), expected.collect());
     let contended = rows.iter().find(|row| row["measurement"] == "contended").unwrap();
@@ -181,6 +263,31 @@ fn more_ranks_than_cores_are_measured_too() {
     // The table says so too.
     let none = out.lines().filter(|line| line.contains("none: ranks share cores")).count();
     assert_eq!(none >= 3, cores().len() < 8, "contended, barrier, put by fence:\n{out}");
+}
+
+/// What is asked for is what a job has, and the first of several is what the others stand beside.
+#[test]
+fn messages_are_measured_in_each_configuration_that_is_asked_for() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("some.json");
+    let mut bench = transom("bench pingpong pipe --millis 2 --rounds 1 --sizes 64");
+    bench.args("--config window=9 --config rings=0,offer=no --config".split(' ')).arg("").arg("--json").arg(&file);
+    let (out, _) = succeeds(bench);
+    let asked = ["window=9", "rings=0,offer=no", ""];
+    let steps = ["basic", "piggyback", "pipeline", "read", "write"];
+    let pipe = steps.iter().flat_map(|step| asked.map(|asked| format!("pipe={step},{asked}")));
+    let pipe: Vec<_> = pipe.map(|config| config.trim_end_matches(',').to_owned()).collect();
+    let pipe: Vec<_> = pipe.iter().map(String::as_str).collect();
+    let expected = in_each("pingpong", &asked, &[64], 2).chain(in_each("pipe", &pipe, &[64], 2));
+    let all = json(&file);
+    assert_eq!(measured(all["rows"].as_array().unwrap()), expected.collect());
+    let line = |config: &str| out.lines().find(|line| line.split_whitespace().nth(1) == Some(config)).unwrap();
+    assert!(out.lines().any(|line| line.contains(" x first ")), "{out}");
+    assert!(line("window=9").split_whitespace().any(|cell| cell == "1"), "{out}");
+    // What only the job can find wrong: it has come there.
+    let output = transom("bench pingpong --millis 1 --sizes 8 --config eager=99999").output().unwrap();
+    let (_, err) = texts(&output);
+    assert!(!output.status.success() && err.contains("eager is 99999, and must be 56 bytes less"), "{err}");
 }
 
 #[test]
@@ -228,6 +335,10 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("put --ranks 0", "1..=1024"),
         ("put --millis 0", "1..=60000"),
         ("put --rounds 0", "1..=1000"),
+        ("stream --config ring_solts=2", "there is no field \"ring_solts\"; there are eager, ring_slots"),
+        ("stream --config window=1", "window is 1, and must be 2 to 1024"),
+        ("ring_slots --config ring_slots=3", "with its own ring_slots=2,window=2, ring_slots is there twice"),
+        ("put --config eager=0", "it sends no messages"),
         ("readers_writer --ranks 2", "use --ranks 3"),
         ("pipeline --grid 4 --ranks 8", "use --grid 16 or more"),
         ("lu --lu-n 8 --lu-block 16", "larger than the matrix"),

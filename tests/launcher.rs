@@ -442,6 +442,7 @@ fn the_table_has_every_variable() {
 fn info_tells_all() {
     let mut wrong = command(&["info"]);
     wrong.env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1").env("TRANSOM_LOG", "debg").env("TRANSOM_SPIN", "20us");
+    wrong.env("TRANSOM_MESSAGES", "window=1");
     let ended = Call::start(&mut wrong).end();
     let text = String::from_utf8(ended.stdout).unwrap();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
@@ -454,6 +455,7 @@ fn info_tells_all() {
         ("TRANSOM_GRACE", "= soon (not a number of seconds)"),
         ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
         ("TRANSOM_SPIN", "= 20us (not a number of microseconds)"),
+        ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
         ("TRANSOM_VERBS_TIMEOUT", "not set; 0.25"),
     ] {
         // All values of a section begin in one column, behind the longest name.

@@ -149,12 +149,34 @@ fn check(plans: &[Vec<(u32, usize)>], log: &[Posted]) {
 #[test]
 fn random_traffic_matches_as_it_must() {
     on(&[1, 2, 3, 4, 8], "random_traffic_matches_as_it_must", |world| {
-        let number = |name| std::env::var(name).ok().map(|seed: String| seed.parse::<u64>().unwrap());
         let few = if world.size() < 8 && !ranks::over_network() { 6 } else { 2 };
-        let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(few), |seed| seed..seed + 1);
-        for seed in seeds {
-            traffic(&world, seed);
-            world.barrier().unwrap();
-        }
+        of_seeds(&world, few);
     });
+}
+
+/// Whatever TRANSOM_MESSAGES says, the same messages come.
+#[test]
+fn random_traffic_matches_in_any_configuration() {
+    let configurations = [
+        // The least of everything.
+        "eager=0,ring_slots=2,ring_bytes=136,ring_after=0,window=2,budget=0,offer=no,zero_copy_from=1",
+        // Rings that take turns; short messages announced too.
+        "eager=8,rings=1,ring_after=1,order=recent,window=3,credit_delay=0",
+        "eager=8192,ring_slots=3,ring_bytes=1000,rings=2,order=sequential,window=1024,zero_copy_from=1,stripe_from=1",
+        // No rings at all; long messages copied in packets.
+        "rings=0,offer=no,budget=1000,credit_delay=1000000",
+    ];
+    for configuration in ranks::each(&configurations) {
+        let name = "random_traffic_matches_in_any_configuration";
+        ranks::on_with(&[("TRANSOM_MESSAGES", configuration)], &[2, 4], name, |world| of_seeds(&world, 2));
+    }
+}
+
+fn of_seeds(world: &World, few: u64) {
+    let number = |name| std::env::var(name).ok().map(|seed: String| seed.parse::<u64>().unwrap());
+    let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(few), |seed| seed..seed + 1);
+    for seed in seeds {
+        traffic(world, seed);
+        world.barrier().unwrap();
+    }
 }

@@ -1,9 +1,14 @@
-//! What can be chosen.
+//! What can be chosen, by a program or by a text.
 
+mod fields;
+
+pub use fields::{Changes, FIELDS, Field};
+
+use crate::pipe;
 use crate::polling::Order;
 use crate::ring::Shape;
 
-/// Sizes and limits of a rank. The same at all ranks of a job.
+/// Sizes and limits of a rank. Ranks may differ in all but `floor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The longest message that is sent unasked, in bytes.
@@ -16,9 +21,9 @@ pub struct Config {
     pub ring_after: u32,
     /// How rings are polled.
     pub order: Order,
-    /// Packets to one peer that are not acknowledged at most, and so the packets that are held.
+    /// Packets to one peer that are not acknowledged at most.
     pub window: u32,
-    /// Bytes that each peer may send before any receive, unasked; 64 a message beside its data.
+    /// Bytes that each peer may send before any receive, unasked; 64 a message beside its data. The same at all ranks.
     pub floor: u32,
     /// Bytes beyond the floors that all peers may send together.
     pub budget: u32,
@@ -34,6 +39,8 @@ pub struct Config {
     pub offer: bool,
     /// Events, and packets of a ring, that one turn of progress takes at most.
     pub batch: usize,
+    /// Pipes of which nothing else is said.
+    pub pipe: pipe::Config,
 }
 
 impl Default for Config {
@@ -53,49 +60,48 @@ impl Default for Config {
             stripe_from: 64 << 10,
             offer: true,
             batch: 64,
+            pipe: pipe::Config::default(),
         }
     }
 }
 
 /// Which choice cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {value}, and must be {must}")]
-pub struct Misconfigured {
-    /// Which.
-    pub field: &'static str,
-    /// Its value.
-    pub value: u64,
-    /// What it must be.
-    pub must: &'static str,
+#[non_exhaustive]
+pub enum Misconfigured {
+    /// A value.
+    #[error("{field} is {value}, and must be {must}")]
+    Value {
+        /// Of which field.
+        field: &'static str,
+        /// Which.
+        value: String,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// A text names a field that is none.
+    #[error("there is no field {0:?}; there are {all}", all = fields::names())]
+    Unknown(String),
+    /// A part of a text is no field and value.
+    #[error("{0:?} is not FIELD=VALUE")]
+    NoValue(String),
+    /// A text names a field twice.
+    #[error("{0} is there twice")]
+    Twice(&'static str),
 }
 
 impl Config {
     /// Whether all can be, with packets of this length.
     pub fn check(&self, longest: usize) -> Result<(), Misconfigured> {
-        let rows = [
-            (
-                "eager",
-                self.eager as u64,
-                self.eager + crate::packet::SYNC <= longest,
-                "less than the rail's longest send",
-            ),
-            (
-                "ring",
-                self.ring.size() as u64,
-                self.ring.is_sound(),
-                "2 to 1024 slots of 64 to 65536 bytes, divisible by 8",
-            ),
-            ("ring.bytes", self.ring.bytes.into(), self.ring.longest() >= crate::packet::LONGEST, "at least 144"),
-            ("window", self.window.into(), (2..=1 << 16).contains(&self.window), "2 to 65536"),
-            ("floor", self.floor.into(), (128..=1 << 16).contains(&self.floor), "128 to 65536"),
-            ("budget", self.budget.into(), self.budget <= 1 << 30, "1 GiB at most"),
-            ("spill", self.spill.into(), (64..=1 << 30).contains(&self.spill), "64 B to 1 GiB"),
-            ("zero_copy_from", self.zero_copy_from, self.zero_copy_from > 0, "at least 1"),
-            ("batch", self.batch as u64, self.batch > 0, "at least 1"),
-        ];
-        match rows.into_iter().find(|(_, _, holds, _)| !holds) {
-            Some((field, value, _, must)) => Err(Misconfigured { field, value, must }),
-            None => Ok(()),
+        let wrong = |field, value: u64, must| Err(Misconfigured::Value { field, value: value.to_string(), must });
+        if let Some(field) = FIELDS.iter().find(|field| !(field.holds)(self, longest)) {
+            return Err(Misconfigured::Value { field: field.name, value: field.value(self), must: field.must });
+        }
+        match self {
+            Config { floor, .. } if !(128..=1 << 16).contains(floor) => wrong("floor", (*floor).into(), "128 to 65536"),
+            Config { spill, .. } if !(64..=1 << 30).contains(spill) => wrong("spill", (*spill).into(), "64 B to 1 GiB"),
+            Config { batch: 0, .. } => wrong("batch", 0, "at least 1"),
+            _ => Ok(()),
         }
     }
 }

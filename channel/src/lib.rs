@@ -17,7 +17,7 @@ pub mod sim;
 mod slab;
 pub mod wire;
 
-pub use config::{Config, Misconfigured};
+pub use config::{Changes, Config, FIELDS, Field, Misconfigured};
 pub use engine::{Cancelled, Completion, Engine, Kept, Room, Short};
 pub use error::{Error, Lost, Status};
 pub use matching::Select;

@@ -8,6 +8,9 @@ pub(crate) fn reached(value: u32, other: u32) -> bool {
     value.wrapping_sub(other) < 1 << 31
 }
 
+/// The most packets that may come early, of whatever peer: no window is longer. So ranks need not have the same.
+pub const FARTHEST: u32 = 1024;
+
 /// The sender's side: at most `window` packets are not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Outgoing {

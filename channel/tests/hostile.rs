@@ -158,7 +158,7 @@ fn each_rule_is_named() {
         ("it offered a ring that cannot be", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
         ("it took back a ring that it has not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
         ("it left a ring that it does not have", 0, Box::new(|_| Body::Left { ring: 0 })),
-        ("it sent more than the window", 64, Box::new(|id| Body::Ack { sender: id })),
+        ("it sent more than the window", 1024, Box::new(|id| Body::Ack { sender: id })),
     ];
     for (rule, sequence, body) in rows {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();

@@ -9,7 +9,7 @@ fn run(seed: u64) -> Result<Job, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let setup = Setup::random(&mut rng);
     if std::env::var("SEED").is_ok() {
-        println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.config);
+        println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);
     }
     Job::new(seed, setup).run()
 }

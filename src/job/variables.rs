@@ -92,6 +92,13 @@ pub const TABLE: &[Variable] = &[
         default: "by ranks and bytes: docs/COLLECTIVES.md",
     },
     Variable {
+        name: "TRANSOM_MESSAGES",
+        set_by: SetBy::User,
+        meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
+        expected: "FIELD=VALUE, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has the fields",
+        default: "as docs/MESSAGES.md says",
+    },
+    Variable {
         name: "TRANSOM_HYBRID",
         set_by: SetBy::User,
         meaning: "with verbs: whether ranks of one host move data through the memory they share",

@@ -2,10 +2,11 @@
 //! call looks which it is.
 
 use super::error::Error;
+use crate::job::variables;
 use crate::provider::Provider;
-use transom_channel::Config;
 use transom_channel::ring::Shape;
-use transom_shm_loopback::messages::ShmWire;
+use transom_channel::{Changes, Config, Misconfigured};
+use transom_shm_loopback::messages::{LONGEST, ShmWire};
 
 #[cfg(feature = "verbs")]
 pub(super) use several::{Carrier, Waiter};
@@ -13,22 +14,35 @@ pub(super) use several::{Carrier, Waiter};
 #[cfg(not(feature = "verbs"))]
 pub(super) use transom_shm_loopback::messages::{ShmWire as Carrier, Waiter};
 
-/// The wire of this rank, and what suits it. Once for each rank of a job.
+/// The wire of this rank, and what suits it and TRANSOM_MESSAGES. Once for each rank of a job.
 pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
+    let asked = variables::get::<Changes>("TRANSOM_MESSAGES");
+    let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
         let wire = verbs.wire()?;
         let zero_copy_from = wire.zero_copy_from() as u64;
         // A slot for whatever goes at once.
         let ring = Shape { slots: 32, bytes: 8256 };
-        return Ok((Carrier::Verbs(Box::new(wire)), Config { ring, zero_copy_from, ..Config::default() }));
+        let config = asked.of(Config { ring, zero_copy_from, ..Config::default() });
+        return Ok((Carrier::Verbs(Box::new(wire)), config));
     }
     let job = crate::provider::shared_memory(provider).expect("the other providers share memory");
+    // A slot for whatever goes at once, and for pieces of what does not; and for as many packets as may be under way: cells of
+    // the inbox are slower than waiting for a slot.
+    let ring = Shape { slots: 32, bytes: 16_704 };
+    let config = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
+    // Before the wire is opened, which is done once: the next call is to say the same.
+    config.check(LONGEST).map_err(misconfigured)?;
     let wire = ShmWire::open(job)?;
     #[cfg(feature = "verbs")]
     let wire = Carrier::Shared(Box::new(wire));
-    // A slot for whatever goes at once, and for pieces of what does not: cells of the inbox are slower.
-    Ok((wire, Config { ring: Shape { slots: 32, bytes: 16_704 }, eager: 16 << 10, ..Config::default() }))
+    Ok((wire, config))
+}
+
+/// No engine can be so.
+pub(super) fn misconfigured(error: Misconfigured) -> Error {
+    Error::Unavailable { why: format!("TRANSOM_MESSAGES: {error}") }
 }
 
 #[cfg(feature = "verbs")]

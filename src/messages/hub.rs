@@ -119,8 +119,7 @@ impl Hub {
         let (wire, config) = carrier::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
-        let engine = Engine::new(wire, rank as u32, ranks as u32, config)
-            .map_err(|error| Error::Unavailable { why: error.to_string() })?;
+        let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
         let core = Core {
             engine,
             table: BTreeMap::new(),

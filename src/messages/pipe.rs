@@ -33,7 +33,8 @@
 //! [`Pipeline`](Step::Pipeline) writes a chunk of a long one while it copies the next; [`Read`](Step::Read) and
 //! [`Write`](Step::Write) do not copy a long one at all, where the way between the ranks reads or writes. In C, the caller of a
 //! put without copies has to call it again with the same buffer and to leave that alone meanwhile; here the buffer is given
-//! away (`start_put`), or the call waits (`write`). docs/PIPES.md has the rest.
+//! away (`start_put`), or the call waits (`write`). docs/PIPES.md has the rest; `TRANSOM_MESSAGES` says how pipes are that do
+//! not say so themselves.
 //!
 //! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
 
@@ -77,7 +78,8 @@ impl World {
     /// # Examples
     /// See [`pipe`](crate::pipe).
     pub fn pipe(&self, peer: Rank) -> Result<Pipe, Error> {
-        self.pipe_with(peer, Config::default())
+        let config = self.space().comm()?.hub.with(|core| core.engine.config().pipe)?;
+        self.pipe_with(peer, config)
     }
 
     /// As [`pipe`](Self::pipe), by a step and with sizes of one's own; both ranks choose the same.

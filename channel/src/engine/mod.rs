@@ -74,7 +74,7 @@ impl<W: Wire> Engine<W> {
         let rails = wire.rails().to_vec();
         let count = rails.len() as u64;
         if !(1..=RAILS as u64).contains(&count) {
-            return Err(Misconfigured { field: "rails", value: count, must: "1 to 4" });
+            return Err(Misconfigured::Value { field: "rails", value: count.to_string(), must: "1 to 4" });
         }
         config.check(rails.iter().map(|rail| rail.longest).min().unwrap_or(0))?;
         let marker = Marker::of(&rails[0]);
@@ -225,6 +225,11 @@ impl<W: Wire> Engine<W> {
     /// The wire below.
     pub fn wire(&mut self) -> &mut W {
         &mut self.wire
+    }
+
+    /// What was chosen.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// What was counted.

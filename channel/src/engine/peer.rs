@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::credit::{Grant, Owed, Purse};
 use crate::packet::{Body, Packet, Values};
 use crate::ring;
-use crate::sequence::{Incoming, Outgoing};
+use crate::sequence::{FARTHEST, Incoming, Outgoing};
 use crate::slab::Id;
 use crate::wire::{Key, RAILS, Rank};
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ impl<M> Peer<M> {
             up: [false; RAILS],
             turn: 0,
             outgoing: Outgoing::new(config.window),
-            incoming: Incoming::new(config.window),
+            incoming: Incoming::new(FARTHEST),
             purse: Purse::new(config.floor),
             grant: Grant::new(config.floor),
             joined: false,

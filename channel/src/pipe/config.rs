@@ -54,7 +54,7 @@ impl Config {
         self.chunk as usize - MARK - HEADER
     }
 
-    pub(super) fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         self.shape().is_sound() && self.shape().size() <= MOST
     }
 }

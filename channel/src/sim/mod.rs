@@ -67,10 +67,16 @@ pub struct Sim {
 impl Sim {
     /// A job of so many ranks, all with this configuration.
     pub fn new(seed: u64, ranks: Rank, conditions: Conditions, config: &Config) -> Result<Sim, Misconfigured> {
+        Sim::of(seed, conditions, vec![config.clone(); ranks as usize])
+    }
+
+    /// A job of ranks with these configurations.
+    pub fn of(seed: u64, conditions: Conditions, configs: Vec<Config>) -> Result<Sim, Misconfigured> {
+        let ranks = configs.len() as Rank;
         let rails = conditions.rails.clone();
         let net = Rc::new(RefCell::new(Net::new(seed, ranks, conditions)));
         let wire = |rank| SimWire { net: net.clone(), rails: rails.clone(), rank };
-        let engines = (0..ranks).map(|rank| Engine::new(wire(rank), rank, ranks, config.clone()));
+        let engines = (0..).zip(configs).map(|(rank, config)| Engine::new(wire(rank), rank, ranks, config));
         let engines = engines.collect::<Result<_, _>>()?;
         Ok(Sim { net, engines, stopped: vec![false; ranks as usize] })
     }

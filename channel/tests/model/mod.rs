@@ -12,7 +12,8 @@ use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Sele
 pub struct Setup {
     pub ranks: Rank,
     pub conditions: Conditions,
-    pub config: Config,
+    /// Of each rank.
+    pub configs: Vec<Config>,
     pub actions: usize,
 }
 
@@ -47,14 +48,15 @@ impl Setup {
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
             torn: rng.bool(),
         };
-        let config = Config {
+        let floor = 64 * rng.u32(2..5);
+        let config = |rng: &mut fastrand::Rng| Config {
             eager: *rng.choice(&[0, 64, 400]).unwrap(),
             ring: Shape { slots: rng.u32(2..8), bytes: 8 * rng.u32(20..80) },
             rings: rng.usize(..4),
             ring_after: rng.u32(1..6),
             order: *rng.choice(&[Order::Sequential, Order::Circular, Order::RecentFirst]).unwrap(),
             window: *rng.choice(&[2, 3, 8, 64]).unwrap(),
-            floor: 64 * rng.u32(2..5),
+            floor,
             budget: *rng.choice(&[0, 300, 4000, 1 << 20]).unwrap(),
             spill: *rng.choice(&[64, 640, 1 << 16]).unwrap(),
             credit_delay: rng.u64(100..100_000),
@@ -62,9 +64,14 @@ impl Setup {
             stripe_from: *rng.choice(&[1, 500, 1 << 20]).unwrap(),
             offer: rng.bool(),
             batch: *rng.choice(&[1, 3, 64]).unwrap(),
+            ..Config::default()
         };
+        // Ranks may have their own, in all but the floor.
+        let one = config(rng);
+        let alike = rng.bool();
+        let configs = (0..ranks).map(|_| if alike { one.clone() } else { config(rng) }).collect();
         let actions = if ranks > 15 { rng.usize(1..12) } else { rng.usize(1..60) };
-        Setup { ranks, conditions, config, actions }
+        Setup { ranks, conditions, configs, actions }
     }
 }
 
@@ -109,7 +116,7 @@ const TAGS: u32 = 3;
 
 impl Job {
     pub fn new(seed: u64, setup: Setup) -> Job {
-        let sim = Sim::new(seed, setup.ranks, setup.conditions.clone(), &setup.config).unwrap();
+        let sim = Sim::of(seed, setup.conditions.clone(), setup.configs.clone()).unwrap();
         let left = vec![setup.actions; setup.ranks as usize];
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
         let (sends, open) = Default::default();
@@ -237,7 +244,10 @@ impl Job {
             _ => 1 << self.rng.u32(10..=23),
         };
         // Packets of 8 MiB by the hundred bytes take long to simulate.
-        let length = if self.setup.ranks > 3 || self.setup.config.window < 8 || self.rng.u8(..10) > 0 {
+        let length = if self.setup.ranks > 3
+            || self.setup.configs.iter().any(|config| config.window < 8)
+            || self.rng.u8(..10) > 0
+        {
             length.min(40_000)
         } else {
             length
@@ -347,7 +357,7 @@ impl Job {
             }
         }
         for rank in 0..self.setup.ranks {
-            let config = self.setup.config.clone();
+            let config = self.setup.configs[rank as usize].clone();
             let engine = self.sim.engine(rank);
             engine.at_rest()?;
             if (engine.under_way(), engine.kept()) != (0, 0) {

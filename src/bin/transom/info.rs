@@ -9,6 +9,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use transom::variables::{LogFilter, Micros, Seconds, SecondsOrOff, SetBy, TABLE, VariableError, get};
 use transom::{Bootstrap, Tag};
+use transom_channel::Changes;
 
 /// Tells what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
 #[derive(Args)]
@@ -183,6 +184,7 @@ fn mistake(name: &'static str) -> Option<VariableError> {
         "TRANSOM_TAG" => get::<Tag>(name).err(),
         "TRANSOM_SPIN" => get::<Micros>(name).err(),
         "TRANSOM_WAIT_REPORT" => get::<SecondsOrOff>(name).err(),
+        "TRANSOM_MESSAGES" => get::<Changes>(name).err(),
         "TRANSOM_BOOTSTRAP" => get::<Bootstrap>(name).err(),
         "TRANSOM_RANK" | "TRANSOM_SIZE" | "TRANSOM_NESTING" => get::<usize>(name).err(),
         #[cfg(feature = "verbs")]

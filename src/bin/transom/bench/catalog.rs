@@ -15,6 +15,10 @@ pub struct Measurement {
     pub kind: Kind,
     /// How many times as long as a latency it wants to be measured, to say anything.
     pub patience: u64,
+    /// What a worker measures, where that is another measurement in several configurations.
+    pub of: Option<&'static str>,
+    /// What TRANSOM_MESSAGES is for its jobs, one after the other.
+    pub configs: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +36,18 @@ const ALL: &[&str] = &["lock", "lock_exclusive", "lock_all", "flush", "flush_loc
 const LU: &[&str] = &["lock", "two_sided", "flush", "shared"];
 
 const fn latency(name: &'static str, about: &'static str, sized: bool) -> Measurement {
-    Measurement { name, about, syncs: ALL, sized, ranks: &[2], least: 1, kind: Kind::Latency, patience: 1 }
+    Measurement {
+        name,
+        about,
+        syncs: ALL,
+        sized,
+        ranks: &[2],
+        least: 1,
+        kind: Kind::Latency,
+        patience: 1,
+        of: None,
+        configs: &[""],
+    }
 }
 
 const fn collective(name: &'static str, about: &'static str) -> Measurement {
@@ -40,7 +55,21 @@ const fn collective(name: &'static str, about: &'static str) -> Measurement {
 }
 
 const fn figures(name: &'static str, syncs: &'static [&'static str], about: &'static str) -> Measurement {
-    Measurement { name, about, syncs, sized: false, ranks: &[2], least: 1, kind: Kind::Figures, patience: 1 }
+    Measurement { syncs, kind: Kind::Figures, ..latency(name, about, false) }
+}
+
+const fn messages(name: &'static str, about: &'static str) -> Measurement {
+    Measurement { least: 2, syncs: &["messages"], ..latency(name, about, true) }
+}
+
+/// A measurement of messages in several configurations.
+const fn sweep(
+    name: &'static str,
+    of: &'static str,
+    configs: &'static [&'static str],
+    about: &'static str,
+) -> Measurement {
+    Measurement { of: Some(of), configs, ..messages(name, about) }
 }
 
 pub const CATALOG: &[Measurement] = &[
@@ -86,18 +115,112 @@ pub const CATALOG: &[Measurement] = &[
     collective("scan", "sums of doubles of the ranks up to each (osu_scan)"),
     collective("all_gather", "a block of each, at all ranks (osu_allgather)"),
     collective("all_to_all", "a block of each for each (osu_alltoall)"),
-    Measurement { least: 2, syncs: &["messages"], ..latency("pingpong", "a message, one way (osu_latency)", true) },
+    messages("pingpong", "a message, one way (osu_latency)"),
     Measurement {
-        least: 2,
         kind: Kind::Bandwidth,
-        syncs: &["messages"],
-        ..latency("stream", "64 messages in a row, then an answer (osu_bw, without requests)", true)
+        ..messages("stream", "64 messages in a row, then an answer (osu_bw, without requests)")
+    },
+    Measurement { kind: Kind::Bandwidth, ..messages("bidirectional", "a message each way at once, by sendrecv") },
+    Measurement {
+        kind: Kind::Bandwidth,
+        ..messages("message_rate", "64 messages under way, then an answer; of all pairs together (osu_mbw_mr)")
     },
     Measurement {
-        least: 2,
+        kind: Kind::Figures,
+        ..messages("overhead", "the time in a send, and in the receive of what is there (o of LogP)")
+    },
+    Measurement {
+        kind: Kind::Figures,
+        ..messages("overlap_messages", "how much of a message each way is hidden by computing as long as it takes")
+    },
+    Measurement {
+        kind: Kind::Figures,
+        ..messages(
+            "registration",
+            "a message between buffers never used before, and used before; where ranks share memory nothing is registered",
+        )
+    },
+    Measurement {
         kind: Kind::Bandwidth,
-        syncs: &["messages"],
-        ..latency("bidirectional", "a message each way at once, by sendrecv", true)
+        sized: false,
+        ranks: &[4],
+        least: 2,
+        ..sweep(
+            "polling_set",
+            "polling_set",
+            &["rings=0", "rings=1", "order=sequential", "order=circular", "order=recent"],
+            "8 bytes from all others, whoever is first; without rings, with one, with one each",
+        )
+    },
+    Measurement {
+        kind: Kind::Figures,
+        sized: false,
+        ranks: &[17],
+        ..sweep(
+            "poll_cost",
+            "poll_cost",
+            &[
+                "ring_after=1,rings=1",
+                "ring_after=1,rings=4",
+                "ring_after=1,rings=16",
+                "ring_after=1,rings=16,order=recent",
+            ],
+            "8 bytes from any source, and a turn that finds nothing, beside rings of silent ranks",
+        )
+    },
+    sweep(
+        "threshold",
+        "pingpong",
+        &["eager=0", "eager=1024", "eager=4096", "eager=8192"],
+        "pingpong with short messages sent at once, or announced",
+    ),
+    Measurement {
+        kind: Kind::Bandwidth,
+        ..sweep(
+            "ring_slots",
+            "stream",
+            &[
+                "ring_slots=2,window=2",
+                "ring_slots=4,window=4",
+                "ring_slots=8,window=8",
+                "ring_slots=16,window=16",
+                "ring_slots=32,window=32",
+                "ring_slots=64,window=64",
+            ],
+            "stream by rings of so many slots, for which a sender waits",
+        )
+    },
+    sweep(
+        "rendezvous",
+        "pingpong",
+        &["eager=0,zero_copy_from=1", "eager=0,zero_copy_from=1,offer=no", "eager=0,zero_copy_from=4294967296"],
+        "pingpong with messages that are announced: read, or written where the wire writes, or copied",
+    ),
+    Measurement {
+        kind: Kind::Figures,
+        ..sweep(
+            "pipe",
+            "pipe",
+            &["pipe=basic", "pipe=piggyback", "pipe=pipeline", "pipe=read", "pipe=write"],
+            "bytes by a pipe in each of its steps: one way, 64 in a row, and the requests that a message takes",
+        )
+    },
+    Measurement {
+        kind: Kind::Figures,
+        ..sweep(
+            "pipe_chunk",
+            "pipe",
+            &[
+                "pipe=pipeline,pipe_chunk=1024",
+                "pipe=pipeline,pipe_chunk=2048",
+                "pipe=pipeline,pipe_chunk=4096",
+                "pipe=pipeline,pipe_chunk=8192",
+                "pipe=pipeline,pipe_chunk=16384",
+                "pipe=pipeline,pipe_chunk=32768",
+                "pipe=pipeline,pipe_chunk=65536",
+            ],
+            "the same by chunks of so many bytes",
+        )
     },
     Measurement {
         ranks: &[1],
@@ -126,8 +249,8 @@ pub const CATALOG: &[Measurement] = &[
         patience: 2,
         ..figures(
             "pipeline",
-            &["one_sided"],
-            "a wavefront by put_signal (PRK Synch_p2p); its limit is that of its additions, if no rank waited",
+            &["one_sided", "two_sided"],
+            "a wavefront by put_signal, or messages (PRK Synch_p2p); its limit is that of its additions, if no rank waited",
         )
     },
     figures("startup", &["none"], "start and end of a job that does nothing; memory of a rank"),
@@ -135,6 +258,18 @@ pub const CATALOG: &[Measurement] = &[
 
 pub fn find(name: &str) -> Option<&'static Measurement> {
     CATALOG.iter().find(|measurement| measurement.name == name)
+}
+
+impl Measurement {
+    /// What a worker is told to measure.
+    pub fn worker(&self) -> &'static str {
+        self.of.unwrap_or(self.name)
+    }
+
+    /// Whether TRANSOM_MESSAGES makes a difference to it, or may.
+    pub fn is_of_messages(&self) -> bool {
+        self.syncs.iter().any(|sync| matches!(*sync, "messages" | "collective")) || self.name == "pipeline"
+    }
 }
 
 /// The measurement that a command line names.
@@ -165,23 +300,24 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         |crossings| Cost { crossings, ..Cost::default() },
         |copies| Cost { copies, ..Cost::default() },
     );
-    let alone = task.ranks == 1;
+    let (alone, measured) = (task.ranks == 1, task.worker());
     let sync = match task.sync {
         // What says whose turn it is.
-        _ if task.measurement == "contended" => crossings(f64::from(u8::from(!alone))),
+        _ if measured == "contended" => crossings(f64::from(u8::from(!alone))),
         "lock" | "lock_exclusive" | "lock_all" => atomics(2.0),
         // Of 64 puts in a row only one is flushed; what is got or fetched is here already.
-        "flush" if task.measurement == "put" => atomics(1.0),
+        "flush" if measured == "put" => atomics(1.0),
         "fence" | "pscw" | "barrier" | "collective" if !alone => crossings(1.0),
-        "messages" if task.measurement == "pingpong" => crossings(1.0),
+        "messages" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
         _ => Cost::default(),
     };
     // In an epoch that has the target to itself nothing else need be atomic.
     let exclusive = task.sync == "lock_exclusive";
-    let ways = match task.measurement {
-        "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" | "pingpong" | "stream" | "bidirectional" => {
-            vec![copies(1.0)]
-        }
+    let ways = match measured {
+        "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
+        "pingpong" | "stream" | "bidirectional" | "polling_set" | "poll_cost" | "pipe" => vec![copies(1.0)],
+        // Pairs copy at once.
+        "message_rate" if task.ranks < 4 => vec![copies(1.0)],
         "broadcast" | "reduce" | "all_reduce" | "scan" | "all_gather" | "all_to_all" if !alone => vec![copies(1.0)],
         "accumulate" | "get_accumulate" | "fetch_and_op" | "compare_and_swap" if exclusive => vec![copies(1.0)],
         "accumulate" | "get_accumulate" => match task.bytes / 8 {
@@ -213,6 +349,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_a_worker_is_told_is_in_the_catalog_and_its_configurations_can_be() {
+        for measurement in CATALOG {
+            let worker = find(measurement.worker()).expect(measurement.name);
+            assert_eq!((worker.worker(), worker.kind), (worker.name, measurement.kind), "{}", measurement.name);
+            for config in measurement.configs {
+                config.parse::<transom_channel::Changes>().unwrap_or_else(|why| panic!("{}: {why}", measurement.name));
+            }
+            let same = |config| measurement.configs.iter().filter(|other| *other == config).count();
+            assert!(measurement.configs.iter().all(|config| same(config) == 1), "{}", measurement.name);
+        }
+    }
+
     /// The machine's, whatever our protocols need.
     #[test]
     fn limits_are_the_machines() {
@@ -240,6 +389,11 @@ mod tests {
             ("all_to_all", "collective", 8, 1, "-"),
             ("pingpong", "messages", 8, 2, "crossing + memcpy"),
             ("stream", "messages", 4096, 2, "memcpy"),
+            ("threshold", "messages", 8, 2, "crossing + memcpy"),
+            ("pipe_chunk", "messages", 8, 2, "crossing + memcpy"),
+            ("polling_set", "messages", 8, 4, "memcpy"),
+            ("message_rate", "messages", 8, 3, "memcpy"),
+            ("message_rate", "messages", 8, 4, "-"),
             ("contended", "lock_exclusive", 8, 2, "crossing"),
             ("contended", "lock_exclusive", 8, 1, "-"),
             ("overlap", "lock", 8, 2, "2 atomics + memcpy"),
@@ -251,9 +405,13 @@ mod tests {
 
     #[test]
     fn ranks_that_share_cores_have_no_limit_where_they_wait_and_it_is_said() {
-        for (measurement, sync) in
-            [("contended", "lock_exclusive"), ("barrier", "barrier"), ("put", "fence"), ("get", "pscw")]
-        {
+        for (measurement, sync) in [
+            ("contended", "lock_exclusive"),
+            ("barrier", "barrier"),
+            ("put", "fence"),
+            ("get", "pscw"),
+            ("poll_cost", "messages"),
+        ] {
             assert!(of(measurement, sync, 8, 3, 2).contains("none: ranks share cores"), "{measurement}");
         }
         assert_eq!(of("put", "lock", 8, 3, 2), "2 atomics + memcpy");

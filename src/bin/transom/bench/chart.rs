@@ -1,6 +1,6 @@
 //! Pictures: latency and bandwidth against size, and ratios to others.
 
-use super::catalog;
+use super::catalog::{self, Kind};
 use super::mode::Mode;
 use super::pairs::Pairs;
 use super::rows::Row;
@@ -42,6 +42,15 @@ pub fn by_size(file: File, rows: &[Row]) -> Result {
         }
         for (panels, name) in root.split_evenly((names.len(), 2)).chunks(2).zip(names) {
             let rows: Vec<_> = rows.iter().filter(|row| row.task.measurement == name).collect();
+            if catalog::find(name).is_some_and(|measurement| measurement.kind == Kind::Figures) {
+                // The first two.
+                let figures = rows.first().map_or(&[][..], |row| &row.order).iter();
+                for (area, figure) in panels.iter().zip(figures) {
+                    let of = |row: &Row| row.figures.get(figure).copied();
+                    panel(area, &format!("{name}: {}", figure.replace('_', " ")), figure, &curves(&rows, of))?;
+                }
+                continue;
+            }
             let latency = |row: &Row| Some(row.latency_ns?.median / 1e3);
             let bandwidth = |row: &Row| Some(row.task.bytes as f64 / row.latency_ns?.median);
             panel(&panels[0], &format!("{name}: latency, us"), "us", &curves(&rows, latency))?;
@@ -111,19 +120,24 @@ fn draw(mut file: File, pixels: (u32, u32), picture: impl FnOnce(&Area) -> Resul
     Ok(file.write_all(text.as_bytes())?)
 }
 
-/// A curve for each synchronisation, number of ranks and mode; the latter two named where there are several.
+/// A curve for each synchronisation, configuration, number of ranks and mode; the latter three named where there are several.
 fn curves(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();
     let several = |differs: &dyn Fn(&Row) -> bool| rows.iter().any(|row| differs(row));
     for row in rows {
         let mut name = row.task.sync.to_owned();
+        if several(&|other| other.task.config != row.task.config) {
+            name.push_str(&format!(", {}", if row.task.config.is_empty() { "as it is" } else { &row.task.config }));
+        }
         if several(&|other| other.task.ranks != row.task.ranks) {
             name.push_str(&format!(", {} ranks", row.task.ranks));
         }
         if several(&|other| other.mode != row.mode) {
             name.push_str(&format!(", {}", row.mode));
         }
-        let Some(point) = value(row).map(|value| (row.task.bytes as f64, value)) else { continue };
+        // What is nothing has no place on a scale of powers.
+        let value = value(row).filter(|value| *value > 0.0);
+        let Some(point) = value.map(|value| (row.task.bytes as f64, value)) else { continue };
         match curves.iter_mut().find(|(known, _)| *known == name) {
             Some((_, points)) => points.push(point),
             None => curves.push((name, vec![point])),

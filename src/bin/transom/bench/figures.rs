@@ -20,7 +20,7 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
     let samples = || samples.ok_or("it took no samples");
     let mut figures = Figures::new();
     let mut add = |name: &str, value: f64| figures.push((name.to_owned(), value));
-    match task.measurement {
+    match task.worker() {
         "contended" => {
             let (seconds, acquired) = (value("seconds")?, each("acquired", &mut (0..task.ranks))?);
             let total: f64 = acquired.iter().sum();
@@ -62,10 +62,35 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("waiting_ms", value("waiting")? * 1e3);
             add("kernel_GFLOP/s", value("kernel")?);
         }
+        "overlap_messages" => {
+            let (compute, communication, both) = (value("compute")?, value("communication")?, value("both")?);
+            add("hidden", hidden(compute, communication, both));
+            add("communication_us", communication * 1e6);
+            add("both_us", both * 1e6);
+        }
+        "overhead" => {
+            for name in ["send", "recv", "one_way"] {
+                add(&format!("{name}_ns"), value(name)?);
+            }
+        }
+        "registration" => {
+            let (first, again) = (value("first")?, value("again")?);
+            add("first_us", first / 1e3);
+            add("again_us", again / 1e3);
+            add("first/again", first / again);
+        }
+        "poll_cost" => {
+            add("ns", samples()?.median);
+            add("turn_ns", value("turn")?);
+        }
+        "pipe" => {
+            add("ns", samples()?.median);
+            add("GB/s", task.bytes as f64 / value("stream")?);
+            add("writes", value("writes")?);
+        }
         "overlap" => {
             let (compute, communication, both) = (value("compute")?, value("communication")?, value("both")?);
-            let hidden = (compute + communication - both) / compute.min(communication).max(1e-9);
-            add("hidden", hidden.clamp(0.0, 1.0));
+            add("hidden", hidden(compute, communication, both));
             add("get_us", samples()?.median / 1e3);
             add("compute_ms", compute * 1e3);
             add("communication_ms", communication * 1e3);
@@ -92,6 +117,11 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
         }
     }
     Ok(figures)
+}
+
+/// The part of the shorter that took no time beside the longer.
+fn hidden(compute: f64, communication: f64, both: f64) -> f64 {
+    ((compute + communication - both) / compute.min(communication).max(1e-9)).clamp(0.0, 1.0)
 }
 
 fn extremes(values: &[f64]) -> (f64, f64) {

@@ -44,6 +44,9 @@ pub fn ours(task: &Task) -> io::Result<Command> {
     let program = own_program()?;
     let mut command = Command::new(&program);
     command.args(["run", "-n", &task.ranks.to_string(), "--"]).arg(&program).arg("bench-worker").args(task.args());
+    if !task.config.is_empty() {
+        command.env("TRANSOM_MESSAGES", &task.config);
+    }
     Ok(command)
 }
 

@@ -20,6 +20,7 @@ mod progress;
 mod protocol;
 mod rows;
 mod statistics;
+mod tables;
 mod targets;
 mod text;
 mod usage;
@@ -32,7 +33,7 @@ use std::io;
 use std::process::ExitCode;
 pub use usage::Usage;
 
-/// Measures latency, bandwidth, locks, barriers, LU, overlap, a pipeline and startup on this machine.
+/// Measures latency, bandwidth, locks, barriers, messages, pipes, LU, overlap, a pipeline and startup on this machine.
 ///
 /// Each figure comes from short jobs of ranks of this program, bound to a core each where there are enough, and stands
 /// beside the machine's own limit taken at the same time: an atomic instruction, memcpy of the same size, a cache line
@@ -65,6 +66,7 @@ Columns:
            percentiles of these means, not of single operations
   limit    what the machine itself needs for it, by whatever protocol (a lock: an atomic to take, one to give back), and
            x limit how many times as long it took (1 is the best there is); or why that cannot be said
+  x first  where there are several configurations: how many times as long as in the first of them
 
 Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1; so 1 too if a limit is wrong.
 
@@ -75,6 +77,8 @@ Examples:
   transom bench put_bw --sizes 4KiB,1MiB --json bandwidth.json
   transom bench contended --ranks 2,4,8     more ranks than cores take turns
   transom bench lu --ranks 4 --lu-n 1024 --lu-block 16 --lock two-sided
+  transom bench stream --config rings=0 --config rings=8 --sizes 8
+                                            the same messages in two configurations, by turns
   transom bench list                        what can be measured
   transom bench compare --quick             against Open MPI and MPICH";
 

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 const SOURCES: &[(&str, &str)] = &[
     ("block.c", include_str!("twins/block.c")),
     ("block.h", include_str!("twins/block.h")),
+    ("calls.c", include_str!("twins/calls.c")),
     ("clock.c", include_str!("twins/clock.c")),
     ("collectives.c", include_str!("twins/collectives.c")),
     ("contention.c", include_str!("twins/contention.c")),

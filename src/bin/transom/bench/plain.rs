@@ -1,6 +1,6 @@
 //! `transom bench`: our own measurements.
 
-use super::catalog::{CATALOG, Kind, Measurement, measurement, sync};
+use super::catalog::{CATALOG, Measurement, measurement, sync};
 use super::chart;
 use super::cores;
 use super::figures::Done;
@@ -9,12 +9,14 @@ use super::job;
 use super::machine::warn_of_circumstances;
 use super::progress::Progress;
 use super::protocol::Task;
-use super::rows::{Row, describe, is_good, rows, wrong_limits};
-use super::text::{Table, number, parse_size, print, size};
+use super::rows::{describe, is_good, rows, wrong_limits};
+use super::tables;
+use super::text::{parse_size, print};
 use super::usage::Usage;
 use clap::Args;
 use std::error::Error;
 use std::process::ExitCode;
+use transom_channel::Changes;
 
 #[derive(Args)]
 pub struct Plain {
@@ -27,9 +29,13 @@ pub struct Plain {
     /// Of which sizes, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// With how many ranks, e.g. 2,4 [default: 2; 2,3,4,8 for contended, 3 for readers_writer, 1 for kernel]
+    /// With how many ranks, e.g. 2,4 [default: as `transom bench list` says, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
+    /// What TRANSOM_MESSAGES is, e.g. eager=0,rings=8 (docs/MESSAGES.md has the fields); any number of times, to be measured
+    /// by turns; '' is what it is by itself
+    #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
+    configs: Vec<String>,
     /// How long a job measures, in milliseconds; some take twice or four times as long [default: 50; quick: 10]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     millis: Option<u64>,
@@ -52,6 +58,9 @@ pub struct Plain {
     files: Files,
 }
 
+/// Tasks that differ in their configurations alone.
+type Turns = Vec<Task>;
+
 /// What is below the tables.
 const BATCHES: &str = "ns to max: of the means of batches of operations, of 1 us or more; p99, p99.9 and max are not of single operations\n";
 
@@ -65,19 +74,21 @@ impl Plain {
         let groups = self.groups(millis)?;
         let files = self.files.open()?;
         warn_of_circumstances();
-        let progress = Progress::new(rounds * groups.iter().map(|(_, tasks)| tasks.len()).sum::<usize>());
+        let tasks = groups.iter().flat_map(|(_, turns)| turns).map(Vec::len).sum::<usize>();
+        let progress = Progress::new(rounds * tasks);
         let (mut all, mut wrong) = (Vec::new(), Vec::new());
-        for (measurement, tasks) in groups {
+        for (measurement, turns) in groups {
             let mut found = Vec::new();
-            for task in tasks {
-                progress.now(describe(&task));
-                found.extend(rows(&task, &jobs(&task, rounds, &progress)?));
+            for tasks in turns {
+                for (task, jobs) in tasks.iter().zip(jobs(&tasks, rounds, &progress)?) {
+                    found.extend(rows(task, &jobs));
+                }
             }
             for why in wrong_limits(&found) {
                 progress.warn(&why);
                 wrong.push(why);
             }
-            progress.print(&show(measurement, &found))?;
+            progress.print(&tables::show(measurement, &found))?;
             all.extend(found);
         }
         drop(progress);
@@ -94,7 +105,7 @@ impl Plain {
     }
 
     /// The tasks, by measurement.
-    fn groups(&self, millis: u64) -> Result<Vec<(&'static Measurement, Vec<Task>)>, Usage> {
+    fn groups(&self, millis: u64) -> Result<Vec<(&'static Measurement, Vec<Turns>)>, Usage> {
         if self.lu_block > self.lu_n {
             return Err(Usage(format!("--lu-block {}: larger than the matrix of {}", self.lu_block, self.lu_n)));
         }
@@ -128,13 +139,15 @@ impl Plain {
                     "pipeline takes two columns for each of {many} ranks; use --grid {need} or more"
                 )));
             }
-            let mut tasks = Vec::new();
+            let configs = self.configs_of(measurement)?;
+            let mut turns = Vec::new();
             for &sync in syncs {
                 for &ranks in &ranks {
                     for &bytes in if measurement.sized { &sizes[..] } else { &[8] } {
-                        tasks.push(Task {
+                        let task = |config: &String| Task {
                             measurement: measurement.name,
                             sync,
+                            config: config.clone(),
                             bytes,
                             element: "i64",
                             ranks,
@@ -143,121 +156,78 @@ impl Plain {
                             n: self.lu_n as usize,
                             block: self.lu_block as usize,
                             grid: self.grid as usize,
-                        });
+                        };
+                        turns.push(configs.iter().map(task).collect());
                     }
                 }
             }
-            if tasks.is_empty() {
+            if turns.is_empty() {
                 let (name, syncs) = (measurement.name, measurement.syncs.join(", "));
                 return Err(Usage(format!("{name} is not measured by {}; it is by {syncs}", self.sync.join(", "))));
             }
-            groups.push((measurement, tasks));
+            groups.push((measurement, turns));
         }
         match groups.is_empty() {
             true => Err(Usage(
-                "nothing is measured by all that with these --ranks and --sync; see `transom bench list`".into(),
+                "nothing is measured by all that with these --ranks, --sync and --config; see `transom bench list`"
+                    .into(),
             )),
             false => Ok(groups),
         }
     }
 
+    /// The configurations in which it is measured: each of its own with each that was asked for.
+    fn configs_of(&self, measurement: &Measurement) -> Result<Vec<String>, Usage> {
+        let name = measurement.name;
+        if self.configs.is_empty() {
+            return Ok(measurement.configs.iter().map(|&own| own.to_owned()).collect());
+        }
+        if !measurement.is_of_messages() {
+            return Err(Usage(format!(
+                "{name} --config: it sends no messages; `transom bench list` names those that do"
+            )));
+        }
+        let mut all = Vec::new();
+        for &own in measurement.configs {
+            for asked in &self.configs {
+                let both =
+                    if own.is_empty() || asked.is_empty() { [own, asked].concat() } else { [own, asked].join(",") };
+                let wrong = |why| Usage(format!("{name} --config {asked}: with its own {own}, {why}"));
+                both.parse::<Changes>().map_err(wrong)?;
+                all.push(both);
+            }
+        }
+        Ok(all)
+    }
+
     /// Whether it can be measured as the options say; of what was not named, the others are left out.
     fn fits(&self, measurement: &Measurement) -> bool {
         (self.sync.is_empty() || measurement.syncs.iter().any(|sync| self.sync.contains(sync)))
+            && (self.configs.is_empty() || self.configs_of(measurement).is_ok())
             && self.ranks.iter().all(|&ranks| usize::from(ranks) >= measurement.least)
     }
 }
 
-/// As many jobs of a task as asked for, and more in place of those in which the cores moved or that beat their limit.
-fn jobs(task: &Task, rounds: usize, progress: &Progress) -> Result<Vec<Done>, Box<dyn Error>> {
-    let mut jobs: Vec<Done> = Vec::new();
-    let mut good = 0;
-    while good < rounds && jobs.len() < rounds + AGAIN {
-        let done = Done::of(task, job::run(job::ours(task)?, task))?;
-        if is_good(task, &done) {
-            good += 1;
-            progress.step(1);
-        }
-        jobs.push(done);
-    }
-    progress.step(rounds - good);
-    Ok(jobs)
+/// What the messages library would refuse is a wrong command line.
+fn config(text: &str) -> Result<String, String> {
+    text.parse::<Changes>().map_or_else(|why| Err(why.to_string()), |_| Ok(text.to_owned()))
 }
 
-fn show(measurement: &Measurement, rows: &[Row]) -> String {
-    let table =
-        if measurement.kind == Kind::Figures { figures(measurement, rows) } else { latencies(measurement, rows) };
-    let dropped: usize = rows
-        .iter()
-        .map(|row| (&row.task, row.dropped))
-        .fold((None, 0), |(last, sum), (task, dropped)| {
-            // Rows of one task all name the same dropped jobs.
-            (Some(task), if last == Some(task) { sum } else { sum + dropped })
-        })
-        .1;
-    let dropped =
-        if dropped > 0 { format!("  ({dropped} jobs dropped, in which the cores moved)\n") } else { String::new() };
-    format!("{}: {}\n{table}{dropped}\n", measurement.name, measurement.about)
-}
-
-fn latencies(measurement: &Measurement, rows: &[Row]) -> Table {
-    let mut head = vec!["sync", "ranks", "mode"];
-    let bandwidth = measurement.kind == Kind::Bandwidth;
-    if measurement.sized {
-        head.push("size");
-    }
-    head.extend(["ns", "min", "p90", "p99", "p99.9", "max"]);
-    if bandwidth {
-        head.extend(["GB/s", "million/s"]);
-    }
-    head.extend(["limit ns", "x limit", "limit"]);
-    let mut table = Table::new(3, &head);
-    for row in rows {
-        let Some(ns) = row.latency_ns else { continue };
-        let mut cells = vec![row.task.sync.to_owned(), row.task.ranks.to_string(), row.mode.to_string()];
-        if measurement.sized {
-            cells.push(size(row.task.bytes));
+/// As many jobs of each task as asked for, by turns, and more in place of those in which the cores moved or that beat their
+/// limit.
+fn jobs(tasks: &[Task], rounds: usize, progress: &Progress) -> Result<Vec<Vec<Done>>, Box<dyn Error>> {
+    let mut all: Vec<(Vec<Done>, usize)> = tasks.iter().map(|_| (Vec::new(), 0)).collect();
+    for _ in 0..rounds + AGAIN {
+        for (task, (jobs, good)) in tasks.iter().zip(&mut all).filter(|(_, (_, good))| *good < rounds) {
+            progress.now(describe(task));
+            let done = Done::of(task, job::run(job::ours(task)?, task))?;
+            if is_good(task, &done) {
+                *good += 1;
+                progress.step(1);
+            }
+            jobs.push(done);
         }
-        cells.extend([ns.median, ns.min, ns.p90, ns.p99, ns.p99_9, ns.max].map(number));
-        if bandwidth {
-            cells.extend(
-                ["GB/s", "million/s"].map(|name| row.figures.get(name).map_or("-".into(), |&value| number(value))),
-            );
-        }
-        let known = |value: Option<f64>| value.map_or("-".into(), number);
-        cells.extend([known(row.limit_ns), known(row.times_limit), row.limit.clone().unwrap_or_default()]);
-        table.row(cells);
     }
-    table
-}
-
-fn figures(measurement: &Measurement, rows: &[Row]) -> Table {
-    // Shares of ranks are many, and stand in one column.
-    let names: Vec<String> = rows.first().map_or(Vec::new(), |row| row.order.clone());
-    let names: Vec<_> = names.into_iter().filter(|name| !name.starts_with("share.")).collect();
-    let shares = measurement.name == "contended";
-    let limited = rows.iter().any(|row| row.limit.is_some());
-    let titles: Vec<_> = names.iter().map(|name| name.replace('_', " ")).collect();
-    let mut head = vec!["sync", "ranks", "mode"];
-    head.extend(titles.iter().map(String::as_str));
-    if limited {
-        head.extend(["x limit", "limit"]);
-    }
-    if shares {
-        head.push("share of each rank, %");
-    }
-    let mut table = Table::new(3, &head);
-    for row in rows {
-        let mut cells = vec![row.task.sync.to_owned(), row.task.ranks.to_string(), row.mode.to_string()];
-        cells.extend(names.iter().map(|name| row.figures.get(name).map_or("-".into(), |&value| number(value))));
-        if limited {
-            cells.extend([row.times_limit.map_or("-".into(), number), row.limit.clone().unwrap_or_default()]);
-        }
-        if shares {
-            let share = |rank: usize| row.figures.get(&format!("share.{rank}")).map(|share| number(share * 100.0));
-            cells.push((0..row.task.ranks).filter_map(share).collect::<Vec<_>>().join(" "));
-        }
-        table.row(cells);
-    }
-    table
+    progress.step(all.iter().map(|(_, good)| rounds - good).sum());
+    Ok(all.into_iter().map(|(jobs, _)| jobs).collect())
 }

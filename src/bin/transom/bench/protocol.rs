@@ -36,6 +36,13 @@
 //! | `pingpong` | `messages` | a message, one way: half of a round trip |
 //! | `stream` | `messages` | one of 64 blocking sends that an answer follows |
 //! | `bidirectional` | `messages` | a message each way, by sendrecv |
+//! | `message_rate` | `messages` | one of 64 messages (of more than 64 KiB, as many as 4 MiB have) under way from each rank of the lower half to the one so much higher, that an answer follows; the time of one pair, by the number of pairs |
+//! | `polling_set` | `messages` | one of 64 messages from each rank but 0, which receives from any source and then answers each; the time of all, by their number; ours only |
+//! | `overhead` | `messages` | rank 0 sends N bytes, calls nothing for twice a round trip, and receives the answer: `send`, `recv` (ns in these calls, without the clock's; medians), `one_way` (ns, half of a round trip) |
+//! | `overlap_messages` | `messages` | see below |
+//! | `registration` | `messages` | half of a round trip between buffers that were written to and in no message yet, and again between these: `first`, `again` (ns, medians); ours only |
+//! | `poll_cost` | `messages` | a message of 8 bytes one way between ranks 0 and 1, received from any source; the others have sent 64 to both before, and sleep. `turn` (ns of a turn at rank 0 that finds nothing); ours only |
+//! | `pipe` | `messages` | N bytes one way by a pipe; `stream` (ns of one of 64 in a row), `writes` (that rank 0 posts for a message one way, and what it tells the other of its own); ours only |
 //! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on blocks at the beginnings of pages: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (at most) |
 //! | `lu` | `lock` | one factorisation; `seconds`, `kernel`; for information `peak`. Blocks of others by shared lock, get, unlock |
 //! | | `flush` | the same by gets in one lock_all epoch, each complete before its block is used; barriers instead of fences |
@@ -44,7 +51,7 @@
 //! | `lu_outside` | as `lu` | as `lu`, with a clock around all that is no block operation: `seconds`, `outside_kernel` and, of that, `waiting` at barriers (seconds, mean of the ranks) |
 //! | `overlap` | `lock` | see below |
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (as many if ranks waited for nobody). Ours is put_signal, MPI's put, flush and a flag |
-//! | | `two_sided` | the same by MPI_Send and MPI_Recv; twins only |
+//! | | `two_sided` | the same by send and recv |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is up) |
 //!
 //! `overlap`: rank 1 computes 20 ms at a time and calls nothing. An operation is lock (shared), get of N bytes, unlock, by
@@ -52,6 +59,10 @@
 //! and checks what it got, until 1 ms before the end. Then rank 0 counts the operations that take half of the compute time
 //! while rank 1 is in the library, and medians of the time until both are done are taken of 3 times or more: `compute`,
 //! `communication` (so many operations), `both` (at once, for 0.4 M ms), in seconds.
+//!
+//! `overlap_messages`: ranks 0 and 1 each start a receive and a send of N bytes, compute, and wait for both. For M/3 ms each, in
+//! batches: without computing, `communication`; with as long a computation as that took, but no messages, `compute`; with
+//! both, `both`: seconds, medians.
 //!
 //! What both must do alike: with no more ranks than there are cores in `--cores`, rank R is bound to the R-th of them, and says
 //! so by `value cpu.R` (not for startup); else the system places them, but for the crossing, for which ranks 0 and 1 are on the
@@ -63,6 +74,7 @@
 //! and 32 rows, compiled for the vectors that the processor has, and the check is
 //! |LUx - Ax| <= 10 n eps max|A| |x|, by rank 0.
 
+use super::catalog::{self, Measurement};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -74,6 +86,8 @@ pub const LONG: usize = 4 << 10;
 pub struct Task {
     pub measurement: &'static str,
     pub sync: &'static str,
+    /// What TRANSOM_MESSAGES is for it, if anything is said of that. Ours only.
+    pub config: String,
     pub bytes: usize,
     /// Of accumulate and get_accumulate: `i64`, `f64`.
     #[serde(rename = "type")]
@@ -88,9 +102,14 @@ pub struct Task {
 }
 
 impl Task {
+    /// What a worker is told to measure.
+    pub fn worker(&self) -> &'static str {
+        catalog::find(self.measurement).map_or(self.measurement, Measurement::worker)
+    }
+
     /// The worker's arguments.
     pub fn args(&self) -> Vec<String> {
-        let mut args = vec![self.measurement.to_owned()];
+        let mut args = vec![self.worker().to_owned()];
         let mut add = |name: &str, value: String| args.extend([format!("--{name}"), value]);
         add("sync", self.sync.to_owned());
         add("bytes", self.bytes.to_string());

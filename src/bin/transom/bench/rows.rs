@@ -120,7 +120,8 @@ pub fn wrong_limits(rows: &[Row]) -> Vec<String> {
 pub fn describe(task: &Task) -> String {
     let sized = catalog::find(task.measurement).is_some_and(|Measurement { sized, .. }| *sized);
     let size = if sized { format!(", {}", text::size(task.bytes)) } else { String::new() };
-    format!("{} --sync {}{size}, {} ranks", task.measurement, task.sync, task.ranks)
+    let config = if task.config.is_empty() { String::new() } else { format!(" --config {}", task.config) };
+    format!("{} --sync {}{config}{size}, {} ranks", task.measurement, task.sync, task.ranks)
 }
 
 #[cfg(test)]

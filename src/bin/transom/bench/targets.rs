@@ -104,6 +104,14 @@ const fn messages(measurement: &'static str, bytes: usize, ratio: f64) -> Compar
     Comparison { figure, more_is_better: true, ..latency(measurement, "messages", bytes, ratio) }
 }
 
+/// In a send; what its receive takes is told as well.
+const fn overhead(bytes: usize) -> Comparison {
+    Comparison { bytes, ratio: Some(1.0), also: &["recv_ns"], ..figure("overhead", "messages", 2, "send_ns") }
+}
+
+const OVERLAP_MESSAGES: Comparison =
+    Comparison { also: &["hidden", "communication_us"], ..figure("overlap_messages", "messages", 2, "both_us") };
+
 const fn contended(ranks: usize) -> Comparison {
     let own: &[Own] = if ranks > 2 { &[Own { figure: "most/fewest", bound: Bound::AtMost(1.02) }] } else { &[] };
     Comparison {
@@ -129,8 +137,8 @@ const fn lu_outside(sync: &'static str, theirs: &'static str) -> Comparison {
     }
 }
 
-const fn pipeline(theirs: &'static str, ratio: f64) -> Comparison {
-    Comparison { theirs, more_is_better: true, ratio: Some(ratio), ..figure("pipeline", "one_sided", 2, "MFLOP/s") }
+const fn pipeline(sync: &'static str, theirs: &'static str, ratio: f64) -> Comparison {
+    Comparison { theirs, more_is_better: true, ratio: Some(ratio), ..figure("pipeline", sync, 2, "MFLOP/s") }
 }
 
 pub const COMPARISONS: &[Comparison] = &[
@@ -180,6 +188,12 @@ pub const COMPARISONS: &[Comparison] = &[
     messages("stream", 64 << 10, 1.15),
     messages("stream", 4 << 20, 1.15),
     messages("bidirectional", 64 << 10, 1.15),
+    messages("message_rate", 8, 1.0),
+    messages("message_rate", 4 << 10, 1.0),
+    overhead(8),
+    overhead(4 << 10),
+    Comparison { bytes: 64 << 10, ..OVERLAP_MESSAGES },
+    Comparison { bytes: 1 << 20, ..OVERLAP_MESSAGES },
     Comparison {
         also: &["hidden"],
         own: &[Own { figure: "get_us", bound: Bound::AtMost(1.0) }],
@@ -193,8 +207,9 @@ pub const COMPARISONS: &[Comparison] = &[
     lu_outside("shared", "lock"),
     Comparison { ratio: None, ..lu_outside("flush", "flush") },
     Comparison { ratio: None, ..lu_outside("shared", "shared") },
-    pipeline("one_sided", 2.0),
-    pipeline("two_sided", 1.0),
+    pipeline("one_sided", "one_sided", 2.0),
+    pipeline("one_sided", "two_sided", 1.0),
+    pipeline("two_sided", "two_sided", 1.0),
     Comparison { ratio: Some(5.0), also: &["memory_mib"], ..figure("startup", "none", 2, "process_ms") },
 ];
 
@@ -208,6 +223,7 @@ impl Comparison {
         Task {
             measurement: self.measurement,
             sync: self.sync,
+            config: String::new(),
             bytes: self.bytes,
             element: self.element,
             ranks: self.ranks,

@@ -45,7 +45,7 @@ void pause_briefly(unsigned tries) {
 #endif
 }
 
-void batches(const struct task *task, rounds *run, void *what, long unit, bool together) {
+void batches_to(const struct task *task, rounds *run, void *what, long unit, bool together, sampled *take, void *to) {
     double least = task->millis * 1e6 / 10000; /* at most some 10,000 samples */
     if (least < 1000) {
         least = 1000;
@@ -68,11 +68,43 @@ void batches(const struct task *task, rounds *run, void *what, long unit, bool t
         if (after - before < least) {
             next = count * 2;
         } else if (after >= warm) {
-            report_sample((after - before) / count);
+            take((after - before) / count, to);
             samples++;
         }
         if (task->rank == 0) {
             count = after >= end && samples ? 0 : next;
         }
     }
+}
+
+static void report(double ns, void *to) {
+    (void)to;
+    report_sample(ns);
+}
+
+void batches(const struct task *task, rounds *run, void *what, long unit, bool together) {
+    batches_to(task, run, what, unit, together, report, NULL);
+}
+
+enum { MOST = 1 << 16 };
+
+struct kept {
+    double samples[MOST];
+    long count;
+};
+
+static void keep(double ns, void *to) {
+    struct kept *kept = to;
+    kept->samples[kept->count++ % MOST] = ns;
+}
+
+double batches_median(const struct task *task, rounds *run, void *what, long unit) {
+    struct kept *kept = calloc(1, sizeof *kept);
+    if (!kept) {
+        die("there is no memory for samples");
+    }
+    batches_to(task, run, what, unit, true, keep, kept);
+    double ns = median(kept->samples, kept->count < MOST ? kept->count : MOST);
+    free(kept);
+    return ns;
 }

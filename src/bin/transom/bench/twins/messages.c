@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IN_A_ROW = 64 };
+enum { IN_A_ROW = 64, UNDER_WAY = 4 << 20 /* bytes at once, at most, if that is one message */ };
 
 struct messages {
     const struct task *task;
     char *source, *into;
     int bytes, other;
+    int pairs, row; /* of message_rate: how many, and messages at once */
 };
 
 static void there_and_back(struct messages *m) {
@@ -54,21 +55,54 @@ static void both_ways(void *what, long count) {
     }
 }
 
-static void measure(const struct task *task, rounds *run, long unit) {
-    struct messages m = {.task = task, .bytes = (int)task->bytes, .other = task->rank == 0};
+/* What is under way at once has buffers of its own. */
+static void under_way(void *what, long count) {
+    struct messages *m = what;
+    int me = m->task->rank;
+    MPI_Request all[IN_A_ROW];
+    char answer = 1;
+    for (long at = 0; at < count && me < 2 * m->pairs; at += m->row) {
+        if (me < m->pairs) {
+            for (int nth = 0; nth < m->row; nth++) {
+                MPI_Isend(m->source, m->bytes, MPI_BYTE, me + m->pairs, 1, MPI_COMM_WORLD, &all[nth]);
+            }
+            MPI_Waitall(m->row, all, MPI_STATUSES_IGNORE);
+            MPI_Recv(&answer, 1, MPI_BYTE, me + m->pairs, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else {
+            for (int nth = 0; nth < m->row; nth++) {
+                MPI_Irecv(m->into + (size_t)nth * m->bytes, m->bytes, MPI_BYTE, me - m->pairs, 1, MPI_COMM_WORLD, &all[nth]);
+            }
+            MPI_Waitall(m->row, all, MPI_STATUSES_IGNORE);
+            MPI_Send(&answer, 1, MPI_BYTE, me - m->pairs, 2, MPI_COMM_WORLD);
+        }
+    }
+}
+
+static struct messages prepare(const struct task *task, int row) {
+    struct messages m = {.task = task, .bytes = (int)task->bytes, .other = task->rank == 0, .row = row};
+    m.pairs = (int)task->ranks / 2;
     m.source = allocate(task->bytes, 1);
-    m.into = allocate(task->bytes, 1);
+    m.into = allocate(task->bytes * row, 1);
     for (long at = 0; at < task->bytes; at++) {
         m.source[at] = (char)(at * 31 + at / 251);
     }
-    batches(task, run, &m, unit, true);
-    memset(m.into, 0, task->bytes);
-    there_and_back(&m);
-    if (task->rank == 0 && memcmp(m.into, m.source, task->bytes)) {
+    return m;
+}
+
+static void finish(struct messages *m) {
+    memset(m->into, 0, m->bytes);
+    there_and_back(m);
+    if (m->task->rank == 0 && memcmp(m->into, m->source, m->bytes)) {
         report_bad("the messages brought other elements");
     }
-    free(m.source);
-    free(m.into);
+    free(m->source);
+    free(m->into);
+}
+
+static void measure(const struct task *task, rounds *run, long unit) {
+    struct messages m = prepare(task, 1);
+    batches(task, run, &m, unit, true);
+    finish(&m);
 }
 
 void measure_pingpong(const struct task *task) {
@@ -81,4 +115,15 @@ void measure_stream(const struct task *task) {
 
 void measure_bidirectional(const struct task *task) {
     measure(task, both_ways, 1);
+}
+
+static void report_by(double ns, void *pairs) {
+    report_sample(ns / *(int *)pairs);
+}
+
+void measure_message_rate(const struct task *task) {
+    long row = UNDER_WAY / task->bytes;
+    struct messages m = prepare(task, (int)(row < 1 ? 1 : row > IN_A_ROW ? IN_A_ROW : row));
+    batches_to(task, under_way, &m, m.row, true, report_by, &m.pairs);
+    finish(&m);
 }

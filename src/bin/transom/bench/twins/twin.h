@@ -53,6 +53,10 @@ void measure_all_to_all(const struct task *);
 void measure_pingpong(const struct task *);
 void measure_stream(const struct task *);
 void measure_bidirectional(const struct task *);
+void measure_message_rate(const struct task *);
+/* calls.c */
+void measure_overhead(const struct task *);
+void measure_overlap_messages(const struct task *);
 /* contention.c */
 void measure_contended(const struct task *);
 void measure_readers_writer(const struct task *);
@@ -80,6 +84,11 @@ typedef void rounds(void *what, long count);
 /* Calls `run` with growing counts, each a multiple of `unit`, for the time of the task, and keeps a sample of each call
    that was long enough. If `together`, all ranks call this and rank 0 says how many; otherwise rank 0 alone. */
 void batches(const struct task *, rounds *run, void *what, long unit, bool together);
+/* The same with each sample given to `take`. */
+typedef void sampled(double ns, void *to);
+void batches_to(const struct task *, rounds *run, void *what, long unit, bool together, sampled *take, void *to);
+/* Together, and the median of the samples instead of them; rank 0's is the one that counts. */
+double batches_median(const struct task *, rounds *run, void *what, long unit);
 
 /* cores.c: if --cores has enough of them, each rank is bound to one: before MPI_Init if the launcher says which rank this
    will be, and surely after. */

@@ -1,4 +1,4 @@
-//! Messages between ranks 0 and 1: how long one takes, how many there can be.
+//! Messages between ranks 0 and 1, or pairs: how long one takes, how many there can be.
 
 use super::arguments::{Measurement, Worker};
 use super::facts::{Facts, Outcome};
@@ -7,56 +7,123 @@ use super::sampling;
 use crate::bench::buffer::Buffer;
 use std::hint::black_box;
 use transom::World;
-use transom::messages::{Error, Tag};
+use transom::messages::{Error, Request, Source, Tag};
 
 const DATA: Tag<u64> = Tag::new(1);
 const ANSWER: Tag<u8> = Tag::new(2);
 /// Messages before an answer, as in OSU.
 const IN_A_ROW: usize = 64;
+/// Bytes under way at once, at most, if that is one message.
+const UNDER_WAY: usize = 4 << 20;
+
+struct Messages<'w> {
+    world: &'w World,
+    me: usize,
+    /// Of ranks 0 and 1 the other.
+    other: usize,
+    source: Buffer<u64>,
+    into: Buffer<u64>,
+}
 
 pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
-    let len = worker.bytes / 8;
-    let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
-    let (source, into) = (&source[..], &mut into[..]);
-    let (me, other) = (world.rank(), 1 - world.rank().min(1));
-    // What is received goes back, so that at the end rank 0 sees what rank 1 got.
-    let round_trip = |into: &mut [u64]| -> Result<(), Error> {
-        if me == 0 {
-            world.send(other, DATA, black_box(source))?;
-            world.recv_into(other, DATA, into)?;
-        } else if me == 1 {
-            world.recv_into(other, DATA, into)?;
-            world.send(other, DATA, into)?;
-        }
-        Ok(())
+    let (len, me, n) = (worker.bytes / 8, world.rank(), world.size());
+    let in_a_row = match worker.measurement {
+        Measurement::MessageRate => (UNDER_WAY / worker.bytes).clamp(1, IN_A_ROW),
+        _ => IN_A_ROW,
     };
-    let unit = if worker.measurement == Measurement::Pingpong { 2 } else { IN_A_ROW };
+    let pairs = n / 2;
+    let partner = if me < pairs { me + pairs } else { me - pairs };
+    // What is under way at once has buffers of its own.
+    let buffers = if worker.measurement == Measurement::MessageRate { in_a_row } else { 1 };
+    let (source, into) = (Buffer::new(len, pattern), Buffer::new(len * buffers, |_| 0));
+    let mut messages = Messages { world, me, other: 1 - me.min(1), source, into };
+    let (unit, at_once) = match worker.measurement {
+        Measurement::Pingpong => (2, 1),
+        Measurement::Bidirectional => (1, 1),
+        Measurement::MessageRate => (in_a_row, pairs),
+        Measurement::PollingSet => (IN_A_ROW, n - 1),
+        _ => (IN_A_ROW, 1),
+    };
     let samples = sampling::together(world, worker.time(), unit, |count| {
         match worker.measurement {
+            Measurement::PollingSet => (0..count / unit).try_for_each(|_| messages.all_to_one())?,
+            Measurement::MessageRate if me < 2 * pairs => {
+                (0..count / unit).try_for_each(|_| messages.under_way(me < pairs, partner, in_a_row))?;
+            }
             _ if me > 1 => {}
-            Measurement::Pingpong => (0..count / 2).try_for_each(|_| round_trip(into))?,
-            Measurement::Bidirectional => {
-                for _ in 0..count {
-                    world.sendrecv(other, DATA, black_box(source), other, DATA, into)?;
-                }
-            }
-            _ => {
-                for _ in 0..count / IN_A_ROW {
-                    if me == 0 {
-                        (0..IN_A_ROW).try_for_each(|_| world.send(other, DATA, black_box(source)))?;
-                        world.recv_into(other, ANSWER, &mut [0])?;
-                    } else {
-                        (0..IN_A_ROW).try_for_each(|_| world.recv_into(other, DATA, into).map(drop))?;
-                        world.send(other, ANSWER, &[1])?;
-                    }
-                }
-            }
+            Measurement::Pingpong => (0..count / 2).try_for_each(|_| messages.there_and_back())?,
+            Measurement::Bidirectional => (0..count).try_for_each(|_| messages.both_ways())?,
+            _ => (0..count / unit).try_for_each(|_| messages.in_a_row())?,
         }
         Ok(())
     })?;
-    facts.samples(&samples);
-    into.fill(0);
-    round_trip(into)?;
-    facts.check(me != 0 || into == source, || "the messages brought other elements".into());
+    facts.samples(&samples.iter().map(|ns| ns / at_once as f64).collect::<Vec<_>>());
+    // At the end rank 0 sees what rank 1 got.
+    messages.into.fill(0);
+    messages.there_and_back()?;
+    facts
+        .check(me != 0 || messages.into[..len] == messages.source[..], || "the messages brought other elements".into());
     Ok(())
+}
+
+impl Messages<'_> {
+    /// What is received goes back.
+    fn there_and_back(&mut self) -> Result<(), Error> {
+        let Messages { world, me, other, source, into } = self;
+        let into = &mut into[..source.len()];
+        if *me == 0 {
+            world.send(*other, DATA, black_box(source))?;
+            world.recv_into(*other, DATA, into)?;
+        } else if *me == 1 {
+            world.recv_into(*other, DATA, into)?;
+            world.send(*other, DATA, into)?;
+        }
+        Ok(())
+    }
+
+    fn both_ways(&mut self) -> Result<(), Error> {
+        let Messages { world, other, source, into, .. } = self;
+        world.sendrecv(*other, DATA, black_box(source), *other, DATA, into).map(drop)
+    }
+
+    fn in_a_row(&mut self) -> Result<(), Error> {
+        let Messages { world, me, other, source, into } = self;
+        if *me == 0 {
+            (0..IN_A_ROW).try_for_each(|_| world.send(*other, DATA, black_box(source)))?;
+            world.recv_into(*other, ANSWER, &mut [0]).map(drop)
+        } else {
+            (0..IN_A_ROW).try_for_each(|_| world.recv_into(*other, DATA, into).map(drop))?;
+            world.send(*other, ANSWER, &[1])
+        }
+    }
+
+    /// As [`in_a_row`](Self::in_a_row), all started before any is waited for.
+    fn under_way(&mut self, sends: bool, other: usize, count: usize) -> Result<(), Error> {
+        let Messages { world, source, into, .. } = self;
+        let len = source.len();
+        world.scope(|scope| {
+            if sends {
+                Request::wait_all((0..count).map(|_| scope.isend(other, DATA, black_box(source))))?;
+            } else {
+                Request::wait_all(into.chunks_exact_mut(len).map(|into| scope.irecv(other, DATA, into)))?;
+            }
+            Ok::<(), Error>(())
+        })?;
+        match sends {
+            true => world.recv_into(other, ANSWER, &mut [0]).map(drop),
+            false => world.send(other, ANSWER, &[1]),
+        }
+    }
+
+    /// All others to rank 0, which takes whoever is first.
+    fn all_to_one(&mut self) -> Result<(), Error> {
+        let Messages { world, me, source, into, .. } = self;
+        if *me > 0 {
+            (0..IN_A_ROW).try_for_each(|_| world.send(0, DATA, black_box(source)))?;
+            return world.recv_into(0, ANSWER, &mut [0]).map(drop);
+        }
+        let others = 1..world.size();
+        (0..IN_A_ROW * others.len()).try_for_each(|_| world.recv_into(Source::Any, DATA, into).map(drop))?;
+        others.into_iter().try_for_each(|other| world.send(other, ANSWER, &[1]))
+    }
 }

@@ -3,6 +3,7 @@
 mod arguments;
 #[path = "../../../../../examples/lu/block.rs"]
 mod block;
+mod calls;
 mod collectives;
 mod crossing;
 mod facts;
@@ -15,6 +16,8 @@ mod moved;
 mod operations;
 mod overlap;
 mod pipeline;
+mod pipes;
+mod polling;
 mod sampling;
 mod startup;
 
@@ -69,12 +72,17 @@ impl Worker {
             Contended => locks::contended(world, self.time(), facts),
             ReadersWriter => locks::readers_writer(world, self.time(), facts),
             Barrier => operations::barrier(world, self.time(), facts),
-            Pingpong | Stream | Bidirectional => messages::measure(self, world, facts),
+            Pingpong | Stream | Bidirectional | MessageRate | PollingSet => messages::measure(self, world, facts),
+            Overhead => calls::overhead(world, self.bytes, self.time(), facts),
+            OverlapMessages => calls::overlap(world, self.bytes, self.time(), facts),
+            Registration => calls::registration(world, self.bytes, facts),
+            PollCost => polling::measure(world, self.time(), facts),
+            Pipe => pipes::measure(world, self.bytes, self.time(), facts),
             Broadcast | Reduce | AllReduce | Scan | AllGather | AllToAll => collectives::measure(self, world, facts),
             Kernel => kernel::measure(world, self.block, facts),
             Lu | LuOutside => lu::measure(self, world, facts),
             Overlap => overlap::measure(world, self.bytes, self.time(), facts),
-            Pipeline => pipeline::measure(world, self.grid, self.time(), facts),
+            Pipeline => pipeline::measure(self, world, facts),
             Startup => Ok(()),
         }
     }

@@ -1,22 +1,29 @@
-//! A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p, by put-with-signal.
+//! A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p, by put-with-signal or by messages.
 
+use super::arguments::{Sync, Worker};
 use super::facts::{Facts, Outcome};
 use super::memory::{window, window_of};
 use crate::bench::buffer::Buffer;
 use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use transom::{Flavor, LockAllEpoch, World};
+use transom::messages::Tag;
+use transom::{Flavor, LockAllEpoch, Target, World};
 
 /// Sweeps over a grid of n x n; rank 0 says how many, after it has seen how long one takes.
-pub fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts) -> Outcome {
+pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+    let (n, time) = (worker.grid, worker.time());
     if n < 2 * world.size() {
         return Err(format!("{n} columns are not two for each of {} ranks; use a larger --grid", world.size()).into());
     }
     let mut told = window::<u64>(world, 1)?;
     let mut window = window_of::<f64>(world, Flavor::Allocate { len: n }, 1)?;
     let epoch = window.lock_all()?;
-    let mut part = Part::new(world, n, &epoch);
+    let way = match worker.sync {
+        Sync::TwoSided => Way::Messages(world),
+        _ => Way::signals(world, &epoch)?,
+    };
+    let mut part = Part::new(world, n, way);
     world.barrier()?;
     let mut took = Duration::from_nanos(1);
     // The first is the warm-up, the second says how long one takes.
@@ -44,23 +51,77 @@ pub fn measure(world: &World, n: usize, time: Duration, facts: &mut Facts) -> Ou
         facts.check(corner == expected, || format!("the corner is {corner} instead of {expected}"));
         facts.value("limit", 2.0 * points / part.alone() / 1e6);
     }
+    // Of the epoch.
+    drop(part);
     epoch.unlock()?;
     Ok(())
 }
 
+const VALUE: Tag<f64> = Tag::new(1);
+
+/// How ranks hand values on: to the next, and the last to the first.
+enum Way<'e, 'w> {
+    Signals {
+        epoch: &'e LockAllEpoch<'w, f64>,
+        next: Target<'e, f64>,
+        first: Target<'e, f64>,
+        /// Values that have come so far, of all sweeps, so that the signal need not be reset.
+        come: u64,
+    },
+    Messages(&'w World),
+}
+
+impl<'e, 'w> Way<'e, 'w> {
+    fn signals(world: &World, epoch: &'e LockAllEpoch<'w, f64>) -> Result<Self, transom::Error> {
+        let (next, first) = (epoch.target((world.rank() + 1) % world.size())?, epoch.target(0)?);
+        Ok(Way::Signals { epoch, next, first, come: 0 })
+    }
+
+    /// A value of a row to the next rank.
+    fn send(&self, rank: usize, row: usize, value: f64) -> Result<(), transom::Error> {
+        match self {
+            Way::Signals { next, .. } => next.put_signal(row, &[value], 0, 1),
+            Way::Messages(world) => Ok(world.send(rank + 1, VALUE, &[value])?),
+        }
+    }
+
+    /// The corner to the first.
+    fn send_back(&self, value: f64) -> Result<(), transom::Error> {
+        match self {
+            Way::Signals { first, .. } => first.put_signal(0, &[value], 0, 1),
+            Way::Messages(world) => Ok(world.send(0, VALUE, &[value])?),
+        }
+    }
+
+    /// The next value that another rank hands on, which is of this row.
+    fn receive(&mut self, from: usize, row: usize) -> Result<f64, transom::Error> {
+        match self {
+            Way::Signals { epoch, come, .. } => {
+                *come += 1;
+                epoch.signals().wait_until(0, |values| values >= *come)?;
+                epoch.local().get(row)
+            }
+            Way::Messages(world) => {
+                let mut value = [0.0];
+                world.recv_into(from, VALUE, &mut value)?;
+                Ok(value[0])
+            }
+        }
+    }
+}
+
 struct Part<'e, 'w> {
-    epoch: &'e LockAllEpoch<'w, f64>,
+    way: Way<'e, 'w>,
     rank: usize,
     ranks: usize,
     rows: usize,
     /// My columns, and the last of the left neighbour's before them.
     width: usize,
     grid: Buffer<f64>,
-    sweeps: u64,
 }
 
 impl<'e, 'w> Part<'e, 'w> {
-    fn new(world: &World, n: usize, epoch: &'e LockAllEpoch<'w, f64>) -> Self {
+    fn new(world: &World, n: usize, way: Way<'e, 'w>) -> Self {
         let (rank, ranks) = (world.rank(), world.size());
         let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
         let width = end - first + 1;
@@ -70,7 +131,7 @@ impl<'e, 'w> Part<'e, 'w> {
             (row, 1) if rank == 0 => row as f64,
             _ => 0.0,
         });
-        Part { epoch, rank, ranks, rows: n, width, grid, sweeps: 0 }
+        Part { way, rank, ranks, rows: n, width, grid }
     }
 
     /// One row of my columns; returns the last.
@@ -100,31 +161,24 @@ impl<'e, 'w> Part<'e, 'w> {
     }
 
     fn sweep(&mut self) -> Result<(), transom::Error> {
-        let (epoch, width, last) = (self.epoch, self.width, self.rank + 1 == self.ranks);
-        let (next, first) = (epoch.target((self.rank + 1) % self.ranks)?, epoch.target(0)?);
-        let before = self.sweeps * (self.rows as u64 - 1);
+        let (width, last) = (self.width, self.rank + 1 == self.ranks);
         for i in 1..self.rows {
             if self.rank > 0 {
-                // Rows are counted over all sweeps, so that the signal need not be reset.
-                epoch.signals().wait_until(0, |rows| rows >= before + i as u64)?;
-                self.grid[i * width] = epoch.local().get(i)?;
+                self.grid[i * width] = self.way.receive(self.rank - 1, i)?;
             }
             let handed_on = self.row(i);
             if !last {
-                next.put_signal(i, &[handed_on], 0, 1)?;
+                self.way.send(self.rank, i, handed_on)?;
             }
         }
         // The corner goes back to the beginning: the next sweep starts from its negative.
         let corner = self.grid[self.rows * width - 1];
-        self.sweeps += 1;
         if self.ranks == 1 {
             self.grid[1] = -corner;
         } else if last {
-            first.put_signal(0, &[-corner], 0, 1)?;
+            self.way.send_back(-corner)?;
         } else if self.rank == 0 {
-            let sweeps = self.sweeps;
-            epoch.signals().wait_until(0, |corners| corners >= sweeps)?;
-            self.grid[1] = epoch.local().get(0)?;
+            self.grid[1] = self.way.receive(self.ranks - 1, 0)?;
         }
         Ok(())
     }

@@ -1,0 +1,195 @@
+//! The fields that a text can choose, in one table: `eager=0,order=recent`.
+
+use super::{Config, Misconfigured};
+use crate::packet::{LONGEST, SYNC};
+use crate::pipe::Step;
+use crate::polling::Order;
+use crate::sequence::FARTHEST;
+use std::str::FromStr;
+
+/// A field of a [`Config`] that a text can choose.
+#[derive(Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub meaning: &'static str,
+    /// What its values must be.
+    pub must: &'static str,
+    get: fn(&Config) -> String,
+    set: fn(&mut Config, &str) -> Option<()>,
+    pub(super) holds: fn(&Config, usize) -> bool,
+}
+
+/// A row whose value is a number or whatever else has a text.
+macro_rules! row {
+    ($name:literal, $($place:ident).+, $meaning:literal, $must:literal, $holds:expr) => {
+        Field {
+            name: $name,
+            meaning: $meaning,
+            must: $must,
+            get: |config| config.$($place).+.to_string(),
+            set: |config, text| Some(config.$($place).+ = text.parse().ok()?),
+            holds: $holds,
+        }
+    };
+}
+
+/// A row whose value is one of those in a table of names.
+macro_rules! choice {
+    ($name:literal, $($place:ident).+, $names:ident, $meaning:literal, $must:literal) => {
+        Field {
+            name: $name,
+            meaning: $meaning,
+            must: $must,
+            get: |config| {
+                let named = $names.iter().find(|(_, value)| *value == config.$($place).+);
+                named.expect("all are named").0.to_owned()
+            },
+            set: |config, text| Some(config.$($place).+ = $names.iter().find(|(name, _)| *name == text)?.1),
+            holds: |_, _| true,
+        }
+    };
+}
+
+const ORDERS: [(&str, Order); 3] =
+    [("sequential", Order::Sequential), ("circular", Order::Circular), ("recent", Order::RecentFirst)];
+const OFFERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
+const STEPS: [(&str, Step); 5] = [
+    ("basic", Step::Basic),
+    ("piggyback", Step::Piggyback),
+    ("pipeline", Step::Pipeline),
+    ("read", Step::Read),
+    ("write", Step::Write),
+];
+
+/// All of them. What else a [`Config`] has, ranks must agree on, or nobody has found a reason to choose.
+pub const FIELDS: &[Field] = &[
+    row!(
+        "eager",
+        eager,
+        "the longest message that is sent unasked, in bytes; a longer one is announced",
+        "56 bytes less than the longest packet of the wire at most",
+        |config, longest| config.eager.checked_add(SYNC).is_some_and(|packet| packet <= longest)
+    ),
+    row!("ring_slots", ring.slots, "slots of a ring", "2 to 1024", |config, _| (2..=1024).contains(&config.ring.slots)),
+    row!("ring_bytes", ring.bytes, "bytes of a slot", "136 to 65536, and divisible by 8", |config, _| {
+        config.ring.is_sound() && config.ring.longest() >= LONGEST
+    }),
+    row!("rings", rings, "rings that a rank has for its peers at most", "a number from 0 on", |_, _| true),
+    row!("ring_after", ring_after, "packets after which a peer gets a ring", "a number from 0 on", |_, _| true),
+    choice!("order", order, ORDERS, "in which order rings are polled", "sequential, circular or recent"),
+    row!("window", window, "packets to one peer that are not acknowledged at most", "2 to 1024", |config, _| {
+        (2..=FARTHEST).contains(&config.window)
+    }),
+    row!(
+        "zero_copy_from",
+        zero_copy_from,
+        "bytes from which on an announced message is read or written in place, not copied in packets",
+        "a number from 1 on",
+        |config, _| config.zero_copy_from > 0
+    ),
+    row!("stripe_from", stripe_from, "bytes of a part at least, where there are several rails", "a number", |_, _| {
+        true
+    }),
+    choice!("offer", offer, OFFERS, "whether an announced message offers its memory to be read", "yes or no"),
+    row!(
+        "credit_delay",
+        credit_delay,
+        "nanoseconds after which what a peer may send is told by a packet of its own",
+        "a number",
+        |_, _| true
+    ),
+    row!(
+        "budget",
+        budget,
+        "bytes that all peers may have sent before they are received, 256 for each beside it",
+        "a number up to 1073741824",
+        |config, _| config.budget <= 1 << 30
+    ),
+    choice!(
+        "pipe",
+        pipe.step,
+        STEPS,
+        "how bytes of a pipe move, if it does not say so itself; as the next three, alike at both ends",
+        "basic, piggyback, pipeline, read or write"
+    ),
+    row!("pipe_chunk", pipe.chunk, "bytes of a chunk of a pipe", "64 to 65536, and divisible by 8", |config, _| {
+        crate::pipe::Config { chunks: 2, ..config.pipe }.is_sound()
+    }),
+    row!("pipe_chunks", pipe.chunks, "chunks of a pipe", "2 to 1024, in all 1 MiB at most", |config, _| {
+        config.pipe.is_sound()
+    }),
+    row!(
+        "pipe_zero_copy_from",
+        pipe.zero_copy_from,
+        "bytes from which on a buffer that a pipe owns is not copied",
+        "a number",
+        |_, _| true
+    ),
+];
+
+impl Field {
+    /// Its value, as text.
+    pub fn value(&self, config: &Config) -> String {
+        (self.get)(config)
+    }
+}
+
+pub(super) fn names() -> String {
+    FIELDS.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
+}
+
+/// What a text like `eager=0,order=recent` chooses.
+///
+/// ```
+/// use transom_channel::{Changes, Config};
+/// let changes: Changes = "eager=0,ring_slots=4".parse()?;
+/// let config = changes.of(Config::default());
+/// assert_eq!((config.eager, config.ring.slots, config.window), (0, 4, 64));
+/// let error = "eager=much".parse::<Changes>().unwrap_err();
+/// assert!(error.to_string().starts_with("eager is much, and must be 56 bytes less"));
+/// # Ok::<(), transom_channel::Misconfigured>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes(Vec<(usize, String)>);
+
+impl FromStr for Changes {
+    type Err = Misconfigured;
+
+    fn from_str(text: &str) -> Result<Changes, Misconfigured> {
+        let mut changes = Changes::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').ok_or_else(|| Misconfigured::NoValue(part.to_owned()))?;
+            let at = FIELDS.iter().position(|field| field.name == name);
+            let at = at.ok_or_else(|| Misconfigured::Unknown(name.to_owned()))?;
+            if changes.0.iter().any(|(other, _)| *other == at) {
+                return Err(Misconfigured::Twice(FIELDS[at].name));
+            }
+            changes.0.push((at, value.to_owned()));
+        }
+        // Whatever the packets' length, most mistakes are found now.
+        let config = changes.apply(Config::default())?;
+        config.check(usize::MAX)?;
+        Ok(changes)
+    }
+}
+
+impl Changes {
+    /// A configuration with what they choose.
+    pub fn of(&self, config: Config) -> Config {
+        self.apply(config).expect("all values were read before")
+    }
+
+    fn apply(&self, mut config: Config) -> Result<Config, Misconfigured> {
+        for (at, value) in &self.0 {
+            let field = &FIELDS[*at];
+            (field.set)(&mut config, value).ok_or_else(|| Misconfigured::Value {
+                field: field.name,
+                value: value.clone(),
+                must: field.must,
+            })?;
+        }
+        Ok(config)
+    }
+}

@@ -1,0 +1,122 @@
+//! What a text chooses of a configuration, and how a wrong one is answered.
+
+use transom_channel::pipe::{self, Step};
+use transom_channel::polling::Order;
+use transom_channel::ring::Shape;
+use transom_channel::{Changes, Config, FIELDS, Misconfigured};
+
+fn config(text: &str) -> Config {
+    text.parse::<Changes>().unwrap_or_else(|error| panic!("{text}: {error}")).of(Config::default())
+}
+
+fn refused(text: &str) -> String {
+    text.parse::<Changes>().expect_err(text).to_string()
+}
+
+#[test]
+fn each_field_is_read() {
+    let all = config(
+        "eager=100,ring_slots=2,ring_bytes=136, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
+         stripe_from=5,offer=no,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
+         pipe_zero_copy_from=9",
+    );
+    let Config { floor, spill, batch, .. } = Config::default();
+    let expected = Config {
+        eager: 100,
+        ring: Shape { slots: 2, bytes: 136 },
+        rings: 0,
+        ring_after: 3,
+        order: Order::RecentFirst,
+        window: 2,
+        floor,
+        budget: 0,
+        spill,
+        credit_delay: 7,
+        zero_copy_from: 1,
+        stripe_from: 5,
+        offer: false,
+        batch,
+        pipe: pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 1024, zero_copy_from: 9 },
+    };
+    assert_eq!(all, expected);
+    for (text, order) in [("sequential", Order::Sequential), ("circular", Order::Circular)] {
+        assert_eq!(config(&format!("order={text}")).order, order);
+    }
+    assert!(config("offer=yes").offer);
+    for (text, step) in
+        [("basic", Step::Basic), ("pipeline", Step::Pipeline), ("read", Step::Read), ("write", Step::Write)]
+    {
+        assert_eq!(config(&format!("pipe={text}")).pipe.step, step);
+    }
+    // What is not named stays.
+    let base = Config { eager: 1, window: 9, ..Config::default() };
+    assert_eq!("eager=2".parse::<Changes>().unwrap().of(base.clone()), Config { eager: 2, ..base });
+    assert_eq!((config(""), config(",")), (Config::default(), Config::default()));
+}
+
+#[test]
+fn what_is_wrong_is_named_and_what_was_expected() {
+    assert_eq!(
+        refused("egaer=1"),
+        "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, rings, ring_after, order, window, \
+         zero_copy_from, stripe_from, offer, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, pipe_zero_copy_from"
+    );
+    assert_eq!(refused("rings"), "\"rings\" is not FIELD=VALUE");
+    assert_eq!(refused("rings=1,window=4,rings=2"), "rings is there twice");
+    assert_eq!(refused("window=1"), "window is 1, and must be 2 to 1024");
+    assert_eq!(refused("window=1025"), "window is 1025, and must be 2 to 1024");
+    assert_eq!(refused("order=random"), "order is random, and must be sequential, circular or recent");
+    assert_eq!(refused("pipe=both"), "pipe is both, and must be basic, piggyback, pipeline, read or write");
+    for text in [
+        "eager=x",
+        "eager=",
+        "eager=-1",
+        "eager=18446744073709551616",
+        "eager=18446744073709551615",
+        "ring_slots=1",
+        "ring_slots=1025",
+        "ring_bytes=135",
+        "ring_bytes=128",
+        "ring_bytes=65544",
+        "rings=many",
+        "ring_after=-1",
+        "zero_copy_from=0",
+        "offer=maybe",
+        "budget=1073741825",
+        "pipe_chunk=60",
+        "pipe_chunk=65537",
+        "pipe_chunks=1",
+        "pipe_chunks=65",
+    ] {
+        let (name, _) = text.split_once('=').unwrap();
+        let field = FIELDS.iter().find(|field| field.name == name).unwrap();
+        let error = text.parse::<Changes>().expect_err(text);
+        assert!(matches!(error, Misconfigured::Value { field, .. } if field == name), "{text}: {error}");
+        assert!(error.to_string().ends_with(field.must), "{text}: {error}");
+    }
+    // The largest that can be.
+    config("window=1024,ring_slots=1024,ring_bytes=65536,budget=1073741824,pipe_chunk=65536");
+    config("ring_slots=2,ring_bytes=136,pipe_chunk=64,pipe_chunks=2");
+}
+
+/// What suits no wire is found by the text alone, what does not suit this one by the engine.
+#[test]
+fn a_message_that_goes_at_once_fits_a_packet() {
+    let check = |eager: usize| Config { eager, ..Config::default() }.check(1000);
+    assert_eq!(check(944), Ok(()));
+    assert_eq!(
+        check(945).unwrap_err().to_string(),
+        "eager is 945, and must be 56 bytes less than the longest packet of the wire at most"
+    );
+}
+
+#[test]
+fn a_field_says_its_value() {
+    let fields: Vec<_> =
+        FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
+    let expected = "eager=8192,ring_slots=32,ring_bytes=2048,rings=8,ring_after=16,order=circular,window=64,\
+                    zero_copy_from=32768,stripe_from=65536,offer=yes,credit_delay=50000,budget=4194304,pipe=read,\
+                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768";
+    assert_eq!(fields.join(","), expected);
+    assert_eq!(config(expected), Config::default());
+}

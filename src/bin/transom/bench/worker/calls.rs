@@ -1,0 +1,162 @@
+//! What the calls of ranks 0 and 1 take of their time, and what they leave to other work.
+
+use super::facts::{Facts, Outcome};
+use super::operations::pattern;
+use super::sampling;
+use crate::bench::buffer::Buffer;
+use crate::bench::statistics::median;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use transom::World;
+use transom::messages::{Error, Tag};
+
+const DATA: Tag<u64> = Tag::new(1);
+const READY: Tag<u8> = Tag::new(2);
+
+/// Rank 0 sends, calls nothing until the answer must be there, and receives that. The first element says whether more come.
+pub fn overhead(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
+    let len = bytes / 8;
+    let (mut source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
+    match world.rank() {
+        0 => {
+            source[0] = 1;
+            let mut exchange = |source: &[u64], gap: f64| -> Result<[f64; 2], Error> {
+                let begun = Instant::now();
+                world.send(1, DATA, black_box(source))?;
+                let sent = Instant::now();
+                while (sent.elapsed().as_nanos() as f64) < gap {
+                    std::hint::spin_loop();
+                }
+                let asked = Instant::now();
+                world.recv_into(1, DATA, &mut into)?;
+                Ok([sent - begun, asked.elapsed()].map(|took| took.as_nanos() as f64))
+            };
+            let begun = Instant::now();
+            let mut round_trips = Vec::new();
+            while round_trips.len() < 100 || round_trips.len() < 10_000 && begun.elapsed() < time / 4 {
+                round_trips.push(exchange(&source, 0.0)?.into_iter().sum::<f64>());
+            }
+            let round_trip = median(&round_trips);
+            let (begun, mut sends, mut receives) = (Instant::now(), Vec::new(), Vec::new());
+            while sends.len() < 100 || sends.len() < 100_000 && begun.elapsed() < time {
+                let [send, receive] = exchange(&source, 2.0 * round_trip)?;
+                sends.push(send);
+                receives.push(receive);
+            }
+            source[0] = 0;
+            exchange(&source, 0.0)?;
+            let clock = clock();
+            facts.value("send", (median(&sends) - clock).max(0.0));
+            facts.value("recv", (median(&receives) - clock).max(0.0));
+            facts.value("one_way", round_trip / 2.0);
+            facts.check(into[..] == source[..], || "the messages brought other elements".into());
+        }
+        1 => loop {
+            world.recv_into(0, DATA, &mut into)?;
+            world.send(0, DATA, &into)?;
+            if into[0] == 0 {
+                break;
+            }
+        },
+        _ => {}
+    }
+    world.barrier()?;
+    Ok(())
+}
+
+/// What reading the clock twice takes, in nanoseconds.
+fn clock() -> f64 {
+    let times: Vec<_> = (0..1001).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
+    median(&times)
+}
+
+/// A message each way is under way while both ranks compute as long as it takes.
+pub fn overlap(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
+    let len = bytes / 8;
+    let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
+    let (me, other) = (world.rank(), 1 - world.rank().min(1));
+    let mut exchange = |long: Duration| -> Result<(), Error> {
+        world.scope(|scope| {
+            let coming = scope.irecv(other, DATA, &mut into);
+            let sent = scope.isend(other, DATA, black_box(&source));
+            compute(long);
+            coming.wait()?;
+            sent.wait()?;
+            Ok(())
+        })
+    };
+    let mut measure = |exchanges: bool, long: Duration| -> Outcome<f64> {
+        let samples = sampling::together(world, time / 3, 1, |count| {
+            for _ in (0..count).filter(|_| me < 2) {
+                if exchanges { exchange(long)? } else { compute(long) }
+            }
+            Ok(())
+        })?;
+        // One that says how long, at all ranks.
+        let mut mine = [median(&samples)];
+        world.broadcast(0, &mut mine)?;
+        Ok(mine[0])
+    };
+    let communication = measure(true, Duration::ZERO)?;
+    let long = Duration::from_nanos(communication as u64);
+    let compute = measure(false, long)?;
+    let both = measure(true, long)?;
+    for (name, ns) in [("communication", communication), ("compute", compute), ("both", both)] {
+        facts.value(name, ns / 1e9);
+    }
+    facts.check(me != 0 || into[..] == source[..], || "the messages brought other elements".into());
+    Ok(())
+}
+
+fn compute(long: Duration) {
+    if long == Duration::ZERO {
+        return;
+    }
+    let (begun, mut sum) = (Instant::now(), 0.0);
+    while begun.elapsed() < long {
+        for at in 1..8 {
+            sum = black_box(sum + 1.0 / f64::from(at));
+        }
+    }
+}
+
+/// Bytes of all buffers of a rank together, if that is 4 buffers or more.
+const BUFFERS: usize = 64 << 20;
+
+/// Round trips between buffers that were in no message before, and between these again.
+pub fn registration(world: &World, bytes: usize, facts: &mut Facts) -> Outcome {
+    let len = bytes / 8;
+    let count = (BUFFERS / bytes).clamp(4, 64);
+    // Written to, so that the system has given them memory.
+    let mut buffers: Vec<_> = (0..count).map(|_| Buffer::new(len, pattern)).collect();
+    // What there is to be known of the other rank but these is known after a few others.
+    let mut warm = Buffer::new(len, pattern);
+    for _ in 0..100 {
+        round_trip(world, &mut warm)?;
+    }
+    for name in ["first", "again"] {
+        let times: Vec<f64> = buffers.iter_mut().map(|buffer| round_trip(world, buffer)).collect::<Result<_, _>>()?;
+        facts.value(name, median(&times) / 2.0);
+    }
+    let right = buffers.iter().all(|buffer| buffer.iter().enumerate().all(|(at, element)| *element == pattern(at)));
+    facts.check(right, || "the messages brought other elements".into());
+    world.barrier()?;
+    Ok(())
+}
+
+/// From a buffer and back into it, in nanoseconds; rank 1 is ready before.
+fn round_trip(world: &World, buffer: &mut [u64]) -> Result<f64, Error> {
+    let mut took = 0.0;
+    if world.rank() == 0 {
+        world.recv_into(1, READY, &mut [0])?;
+        let begun = Instant::now();
+        world.send(1, DATA, buffer)?;
+        world.recv_into(1, DATA, buffer)?;
+        took = begun.elapsed().as_nanos() as f64;
+    } else if world.rank() == 1 {
+        world.send(0, READY, &[1])?;
+        world.recv_into(0, DATA, buffer)?;
+        world.send(0, DATA, buffer)?;
+    }
+    Ok(took)
+}

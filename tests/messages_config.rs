@@ -1,0 +1,139 @@
+//! What TRANSOM_MESSAGES chooses is what happens, and a value that cannot be is told.
+
+mod ranks;
+use ranks::{on_with, share_memory};
+use transom::World;
+use transom::messages::Tag;
+use transom::pipe::{self, Step};
+
+const DATA: Tag<u8> = Tag::new(1);
+
+/// What these ranks have counted after they threw so many bytes to and fro so often.
+fn counted(world: &World, bytes: usize, times: usize) -> impl Fn(&str) -> u64 {
+    let (me, other) = (world.rank(), 1 - world.rank());
+    for _ in 0..times {
+        if me == 0 {
+            world.send(other, DATA, &vec![7; bytes]).unwrap();
+        }
+        assert_eq!(world.recv(other, DATA).unwrap().0, vec![7; bytes]);
+        if me == 1 {
+            world.send(other, DATA, &vec![7; bytes]).unwrap();
+        }
+    }
+    let counts: Vec<_> = world.message_counters().unwrap().rows().collect();
+    move |name| counts.iter().find(|(row, _)| *row == name).unwrap().1
+}
+
+#[test]
+fn short_messages_are_announced_if_none_goes_at_once() {
+    on_with(&[("TRANSOM_MESSAGES", "eager=0")], &[2], "short_messages_are_announced_if_none_goes_at_once", |world| {
+        let count = counted(&world, 8, 10);
+        assert_eq!((count("rendezvous"), count("eager")), (10, 0));
+    });
+}
+
+#[test]
+fn there_are_no_more_rings_than_asked_for() {
+    on_with(&[("TRANSOM_MESSAGES", "rings=0")], &[2], "there_are_no_more_rings_than_asked_for", |world| {
+        let count = counted(&world, 8, 100);
+        assert_eq!((count("joins"), count("ring_packets")), (0, 0));
+        assert!(count("queue_packets") >= 100);
+    });
+}
+
+#[test]
+fn a_ring_is_made_after_as_many_packets_as_asked_for() {
+    let name = "a_ring_is_made_after_as_many_packets_as_asked_for";
+    on_with(&[("TRANSOM_MESSAGES", "ring_after=1")], &[2], name, |world| {
+        let count = counted(&world, 8, 10);
+        assert_eq!(count("joins"), 1);
+        assert!(count("ring_packets") > 0);
+    });
+}
+
+#[test]
+fn long_messages_are_copied_in_packets_if_not_offered() {
+    let name = "long_messages_are_copied_in_packets_if_not_offered";
+    on_with(&[("TRANSOM_MESSAGES", "offer=no")], &[2], name, |world| {
+        let count = counted(&world, 100_000, 3);
+        if share_memory(&world) {
+            assert_eq!((count("copied_bytes"), count("read_bytes")), (300_000, 0));
+        }
+    });
+}
+
+/// By itself a sender has no more packets under way than its ring has slots, and waits for one; else some go another, slower
+/// way.
+#[test]
+fn a_flood_waits_for_its_ring() {
+    for (asked, falls_back) in ranks::each(&[("", false), ("ring_slots=8", true)]) {
+        let falls = if *falls_back { "yes" } else { "no" };
+        let variables = [("TRANSOM_MESSAGES", *asked), ("TEST_FALLS", falls)];
+        on_with(&variables, &[2], "a_flood_waits_for_its_ring", |world| {
+            if world.rank() == 0 {
+                (0..3000).for_each(|_| world.send(1, DATA, &[1]).unwrap());
+                let meter = world.message_counters().unwrap();
+                assert!(meter.ring_packets > 100, "{meter:?}");
+                let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
+                // Between hosts both ways are the adapter's.
+                if share_memory(&world) {
+                    assert_eq!(meter.fallbacks > 0, expected, "{}", meter.fallbacks);
+                }
+            } else {
+                (0..3000).for_each(|_| assert_eq!(world.recv(0, DATA).unwrap().0, [1]));
+            }
+        });
+    }
+}
+
+#[test]
+fn pipes_are_as_asked_for() {
+    let asked = "pipe=piggyback,pipe_chunk=64,pipe_chunks=4,pipe_zero_copy_from=5";
+    on_with(&[("TRANSOM_MESSAGES", asked)], &[2], "pipes_are_as_asked_for", |world| {
+        let other = 1 - world.rank();
+        let expected = pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 4, zero_copy_from: 5 };
+        assert_eq!(world.pipe(other).unwrap().config(), expected);
+        // What a program says itself is not changed.
+        let own = pipe::Config { step: Step::Basic, ..pipe::Config::default() };
+        assert_eq!(world.pipe_with(other, own).unwrap().config(), own);
+    });
+}
+
+#[test]
+fn what_cannot_be_is_told_by_each_call() {
+    for (asked, says) in ranks::each(&[
+        ("wndow=4", "TRANSOM_MESSAGES=\"wndow=4\": there is no field \"wndow\"; there are eager, ring_slots"),
+        ("window=1", "TRANSOM_MESSAGES=\"window=1\": window is 1, and must be 2 to 1024; expected FIELD=VALUE"),
+        ("eager=16521", "TRANSOM_MESSAGES: eager is 16521, and must be 56 bytes less than the longest packet"),
+    ]) {
+        on_with(
+            &[("TRANSOM_MESSAGES", asked), ("TEST_SAYS", says)],
+            &[1, 2],
+            "what_cannot_be_is_told_by_each_call",
+            |world| {
+                let says = std::env::var("TEST_SAYS").unwrap();
+                // Packets of the adapter are shorter.
+                if ranks::over_network() && says.contains("eager is") {
+                    return;
+                }
+                for _ in 0..2 {
+                    let error = world.send(0, DATA, &[1]).unwrap_err().to_string();
+                    assert!(error.contains(&says), "{error}");
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn each_field_is_documented() {
+    let text = include_str!("../docs/MESSAGES.md");
+    let (_, section) = text.split_once("## What can be chosen").unwrap();
+    let rows: Vec<_> = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).collect();
+    let named: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
+    assert_eq!(named, transom_channel::FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
+    for (field, (name, row)) in transom_channel::FIELDS.iter().zip(rows) {
+        let begins = field.meaning.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        assert!(row.contains(&begins), "{name}: {row}");
+    }
+}
