@@ -4,9 +4,10 @@ use super::block::Block;
 use super::broken::{Breaker, Failure};
 use super::lines::Lines;
 use super::scratch::Scratch;
-use crate::key::Key;
+use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
 use crate::memory::View;
+use crate::reach::Reach;
 use transom_locks::Rank;
 use transom_windows::{Exchange, FabricError};
 
@@ -44,6 +45,8 @@ use transom_windows::{Exchange, FabricError};
 pub struct Board {
     pub(super) lines: Lines,
     pub(super) scratch: Scratch,
+    /// How buffers of others are reached, if each rank reaches those of all.
+    pub(super) reach: Option<Reach>,
     /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
     pub(super) strict: bool,
 }
@@ -68,23 +71,35 @@ impl Board {
         let made = (me == 0).then(|| team.0.block(block.bytes())).transpose();
         let key =
             made.as_ref().map_or(Vec::new(), |made| made.as_ref().map_or(Vec::new(), |(_, key, _)| key.to_bytes()));
-        let keys = team.all_gather(&key)?;
-        let view = made.and_then(|made| match (&made, Key::from_bytes(&keys[0])) {
+        let reach = Reach::from(&*team.0);
+        reach.admit();
+        // A word of this rank's own, for others to try whether they can read it.
+        let probe = Box::new(fresh_tag());
+        let words = [(&raw const *probe).expose_provenance() as u64, *probe];
+        let said = [&words[0].to_le_bytes()[..], &words[1].to_le_bytes(), &key].concat();
+        let all = team.all_gather(&said)?;
+        let word = |rank: Rank, at: usize| all[rank].get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        let word = |rank, at| word(rank, at).map_or(0, u64::from_le_bytes);
+        let reads = (0..team.size()).all(|rank| rank == me || reach.try_out(rank, word(rank, 0), word(rank, 8)));
+        let key = all[0].get(16..).and_then(Key::from_bytes);
+        let view = made.and_then(|made| match (&made, key) {
             (Some((memory, ..)), _) => Ok((View::whole(memory), made)),
             (None, Some(key)) => team.0.attach(0, key, block.bytes()).map(|view| (view, made)),
             (None, None) => Err(FabricError::GivenUp { rank: 0 }),
         });
         // Everyone reaches it, or somebody does not; the descriptor is needed until then.
-        let failed = team.all_gather(&[u8::from(view.is_err())])?;
+        let outcomes = team.all_gather(&[u8::from(view.is_err()), u8::from(reads)])?;
+        drop(probe);
         let (view, made) = view?;
         if let Some((_, key, _)) = made {
             team.0.blocks.remove(key.tag);
         }
-        if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
+        if let Some(rank) = outcomes.iter().position(|outcome| outcome.first() != Some(&0)) {
             return Err(FabricError::GivenUp { rank });
         }
         let lines = Lines::new(me, block, view, team.0.control.clone(), team.0.progress.clone());
-        Ok(Board { lines, scratch: Scratch::default(), strict: cfg!(debug_assertions) })
+        let reach = outcomes.iter().all(|outcome| outcome[1..] == [1]).then_some(reach);
+        Ok(Board { lines, scratch: Scratch::default(), reach, strict: cfg!(debug_assertions) })
     }
 
     /// What breaks the board while a call waits at it.

@@ -10,6 +10,9 @@
 //! Reductions of more than 8 KiB are shared: each rank folds its share of the elements, and writes it once for all. Below that
 //! every rank folds all.
 //!
+//! Blocks of 32 KiB and more that each gets of each, and reductions from 256 KiB on, are read from where they are
+//! (`direct.rs`), if all ranks may read each other's memory: in memory that is mapped, of this process, or by the kernel.
+//!
 //! # Memory
 //! One block for all ranks: `640 + ranks x (128 + 8 x 128)` bytes of lines and at most 4 KiB of padding, then
 //! `ranks x 8 x max(32 KiB, 64 x ranks)` bytes of cells, of which pages that were never used take none. Calls of at most 112 bytes
@@ -19,6 +22,7 @@
 mod block;
 mod board;
 mod broken;
+mod direct;
 mod lines;
 mod moves;
 mod reduce;

@@ -2,6 +2,7 @@
 
 use super::board::Board;
 use super::broken::Failure;
+use super::direct::BLOCK_FROM;
 use transom_locks::Rank;
 
 /// How a length is cut into rounds: at least one, so that even nothing is called by all.
@@ -100,7 +101,10 @@ impl Board {
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_gather", call, Some(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
-        self.gather_blocks(None, mine, into)
+        match self.direct(mine.len(), BLOCK_FROM) {
+            Some(reach) => self.read_blocks(&reach, mine, (mine.len(), |_| 0), into),
+            None => self.gather_blocks(None, mine, into),
+        }
     }
 
     /// [`all_gather`](Self::all_gather) to the root alone; what others give for `into` is not used, and may be nothing.
@@ -183,6 +187,9 @@ impl Board {
             format!("{} bytes given, {} taken, by {ranks} ranks", given.len(), into.len())
         })?;
         let len = given.len() / ranks;
+        if let Some(reach) = self.direct(len, BLOCK_FROM) {
+            return self.read_blocks(&reach, given, (len, |reader| reader * len), into);
+        }
         let cut = Cut::of(len, self.lines.block.cell_bytes() / ranks);
         let mut round = self.post_blocks(cut, 0, given)?;
         into[me * len..][..len].copy_from_slice(&given[me * len..][..len]);

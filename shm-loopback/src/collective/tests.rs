@@ -183,6 +183,8 @@ fn sizes(ranks: usize) -> Vec<(usize, usize)> {
             .collect();
     sizes.extend([(1, 8), (2, 8), (3, 8), (7, 16), (512, 16), (513, 16), (6400, 16), (7, 3), (5000, 3), (4, 5000)]);
     sizes.extend([(1, 40_000), (3, 40_000)]); // elements that are longer than a cell
+    // What is read where it is: as few elements as ranks, and more.
+    sizes.extend([(300_001, 1), (17_000, 16), (90_000, 3), (2, 140_000), (8, 40_000)]);
     sizes
 }
 
@@ -191,15 +193,24 @@ fn every_call_does_what_it_says() {
     for ranks in 1..=9 {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, ranks % 2 == 0);
+            let mut reach = board.reach.take();
+            assert!(reach.is_some(), "threads reach each other's memory");
             let mut call = 0;
             // Few ranks are enough for the long ones.
-            let few = [2, 3, 8].contains(&ranks);
-            for (count, element) in sizes(ranks).into_iter().filter(|(count, element)| few || count * element < 10_000)
-            {
+            let most = match ranks {
+                2 | 3 => usize::MAX,
+                8 => 200_000,
+                _ => 10_000,
+            };
+            for (count, element) in sizes(ranks).into_iter().filter(|(count, element)| count * element < most) {
                 for kind in 0..KINDS {
-                    call += 1;
-                    let root = call as usize % ranks;
-                    check(&mut board, kind, call, root, count, element).unwrap();
+                    // Through cells, and where it is.
+                    for _ in 0..if count * element < 32 << 10 { 1 } else { 2 } {
+                        std::mem::swap(&mut board.reach, &mut reach);
+                        call += 1;
+                        let root = call as usize % ranks;
+                        check(&mut board, kind, call, root, count, element).unwrap();
+                    }
                 }
             }
         }));
@@ -213,7 +224,7 @@ fn random_calls(board: &mut Board, seed: u64, calls: u64) {
     for call in 0..calls {
         let (kind, root) = (random.below(KINDS), random.below(board.ranks()));
         let element = [1, 3, 8, 16][random.below(4)];
-        let most = [8, 60, 600, 20_000][random.below(4)];
+        let most = if call % 20 == 19 { 400_000 } else { [8, 60, 600, 20_000][random.below(4)] };
         let count = random.below(most) / element;
         match own.below(40) {
             0 => std::thread::sleep(Duration::from_micros(own.below(300) as u64)),
@@ -259,6 +270,7 @@ fn who_need_not_wait_runs_ahead() {
 fn processes_share_a_board() {
     let body = |team: Loopback| {
         let mut board = open(&team, false);
+        assert!(board.reach.is_some(), "processes of one user, that allow it, reach each other's memory");
         random_calls(&mut board, 5, 200);
         let half = team.split(Some(team.rank() as u64 % 2), 0).unwrap().unwrap();
         random_calls(&mut open(&half, false), 6, 50);
