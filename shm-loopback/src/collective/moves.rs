@@ -2,7 +2,6 @@
 
 use super::board::Board;
 use super::broken::Failure;
-use super::direct::BLOCK_FROM;
 use transom_locks::Rank;
 
 /// How a length is cut into rounds: at least one, so that even nothing is called by all.
@@ -101,7 +100,7 @@ impl Board {
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_gather", call, Some(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
-        match self.direct(mine.len(), BLOCK_FROM) {
+        match self.direct(mine.len()) {
             Some(reach) => self.read_blocks(&reach, mine, (mine.len(), |_| 0), into),
             None => self.gather_blocks(None, mine, into),
         }
@@ -187,7 +186,7 @@ impl Board {
             format!("{} bytes given, {} taken, by {ranks} ranks", given.len(), into.len())
         })?;
         let len = given.len() / ranks;
-        if let Some(reach) = self.direct(len, BLOCK_FROM) {
+        if let Some(reach) = self.direct(len) {
             return self.read_blocks(&reach, given, (len, |reader| reader * len), into);
         }
         let cut = Cut::of(len, self.lines.block.cell_bytes() / ranks);

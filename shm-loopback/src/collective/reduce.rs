@@ -2,7 +2,6 @@
 
 use super::board::Board;
 use super::broken::Failure;
-use super::direct::REDUCE_FROM;
 use transom_locks::Rank;
 
 /// Up to so many bytes each rank folds those of all by itself; one element is never cut.
@@ -109,9 +108,6 @@ impl Board {
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
         self.must_be_elements(data, element)?;
-        if let Some(reach) = self.direct(data.len(), REDUCE_FROM) {
-            return self.reduce_directly(&reach, root, data, element, fold);
-        }
         if data.len() <= WHOLE || element > self.lines.block.cell_bytes() / self.ranks() {
             let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
             return self.reduce_whole(all, data, element, fold);
