@@ -28,6 +28,7 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 #[cfg(feature = "serde")]
 mod object;
+mod partitioned;
 mod persistent;
 pub mod pipe;
 mod probe;
@@ -38,6 +39,7 @@ mod tag;
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
 pub use hold::Held;
+pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use persistent::{Active, Persistent};
 pub use probe::Message;
 pub use request::{Cancelled, Done, Request, Requests};
@@ -48,7 +50,7 @@ pub use transom_channel::{Lost, Meter};
 use crate::world::World;
 use bytemuck::Pod;
 use comm::Comm;
-use hold::Parts;
+use hold::Parts as _;
 use hub::{Core, Fault, Key};
 use request::{Call, Under};
 use std::future::Future;
@@ -484,5 +486,5 @@ fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static,
     })?;
     let call = Call::Message { name: "recv", tag: select.tag };
     let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
-    Ok(Request::under_way(under, <Vec<T> as Parts>::back))
+    Ok(Request::under_way(under, <Vec<T> as hold::Parts>::back))
 }
