@@ -92,6 +92,13 @@ pub const TABLE: &[Variable] = &[
         default: "by ranks and bytes: docs/COLLECTIVES.md",
     },
     Variable {
+        name: "TRANSOM_PROGRESS",
+        set_by: SetBy::User,
+        meaning: "who moves a rank's messages while the program computes: nobody but its calls, or a thread",
+        expected: "`calls` or `thread`",
+        default: "calls; a thread once `World::event_fd` was called",
+    },
+    Variable {
         name: "TRANSOM_HYBRID",
         set_by: SetBy::User,
         meaning: "with verbs: whether ranks of one host move data through the memory they share",

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::hub::{Fault, Hub};
+use super::progress::Progress;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
@@ -82,7 +83,12 @@ impl Space {
         let presence = Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), led: AtomicU32::new(1) };
         // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
         #[cfg(feature = "verbs")]
-        if let Provider::Verbs(_) = presence.root
+        let unasked = matches!(presence.root, Provider::Verbs(_));
+        #[cfg(not(feature = "verbs"))]
+        let unasked = false;
+        // A wrong variable is told where the rank starts.
+        let attended = Progress::asked().is_ok_and(|asked| asked == Progress::Thread);
+        if (unasked || attended)
             && let Err(error) = presence.hub()
         {
             tracing::warn!(%error, "no messages by this rank");
