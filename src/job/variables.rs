@@ -176,6 +176,13 @@ pub const TABLE: &[Variable] = &[
         default: "131072",
     },
     Variable {
+        name: "TRANSOM_VERBS_KEEP",
+        set_by: SetBy::User,
+        meaning: "how many bytes of buffers of persistent and partitioned sends stay registered between messages",
+        expected: "a number from 0 to 4294967295",
+        default: "268435456",
+    },
+    Variable {
         name: "TRANSOM_VERBS_TIMEOUT",
         set_by: SetBy::User,
         meaning: "after how long a packet that is not answered is sent again",

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use transom_shm_loopback::messages::{Bytes, Owner};
+use transom_shm_loopback::messages::{Bytes, Lasting, Owner, Place};
 
 /// Buffers that a request can own until it is done: `Vec<T>`, `Box<[T]>`, `Arc<[T]>` and `&'static [T]`.
 ///
@@ -116,22 +116,11 @@ impl<T: Pod> Parts for &'static [T] {
     }
 }
 
-/// A vector that keeps its length, however much is received.
-pub(crate) struct Whole<T>(pub Vec<T>);
-
-impl<T: Pod> Parts for Whole<T> {
-    fn hold(self) -> Bytes {
-        self.0.hold()
-    }
-
-    fn back(bytes: Bytes, _: usize) -> Option<Self> {
-        let len = bytes.len();
-        Vec::back(bytes, len).map(Whole)
-    }
+/// A buffer that is sent or received again and again, of which the engine owns some parts, and the program others.
+pub(crate) struct Shares<T> {
+    elements: NonNull<[T]>,
+    place: Arc<Place>,
 }
-
-/// A buffer of which the engine owns some parts, and the program others.
-pub(crate) struct Shares<T>(NonNull<[T]>);
 
 // SAFETY: as a vector's; who uses which elements is said by whoever calls.
 unsafe impl<T: Send> Send for Shares<T> {}
@@ -140,24 +129,26 @@ unsafe impl<T: Send> Sync for Shares<T> {}
 
 impl<T> Drop for Shares<T> {
     fn drop(&mut self) {
+        self.place.clear();
         // SAFETY: a box's, taken apart by `new`; nobody has a part of it any more, as each keeps it.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        drop(unsafe { Box::from_raw(self.elements.as_ptr()) });
     }
 }
 
 impl<T: Pod> Shares<T> {
     pub fn new(buffer: Vec<T>) -> Arc<Self> {
-        Arc::new(Shares(NonNull::from(Box::leak(buffer.into_boxed_slice()))))
+        let elements = NonNull::from(Box::leak(buffer.into_boxed_slice()));
+        Arc::new(Shares { elements, place: Arc::default() })
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.elements.len()
     }
 
     fn start(&self, range: &Range<usize>) -> NonNull<T> {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {}", self.len());
         // SAFETY: inside the box, as was just checked.
-        unsafe { self.0.cast::<T>().add(range.start) }
+        unsafe { self.elements.cast::<T>().add(range.start) }
     }
 
     /// # Safety
@@ -198,6 +189,11 @@ struct Share<T> {
 unsafe impl<T: Pod + Send> Owner for Share<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         (self.of.start(&self.range).cast(), self.range.len() * size_of::<T>(), self.writable)
+    }
+
+    fn lasting(&self) -> Option<Lasting> {
+        let Shares { elements, place } = &*self.of;
+        Some(Lasting { start: elements.cast(), len: elements.len() * size_of::<T>(), place: place.clone() })
     }
 }
 

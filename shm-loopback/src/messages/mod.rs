@@ -17,8 +17,7 @@ mod wait;
 mod wire;
 
 pub use crate::progress::Turn;
-pub use bytes::Bytes;
-pub use bytes::Owner;
+pub use bytes::{Bytes, Lasting, Owner, Place};
 pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
 pub use wait::{Look, Waiter};
 pub use wire::ShmWire;
