@@ -116,6 +116,62 @@ impl<T: Pod> Parts for &'static [T] {
     }
 }
 
+/// A vector that keeps its length, however much is received.
+pub(crate) struct Whole<T>(pub Vec<T>);
+
+impl<T: Pod> Parts for Whole<T> {
+    fn hold(self) -> Bytes {
+        self.0.hold()
+    }
+
+    fn back(bytes: Bytes, _: usize) -> Option<Self> {
+        let len = bytes.len();
+        Vec::back(bytes, len).map(Whole)
+    }
+}
+
+/// A vector that is sent again and again, and what is kept beside it, which goes before.
+pub(crate) struct Again<T> {
+    place: Arc<Place>,
+    elements: Vec<T>,
+}
+
+impl<T> Drop for Again<T> {
+    fn drop(&mut self) {
+        // Unless it was handed back it is freed now.
+        if !self.elements.is_empty() {
+            self.place.clear();
+        }
+    }
+}
+
+// SAFETY: elements are plain data: nothing but their bytes.
+unsafe impl<T: Pod> Send for Again<T> {}
+
+// SAFETY: a vector's elements stay where they are when it is moved, and are not changed while the engine owns it.
+unsafe impl<T: Pod> Owner for Again<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.elements);
+        (NonNull::from(bytes).cast(), bytes.len(), false)
+    }
+
+    fn lasting(&self) -> Option<Lasting> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.elements);
+        Some(Lasting { start: NonNull::from(bytes).cast(), len: bytes.len(), place: self.place.clone() })
+    }
+}
+
+impl<T: Pod> Again<T> {
+    /// From now on the engine's. Whoever has the place has the vector too, whenever the engine has not, and frees it last.
+    pub fn hold(elements: Vec<T>, place: &Arc<Place>) -> Bytes {
+        Bytes::owned(Again { place: place.clone(), elements })
+    }
+
+    pub fn back(bytes: Bytes, _: usize) -> Option<Whole<T>> {
+        bytes.into_owner::<Self>().map(|mut again| Whole(std::mem::take(&mut again.elements)))
+    }
+}
+
 /// A buffer that is sent or received again and again, of which the engine owns some parts, and the program others.
 pub(crate) struct Shares<T> {
     elements: NonNull<[T]>,

@@ -2,13 +2,14 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::hold::Shares;
+use super::hold::{Again, Parts as _, Whole};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
 use super::{NOTHING, request_receive, request_send};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
+use transom_shm_loopback::messages::Place;
 
 /// A buffer, and where it is sent, or from where it is received, whenever it is started.
 ///
@@ -35,20 +36,20 @@ use std::sync::Arc;
 /// ```
 pub struct Persistent<T: Pod> {
     comm: Comm,
+    /// With what is kept beside the buffer; it goes before that.
     what: What<T>,
-    buffer: Arc<Shares<T>>,
-    state: State,
+    state: State<T>,
 }
 
 enum What<T> {
-    Send(Peer, Tag<T>),
+    Send(Peer, Tag<T>, Arc<Place>),
     Receive(Source, Tags<T>),
 }
 
-enum State {
-    Idle,
-    Started(Request<'static, ()>),
-    /// The world is gone.
+enum State<T: Pod> {
+    Idle(Vec<T>),
+    Started(Request<'static, Whole<T>>),
+    /// The buffer went with an error.
     Gone,
 }
 
@@ -73,8 +74,7 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let (comm, to) = (self.space().comm()?, to.into());
         comm.target(to)?;
-        let what = What::Send(to, tag);
-        Ok(Persistent { comm: comm.clone(), what, buffer: Shares::new(buffer), state: State::Idle })
+        Ok(Persistent { comm: comm.clone(), what: What::Send(to, tag, Arc::default()), state: State::Idle(buffer) })
     }
 
     /// A message to be received many times; nothing is received yet.
@@ -92,8 +92,7 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let (comm, from, tags) = (self.space().comm()?, from.into(), tag.into());
         comm.select(from, tags.number())?;
-        let what = What::Receive(from, tags);
-        Ok(Persistent { comm: comm.clone(), what, buffer: Shares::new(buffer), state: State::Idle })
+        Ok(Persistent { comm: comm.clone(), what: What::Receive(from, tags), state: State::Idle(buffer) })
     }
 }
 
@@ -103,70 +102,60 @@ impl<T: Pod> Persistent<T> {
     /// # Errors
     /// [`Error::Closed`] if the world is gone, and the buffer with it.
     pub fn buffer(&mut self) -> Result<&mut [T], Error> {
-        self.rest()?;
-        // SAFETY: nothing is under way, and this borrow lets nobody start it.
-        Ok(unsafe { self.buffer.write(0..self.buffer.len()) })
+        // How that ended is of no interest to who did not ask.
+        let _ = self.finish();
+        match &mut self.state {
+            State::Idle(buffer) => Ok(buffer),
+            _ => Err(Error::Closed),
+        }
     }
 
     /// Starts it. First waits for what was started and not waited for.
     ///
     /// # Errors
     /// [`Error::Closed`] if the world is gone; others are told by [`Active::wait`].
-    pub fn start(&mut self) -> Result<Active<'_, T>, Error>
-    where
-        T: Send,
-    {
-        self.rest()?;
-        self.state = State::Started(self.begin()?);
+    pub fn start(&mut self) -> Result<Active<'_, T>, Error> {
+        let _ = self.finish();
+        let State::Idle(buffer) = std::mem::replace(&mut self.state, State::Gone) else { return Err(Error::Closed) };
+        self.state = State::Started(self.begin(buffer)?);
         Ok(Active(self))
     }
 
-    fn begin(&self) -> Result<Request<'static, ()>, Error>
-    where
-        T: Send,
-    {
+    fn begin(&self, buffer: Vec<T>) -> Result<Request<'static, Whole<T>>, Error> {
         let comm = &self.comm;
-        // SAFETY: nothing is under way, and nobody has the elements before the request has ended.
-        let part = |writable| unsafe { self.buffer.part(0..self.buffer.len(), writable) };
         let under = match self.what {
-            What::Send(to, tag) => match comm.target(to)? {
-                Some(to) => request_send(comm, to, tag, part(false), false)?,
-                None => return Ok(Request::over(Ok(((), NOTHING)))),
-            },
-            What::Receive(from, tags) => match comm.select(from, tags.number())? {
-                Some(select) => request_receive(comm, select, part(true), size_of::<T>())?,
-                None => return Ok(Request::over(Ok(((), NOTHING)))),
-            },
+            What::Send(to, tag, ref place) => {
+                let Some(to) = comm.target(to)? else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
+                let under = request_send(comm, to, tag, Again::hold(buffer, place), false)?;
+                return Ok(Request::under_way(under, Again::back));
+            }
+            What::Receive(from, tags) => {
+                let Some(select) = comm.select(from, tags.number())? else {
+                    return Ok(Request::over(Ok((Whole(buffer), NOTHING))));
+                };
+                request_receive(comm, select, buffer.hold(), size_of::<T>())?
+            }
         };
-        Ok(Request::under_way(under, |_, _| Some(())))
-    }
-
-    /// Returns when nothing is under way. How that ended is of no interest to who did not ask.
-    fn rest(&mut self) -> Result<(), Error> {
-        let _ = self.finish();
-        match self.state {
-            State::Idle => Ok(()),
-            _ => Err(Error::Closed),
-        }
+        Ok(Request::under_way(under, Whole::back))
     }
 
     /// Waits for what was started; nothing if nothing was.
     fn finish(&mut self) -> Option<Result<Status, Error>> {
-        if !matches!(self.state, State::Started(_)) {
-            return None;
-        }
-        let State::Started(request) = std::mem::replace(&mut self.state, State::Gone) else {
-            unreachable!("was looked at")
+        let request = match std::mem::replace(&mut self.state, State::Gone) {
+            State::Started(request) => request,
+            other => {
+                self.state = other;
+                return None;
+            }
         };
         Some(match request.wait_status() {
-            Ok((_, status)) => {
-                self.state = State::Idle;
+            Ok((Whole(buffer), status)) => {
+                self.state = State::Idle(buffer);
                 Ok(status)
             }
-            // Without the world nobody says whether the engine has given the buffer back.
             Err(Failed { error, buffer }) => {
-                if buffer.is_some() {
-                    self.state = State::Idle;
+                if let Some(Whole(buffer)) = buffer {
+                    self.state = State::Idle(buffer);
                 }
                 Err(error)
             }
