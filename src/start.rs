@@ -4,6 +4,7 @@ use crate::error::StartError;
 use crate::job::bootstrap::{self, Joined};
 use crate::job::launcher::Launch;
 use crate::job::variables::{self, LogFilter, Micros, SecondsOrOff};
+use crate::messages::Progress;
 use crate::provider;
 use crate::world::World;
 use transom_shm_loopback::Loopback;
@@ -126,6 +127,8 @@ fn settings_from_env() -> Result<(), StartError> {
     if let Some(SecondsOrOff(report)) = variables::get("TRANSOM_WAIT_REPORT")? {
         waiting.report = report;
     }
+    // Read again where messages begin.
+    Progress::asked()?;
     // A process that has several worlds, as tests have, says so once.
     waiting.set();
     Ok(())

@@ -153,6 +153,8 @@ fn nobody_no_rank_and_oneself() {
         assert_eq!(world.recv(me, TWO).unwrap().0, [3; 100_000]);
         assert_eq!(world.recv(me, ONE).unwrap().0, [1, 2]);
         sent.wait().unwrap();
+        // To oneself, and never received: it keeps nobody in the job.
+        drop(world.isend(me, ONE, vec![1; 100_000]));
     });
 }
 
@@ -223,6 +225,8 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
         }
         from.sort();
         assert_eq!(from, (1..size).collect::<Vec<_>>());
+        // They wait to leave, however long this rank is busy with something else.
+        drop(world.irecv(0, TWO).wait_for(Duration::from_millis(400)).unwrap_err());
         for rank in 1..size {
             assert_eq!(world.recv(rank, TWO).unwrap().0, vec![rank as u64; 100_000]);
         }

@@ -233,6 +233,7 @@ fn bad_variables_are_told() {
         ("TRANSOM_VERBS_DEPTH", "3", "from 4 to 32768"),
         ("TRANSOM_VERBS_INLINE", "many", "from 0 to 4096"),
         ("TRANSOM_VERBS_REGISTER", "32767", "from 32768 to 4294967295"),
+        ("TRANSOM_VERBS_KEEP", "-1", "from 0 to 4294967295"),
         ("TRANSOM_VERBS_TIMEOUT", "-1", "expected seconds above 0"),
         ("TRANSOM_VERBS_TIMEOUT", "0", "expected seconds above 0"),
         ("TRANSOM_VERBS_TRAFFIC_CLASS", "256", "from 0 to 255"),

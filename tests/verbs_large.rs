@@ -6,6 +6,7 @@
 mod adapter;
 use adapter::*;
 use std::time::{Duration, Instant};
+use transom::messages::Tag;
 use transom::verbs::Verbs;
 use transom::{Flavor, Window, scope};
 
@@ -421,4 +422,73 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         let died = |rank| outcome.statuses()[rank] != transom::Status::Exited(0);
         assert!((0..3).all(|rank| died(rank) == (rank == 2)), "{outcome}\n{}", outputs(&outcome));
     }
+}
+
+/// A buffer that is sent again and again stays registered, if it may; and what lies there when it is gone is other memory.
+#[test]
+fn what_is_sent_again_and_again_is_registered_once() {
+    if skipped("buffers of persistent sends") {
+        return;
+    }
+    const LEN: usize = 1 << 15; // 256 KiB
+    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_KEEP", "1500000")];
+    on_verbs(2, "what_is_sent_again_and_again_is_registered_once", &variables, |world| {
+        const TAG: Tag<u64> = Tag::new(1);
+        if world.rank() == 1 {
+            let expect = |len: usize, value: u64| {
+                let got = world.recv(0, TAG).unwrap().0;
+                assert!(got.len() == len && got.iter().all(|got| *got == value), "{len} of {value}");
+            };
+            (0..5).for_each(|step| expect(LEN, step));
+            (0..5).for_each(|step| expect(LEN, 100 + step));
+            (0..3).for_each(|_| expect(6 * LEN, 7));
+            let mut coming = world.precv_init(0, TAG, vec![0; 4 * LEN], 2).unwrap();
+            for step in 0..3 {
+                coming.start().unwrap().wait().unwrap();
+                assert!(coming.buffer().unwrap().iter().all(|got| *got == step));
+            }
+            return;
+        }
+        let count = || {
+            let all = verbs(&world).registrations();
+            [all.found, all.passing]
+        };
+        let costs = |what: &str, expected: [u64; 2], act: &mut dyn FnMut()| {
+            let before = count();
+            act();
+            let after = count();
+            assert_eq!([0, 1].map(|at| after[at] - before[at]), expected, "{what}: found, passing");
+        };
+        let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
+        costs("one buffer", [4, 1], &mut || {
+            for step in 0..5 {
+                sending.buffer().unwrap().fill(step);
+                sending.start().unwrap().wait().unwrap();
+            }
+        });
+        drop(sending);
+        costs("a buffer each", [0, 5], &mut || {
+            for step in 0..5 {
+                let mut sending = world.send_init(1, TAG, vec![100 + step; LEN]).unwrap();
+                sending.start().unwrap().wait().unwrap();
+            }
+        });
+        let mut sending = world.send_init(1, TAG, vec![7; 6 * LEN]).unwrap();
+        costs("more than is kept", [0, 3], &mut || {
+            for _ in 0..3 {
+                sending.start().unwrap().wait().unwrap();
+            }
+        });
+        let mut sending = world.psend_init(1, TAG, vec![0; 4 * LEN], 4).unwrap();
+        costs("parts", [11, 1], &mut || {
+            for step in 0..3 {
+                let mut parts = sending.start().unwrap();
+                for mut part in parts.parts() {
+                    part.fill(step);
+                    part.ready();
+                }
+                parts.wait().unwrap();
+            }
+        });
+    });
 }

@@ -109,7 +109,13 @@ fn values_that_cannot_be_are_refused() {
         assert!(error.contains(&name), "{error}");
         return;
     }
-    for (name, value) in [("TRANSOM_SPIN", "-1"), ("TRANSOM_SPIN", "soon"), ("TRANSOM_WAIT_REPORT", "0")] {
+    let wrong = [
+        ("TRANSOM_SPIN", "-1"),
+        ("TRANSOM_SPIN", "soon"),
+        ("TRANSOM_WAIT_REPORT", "0"),
+        ("TRANSOM_PROGRESS", "always"),
+    ];
+    for (name, value) in wrong {
         let outcome = Launch::new(std::env::current_exe().unwrap(), 1)
             .args(["--exact", "values_that_cannot_be_are_refused", "--nocapture"])
             .env("WAITING_TEST", name)

@@ -234,7 +234,7 @@ pub trait Wire {
     fn reads(&mut self, lane: Lane) -> bool;
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.
     fn register(&mut self, memory: &Self::Memory, rail: usize) -> Option<Key>;
-    /// Ends a registration: when this returns no peer can use the key.
+    /// Ends a registration: when this returns no peer can write by the key.
     fn release(&mut self, rail: usize, key: Key);
 
     /// Posts a request.

@@ -99,6 +99,13 @@ pub const TABLE: &[Variable] = &[
         default: "as docs/MESSAGES.md says",
     },
     Variable {
+        name: "TRANSOM_PROGRESS",
+        set_by: SetBy::User,
+        meaning: "who moves a rank's messages while the program computes: nobody but its calls, or a thread",
+        expected: "`calls` or `thread`",
+        default: "calls; a thread once `World::event_fd` was called",
+    },
+    Variable {
         name: "TRANSOM_HYBRID",
         set_by: SetBy::User,
         meaning: "with verbs: whether ranks of one host move data through the memory they share",
@@ -174,6 +181,13 @@ pub const TABLE: &[Variable] = &[
         meaning: "from how many bytes on the memory of a put or get is registered for it, and not copied",
         expected: "a number from 32768 to 4294967295",
         default: "131072",
+    },
+    Variable {
+        name: "TRANSOM_VERBS_KEEP",
+        set_by: SetBy::User,
+        meaning: "how many bytes of buffers of persistent and partitioned sends stay registered between messages",
+        expected: "a number from 0 to 4294967295",
+        default: "268435456",
     },
     Variable {
         name: "TRANSOM_VERBS_TIMEOUT",

@@ -178,6 +178,13 @@ mod several {
             }
         }
 
+        pub fn attend<R>(&self, look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
+            match self {
+                Waiter::Shared(waiter) => waiter.attend(look, check),
+                Waiter::Verbs(waiter) => waiter.attend(look, check),
+            }
+        }
+
         /// Wakes the threads of this rank that sleep in it. Where messages come by adapters they sleep shortly.
         #[inline(always)]
         pub fn ring(&self) {

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::hub::{Fault, Hub};
+use super::progress::Progress;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
@@ -12,12 +13,16 @@ use transom_locks::{Awaited, Rank};
 use transom_windows::{Exchange, FabricError};
 
 /// Contexts of a world: what the program sends, and what the library does.
-const CONTEXTS: u32 = 4;
+const CONTEXTS: u32 = 6;
 /// Of these that in which pipes are opened.
 pub(super) const PIPES: u32 = 1;
 /// Of these that of collectives, and that in which groups tell each other of them.
 pub(crate) const COLLECTIVES: u32 = 2;
 pub(crate) const CONTROL: u32 = 3;
+/// Of these that in which partitioned messages are announced, by the program's tags, and that of their parts, by tags of the
+/// sender's choice.
+pub(super) const ANNOUNCED: u32 = 4;
+pub(super) const PARTS: u32 = 5;
 
 /// That this rank is in its job: of all its worlds. Messages end with the last of them.
 pub(crate) struct Presence {
@@ -78,7 +83,12 @@ impl Space {
         let presence = Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), led: AtomicU32::new(1) };
         // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
         #[cfg(feature = "verbs")]
-        if let Provider::Verbs(_) = presence.root
+        let unasked = matches!(presence.root, Provider::Verbs(_));
+        #[cfg(not(feature = "verbs"))]
+        let unasked = false;
+        // A wrong variable is told where the rank starts.
+        let attended = Progress::asked().is_ok_and(|asked| asked == Progress::Thread);
+        if (unasked || attended)
             && let Err(error) = presence.hub()
         {
             tracing::warn!(%error, "no messages by this rank");
@@ -262,9 +272,9 @@ mod tests {
     #[test]
     fn every_team_has_contexts_of_its_own() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, 5).unwrap()));
-        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), (0..35).map(|n| 4 * n).collect());
+        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), (0..35).map(|n| 6 * n).collect());
         assert_eq!(context(1, 1 << 29, 2), None);
-        assert_eq!(context(1, (1 << 29) - 1, 2), None);
-        assert_eq!(context(0, (1 << 29) - 1, 2), Some(u32::MAX - 7));
+        assert_eq!(context(0, 357_913_941, 2), None);
+        assert_eq!(context(1, 357_913_940, 2), Some(u32::MAX - 9));
     }
 }

@@ -15,10 +15,10 @@ thread_local! {
     static DRIVEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A request is not done: whoever polls it comes back. An executor that knows nothing of messages has to do so at once, since
-/// nobody else may turn them.
-pub(super) fn pending(context: &Context<'_>) {
-    if !DRIVEN.get() {
+/// A request is not done: whoever polls it comes back. An executor that knows nothing of messages has to do so at once, unless
+/// a thread turns them.
+pub(super) fn pending(hub: &Hub, context: &Context<'_>) {
+    if !DRIVEN.get() && !hub.thread.runs() {
         context.waker().wake_by_ref();
     }
 }

@@ -1,9 +1,10 @@
 //! Buffers that messages are sent from and received into, as bytes: the rim.
 
 use bytemuck::Pod;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use transom_shm_loopback::messages::{Bytes, Owner};
+use transom_shm_loopback::messages::{Bytes, Lasting, Owner, Place};
 use transom_windows::Buffer;
 
 /// Buffers that a request can own until it is done: `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]`, and
@@ -154,6 +155,129 @@ impl<T: Pod> Parts for Whole<T> {
     fn back(bytes: Bytes, _: usize) -> Option<Self> {
         let len = bytes.len();
         Vec::back(bytes, len).map(Whole)
+    }
+}
+
+/// A vector that is sent again and again, and what is kept beside it, which goes before.
+pub(crate) struct Again<T> {
+    place: Arc<Place>,
+    elements: Vec<T>,
+}
+
+impl<T> Drop for Again<T> {
+    fn drop(&mut self) {
+        // Unless it was handed back it is freed now.
+        if !self.elements.is_empty() {
+            self.place.clear();
+        }
+    }
+}
+
+// SAFETY: elements are plain data: nothing but their bytes.
+unsafe impl<T: Pod> Send for Again<T> {}
+
+// SAFETY: a vector's elements stay where they are when it is moved, and are not changed while the engine owns it.
+unsafe impl<T: Pod> Owner for Again<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.elements);
+        (NonNull::from(bytes).cast(), bytes.len(), false)
+    }
+
+    fn lasting(&self) -> Option<Lasting> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.elements);
+        Some(Lasting { start: NonNull::from(bytes).cast(), len: bytes.len(), place: self.place.clone() })
+    }
+}
+
+impl<T: Pod> Again<T> {
+    /// From now on the engine's. Whoever has the place has the vector too, whenever the engine has not, and frees it last.
+    pub fn hold(elements: Vec<T>, place: &Arc<Place>) -> Bytes {
+        Bytes::owned(Again { place: place.clone(), elements })
+    }
+
+    pub fn back(bytes: Bytes, _: usize) -> Option<Whole<T>> {
+        bytes.into_owner::<Self>().map(|mut again| Whole(std::mem::take(&mut again.elements)))
+    }
+}
+
+/// A buffer that is sent or received again and again, of which the engine owns some parts, and the program others.
+pub(crate) struct Shares<T> {
+    elements: NonNull<[T]>,
+    place: Arc<Place>,
+}
+
+// SAFETY: as a vector's; who uses which elements is said by whoever calls.
+unsafe impl<T: Send> Send for Shares<T> {}
+// SAFETY: as above: it hands out elements only by the caller's word.
+unsafe impl<T: Send> Sync for Shares<T> {}
+
+impl<T> Drop for Shares<T> {
+    fn drop(&mut self) {
+        self.place.clear();
+        // SAFETY: a box's, taken apart by `new`; nobody has a part of it any more, as each keeps it.
+        drop(unsafe { Box::from_raw(self.elements.as_ptr()) });
+    }
+}
+
+impl<T: Pod> Shares<T> {
+    pub fn new(buffer: Vec<T>) -> Arc<Self> {
+        let elements = NonNull::from(Box::leak(buffer.into_boxed_slice()));
+        Arc::new(Shares { elements, place: Arc::default() })
+    }
+
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    fn start(&self, range: &Range<usize>) -> NonNull<T> {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {}", self.len());
+        // SAFETY: inside the box, as was just checked.
+        unsafe { self.elements.cast::<T>().add(range.start) }
+    }
+
+    /// # Safety
+    /// Nobody writes to these elements as long as the borrow lasts.
+    pub unsafe fn read(&self, range: Range<usize>) -> &[T] {
+        // SAFETY: inside; the rest by the caller's word.
+        unsafe { std::slice::from_raw_parts(self.start(&range).as_ptr(), range.len()) }
+    }
+
+    /// # Safety
+    /// Nobody else uses these elements as long as the borrow lasts.
+    #[expect(clippy::mut_from_ref, reason = "by the caller's word")]
+    pub unsafe fn write(&self, range: Range<usize>) -> &mut [T] {
+        // SAFETY: inside; the rest by the caller's word.
+        unsafe { std::slice::from_raw_parts_mut(self.start(&range).as_ptr(), range.len()) }
+    }
+
+    /// These elements, as bytes of the engine's, to be read only, or written as well.
+    ///
+    /// # Safety
+    /// Until the engine has dropped the handle nobody else changes them, and nobody else reads them if they are `writable`.
+    pub unsafe fn part(self: &Arc<Self>, range: Range<usize>, writable: bool) -> Bytes
+    where
+        T: Send,
+    {
+        Bytes::owned(Share { of: self.clone(), range, writable })
+    }
+}
+
+struct Share<T> {
+    of: Arc<Shares<T>>,
+    range: Range<usize>,
+    writable: bool,
+}
+
+// SAFETY: a box's elements stay where they are as long as this clone of the Arc; `part`'s caller says who uses them; they are
+// plain data, so of any value.
+unsafe impl<T: Pod + Send> Owner for Share<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        (self.of.start(&self.range).cast(), self.range.len() * size_of::<T>(), self.writable)
+    }
+
+    fn lasting(&self) -> Option<Lasting> {
+        let Shares { elements, place } = &*self.of;
+        Some(Lasting { start: elements.cast(), len: elements.len() * size_of::<T>(), place: place.clone() })
     }
 }
 

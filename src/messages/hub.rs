@@ -3,11 +3,12 @@
 
 use super::carrier::{self, Carrier, Waiter};
 use super::error::Error;
+use super::progress::{Events, Progress, Thread};
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
@@ -23,6 +24,9 @@ pub(crate) struct Hub {
     crowded: bool,
     /// None once the rank has left.
     core: Mutex<Option<Core>>,
+    /// Turns the engine where the program does not, if it is to.
+    pub thread: Thread,
+    events: OnceLock<Events>,
 }
 
 pub(crate) type Engine = transom_channel::Engine<Carrier>;
@@ -41,6 +45,8 @@ pub(crate) struct Core {
     wakers: Vec<Waker>,
     /// Whoever waits is not to sleep now.
     awake: bool,
+    /// Told, once, when something has happened.
+    pub armed: Option<Events>,
 }
 
 /// What a request of the program is: one message, or a work of many.
@@ -128,9 +134,14 @@ impl Hub {
             next_work: 0,
             wakers: Vec::new(),
             awake: false,
+            armed: None,
         };
-        let hub = Arc::new(Hub { crowded: waiter.is_crowded(), waiter, core: Mutex::new(Some(core)) });
+        let (crowded, core) = (waiter.is_crowded(), Mutex::new(Some(core)));
+        let hub = Arc::new(Hub { crowded, waiter, core, thread: Thread::default(), events: OnceLock::new() });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
+        if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
+            hub.thread.begin(&hub)?;
+        }
         Ok(hub)
     }
 
@@ -250,6 +261,16 @@ impl Hub {
         let _ = self.with(|core| self.turn_core(core));
     }
 
+    /// Turns the engine whenever there is something to do, until the rank leaves.
+    pub(super) fn attend(&self) {
+        let look = || match self.with(|core| self.turn_core(core)) {
+            Ok(true) => Look::Busy,
+            Ok(false) => Look::Idle,
+            Err(_) => Look::Found(()),
+        };
+        self.waiter.attend(look, || self.look_for_the_gone());
+    }
+
     /// Wakes the threads that sleep in [`wait`](Self::wait).
     pub fn ring(&self) {
         self.waiter.ring();
@@ -270,6 +291,9 @@ impl Hub {
             // Other threads of this rank may wait for it.
             self.waiter.ring();
         }
+        if worked {
+            core.happened();
+        }
         worked || core.engine.credit_due().is_some() || std::mem::take(&mut core.awake)
     }
 
@@ -284,10 +308,26 @@ impl Hub {
             let call = "leaving, until its messages are delivered";
             let _ = self.wait(&call, Awaited::Anyone, |core| (!core.is_needed()).then_some(()));
         }
-        let _ = self.with(|core| core.engine.shut());
-        let closed = self.lock().take();
+        let _ = self.with(|core| {
+            core.engine.shut();
+            core.happened();
+        });
+        let mut closed = self.lock().take();
         self.waiter.ring();
+        // Whoever is woken finds that the world is gone.
+        let entries = closed.iter_mut().flat_map(|core| core.table.values_mut());
+        entries.filter_map(|entry| entry.waker.take()).for_each(Waker::wake);
         drop(closed);
+        self.thread.end();
+    }
+
+    /// What is told when something happens, made when it is first asked for.
+    pub fn events(&self) -> Result<&Events, Error> {
+        if let Some(events) = self.events.get() {
+            return Ok(events);
+        }
+        let made = Events::new()?;
+        Ok(self.events.get_or_init(|| made))
     }
 
     pub fn meter(&self) -> Result<Meter, Error> {
@@ -357,7 +397,16 @@ impl Core {
         any
     }
 
+    /// Tells whoever is to be told when something happens.
+    #[inline]
+    fn happened(&mut self) {
+        if let Some(events) = self.armed.take() {
+            events.tell();
+        }
+    }
+
     fn end(&mut self, key: Key, result: Result<Came, Fault>, memory: Option<Bytes>) {
+        self.happened();
         match self.table.get_mut(&key) {
             Some(entry) if entry.detached => {
                 self.table.remove(&key);

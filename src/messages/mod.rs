@@ -28,9 +28,11 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 #[cfg(feature = "serde")]
 mod object;
+mod partitioned;
 mod persistent;
 pub mod pipe;
 mod probe;
+mod progress;
 pub(crate) mod request;
 mod scope;
 mod tag;
@@ -38,8 +40,10 @@ mod tag;
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
 pub use hold::Held;
+pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use persistent::{Active, Persistent};
 pub use probe::Message;
+pub(crate) use progress::Progress;
 pub use request::{Cancelled, Done, Request, Requests};
 pub use scope::Scope;
 pub use tag::{Peer, Source, Status, Tag, Tags};
@@ -48,7 +52,7 @@ pub use transom_channel::{Lost, Meter};
 use crate::world::World;
 use bytemuck::Pod;
 use comm::Comm;
-use hold::Parts;
+use hold::Parts as _;
 use hub::{Core, Fault, Key};
 use request::{Call, Under};
 use std::future::Future;
@@ -484,5 +488,5 @@ fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static,
     })?;
     let call = Call::Message { name: "recv", tag: select.tag };
     let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
-    Ok(Request::under_way(under, <Vec<T> as Parts>::back))
+    Ok(Request::under_way(under, <Vec<T> as hold::Parts>::back))
 }

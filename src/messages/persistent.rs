@@ -1,12 +1,14 @@
 //! Messages and collectives that are started again and again, from and into one buffer.
 
 use super::error::{Error, Failed};
-use super::hold::{Parts, Whole};
+use super::hold::{Again, Parts as _, Whole};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
 use super::{NOTHING, request_receive, request_send};
 use crate::world::World;
 use bytemuck::Pod;
+use std::sync::Arc;
+use transom_shm_loopback::messages::Place;
 
 /// A buffer, and where it is sent, from where it is received, or which collective works on it, whenever it is started.
 ///
@@ -32,6 +34,7 @@ use bytemuck::Pod;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Persistent<T: Pod> {
+    /// With what is kept beside the buffer; it goes before that.
     begin: Begin<T>,
     state: State<T>,
 }
@@ -65,10 +68,11 @@ impl World {
         buffer: Vec<T>,
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
-        let to = comm.target(to.into())?;
+        let (to, place) = (comm.target(to.into())?, Arc::<Place>::default());
         Ok(Persistent::new(buffer, move |buffer| {
             let Some(to) = to else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            Ok(Request::under_way(request_send(&comm, to, tag, buffer.hold(), false)?, Whole::back))
+            let under = request_send(&comm, to, tag, Again::hold(buffer, &place), false)?;
+            Ok(Request::under_way(under, Again::back))
         }))
     }
 

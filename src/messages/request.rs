@@ -258,7 +258,7 @@ impl<B> Future for Request<'_, B> {
             match ended.transpose() {
                 Some(ended) => self.end(ended),
                 None => {
-                    super::futures::pending(context);
+                    super::futures::pending(&hub, context);
                     return Poll::Pending;
                 }
             }

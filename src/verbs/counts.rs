@@ -45,9 +45,10 @@ pub struct WorkRequests {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registrations {
-    /// Operations whose memory was registered already: a buffer's, or a window's.
+    /// Operations and messages whose memory was registered already: a buffer's, a window's, or that of a persistent or partitioned
+    /// send.
     pub found: u64,
-    /// Operations whose memory was registered for them alone.
+    /// Operations and messages whose memory was registered for them.
     pub passing: u64,
     /// Registrations of those that were refused: they went through slots.
     pub refused: u64,

@@ -76,6 +76,11 @@
 //! for memory that has gone, and no hook need watch what the program frees. A call that fails amid its requests ends the
 //! queue pair before it gives the memory back. Where memory cannot be registered, slots do; the log says so once.
 //!
+//! So are messages. Only the buffers of persistent and partitioned sends, which are the library's between messages and which
+//! the program cannot free, stay registered for the next, `TRANSOM_VERBS_KEEP` bytes at most, what was longest of no use going first;
+//! peers may read them meanwhile. What is received is registered for each message: a peer that breaks the rules could write to it when
+//! the program has it.
+//!
 //! Leases are memory that the library has: buffers, and what an `rget` of more than 32 KiB and less than
 //! `TRANSOM_VERBS_REGISTER` bytes comes to. What comes back stays registered for the next, 16 MiB at most.
 //! [`Verbs::registrations`] counts all these, [`Verbs::copied_bytes`] what went through slots.

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
 const REGISTER_FROM: u32 = 128 << 10;
 
+/// Registered memory cannot be swapped out; buffers of persistent messages are mostly few.
+const KEEP: u32 = 256 << 20;
+
 /// What the variables say.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
@@ -27,6 +30,8 @@ pub(super) struct Settings {
     pub inline: u32,
     /// From how many bytes on the memory of an operation is registered for it.
     pub register_from: u32,
+    /// Up to how many bytes of memory that messages are sent from again and again stay registered.
+    pub keep: u32,
     /// After how long what is not answered is sent again.
     pub timeout: Duration,
     /// How often it is, before the connection counts as broken.
@@ -59,6 +64,7 @@ impl Settings {
             inline: get::<Within<0, 4096>>("TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
             register_from: get::<Within<32_768, { u32::MAX }>>("TRANSOM_VERBS_REGISTER")?
                 .map_or(REGISTER_FROM, |bytes| bytes.0),
+            keep: get::<Within<0, { u32::MAX }>>("TRANSOM_VERBS_KEEP")?.map_or(KEEP, |bytes| bytes.0),
             timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
             retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),

@@ -209,11 +209,11 @@ impl<W: Wire> Engine<W> {
         Some((since + self.config.credit_delay).max(self.wire.now()))
     }
 
-    /// Whether something is under way to or from a peer that this rank has still to work for: a send that has not ended, a
+    /// Whether something is under way to or from another rank that this one has still to work for: a send that has not ended, a
     /// receive whose message is coming, an answer.
     pub fn is_needed(&self) -> bool {
         let moving = |request: &Request<W::Memory>| match request {
-            Request::Send(_) => true,
+            Request::Send(send) => send.to != self.rank,
             Request::Receive(receive) => receive.moving.is_some(),
             Request::Message(_) | Request::Piped(_) => false,
         };

@@ -26,7 +26,15 @@ pub(super) struct Place {
     pub turn_at: Option<u64>,
     /// Slots that have arrived and are not given back.
     pub slots: usize,
-    pub keys: BTreeMap<u64, (Memory, usize)>,
+    pub keys: BTreeMap<u64, Keyed>,
+}
+
+/// Registered memory.
+pub(super) struct Keyed {
+    pub memory: Memory,
+    pub rail: usize,
+    /// Whose ring it is. Another peer that guesses the key is refused, as where rings are mapped; an adapter would let it write.
+    pub ring_of: Option<Rank>,
 }
 
 #[derive(Default)]
@@ -184,8 +192,9 @@ impl Net {
         let place = &mut self.ranks[to as usize];
         let mut done = None;
         let target = |place: &Place, key: Key, at: usize, length: usize| {
-            let (memory, on) = place.keys.get(&key.key)?;
-            (*on == rail && at.checked_add(length)? <= memory.len()).then(|| memory.clone())
+            let Keyed { memory, rail: on, ring_of } = place.keys.get(&key.key)?;
+            (*on == rail && ring_of.is_none_or(|peer| peer == from) && at.checked_add(length)? <= memory.len())
+                .then(|| memory.clone())
         };
         let landed = match &mut flight.what {
             Flying::Send(_) if place.slots >= self.conditions.slots => {

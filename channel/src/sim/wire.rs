@@ -1,7 +1,7 @@
 //! What a simulated rank posts and polls.
 
 use super::memory::{self, Memory};
-use super::net::{Flight, Flights, Flying, Happening, Net, Told};
+use super::net::{Flight, Flights, Flying, Happening, Keyed, Net, Told};
 use crate::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Wire};
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -57,9 +57,11 @@ impl Wire for SimWire {
         (length <= 1 << 40).then(|| Memory::zero(length))
     }
 
-    fn ring(&mut self, _: Rank, length: usize) -> Option<(Memory, Key)> {
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Memory, Key)> {
         let memory = self.take(length)?;
         let key = self.register(&memory, 0)?;
+        let keys = &mut self.net.borrow_mut().ranks[self.rank as usize].keys;
+        keys.entry(key.key).and_modify(|keyed| keyed.ring_of = Some(peer));
         Some((memory, key))
     }
 
@@ -79,7 +81,7 @@ impl Wire for SimWire {
             return None;
         }
         net.keys += 1;
-        net.ranks[self.rank as usize].keys.insert(net.keys, (memory.clone(), rail));
+        net.ranks[self.rank as usize].keys.insert(net.keys, Keyed { memory: memory.clone(), rail, ring_of: None });
         Some(Key { address: 0, key: net.keys })
     }
 
@@ -103,7 +105,7 @@ impl Wire for SimWire {
         let registered = |memory: &Memory| {
             let mut keys = net.ranks[self.rank as usize].keys.values();
             assert!(
-                keys.any(|(known, on)| known.is(memory) && *on == lane.rail),
+                keys.any(|known| known.memory.is(memory) && known.rail == lane.rail),
                 "this memory is not registered there"
             );
         };

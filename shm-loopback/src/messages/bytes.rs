@@ -5,7 +5,7 @@ use crate::memory::View;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A handle on bytes: of a cell of the inbox, of a ring, or of a buffer of the program's.
 ///
@@ -26,7 +26,13 @@ pub(super) enum Kind {
     /// Memory that one peer writes to.
     Ring { memory: Part, _fd: Option<OwnedFd>, _listed: Forget },
     /// A buffer. Who owns it is kept, unless it is lent.
-    Here { start: NonNull<u8>, len: usize, writable: bool, owner: Option<Box<dyn Any + Send>> },
+    Here {
+        start: NonNull<u8>,
+        len: usize,
+        writable: bool,
+        lasting: Option<Lasting>,
+        owner: Option<Box<dyn Any + Send>>,
+    },
 }
 
 /// Part of a shared block.
@@ -69,6 +75,55 @@ unsafe impl Send for Bytes {}
 pub unsafe trait Owner: Any + Send {
     /// Where they begin, how many they are, and whether they may be written.
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool);
+
+    /// If the bytes are part of memory that is sent again and again: that memory.
+    fn lasting(&self) -> Option<Lasting> {
+        None
+    }
+}
+
+/// Memory that outlives the messages that are sent from it, and that the program does not free meanwhile.
+#[derive(Debug, Clone)]
+pub struct Lasting {
+    /// Where it begins.
+    pub start: NonNull<u8>,
+    /// How many bytes it is.
+    pub len: usize,
+    /// Where what a wire makes of it is kept.
+    pub place: Arc<Place>,
+}
+
+/// Where a wire keeps what it has made of memory, a registration, until that memory goes: whoever owns it [clears](Self::clear) the
+/// place before.
+#[derive(Default)]
+pub struct Place(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a place beside memory")
+    }
+}
+
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn Any + Send + Sync>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps something, instead of what was kept before.
+    pub fn keep<K: Any + Send + Sync>(&self, kept: Arc<K>) {
+        *self.lock() = Some(kept);
+    }
+
+    /// What is kept, if it is of this type.
+    pub fn kept<K: Any + Send + Sync>(&self) -> Option<Arc<K>> {
+        self.lock().clone()?.downcast().ok()
+    }
+
+    /// Keeps it no longer.
+    pub fn clear(&self) {
+        let gone = self.lock().take();
+        drop(gone); // while nothing is locked
+    }
 }
 
 // SAFETY: the heap memory of a vector does not move with it.
@@ -84,7 +139,8 @@ impl Bytes {
         let mut owner = Box::new(owner);
         // Taken where it will stay: a box that is moved afterwards would forbid to use the place.
         let (start, len, writable) = owner.bytes();
-        Bytes(Kind::Here { start, len, writable, owner: Some(owner) })
+        let lasting = owner.lasting();
+        Bytes(Kind::Here { start, len, writable, lasting, owner: Some(owner) })
     }
 
     /// Bytes that the caller lends: to be read only, or written as well.
@@ -94,7 +150,7 @@ impl Bytes {
     /// `writable`. They are initialised.
     #[inline]
     pub unsafe fn lent(start: NonNull<u8>, len: usize, writable: bool) -> Bytes {
-        Bytes(Kind::Here { start, len, writable, owner: None })
+        Bytes(Kind::Here { start, len, writable, lasting: None, owner: None })
     }
 
     /// The owner, if it is of this type.
@@ -109,6 +165,14 @@ impl Bytes {
     pub fn start(&self) -> Option<NonNull<u8>> {
         match &self.0 {
             Kind::Here { start, .. } => Some(*start),
+            _ => None,
+        }
+    }
+
+    /// The memory that they are part of, if that is sent again and again.
+    pub fn lasting(&self) -> Option<&Lasting> {
+        match &self.0 {
+            Kind::Here { lasting, .. } => lasting.as_ref(),
             _ => None,
         }
     }

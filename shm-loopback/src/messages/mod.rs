@@ -16,8 +16,7 @@ mod wait;
 mod wire;
 
 pub use crate::progress::Turn;
-pub use bytes::Bytes;
-pub use bytes::Owner;
+pub use bytes::{Bytes, Lasting, Owner, Place};
 pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
 pub(crate) use joint::FROM as BOTH_COPY_FROM;
 pub use wait::{Look, Waiter};

@@ -5,9 +5,14 @@ use crate::bell::{nap, ring};
 use crate::control::Control;
 use crate::words::LOOKS;
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_windows::Wait;
+
+/// How often who attends to messages looks who is gone.
+const CHECK: Duration = Duration::from_millis(100);
 
 /// How threads of a rank wait for its messages. It does not keep the rank in its job.
 #[derive(Clone)]
@@ -65,6 +70,29 @@ impl Waiter {
             Ok(found)
         });
         waited.unwrap_or_else(|error| unreachable!("neither look nor check fails: {error}"))
+    }
+
+    /// As [`wait`](Self::wait), for a thread that computes nothing and waits for nothing in particular: it sleeps as soon as there
+    /// is nothing to do, until something comes.
+    pub fn attend<R>(&self, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
+        let mut checked = Instant::now();
+        loop {
+            let awake = || match look() {
+                Look::Found(found) => Ok::<_, Infallible>(Some(Some(found))),
+                Look::Busy => Ok(Some(None)),
+                Look::Idle => Ok(None),
+            };
+            let Ok(looked) = nap(&self.inbox.view.header().bell, awake);
+            match looked {
+                Some(Some(found)) => return found,
+                Some(None) => std::thread::yield_now(),
+                None => {}
+            }
+            if checked.elapsed() >= CHECK {
+                check();
+                checked = Instant::now();
+            }
+        }
     }
 
     /// Wakes the threads of this rank that sleep here: something of theirs may be done.

@@ -39,6 +39,7 @@ pub struct ShmWire {
     awaited: Vec<usize>,
     /// Peers that are gone, and how often nothing more of them was found since.
     gone: Vec<(usize, Why, u32)>,
+    closing: bool,
     began: Instant,
 }
 
@@ -103,6 +104,7 @@ impl ShmWire {
             joints: Vec::new(),
             awaited: Vec::new(),
             gone: Vec::new(),
+            closing: false,
             began: Instant::now(),
             job,
         };
@@ -127,6 +129,7 @@ impl ShmWire {
 
     /// Tells the peers that this rank receives nothing any more.
     pub fn close(&mut self) {
+        self.closing = true;
         self.own.close();
         for peer in 0..self.peers.len() {
             if let Some(inbox) = &self.peers[peer].inbox {
@@ -141,6 +144,10 @@ impl ShmWire {
         for (rank, died) in self.job.control.gone(self.me) {
             let why = if died { Why::Died } else { Why::Left };
             self.notice(rank, why);
+        }
+        // Who closes waits until what it sent is received, or its receiver closes too.
+        if !self.closing {
+            return;
         }
         for rank in 0..self.peers.len() {
             if self.peers[rank].inbox.as_ref().is_some_and(Inbox::is_closed) {

@@ -192,8 +192,18 @@ impl Memory {
         })
     }
 
+    /// Takes note that memory of a message was registered already.
+    pub fn found(&self) {
+        self.tally.found.fetch_add(1, Relaxed);
+    }
+
+    /// Takes note that memory was registered for a message.
+    pub fn passed(&self) {
+        self.tally.passing.fetch_add(1, Relaxed);
+    }
+
     /// It goes on through slots.
-    fn refused(&self, error: VerbsError) {
+    pub fn refused(&self, error: VerbsError) {
         self.tally.refused.fetch_add(1, Relaxed);
         if !self.tally.told.swap(true, Relaxed) {
             tracing::warn!(%error, "memory of large operations cannot be registered: they are copied");

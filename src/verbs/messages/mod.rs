@@ -25,6 +25,7 @@
 //! # What is not here
 //! Neighbours of a host go by the adapter, too. One rail.
 
+mod cache;
 mod gone;
 mod handles;
 mod moves;

@@ -120,8 +120,9 @@ impl VerbsWire {
         let at = self.place(rank, key, at)?;
         let whole = whole(memory.memory).expect("what moves is a buffer");
         let (_, registered) = self.registered.get(&whole).expect("what moves is registered");
-        let piece = registered.piece(memory.at, 0);
-        assert!(memory.length <= registered.bytes() - memory.at, "a piece of what is registered");
+        let offset = (whole.0 - registered.address) as usize + memory.at;
+        let piece = registered.piece(offset, 0);
+        assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
         let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
         self.core().endpoints.lane(rank as usize).ok_or(Busy)?;
         self.peers.entry(rank).or_default().moves.push(next);

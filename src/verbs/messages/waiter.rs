@@ -2,9 +2,15 @@
 
 use crate::verbs::wait::{NAPS, is_crowded};
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Look;
 use transom_windows::Wait;
+
+/// How often who attends to messages looks who is gone.
+const CHECK: Duration = Duration::from_millis(100);
+/// How long it sleeps at most: adapters ring no bell.
+const LONGEST_NAP: Duration = Duration::from_millis(5);
 
 /// How threads of a rank wait for its messages.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +48,29 @@ impl Waiter {
             look()
         });
         waited.unwrap_or_else(|error| unreachable!("neither look nor check fails: {error}"))
+    }
+
+    /// As [`wait`](Self::wait), for a thread that computes nothing and waits for nothing in particular: where nothing comes it
+    /// sleeps longer and longer.
+    pub fn attend<R>(&self, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
+        let (mut nap, mut checked) = (NAPS[0], Instant::now());
+        loop {
+            match look() {
+                Look::Found(found) => return found,
+                Look::Busy => {
+                    nap = NAPS[0];
+                    std::thread::yield_now();
+                }
+                Look::Idle => {
+                    std::thread::sleep(nap);
+                    nap = (nap * 2).min(LONGEST_NAP);
+                }
+            }
+            if checked.elapsed() >= CHECK {
+                check();
+                checked = Instant::now();
+            }
+        }
     }
 
     /// Whether ranks of this host share cores.

@@ -1,5 +1,6 @@
 //! The wire of one rank.
 
+use super::cache::Cache;
 use super::gone::{CLOSED, LAST_LOOKS};
 use super::handles::{Arrived, Ring};
 use super::moves::Moves;
@@ -38,8 +39,9 @@ pub struct VerbsWire {
     /// Peers to or from which memory moves.
     pub(super) moving: Vec<Rank>,
     /// Memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a program may
-    /// send the same memory twice at once.
-    pub(super) registered: BTreeMap<Whole, (usize, Registered)>,
+    /// send the same memory twice at once. A registration may be of more than that.
+    pub(super) registered: BTreeMap<Whole, (usize, Arc<Registered>)>,
+    cache: Cache,
     /// Rings, by address and key, and whose they are.
     pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
@@ -111,6 +113,7 @@ impl VerbsWire {
             wanted: Vec::new(),
             moving: Vec::new(),
             registered: BTreeMap::new(),
+            cache: Cache::new(rail.keep),
             rings: BTreeMap::new(),
             events: VecDeque::new(),
             gone: Vec::new(),
@@ -261,28 +264,51 @@ impl Wire for VerbsWire {
 
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
         let (start, whole) = (memory.start()?, whole(memory)?);
-        let (_, bytes, writable) = whole;
+        let (address, bytes, writable) = whole;
         if bytes < self.register_from {
             return None;
         }
         if let Some((times, registered)) = self.registered.get_mut(&whole) {
             *times += 1;
-            return Some(key(registered));
+            return Some(key(address, registered));
         }
-        let access = if writable { Access::Bytes } else { Access::Read };
-        // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given back
-        // the engine releases that.
-        let registered = unsafe { Registered::new(&self.core().rail.domain, start, bytes, access) };
-        let refused = |error| tracing::debug!(%error, "memory of a message cannot be registered");
-        let registered = registered.map_err(refused).ok()?;
-        let key = key(&registered);
+        // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
+        let lasting = memory.lasting().filter(|lasting| !writable && self.cache.takes(lasting.len));
+        let service = self.service.clone();
+        let memory = &service.core.memory;
+        let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
+        let registered = if let Some(kept) = kept {
+            memory.found();
+            kept
+        } else {
+            let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
+            let access = if writable { Access::Bytes } else { Access::Read };
+            // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given
+            // back the engine releases that. What lasts stays until its place was cleared, and is only read: by peers also when
+            // the program writes there, which is not what they were told to do, and gives them any bytes.
+            let register = || unsafe { Registered::new(&service.core.rail.domain, start, bytes, access) };
+            let registered = register().or_else(|error| match self.cache.let_go(0) {
+                // The limit of locked memory may be all that is in the way.
+                true => register(),
+                false => Err(error),
+            });
+            let registered = Arc::new(registered.map_err(|error| memory.refused(error)).ok()?);
+            memory.passed();
+            if let Some(lasting) = lasting {
+                self.cache.keep(&lasting.place, bytes, &registered);
+            }
+            registered
+        };
+        let key = key(address, &registered);
         self.registered.insert(whole, (1, registered));
         Some(key)
     }
 
     fn release(&mut self, _: usize, released: Key) {
         let mut there = self.registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
-        if let Some((whole, (times, _))) = there.find(|(_, (_, registered))| key(registered) == released) {
+        if let Some((whole, (times, _))) =
+            there.find(|((address, ..), (_, registered))| key(*address, registered) == released)
+        {
             let whole = *whole;
             *times -= 1;
             if *times == 0 {
@@ -339,8 +365,9 @@ impl Wire for VerbsWire {
     }
 }
 
-fn key(registered: &Registered) -> Key {
-    Key { address: registered.address, key: registered.remote_key().into() }
+/// Of memory that begins at this address.
+fn key(address: u64, registered: &Registered) -> Key {
+    Key { address, key: registered.remote_key().into() }
 }
 
 impl Drop for VerbsWire {

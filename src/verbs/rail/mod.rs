@@ -26,6 +26,8 @@ pub(super) struct Rail {
     pub notify_by: NotifyBy,
     /// From how many bytes on the memory of an operation is registered for it.
     pub register_from: usize,
+    /// How many bytes of memory that messages are sent from stay registered after them.
+    pub keep: usize,
     choice: Choice,
     capacity: Capacity,
     service_level: u8,
@@ -86,6 +88,7 @@ impl Rail {
             health: Health::default(),
             notify_by,
             register_from: settings.register_from as usize,
+            keep: settings.keep as usize,
             choice,
             capacity: Capacity { depth, receives: 1, inline: settings.inline },
             service_level: settings.service_level,

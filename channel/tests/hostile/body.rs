@@ -1,0 +1,166 @@
+//! What a hostile peer does, as bytes say: run by a test with random ones, and by `channel/fuzz` with such as a fuzzer finds.
+
+use transom_channel::packet::{Body, Envelope, LONGEST, Mover, Packet, Values};
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::wire::{Data, Key, Lane, RAILS, Rank, Request, Wire};
+use transom_channel::{Config, Error, Id, Lost, Room, Select};
+
+/// Does to rank 1, in the name of rank 0, what these bytes say, amid traffic of all kinds. Says how rank 1 lost rank 0, if it did.
+///
+/// # Panics
+/// If an engine does, if the job does not come to an end, or if others than these two notice anything.
+pub fn any_bytes(data: &[u8]) -> Option<Lost> {
+    let mut choices = Choices(data);
+    let (mut sim, bystanders) = job(choices.below(1 << 16));
+    for _ in 0..16 {
+        (0..choices.below(120)).for_each(|_| _ = sim.step());
+        match choices.below(8) {
+            0 => write_to_a_ring(&mut sim, &mut choices),
+            1 => inject(&mut sim, choices.bytes()),
+            _ => any_packet(&mut sim, &mut choices),
+        }
+        if choices.0.is_empty() {
+            break;
+        }
+    }
+    finish(sim, bystanders)
+}
+
+/// Numbers that bytes say; 0 where there are none left.
+struct Choices<'d>(&'d [u8]);
+
+impl<'d> Choices<'d> {
+    fn below(&mut self, end: u64) -> u64 {
+        let bytes = (u64::BITS - (end - 1).leading_zeros()).div_ceil(8) as usize;
+        let (now, rest) = self.0.split_at(bytes.min(self.0.len()));
+        self.0 = rest;
+        now.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)) % end
+    }
+
+    fn below_u32(&mut self, end: u32) -> u32 {
+        self.below(end.into()) as u32
+    }
+
+    fn yes(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    /// Up to a packet.
+    fn bytes(&mut self) -> &'d [u8] {
+        let length = self.below(400) as usize;
+        let (now, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        now
+    }
+}
+
+/// A packet that is mostly well formed, or was before a byte of it was changed, or its end cut off.
+fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
+    let values = Values {
+        ack: choices.below_u32(8),
+        granted: choices.below_u32(1000),
+        freed: choices.below_u32(4),
+        ring: choices.below(3) as u16,
+    };
+    let body = any_body(choices);
+    let (source, sequence) = (choices.below_u32(20) / 19, choices.below_u32(40));
+    let mut bytes = [0; LONGEST];
+    let mut length = Packet { source, sequence, values, body }.encode(&mut bytes);
+    if choices.below(4) == 3 {
+        bytes[choices.below(length as u64) as usize] = choices.below(256) as u8;
+    }
+    if choices.below(8) == 7 {
+        length = choices.below(length as u64) as usize;
+    }
+    inject(sim, &bytes[..length]);
+}
+
+fn any_body(choices: &mut Choices<'_>) -> Body {
+    let mut id = || Id::from_wire((1 + choices.below(3)) << 32 | choices.below(12)).expect("it is not 0");
+    let (sender, receiver) = (id(), id());
+    let length = [0, 1, 100, 12_000, 100_000, 1 << 61][choices.below(6) as usize];
+    let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
+    let mut keys = [None; RAILS];
+    keys[0] = choices.yes().then(|| Key { address: 0, key: choices.below(20) });
+    match choices.below(11) {
+        0 => Body::Eager { envelope: Envelope { length: 0, ..envelope }, sync: choices.yes().then_some(sender) },
+        1 => Body::Rts { envelope, sender, keys },
+        2 => {
+            Body::Cts { sender, receiver, mover: if choices.yes() { Mover::Copy } else { Mover::Write }, length, keys }
+        }
+        3 => Body::Nak { receiver },
+        4 => Body::Data { receiver, offset: length, length: 0 },
+        5 => Body::Fin { receiver, lanes: 1 + choices.below(4) as u8 },
+        6 => Body::Ack { sender },
+        7 => {
+            let (slots, bytes) = (choices.below_u32(2000), choices.below_u32(70_000));
+            let key = Key { address: 0, key: choices.below(20) };
+            Body::Join { ring: choices.below(3) as u16, slots, bytes, key }
+        }
+        8 => Body::Leave { ring: choices.below(3) as u16 },
+        9 => Body::Left { ring: choices.below(3) as u16 },
+        _ => Body::Control { mask: choices.below(u64::MAX) },
+    }
+}
+
+/// A mark in a slot of a ring that rank 1 may have given.
+fn write_to_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
+    let at = choices.below(32) as usize * 2048 + 2040;
+    let mark = choices.below(5000) << 32 | (1 + choices.below(39));
+    let to = Key { address: 0, key: 1 + choices.below(9) };
+    let request = Request::Put { to, at, head: &[], body: Data::None, mark: Some(mark), immediate: None };
+    let _ = sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request);
+}
+
+/// Posts bytes as rank 0, which speaks for itself, to rank 1.
+pub fn inject(sim: &mut Sim, bytes: &[u8]) {
+    let lane = Lane { peer: 1, rail: 0 };
+    let _ = sim.engine(0).wire().post(lane, Request::Send { head: bytes, body: Data::None });
+}
+
+/// Ranks 0, 1 and 2 with traffic of all kinds under way.
+pub fn job(seed: u64) -> (Sim, usize) {
+    let config = Config { ring_after: 1, zero_copy_from: 20_000, ..Config::default() };
+    let mut sim = Sim::new(seed, 3, Conditions::default(), &config).unwrap();
+    let mut bystanders = 0;
+    for (tag, length) in (0..).zip([0, 100, 5000, 12_000, 100_000]) {
+        for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
+            sim.engine(a).send(b, 0, tag, Memory::pattern(1, length), length, tag == 1);
+            sim.engine(b).receive(Select { context: 0, source: Some(a), tag: Some(tag) }, Room::Allocate);
+            bystanders += usize::from(a + b == 3);
+        }
+    }
+    (0..3).for_each(|rank| sim.wake(rank, 0));
+    (sim, bystanders)
+}
+
+/// Runs to the end; says how rank 1 lost rank 0.
+pub fn finish(mut sim: Sim, bystanders: usize) -> Option<Lost> {
+    let (mut good, mut lost) = (0, None);
+    let mut check = |sim: &mut Sim, rank: Rank| {
+        while let Some(done) = sim.engine(rank).completed() {
+            match done.result {
+                Ok(status) if rank == 1 && status.peer == 2 => good += 1,
+                Ok(_) => {}
+                Err(Error::Lost { rank: who, lost: how }) => {
+                    assert!((rank, who) == (1, 0) || (rank, who) == (0, 1), "rank {rank} lost {who}");
+                    if rank == 1 {
+                        lost = Some(how);
+                    }
+                }
+                // What was injected may be a message, and a wrong one.
+                Err(Error::NoMemory { .. } | Error::Truncated { .. }) => assert_eq!(rank, 1),
+                Err(other) => panic!("rank {rank}: {other}"),
+            }
+        }
+    };
+    let mut steps = 0;
+    while let Some(rank) = sim.step() {
+        check(&mut sim, rank);
+        steps += 1;
+        assert!(steps < 1_000_000, "it does not come to an end");
+    }
+    (0..3).for_each(|rank| check(&mut sim, rank));
+    assert_eq!(good, bystanders, "the traffic of others");
+    lost
+}

@@ -1,0 +1,260 @@
+//! Messages whose parts become ready, and arrive, one by one.
+//!
+//! Each part is a message of its own, in a context that the program's messages do not use. The sender chooses their tags, one for
+//! each part, and announces them once, under the tag that the program named: so both ends meet in the order in which they were
+//! made. A message of no bytes, where each part has some, says that its part was lost.
+
+mod arriving;
+mod cut;
+mod pieces;
+
+pub use arriving::{Arriving, PartitionedReceive};
+
+use super::comm::{ANNOUNCED, Comm, PARTS};
+use super::error::Error;
+use super::hold::{Parts as _, Shares};
+use super::hub::{Core, Key};
+use super::tag::{Peer, Tag};
+use crate::world::World;
+use bytemuck::Pod;
+use cut::{Announcement, Cut};
+use pieces::{Piece, Pieces};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use transom_channel::wire::Data;
+
+/// A buffer that is sent again and again, part by part: whichever thread has filled a part says so.
+///
+/// # Examples
+/// ```
+/// use transom::messages::Tag;
+/// const ROWS: Tag<u64> = Tag::new(1);
+/// transom::threads(2, |world| -> Result<(), transom::Error> {
+///     if world.rank() == 0 {
+///         let mut sending = world.psend_init(1, ROWS, vec![0; 1000], 4)?;
+///         for step in 0..3 {
+///             let mut parts = sending.start()?;
+///             std::thread::scope(|threads| {
+///                 for mut part in parts.parts() {
+///                     threads.spawn(move || {
+///                         part.fill(step); // compute it ...
+///                         part.ready(); // ... and it is on its way
+///                     });
+///                 }
+///             });
+///             parts.wait()?;
+///         }
+///     } else {
+///         let mut coming = world.precv_init(0, ROWS, vec![0; 1000], 2)?; // cut otherwise
+///         for step in 0..3 {
+///             let arriving = coming.start()?;
+///             for half in 0..2 {
+///                 assert_eq!(arriving.part(half)?, [step; 500]);
+///             }
+///             arriving.wait()?;
+///         }
+///     }
+///     Ok(())
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub struct Partitioned<T: Pod + Send> {
+    comm: Comm,
+    /// None is nobody.
+    to: Option<u32>,
+    /// The tag of the first part; those of the others follow.
+    first: u32,
+    cut: Cut,
+    buffer: Arc<Shares<T>>,
+    pieces: Mutex<Pieces>,
+}
+
+/// A partitioned message that is under way. Dropped, what was ready goes on, and the other parts are lost.
+#[must_use = "it says when all parts are sent"]
+pub struct Parts<'p, T: Pod + Send>(&'p mut Partitioned<T>);
+
+/// A part that is not ready yet: its elements can be written, by whichever thread has it. Dropped, it can be had again from
+/// [`Parts::parts`]; if it is not ready when the message is waited for, it is lost.
+#[must_use = "a part is sent by `ready`, and lost else"]
+pub struct Part<'a, T: Pod + Send> {
+    of: &'a Partitioned<T>,
+    index: usize,
+    elements: &'a mut [T],
+}
+
+impl World {
+    /// A message to be sent many times, in parts: the elements as evenly as they can be cut, the first parts one longer than the
+    /// others if need be. Nothing is sent yet. It meets the [`precv_init`](Self::precv_init) of that rank, with this tag, that
+    /// was called in the same order among its like; that may be cut into another number of parts.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::Unavailable`]; [`Error::Misuse`] if there are no parts, or fewer elements than parts.
+    ///
+    /// # Examples
+    /// See [`Partitioned`].
+    pub fn psend_init<T: Pod + Send>(
+        &self,
+        to: impl Into<Peer>,
+        tag: Tag<T>,
+        buffer: Vec<T>,
+        parts: usize,
+    ) -> Result<Partitioned<T>, Error> {
+        let comm = self.space().comm()?;
+        let (to, cut) = (comm.target(to.into())?, Cut::new(buffer.len(), parts, size_of::<T>())?);
+        let first = match to {
+            Some(to) => comm.hub.with(|core| announce(core, comm, to, tag.number(), cut))??,
+            None => 0,
+        };
+        let pieces = Mutex::new(Pieces::new(parts, Piece::Ended(Ok(()))));
+        Ok(Partitioned { comm: comm.clone(), to, first, cut, buffer: Shares::new(buffer), pieces })
+    }
+}
+
+/// Tells the receiver which tags the parts will have: the next that this rank has not used to that rank.
+fn announce(core: &mut Core, comm: &Comm, to: u32, tag: u32, cut: Cut) -> Result<u32, Error> {
+    let next = core.opened.entry((comm.context + PARTS, to)).or_default();
+    let first = *next;
+    let after = u32::try_from(cut.parts).ok().and_then(|parts| first.checked_add(parts));
+    *next = after.ok_or_else(|| Error::Misuse {
+        why: format!("more parts of messages to one rank than tags tell apart: {first} and {} more", cut.parts),
+    })?;
+    let bytes = Announcement { first, cut }.encode().to_vec().hold();
+    let length = bytes.len();
+    let id = core.engine.send(to, comm.context + ANNOUNCED, tag, bytes, length, false);
+    core.note(id, None);
+    core.forget(Key::Message(id));
+    Ok(first)
+}
+
+impl<T: Pod + Send> Partitioned<T> {
+    /// Starts it: the parts can be written, and made ready. First waits for what was started and not waited for.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the world is gone; others are told by [`Parts::wait`].
+    pub fn start(&mut self) -> Result<Parts<'_, T>, Error> {
+        // How that ended is of no interest to who did not ask.
+        let _ = self.finish();
+        self.comm.hub.with(|_| ())?;
+        *self.pieces() = Pieces::new(self.cut.parts, Piece::Held);
+        Ok(Parts(self))
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a part, which nobody uses from now on until it has gone.
+    fn send(&self, core: &mut Core, index: usize) -> Piece {
+        let Some(to) = self.to else { return Piece::Ended(Ok(())) };
+        let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
+        // SAFETY: whoever had the part has given it up, and none of it is had again before the piece has ended.
+        let elements = unsafe { self.buffer.read(self.cut.range(index)) };
+        if core.engine.try_send(to, context, tag, Data::Bytes(bytemuck::cast_slice(elements))) {
+            return Piece::Ended(Ok(()));
+        }
+        // SAFETY: as above.
+        let bytes = unsafe { self.buffer.part(self.cut.range(index), false) };
+        let length = bytes.len();
+        let id = core.engine.send(to, context, tag, bytes, length, false);
+        core.note(id, None);
+        Piece::UnderWay(Key::Message(id))
+    }
+
+    /// Gives up the parts that are not ready, and tells the receiver.
+    fn lose(&self) {
+        if !self.pieces().all().iter().any(Piece::is_held) {
+            return;
+        }
+        let lost = self.comm.hub.with(|core| {
+            let mut pieces = self.pieces();
+            for (index, piece) in pieces.all().iter_mut().enumerate().filter(|(_, piece)| piece.is_held()) {
+                if let Some(to) = self.to {
+                    let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
+                    let id = core.engine.send(to, context, tag, Vec::<u8>::new().hold(), 0, false);
+                    core.note(id, None);
+                    core.forget(Key::Message(id));
+                }
+                *piece = Piece::Lost;
+            }
+        });
+        // Else the world is gone, and whoever waits is told so.
+        let _ = lost;
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.lose();
+        let all = 0..self.cut.parts;
+        let take = |core: &mut Core| self.pieces().take(core, &self.comm, all.clone(), |_, _| Piece::Ended(Ok(())));
+        self.comm.hub.wait(&"psend", self.comm.awaited(self.to), |core| take(core).then_some(()))?;
+        self.pieces().outcome(all)
+    }
+}
+
+impl<T: Pod + Send> Parts<'_, T> {
+    /// The parts that are not ready, in their order.
+    pub fn parts(&mut self) -> std::vec::IntoIter<Part<'_, T>> {
+        let of = &*self.0;
+        let held: Vec<usize> = {
+            let mut pieces = of.pieces();
+            let held = pieces.all().iter().enumerate().filter(|(_, piece)| piece.is_held());
+            held.map(|(index, _)| index).collect()
+        };
+        let part = |index| {
+            // SAFETY: the engine has none of a part that is not ready; parts are apart; and as long as they are had this borrow
+            // lets nobody have them again.
+            let elements = unsafe { of.buffer.write(of.cut.range(index)) };
+            Part { of, index, elements }
+        };
+        held.into_iter().map(part).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Returns when all parts are sent, as [`World::send`] would: the buffer can be written again.
+    ///
+    /// # Errors
+    /// [`Error::PartsNotReady`] if parts were dropped before they were ready, which the receiver is told as well; the others are
+    /// sent. Those of [`World::send`].
+    pub fn wait(self) -> Result<(), Error> {
+        self.0.finish()
+    }
+}
+
+impl<T: Pod + Send> Drop for Parts<'_, T> {
+    fn drop(&mut self) {
+        self.0.lose();
+    }
+}
+
+impl<T: Pod + Send> Part<'_, T> {
+    /// Which part it is.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// It is written, and sent.
+    pub fn ready(self) {
+        let Part { of, index, .. } = self;
+        let piece = of.comm.hub.with(|core| of.send(core, index)).unwrap_or_else(|error| Piece::Ended(Err(error)));
+        of.pieces().all()[index] = piece;
+    }
+}
+
+impl<T: Pod + Send> Deref for Part<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.elements
+    }
+}
+
+impl<T: Pod + Send> DerefMut for Part<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.elements
+    }
+}
+
+impl<T: Pod + Send> Drop for Partitioned<T> {
+    fn drop(&mut self) {
+        self.lose();
+        let _ = self.comm.hub.with(|core| self.pieces().forget(core));
+    }
+}

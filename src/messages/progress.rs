@@ -1,0 +1,157 @@
+//! Messages that move while the program does something else: a thread that turns them, and a descriptor to sleep on beside others.
+
+use super::error::Error;
+use super::hub::Hub;
+use crate::job::variables::{self, VariableError};
+use crate::world::World;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What TRANSOM_PROGRESS asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Progress {
+    #[default]
+    Calls,
+    Thread,
+}
+
+impl FromStr for Progress {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.trim() {
+            "calls" => Ok(Progress::Calls),
+            "thread" => Ok(Progress::Thread),
+            _ => Err("neither the program's calls nor a thread"),
+        }
+    }
+}
+
+impl Progress {
+    pub fn asked() -> Result<Progress, VariableError> {
+        Ok(variables::get("TRANSOM_PROGRESS")?.unwrap_or_default())
+    }
+}
+
+/// The thread of a rank that turns its messages, if there is one.
+#[derive(Default)]
+pub(crate) struct Thread(Mutex<Option<JoinHandle<()>>>);
+
+impl Thread {
+    fn lock(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts it, unless it runs. It ends when the rank leaves.
+    pub fn begin(&self, hub: &Arc<Hub>) -> Result<(), Error> {
+        let mut thread = self.lock();
+        if thread.is_none() {
+            let hub = hub.clone();
+            let started = std::thread::Builder::new().name("transom progress".into()).spawn(move || hub.attend());
+            let why =
+                |error| Error::Unavailable { why: format!("a thread that moves them cannot be started: {error}") };
+            *thread = Some(started.map_err(why)?);
+        }
+        Ok(())
+    }
+
+    pub fn runs(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Waits for its end, which must have been told; unless it is this thread, which a waker of the program's may be run by.
+    pub fn end(&self) {
+        let thread = self.lock().take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            // It does not panic: who panics with the engine ends the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is readable when something has happened.
+#[derive(Clone)]
+pub(crate) struct Events(Arc<OwnedFd>);
+
+impl Events {
+    pub fn new() -> Result<Events, Error> {
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let why = |error| Error::Unavailable { why: format!("no event descriptor can be made: {error}") };
+        made.map(|fd| Events(Arc::new(fd))).map_err(why)
+    }
+
+    pub fn tell(&self) {
+        // It can only fail where it is told already.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// From now on it is not readable before it is told again.
+    fn quiet(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Events {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl World {
+    /// A descriptor that becomes readable when something has happened to the messages of this rank, for programs that wait for
+    /// other things as well, by `poll`, `epoll` or the reactor of an async runtime. Only to be polled for reading; it is the same
+    /// for all worlds of the rank. From now on a thread moves the messages, as with TRANSOM_PROGRESS=thread.
+    ///
+    /// It is told once for each [`arm`](Self::arm): arm, look (at requests, probes, pipes), and only then sleep.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    /// use transom::messages::Tag;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let other = 1 - world.rank();
+    ///     let mut coming = world.irecv(other, Tag::<u8>::new(1));
+    ///     drop(world.isend(other, Tag::new(1), vec![42_u8]));
+    ///     let messages = world.event_fd()?;
+    ///     loop {
+    ///         world.arm()?;
+    ///         if coming.test() {
+    ///             break;
+    ///         }
+    ///         let mut both = [PollFd::new(&messages, PollFlags::IN)]; // and sockets, timers ...
+    ///         poll(&mut both, None).map_err(transom::Error::other)?;
+    ///     }
+    ///     assert_eq!(coming.wait()?, [42]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        let hub = &self.space().comm()?.hub;
+        hub.thread.begin(hub)?;
+        Ok(hub.events()?.as_fd())
+    }
+
+    /// Has [`event_fd`](Self::event_fd) be readable once something happens after this call: a request ends, a message comes, a rank
+    /// is gone. It may also be readable though nothing has changed that the program looks at.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]; [`Error::Closed`] once the rank has left its job.
+    ///
+    /// # Examples
+    /// See there.
+    pub fn arm(&self) -> Result<(), Error> {
+        let hub = &self.space().comm()?.hub;
+        let events = hub.events()?;
+        hub.with(|core| {
+            events.quiet();
+            core.armed = Some(events.clone());
+        })
+    }
+}
