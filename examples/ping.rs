@@ -1,5 +1,5 @@
 //! Two ranks send each other messages of growing length, and print how long one takes one way, and how many bytes a second
-//! that is.
+//! that is. They are in memory that the ranks map, where they are on one machine: see `World::buffer`.
 
 use clap::Parser;
 use std::time::Instant;
@@ -29,19 +29,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if world.rank() == 0 {
         println!("{:>10} {:>12} {:>10}", "bytes", "us one way", "MB/s");
     }
+    let mut memory = world.buffer::<u8>(longest as usize)?;
     for length in std::iter::successors(Some(8), |length| Some(4 * length)).take_while(|length| *length <= longest) {
-        let mut ball = vec![0; length as usize];
+        let ball = &mut memory[..length as usize];
         let begun = Instant::now();
         for round in 0..rounds {
             if world.rank() == 0 {
                 ball[0] = round as u8;
-                world.send(1, BALL, &ball)?;
-                world.recv_into(1, BALL, &mut ball)?;
+                world.send(1, BALL, ball)?;
+                world.recv_into(1, BALL, ball)?;
                 assert_eq!(ball[0], round as u8 ^ 0xff, "the answer");
             } else {
-                world.recv_into(0, BALL, &mut ball)?;
+                world.recv_into(0, BALL, ball)?;
                 ball[0] ^= 0xff;
-                world.send(0, BALL, &ball)?;
+                world.send(0, BALL, ball)?;
             }
         }
         let one_way = begun.elapsed().as_secs_f64() / f64::from(2 * rounds);

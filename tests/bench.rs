@@ -187,6 +187,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         .chain(all_of(&["barrier"], &["barrier"], &[8], &[2]))
         .chain(all_of(&COLLECTIVES, &["collective"], &[8, 4096], &[2]))
         .chain(all_of(&MESSAGES, &["messages"], &[8, 4096], &[2]))
+        .chain(all_of(&["pingpong", "stream", "bidirectional"], &["buffers"], &[8, 4096], &[2]))
         .chain(SWEEPS.iter().flat_map(|(name, configs, sizes, ranks)| in_each(name, configs, sizes, *ranks)))
         .chain(all_of(&["kernel"], &["none"], &[8], &[1]))
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))
@@ -270,7 +271,7 @@ fn more_ranks_than_cores_are_measured_too() {
 fn messages_are_measured_in_each_configuration_that_is_asked_for() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("some.json");
-    let mut bench = transom("bench pingpong pipe --millis 2 --rounds 1 --sizes 64");
+    let mut bench = transom("bench pingpong pipe --sync messages --millis 2 --rounds 1 --sizes 64");
     bench.args("--config window=9 --config rings=0,offer=no --config".split(' ')).arg("").arg("--json").arg(&file);
     let (out, _) = succeeds(bench);
     let asked = ["window=9", "rings=0,offer=no", ""];
@@ -330,7 +331,7 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("nonsense", "there is no such measurement; there are put, get"),
         ("put --sizes 7", "multiple of 8 bytes"),
         ("put --sizes 99999999999999999999MiB", "multiple of 8 bytes"),
-        ("put --sync magic", "there are barrier, collective, fence"),
+        ("put --sync magic", "there are barrier, buffers, collective, fence"),
         ("put --sync barrier", "it is by lock, lock_exclusive"),
         ("put --ranks 0", "1..=1024"),
         ("put --millis 0", "1..=60000"),

@@ -62,6 +62,11 @@ const fn messages(name: &'static str, about: &'static str) -> Measurement {
     Measurement { least: 2, syncs: &["messages"], ..latency(name, about, true) }
 }
 
+/// Also from and to memory of `World::buffer`.
+const fn messages_in_buffers(name: &'static str, about: &'static str) -> Measurement {
+    Measurement { syncs: &["messages", "buffers"], ..messages(name, about) }
+}
+
 /// A measurement of messages in several configurations.
 const fn sweep(
     name: &'static str,
@@ -115,12 +120,15 @@ pub const CATALOG: &[Measurement] = &[
     collective("scan", "sums of doubles of the ranks up to each (osu_scan)"),
     collective("all_gather", "a block of each, at all ranks (osu_allgather)"),
     collective("all_to_all", "a block of each for each (osu_alltoall)"),
-    messages("pingpong", "a message, one way (osu_latency)"),
+    messages_in_buffers("pingpong", "a message, one way (osu_latency); buffers: from and to World::buffer"),
     Measurement {
         kind: Kind::Bandwidth,
-        ..messages("stream", "64 messages in a row, then an answer (osu_bw, without requests)")
+        ..messages_in_buffers("stream", "64 messages in a row, then an answer (osu_bw, without requests)")
     },
-    Measurement { kind: Kind::Bandwidth, ..messages("bidirectional", "a message each way at once, by sendrecv") },
+    Measurement {
+        kind: Kind::Bandwidth,
+        ..messages_in_buffers("bidirectional", "a message each way at once, by sendrecv")
+    },
     Measurement {
         kind: Kind::Bandwidth,
         ..messages("message_rate", "64 messages under way, then an answer; of all pairs together (osu_mbw_mr)")
@@ -268,7 +276,7 @@ impl Measurement {
 
     /// Whether TRANSOM_MESSAGES makes a difference to it, or may.
     pub fn is_of_messages(&self) -> bool {
-        self.syncs.iter().any(|sync| matches!(*sync, "messages" | "collective")) || self.name == "pipeline"
+        self.syncs.iter().any(|sync| matches!(*sync, "messages" | "buffers" | "collective")) || self.name == "pipeline"
     }
 }
 
@@ -308,13 +316,15 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         // Of 64 puts in a row only one is flushed; what is got or fetched is here already.
         "flush" if measured == "put" => atomics(1.0),
         "fence" | "pscw" | "barrier" | "collective" if !alone => crossings(1.0),
-        "messages" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
+        "messages" | "buffers" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
         _ => Cost::default(),
     };
     // In an epoch that has the target to itself nothing else need be atomic.
     let exclusive = task.sync == "lock_exclusive";
     let ways = match measured {
         "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
+        // Both ends may copy at once.
+        "pingpong" | "stream" if task.sync == "buffers" => vec![copies(0.5)],
         "pingpong" | "stream" | "bidirectional" | "polling_set" | "poll_cost" | "pipe" => vec![copies(1.0)],
         // Pairs copy at once.
         "message_rate" if task.ranks < 4 => vec![copies(1.0)],

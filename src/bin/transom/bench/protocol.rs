@@ -34,6 +34,7 @@
 //! | `barrier` | `barrier` | a barrier of all ranks |
 //! | `broadcast` `reduce` (both of rank 0) `all_reduce` `scan` `all_gather` `all_to_all` | `collective` | a call of all ranks, on doubles (sums), in place but for the last two, whose blocks have N bytes |
 //! | `pingpong` | `messages` | a message, one way: half of a round trip |
+//! | `pingpong`, `stream`, `bidirectional` | `buffers` | the same from and to memory of `World::buffer`; ours only |
 //! | `stream` | `messages` | one of 64 blocking sends that an answer follows |
 //! | `bidirectional` | `messages` | a message each way, by sendrecv |
 //! | `message_rate` | `messages` | one of 64 messages (of more than 64 KiB, as many as 4 MiB have) under way from each rank of the lower half to the one so much higher, that an answer follows; the time of one pair, by the number of pairs |

@@ -104,6 +104,11 @@ const fn messages(measurement: &'static str, bytes: usize, ratio: f64) -> Compar
     Comparison { figure, more_is_better: true, ..latency(measurement, "messages", bytes, ratio) }
 }
 
+/// Ours from and to memory of `World::buffer`.
+const fn buffers(measurement: &'static str, bytes: usize) -> Comparison {
+    Comparison { sync: "buffers", theirs: "messages", ..messages(measurement, bytes, 2.0) }
+}
+
 /// In a send; what its receive takes is told as well.
 const fn overhead(bytes: usize) -> Comparison {
     Comparison { bytes, ratio: Some(1.0), also: &["recv_ns"], ..figure("overhead", "messages", 2, "send_ns") }
@@ -187,6 +192,8 @@ pub const COMPARISONS: &[Comparison] = &[
     messages("stream", 8, 2.0),
     messages("stream", 64 << 10, 1.15),
     messages("stream", 4 << 20, 1.15),
+    buffers("stream", 64 << 10),
+    buffers("stream", 4 << 20),
     messages("bidirectional", 64 << 10, 1.15),
     messages("message_rate", 8, 1.0),
     messages("message_rate", 4 << 10, 1.0),

@@ -95,6 +95,7 @@ pub enum Sync {
     Barrier,
     Collective,
     Messages,
+    Buffers,
     OneSided,
     TwoSided,
     Shared,

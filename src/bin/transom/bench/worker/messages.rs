@@ -1,11 +1,12 @@
 //! Messages between ranks 0 and 1, or pairs: how long one takes, how many there can be.
 
-use super::arguments::{Measurement, Worker};
+use super::arguments::{self, Measurement, Worker};
 use super::facts::{Facts, Outcome};
 use super::operations::pattern;
 use super::sampling;
 use crate::bench::buffer::Buffer;
 use std::hint::black_box;
+use std::ops::DerefMut;
 use transom::World;
 use transom::messages::{Error, Request, Source, Tag};
 
@@ -21,8 +22,20 @@ struct Messages<'w> {
     me: usize,
     /// Of ranks 0 and 1 the other.
     other: usize,
-    source: Buffer<u64>,
-    into: Buffer<u64>,
+    source: Elements,
+    into: Elements,
+}
+
+type Elements = Box<dyn DerefMut<Target = [u64]> + Send + Sync>;
+
+/// Elements, each from its place, in the memory that is measured.
+fn elements(worker: &Worker, world: &World, len: usize, element: fn(usize) -> u64) -> Result<Elements, transom::Error> {
+    if worker.sync != arguments::Sync::Buffers {
+        return Ok(Box::new(Buffer::new(len, element)));
+    }
+    let mut buffer = world.buffer(len)?;
+    buffer.iter_mut().enumerate().for_each(|(at, place)| *place = element(at));
+    Ok(Box::new(buffer))
 }
 
 pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
@@ -35,7 +48,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let partner = if me < pairs { me + pairs } else { me - pairs };
     // What is under way at once has buffers of its own.
     let buffers = if worker.measurement == Measurement::MessageRate { in_a_row } else { 1 };
-    let (source, into) = (Buffer::new(len, pattern), Buffer::new(len * buffers, |_| 0));
+    let (source, into) = (elements(worker, world, len, pattern)?, elements(worker, world, len * buffers, |_| 0)?);
     let mut messages = Messages { world, me, other: 1 - me.min(1), source, into };
     let (unit, at_once) = match worker.measurement {
         Measurement::Pingpong => (2, 1),
