@@ -12,6 +12,7 @@
 mod bytes;
 mod inbox;
 mod joint;
+mod reading;
 mod wait;
 mod wire;
 

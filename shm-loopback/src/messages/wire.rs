@@ -2,7 +2,8 @@
 
 use super::bytes::{Bytes, Forget, Kind, Part as Shared};
 use super::inbox::{self, Cell, Inbox};
-use super::joint::{self, Joint};
+use super::joint;
+use super::reading::{Read, Reading};
 use super::wait::Waiter;
 use crate::bell;
 use crate::key::Key as BlockKey;
@@ -22,7 +23,6 @@ use transom_windows::FabricError;
 /// The wire of one rank: its inbox, and what it has mapped of its peers.
 pub struct ShmWire {
     job: Arc<Membership>,
-    reach: Reach,
     rails: [Rail; 1],
     me: usize,
     own: Inbox,
@@ -33,8 +33,7 @@ pub struct ShmWire {
     probe: Box<u64>,
     peers: Vec<Peer>,
     events: VecDeque<Event<Bytes>>,
-    /// Reads whose last chunks are with who owns the bytes.
-    joints: Vec<Joint>,
+    reading: Reading,
     /// Peers that have no inbox yet.
     awaited: Vec<usize>,
     /// Peers that are gone, and how often nothing more of them was found since.
@@ -53,8 +52,6 @@ struct Peer {
     /// Cells filled there.
     filled: u32,
     reads: Option<bool>,
-    /// It cannot write to this rank's buffers.
-    no_help: bool,
     /// The engine was told that it is gone, or has cut it off.
     over: bool,
     /// It is in the list of those that are gone.
@@ -92,7 +89,6 @@ impl ShmWire {
             read: true,
         };
         let mut wire = ShmWire {
-            reach,
             rails: [rail],
             me,
             own,
@@ -101,7 +97,7 @@ impl ShmWire {
             probe,
             peers: (0..ranks).map(|_| Peer::default()).collect(),
             events: VecDeque::new(),
-            joints: Vec::new(),
+            reading: Reading::new(reach),
             awaited: Vec::new(),
             gone: Vec::new(),
             closing: false,
@@ -199,8 +195,10 @@ impl ShmWire {
     #[inline(never)]
     fn collect(&mut self) {
         let mut found = false;
-        self.end_joints();
-        if joint::help(&self.reach, &self.own) {
+        while let Some(read) = self.reading.ended() {
+            self.has_read(read);
+        }
+        if joint::help(&self.reading.reach, &self.own) {
             self.events.push_back(Event::Worked);
         }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
@@ -243,61 +241,11 @@ impl ShmWire {
         self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
     }
 
-    /// Reads, together with the owner if that is worth it; the event is there at once, or follows when the owner has done
-    /// its part.
-    fn read_from(&mut self, owner: usize, from: Key, at: usize, into: Part<'_, Bytes>, token: u64) {
-        let (reach, peer) = (&self.reach, &self.peers[owner]);
-        let (target, length) = (into.memory.writable(into.at, into.length), into.length);
-        let copy = |offset, length| {
-            // SAFETY: `writable` has checked that it is within, nobody else uses it before the event, and chunks are apart.
-            unsafe { reach.read(owner, (from, at + offset), (target.wrapping_add(offset), length)) }
-        };
-        let alone = length < joint::FROM || owner == self.me || peer.no_help || reach.control.is_crowded();
-        let inbox = peer.inbox.as_ref().filter(|_| !alone);
-        let joint =
-            inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, (from, at), (target, length), copy));
-        match joint {
-            Some(joint) => {
-                self.joints.push(joint);
-                self.end_joints();
-            }
-            None => {
-                let read = copy(0, length);
-                self.has_read(owner, token, read);
-            }
-        }
-    }
-
-    /// Tells of the reads whose owners have done their part.
-    fn end_joints(&mut self) {
-        for at in (0..self.joints.len()).rev() {
-            let Some(well) = self.joints[at].ended() else { continue };
-            let Joint { owner, token, what, error, .. } = self.joints.swap_remove(at);
-            let read = match error {
-                Some(error) => Err(error),
-                None if well => Ok(()),
-                None => {
-                    tracing::debug!(owner, "a rank cannot help to copy large messages");
-                    self.peers[owner].no_help = true;
-                    let target = std::ptr::with_exposed_provenance_mut(what.to.address as usize);
-                    // SAFETY: as in `read_from`, which has exposed it: the event is still to come.
-                    unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
-                }
-            };
-            self.has_read(owner, token, read);
-        }
-    }
-
-    fn has_read(&mut self, owner: usize, token: u64, read: Result<(), FabricError>) {
+    fn has_read(&mut self, (owner, token, read): Read) {
         match read {
             Ok(()) => self.events.push_back(Event::Done(token, self.now())),
             Err(error) => self.unreachable(owner, &error),
         }
-    }
-
-    /// From here on the owners of what is read write no longer.
-    fn end_reads(&mut self, of: impl Fn(usize) -> bool) {
-        self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.reach));
     }
 
     fn send(&mut self, to: usize, head: &[u8], body: Data<'_, Bytes>) -> Result<(), Busy> {
@@ -413,7 +361,7 @@ impl Wire for ShmWire {
 
     fn sever(&mut self, peer: Rank) {
         let rank = peer as usize;
-        self.end_reads(|owner| owner == rank);
+        self.reading.end(|owner| owner == rank);
         let peer = &mut self.peers[rank];
         (peer.over, peer.ring) = (true, None);
         peer.pipes.clear();
@@ -472,7 +420,7 @@ impl Wire for ShmWire {
             && let Some(inbox) = &peer.inbox
         {
             let expected = self.job.control.inbox(rank).map_or(0, |key| key.tag);
-            peer.reads = Some(self.reach.try_out(rank, inbox.probe(), expected));
+            peer.reads = Some(self.reading.reach.try_out(rank, inbox.probe(), expected));
         }
         peer.reads == Some(true)
     }
@@ -485,7 +433,7 @@ impl Wire for ShmWire {
 
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
         let start = memory.start()?;
-        Some(self.reach.lead_to(start.as_ptr().expose_provenance(), memory.len()))
+        Some(self.reading.reach.lead_to(start.as_ptr().expose_provenance(), memory.len()))
     }
 
     fn release(&mut self, _: usize, key: Key) {
@@ -499,7 +447,10 @@ impl Wire for ShmWire {
             Request::Put { to: key, at, head, body, mark, immediate: None } => self.put(to, key, at, head, body, mark),
             Request::Send { head, body } => self.send(to, head, body),
             Request::Read { from, at, into, token } => {
-                self.read_from(to, from, at, into, token);
+                let inbox = self.peers[to].inbox.as_ref();
+                if let Some(read) = self.reading.read((to, inbox), (from, at), into, token) {
+                    self.has_read(read);
+                }
                 Ok(())
             }
             Request::Put { .. } | Request::Write { .. } => unreachable!("this rail does not offer it"),
@@ -509,7 +460,7 @@ impl Wire for ShmWire {
     #[inline]
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {
-            let nothing_open = self.awaited.is_empty() && self.gone.is_empty() && self.joints.is_empty();
+            let nothing_open = self.awaited.is_empty() && self.gone.is_empty() && !self.reading.is_waiting();
             if nothing_open && !self.own.has_work() {
                 return None;
             }
@@ -542,7 +493,7 @@ impl Drop for ShmWire {
     fn drop(&mut self) {
         // Read by peers until here.
         debug_assert!(*self.probe != 0);
-        self.end_reads(|_| true);
+        self.reading.end(|_| true);
         self.own.close();
     }
 }
