@@ -68,7 +68,7 @@ impl World {
         let to = comm.target(to.into())?;
         Ok(Persistent::new(buffer, move |buffer| {
             let Some(to) = to else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            Ok(Request::under_way(request_send(&comm, to, tag, buffer.hold(), false)?, Whole::back))
+            request_send(&comm, to, tag, buffer.hold(), false, Whole::back)
         }))
     }
 
@@ -89,7 +89,7 @@ impl World {
         let select = comm.select(from.into(), tag.into().number())?;
         Ok(Persistent::new(buffer, move |buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            Ok(Request::under_way(request_receive(&comm, select, buffer.hold(), size_of::<T>())?, Whole::back))
+            request_receive(&comm, select, buffer.hold(), size_of::<T>(), Whole::back)
         }))
     }
 }
