@@ -6,7 +6,7 @@ mod callgrind;
 use callgrind::collected;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use transom::messages::Tag;
+use transom::messages::{Request, Tag};
 use transom::{Error, Launch, World};
 
 const SHORT: Tag<u64> = Tag::new(1);
@@ -38,8 +38,34 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
+    ("irecv, isend, both waited for; 20 at a time", 5000.0, |world, times| at_once(world, times, false)),
+    ("isend, progress, irecv; 20 at a time", 6800.0, |world, times| at_once(world, times, true)),
     ("progress, nothing there", 520.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
+
+/// Receives that wait for their messages, or messages that wait for their receives; the instructions are those of one.
+fn at_once(world: &World, times: usize, unexpected: bool) -> Result<(), Error> {
+    let (sent, mut got) = ([7], [0; 20]);
+    for _ in 0..times / 20 {
+        world.scope(|scope| {
+            let sends = || (0..20).map(|_| scope.isend(0, SHORT, &sent)).collect::<Vec<_>>();
+            let receives = |got| <[u64]>::chunks_mut(got, 1).map(|got| scope.irecv(0, SHORT, got)).collect::<Vec<_>>();
+            let (sends, receives) = if unexpected {
+                let sends = sends();
+                world.progress()?;
+                (sends, receives(&mut got))
+            } else {
+                let receives = receives(&mut got);
+                (sends(), receives)
+            };
+            Request::wait_all(sends)?;
+            Request::wait_all(receives)?;
+            Ok::<_, Error>(())
+        })?;
+        black_box(got);
+    }
+    Ok(())
+}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().collect();

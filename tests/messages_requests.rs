@@ -4,7 +4,7 @@ mod ranks;
 use ranks::{on, pattern};
 use std::time::{Duration, Instant};
 use transom::World;
-use transom::messages::{Cancelled, Error, Requests, Status, Tag};
+use transom::messages::{Cancelled, Error, Failed, Request, Requests, Source, Status, Tag};
 
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
@@ -73,6 +73,50 @@ fn requests_are_waited_for_in_many_ways() {
         let ended = all.wait_all();
         assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got.unwrap() == [rank as u64]));
         assert!(matches!(world.irecv(rank, ONE).cancel(), Cancelled::Withdrawn(None)));
+    });
+}
+
+#[test]
+fn an_iterator_starts_all_before_any_is_waited_for() {
+    on(&[1, 2], "an_iterator_starts_all_before_any_is_waited_for", |world| {
+        // The first waits for what the second starts.
+        let (me, other) = (world.rank() as u64, world.size() - 1 - world.rank());
+        let requests = (0..2).map(|i| if i == 0 { world.irecv(other, ONE) } else { world.isend(other, ONE, vec![me]) });
+        assert_eq!(Request::wait_all(requests).unwrap(), [[other as u64], [me]]);
+    });
+}
+
+#[test]
+fn requests_that_end_as_they_are_started() {
+    on(&[1], "requests_that_end_as_they_are_started", |world| {
+        // Until there is a ring.
+        for i in 0..100 {
+            world.send(0, ONE, &[i]).unwrap();
+            assert_eq!(world.recv(0, ONE).unwrap().0, [i]);
+        }
+        let mut sent = world.isend(0, ONE, vec![1, 2, 3]);
+        assert!(sent.test());
+        assert_eq!(sent.status(), Some(Status { from: 0, tag: ONE.number(), len: 3 }));
+        let mut came = world.irecv_into(0, Tag::<u64>::any(), vec![9; 5]);
+        assert!(came.test());
+        assert_eq!(came.status(), Some(Status { from: 0, tag: ONE.number(), len: 3 }));
+        assert_eq!((sent.wait().unwrap(), came.wait().unwrap()), (vec![1, 2, 3], vec![1, 2, 3]));
+
+        world.send(0, ONE, &[4, 5, 6]).unwrap();
+        let Failed { error, buffer } = world.irecv_into(0, ONE, vec![9; 2]).wait().unwrap_err();
+        assert!(matches!(error, Error::Truncated { status: Status { len: 3, .. }, room: 2 }), "{error:?}");
+        assert_eq!(buffer.map(|buffer| buffer.len()), Some(2));
+
+        // Another tag lies before it, and another receive was posted before.
+        world.send(0, TWO, &[7]).unwrap();
+        world.send(0, ONE, &[8]).unwrap();
+        assert_eq!(world.irecv_into(0, ONE, vec![0]).wait().unwrap(), [8]);
+        assert_eq!(world.irecv_into(0, TWO, vec![0]).wait().unwrap(), [7]);
+        let first = world.irecv_into(Source::Any, ONE, vec![0]);
+        drop(world.isend(0, ONE, vec![10]));
+        drop(world.isend(0, ONE, vec![11]));
+        let second = world.irecv_into(0, ONE, vec![0]);
+        assert_eq!((second.wait().unwrap(), first.wait().unwrap()), (vec![11], vec![10]));
     });
 }
 

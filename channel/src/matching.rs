@@ -1,7 +1,10 @@
 //! Which message goes to which receive: in the order in which receives were posted, and messages of a pair were sent.
 
+use crate::slab::{Id, Slab};
 use crate::wire::Rank;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// What a receive or a probe takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,9 +28,20 @@ pub struct Label {
     pub tag: u32,
 }
 
-impl Label {
+/// What a message or a receive is found by.
+trait Keys<const K: usize>: Copy {
+    fn keys(self) -> [Select; K];
+}
+
+impl Keys<1> for Select {
+    fn keys(self) -> [Select; 1] {
+        [self]
+    }
+}
+
+impl Keys<4> for Label {
     /// All selections that this message fits, the exact one first.
-    fn fits(self) -> [Select; 4] {
+    fn keys(self) -> [Select; 4] {
         let Label { context, source, tag } = self;
         [(Some(source), Some(tag)), (Some(source), None), (None, Some(tag)), (None, None)].map(|(source, tag)| Select {
             context,
@@ -37,165 +51,199 @@ impl Label {
     }
 }
 
-/// Numbers by selection, each selection's in order.
-#[derive(Debug, Default)]
-struct Index(HashMap<Select, BTreeSet<u64>>);
+/// What waits, in a queue for each of its `K` keys. It is found at the front of a queue and leaves all of them, each in the same
+/// time however many wait: a queue is a list through the places of those that stand in it.
+#[derive(Debug)]
+struct Queues<L, T, const K: usize> {
+    places: Slab<Place<L, T, K>>,
+    /// The first and the last of each queue; none of those that are empty.
+    ends: HashMap<Select, (Id, Id), RandomState>,
+    next: u64,
+}
 
-impl Index {
-    fn insert(&mut self, key: Select, number: u64) {
-        self.0.entry(key).or_default().insert(number);
+#[derive(Debug)]
+struct Place<L, T, const K: usize> {
+    /// In the order in which they came.
+    number: u64,
+    label: L,
+    /// Who is before and behind it in each of its queues.
+    beside: [(Option<Id>, Option<Id>); K],
+    what: T,
+}
+
+impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
+    fn new() -> Self {
+        Queues { places: Slab::default(), ends: HashMap::default(), next: 0 }
     }
 
-    fn remove(&mut self, key: Select, number: u64) {
-        if let Some(numbers) = self.0.get_mut(&key) {
-            numbers.remove(&number);
-            if numbers.is_empty() {
-                self.0.remove(&key);
+    fn push(&mut self, label: L, what: T) -> Id {
+        self.next += 1;
+        let id = self.places.insert(Place { number: self.next, label, beside: [(None, None); K], what });
+        for (queue, key) in label.keys().into_iter().enumerate() {
+            match self.ends.entry(key) {
+                Entry::Vacant(empty) => _ = empty.insert((id, id)),
+                Entry::Occupied(mut ends) => {
+                    let last = std::mem::replace(&mut ends.get_mut().1, id);
+                    place(&mut self.places, last).beside[queue].1 = Some(id);
+                    place(&mut self.places, id).beside[queue].0 = Some(last);
+                }
             }
         }
+        id
     }
 
-    fn first(&self, key: Select) -> Option<u64> {
-        self.0.get(&key)?.first().copied()
+    /// The first of a queue.
+    fn first(&self, key: Select) -> Option<(Id, &Place<L, T, K>)> {
+        // Nothing is hashed where nothing waits.
+        if self.places.is_empty() {
+            return None;
+        }
+        let (first, _) = *self.ends.get(&key)?;
+        Some((first, self.places.get(first).expect("a queue names what waits")))
+    }
+
+    fn remove(&mut self, id: Id) -> Option<Place<L, T, K>> {
+        let gone = self.places.remove(id)?;
+        for (queue, (key, (before, behind))) in gone.label.keys().into_iter().zip(gone.beside).enumerate() {
+            if let Some(before) = before {
+                place(&mut self.places, before).beside[queue].1 = behind;
+            }
+            if let Some(behind) = behind {
+                place(&mut self.places, behind).beside[queue].0 = before;
+            }
+            match (before, behind) {
+                (Some(_), Some(_)) => {}
+                (None, Some(behind)) => self.ends.get_mut(&key).expect("what waits stands in its queues").0 = behind,
+                (Some(before), None) => self.ends.get_mut(&key).expect("what waits stands in its queues").1 = before,
+                (None, None) => _ = self.ends.remove(&key),
+            }
+        }
+        Some(gone)
+    }
+
+    /// Those that `which` says, in the order in which they came.
+    fn those(&self, which: impl Fn(&L, &T) -> bool) -> Vec<Id> {
+        let all = self.places.iter().filter(|(_, place)| which(&place.label, &place.what));
+        let mut those: Vec<_> = all.map(|(id, place)| (place.number, id)).collect();
+        those.sort_unstable();
+        those.into_iter().map(|(_, id)| id).collect()
     }
 }
 
-/// Receives `R` that wait for a message, and messages `M` that wait for a receive. Each step takes time by the logarithm
-/// of how many wait, whatever they are.
+fn place<L, T, const K: usize>(places: &mut Slab<Place<L, T, K>>, id: Id) -> &mut Place<L, T, K> {
+    places.get_mut(id).expect("who stands in a queue waits")
+}
+
+/// Receives `R` that wait for a message, and messages `M` that wait for a receive. Each step takes the same time however many
+/// wait, and whatever they are.
 #[derive(Debug)]
 pub struct Matching<R, M> {
-    posted: BTreeMap<u64, (Select, R)>,
-    unexpected: BTreeMap<u64, (Label, M)>,
-    by_select: Index,
-    by_label: Index,
-    /// How many posted receives name each source; `None` counts those from any.
-    wanted: HashMap<Option<Rank>, usize>,
-    next: u64,
+    posted: Queues<Select, R, 1>,
+    unexpected: Queues<Label, M, 4>,
+    /// How many posted receives take what comes from any source, then how many name each.
+    wanted: Vec<usize>,
 }
 
 impl<R, M> Default for Matching<R, M> {
     fn default() -> Self {
-        Matching {
-            posted: BTreeMap::new(),
-            unexpected: BTreeMap::new(),
-            by_select: Index::default(),
-            by_label: Index::default(),
-            wanted: HashMap::new(),
-            next: 0,
-        }
+        Matching { posted: Queues::new(), unexpected: Queues::new(), wanted: vec![0] }
     }
 }
 
 impl<R, M> Matching<R, M> {
     /// The first message that waits and fits; it waits no longer.
     pub fn take(&mut self, select: Select) -> Option<(Label, M)> {
-        if self.unexpected.is_empty() {
-            return None;
-        }
-        let number = self.by_label.first(select)?;
-        Some(self.remove_unexpected(number))
+        let (id, _) = self.unexpected.first(select)?;
+        self.unexpected.remove(id).map(|message| (message.label, message.what))
     }
 
     /// The first message that waits and fits.
     pub fn peek(&self, select: Select) -> Option<(Label, &M)> {
-        let (label, message) = &self.unexpected[&self.by_label.first(select)?];
-        Some((*label, message))
+        self.unexpected.first(select).map(|(_, message)| (message.label, &message.what))
     }
 
     /// Posts a receive that no waiting message fits ([`take`](Self::take) said so). Its number cancels it.
-    pub fn post(&mut self, select: Select, receive: R) -> u64 {
-        let number = self.number();
-        self.posted.insert(number, (select, receive));
-        self.by_select.insert(select, number);
-        *self.wanted.entry(select.source).or_default() += 1;
-        number
+    pub fn post(&mut self, select: Select, receive: R) -> Id {
+        let source = wanted(select.source);
+        if self.wanted.len() <= source {
+            self.wanted.resize(source + 1, 0);
+        }
+        self.wanted[source] += 1;
+        self.posted.push(select, receive)
     }
 
     /// Withdraws a receive, unless it was matched.
-    pub fn cancel(&mut self, number: u64) -> Option<R> {
-        let (select, receive) = self.posted.remove(&number)?;
-        self.by_select.remove(select, number);
-        if let Some(count) = self.wanted.get_mut(&select.source) {
-            *count -= 1;
-            if *count == 0 {
-                self.wanted.remove(&select.source);
-            }
-        }
-        Some(receive)
+    pub fn cancel(&mut self, number: Id) -> Option<R> {
+        let receive = self.posted.remove(number)?;
+        self.wanted[wanted(receive.label.source)] -= 1;
+        Some(receive.what)
     }
 
     /// The receive that a message goes to, which is posted no longer.
     pub fn arrived(&mut self, label: Label) -> Option<R> {
-        if self.posted.is_empty() {
-            return None;
-        }
-        let number = label.fits().into_iter().filter_map(|key| self.by_select.first(key)).min()?;
-        self.cancel(number)
+        let (id, _) = self.fitting(label).min_by_key(|(_, receive)| receive.number)?;
+        self.cancel(id)
     }
 
     /// Keeps a message that no receive waits for ([`arrived`](Self::arrived) said so).
     pub fn keep(&mut self, label: Label, message: M) {
-        let number = self.number();
-        self.unexpected.insert(number, (label, message));
-        for key in label.fits() {
-            self.by_label.insert(key, number);
-        }
+        self.unexpected.push(label, message);
     }
 
     /// Whether a posted receive could take a message of this source.
     pub fn wants(&self, source: Rank) -> bool {
-        self.wanted.contains_key(&Some(source)) || self.wanted.contains_key(&None)
+        self.wanted[ANY] > 0 || self.wanted.get(wanted(Some(source))).is_some_and(|count| *count > 0)
     }
 
     /// What the posted receives take.
     pub fn selects(&self) -> impl Iterator<Item = &Select> {
-        self.posted.values().map(|(select, _)| select)
+        self.posted.places.iter().map(|(_, receive)| &receive.label)
     }
 
     /// Withdraws the posted receives that `which` says, in order.
     pub fn withdraw(&mut self, which: impl Fn(&Select) -> bool) -> Vec<R> {
-        let numbers: Vec<u64> = self.posted.iter().filter(|(_, (select, _))| which(select)).map(|(n, _)| *n).collect();
-        numbers.into_iter().filter_map(|number| self.cancel(number)).collect()
+        let those = self.posted.those(|select, _| which(select));
+        those.into_iter().filter_map(|number| self.cancel(number)).collect()
     }
 
     /// Drops the waiting messages that `which` says, in order.
     pub fn discard(&mut self, which: impl Fn(&Label, &M) -> bool) -> Vec<M> {
-        let numbers: Vec<u64> =
-            self.unexpected.iter().filter(|(_, (label, message))| which(label, message)).map(|(n, _)| *n).collect();
-        numbers.into_iter().map(|number| self.remove_unexpected(number).1).collect()
+        let those = self.unexpected.those(which);
+        those.into_iter().filter_map(|id| self.unexpected.remove(id)).map(|message| message.what).collect()
     }
 
     /// Whether a posted receive takes such a message.
     pub fn is_wanted(&self, label: Label) -> bool {
-        !self.posted.is_empty() && label.fits().into_iter().any(|key| self.by_select.first(key).is_some())
+        self.fitting(label).next().is_some()
+    }
+
+    /// The first posted receive of each selection that fits a message.
+    fn fitting(&self, label: Label) -> impl Iterator<Item = (Id, &Place<Select, R, 1>)> {
+        let named = |key: &Select| key.source.is_some() || self.wanted[ANY] > 0;
+        label.keys().into_iter().filter(named).filter_map(|key| self.posted.first(key))
     }
 
     /// Whether nothing waits, neither receives nor messages.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.posted.is_empty() && self.unexpected.is_empty()
+        self.posted.places.is_empty() && self.unexpected.places.is_empty()
     }
 
     /// How many receives are posted.
     pub fn posted(&self) -> usize {
-        self.posted.len()
+        self.posted.places.len()
     }
 
     /// How many messages wait.
     pub fn unexpected(&self) -> usize {
-        self.unexpected.len()
+        self.unexpected.places.len()
     }
+}
 
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
+/// Where [`Matching::wanted`] counts the receives from any source.
+const ANY: usize = 0;
 
-    fn remove_unexpected(&mut self, number: u64) -> (Label, M) {
-        let (label, message) = self.unexpected.remove(&number).expect("the index names what is kept");
-        for key in label.fits() {
-            self.by_label.remove(key, number);
-        }
-        (label, message)
-    }
+/// Where it counts those of a source.
+fn wanted(source: Option<Rank>) -> usize {
+    source.map_or(ANY, |rank| rank as usize + 1)
 }

@@ -454,6 +454,7 @@ fn matching_beside_plain_rows() {
                 }
                 8..17 => {
                     let at = plain.posted.iter().position(|(select, _)| fits(*select, label));
+                    assert_eq!(matching.is_wanted(label), at.is_some());
                     let found = matching.arrived(label);
                     assert_eq!(found, at.map(|at| plain.posted.remove(at).1));
                     if found.is_none() {

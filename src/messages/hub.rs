@@ -5,8 +5,10 @@ use super::carrier::{self, Carrier, Waiter};
 use super::error::Error;
 use super::progress::{Events, Progress, Thread};
 use crate::provider::Provider;
+use foldhash::fast::RandomState;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry::Occupied;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
@@ -34,7 +36,7 @@ pub(crate) type Engine = transom_channel::Engine<Carrier>;
 pub(crate) struct Core {
     pub engine: Engine,
     /// Few at a time: looked at in each look of a wait.
-    table: BTreeMap<Key, Entry>,
+    table: HashMap<Key, Entry, RandomState>,
     /// Pipes that were opened, by context and peer.
     pub opened: HashMap<(u32, u32), u32>,
     /// What is done by many messages, a step in each turn.
@@ -50,7 +52,7 @@ pub(crate) struct Core {
 }
 
 /// What a request of the program is: one message, or a work of many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Message(Id),
     Work(u64),
@@ -128,7 +130,7 @@ impl Hub {
         let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
         let core = Core {
             engine,
-            table: BTreeMap::new(),
+            table: HashMap::default(),
             opened: HashMap::new(),
             works: Vec::new(),
             next_work: 0,
@@ -441,8 +443,10 @@ impl Core {
 
     /// How the request ended, if it has; it is no more then.
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
-        self.table.get(&key)?.ended.as_ref()?;
-        self.table.remove(&key)?.ended
+        match self.table.entry(key) {
+            Occupied(entry) if entry.get().ended.is_some() => entry.remove().ended,
+            _ => None,
+        }
     }
 
     /// Whether the request has ended, and how, as far as that is known.

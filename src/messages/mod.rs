@@ -53,9 +53,10 @@ use crate::world::World;
 use bytemuck::Pod;
 use comm::Comm;
 use hold::Parts as _;
-use hub::{Core, Fault, Key};
+use hub::{Core, Ended, Fault, Key};
 use request::{Call, Under};
 use std::future::Future;
+use transom_channel::wire::Data;
 use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
@@ -246,10 +247,8 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((data, NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
-        match request_send(comm, to, tag, data.hold(), sync) {
-            Ok(under) => Request::under_way(under, B::back),
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
-        }
+        let started = request_send(comm, to, tag, data.hold(), sync, B::back);
+        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
     /// Starts to receive a message, however long it is.
@@ -297,10 +296,8 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
-        match request_receive(comm, select, into.hold(), size_of::<T>()) {
-            Ok(under) => Request::under_way(under, Vec::back),
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
-        }
+        let started = request_receive(comm, select, into.hold(), size_of::<T>(), Vec::back);
+        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
     /// Waits for a message that it takes out, to be received later: whatever else is received meanwhile, it is this
@@ -457,26 +454,71 @@ fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<C
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 
-fn request_send<T>(comm: &Comm, to: u32, tag: Tag<T>, bytes: Bytes, sync: bool) -> Result<Under, Error> {
-    let length = bytes.len();
-    let id = comm.hub.with(|core| {
-        let id = core.engine.send(to, comm.context, tag.number(), bytes, length, sync);
+/// Sends what can go at once; else makes a request of it.
+fn request_send<'a, T, B>(
+    comm: &Comm,
+    to: u32,
+    tag: Tag<T>,
+    bytes: Bytes,
+    sync: bool,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<Request<'a, B>, Error> {
+    let (tag, length) = (tag.number(), bytes.len());
+    let started = comm.hub.with(|core| {
+        if !sync
+            && core.engine.try_send(
+                to,
+                comm.context,
+                tag,
+                Data::Of(transom_channel::wire::Part { memory: &bytes, at: 0, length }),
+            )
+        {
+            return Err((Ok(Came { peer: to, tag, length: length as u64 }), Some(bytes)));
+        }
+        let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
         core.note(id, None);
-        Key::Message(id)
+        Ok(Key::Message(id))
     })?;
-    let call = Call::Message { name: "isend", tag: Some(tag.number()) };
-    Ok(Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) })
+    let call = Call::Message { name: "isend", tag: Some(tag) };
+    Ok(request(comm, started, size_of::<T>(), call, Some(to), back))
 }
 
-fn request_receive(comm: &Comm, select: Select, bytes: Bytes, element: usize) -> Result<Under, Error> {
+/// Receives what lies in the ring of its source; else makes a request of it.
+fn request_receive<'a, B>(
+    comm: &Comm,
+    select: Select,
+    bytes: Bytes,
+    element: usize,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<Request<'a, B>, Error> {
     let room = bytes.len();
-    let id = comm.hub.with(|core| {
+    let started = comm.hub.with(|core| {
+        if let Some(result) = core.engine.try_receive_into(select, &bytes, room) {
+            return Err((result.map_err(Fault::Message), Some(bytes)));
+        }
         let id = core.engine.receive(select, Room::Into(bytes, room));
         core.note(id, None);
-        Key::Message(id)
+        Ok(Key::Message(id))
     })?;
     let call = Call::Message { name: "irecv", tag: select.tag };
-    Ok(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(select.source) })
+    Ok(request(comm, started, element, call, select.source, back))
+}
+
+/// What was started, or has ended at once.
+fn request<'a, B>(
+    comm: &Comm,
+    started: Result<Key, Ended>,
+    element: usize,
+    call: Call,
+    peer: Option<u32>,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Request<'a, B> {
+    match started {
+        Ok(id) => {
+            Request::under_way(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(peer) }, back)
+        }
+        Err(ended) => Request::ended(comm, ended, element, back),
+    }
 }
 
 /// Starts to receive into memory that is taken when the length is known.

@@ -71,8 +71,7 @@ impl World {
         let (to, place) = (comm.target(to.into())?, Arc::<Place>::default());
         Ok(Persistent::new(buffer, move |buffer| {
             let Some(to) = to else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            let under = request_send(&comm, to, tag, Again::hold(buffer, &place), false)?;
-            Ok(Request::under_way(under, Again::back))
+            request_send(&comm, to, tag, Again::hold(buffer, &place), false, Again::back)
         }))
     }
 
@@ -93,7 +92,7 @@ impl World {
         let select = comm.select(from.into(), tag.into().number())?;
         Ok(Persistent::new(buffer, move |buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            Ok(Request::under_way(request_receive(&comm, select, buffer.hold(), size_of::<T>())?, Whole::back))
+            request_receive(&comm, select, buffer.hold(), size_of::<T>(), Whole::back)
         }))
     }
 }

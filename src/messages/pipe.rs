@@ -398,13 +398,12 @@ fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Er
     let mut comm = comm.clone();
     comm.context = comm.context.wrapping_add(PIPES);
     let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
-    let mut coming = request_receive(&comm, select, vec![0_u8; mine.len()].hold(), 1)?;
-    coming.call = Call::Other { name: "pipe" };
-    let coming = Request::under_way(coming, <Vec<u8> as Parts>::back);
-    let said = request_send(&comm, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false)?;
+    let coming = request_receive(&comm, select, vec![0_u8; mine.len()].hold(), 1, <Vec<u8> as Parts>::back)?;
+    let coming = coming.called(Call::Other { name: "pipe" });
+    let said = request_send(&comm, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false, <Vec<u8> as Parts>::back)?;
     let came = coming.wait()?;
     // A rank that does nothing of the library's from now on has said it.
-    Request::under_way(said, <Vec<u8> as Parts>::back).wait()?;
+    said.wait()?;
     Ok(came)
 }
 

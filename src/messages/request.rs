@@ -2,7 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::hub::{Ended, Fault, Key};
+use super::hub::{Ended, Key};
 use super::tag::Status;
 use std::fmt;
 use std::future::Future;
@@ -92,6 +92,27 @@ impl<'a, B> Request<'a, B> {
         Request { state: State::UnderWay(under), back, lent: PhantomData }
     }
 
+    /// Of what has ended as it was started.
+    pub(crate) fn ended(comm: &Comm, ended: Ended, element: usize, back: fn(Bytes, usize) -> Option<B>) -> Self {
+        Request::over(outcome(comm, Ok(ended), element, back))
+    }
+
+    /// What it waits for, unless it has ended.
+    pub(crate) fn key(&self) -> Option<Key> {
+        match &self.state {
+            State::UnderWay(under) => Some(under.id),
+            State::Over(_) => None,
+        }
+    }
+
+    /// By another name in errors and reports.
+    pub(crate) fn called(mut self, call: Call) -> Self {
+        if let State::UnderWay(under) = &mut self.state {
+            under.call = call;
+        }
+        self
+    }
+
     pub(crate) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
         Request { state: State::Over(Some(result)), back: |_, _| None, lent: PhantomData }
     }
@@ -177,40 +198,20 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Waits for them all; their buffers, in the same order.
+    /// Waits for them all; their buffers, in the same order. An iterator that starts them starts all before any is waited for.
     ///
     /// # Errors
     /// The first that any of them gives; all are waited for even so.
     pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Failed<B>> {
-        let waited: Vec<_> = requests.into_iter().map(Self::wait).collect();
+        // What one waits for may be among those that follow.
+        let started: Vec<_> = requests.into_iter().collect();
+        let waited: Vec<_> = started.into_iter().map(Self::wait).collect();
         waited.into_iter().collect()
     }
 
     fn end(&mut self, ended: Result<Ended, Error>) {
         let State::UnderWay(under) = &self.state else { return };
-        let result = match ended {
-            Ok((result, bytes)) => {
-                // A receive that failed gives back its buffer as it was given.
-                let received = match &result {
-                    Ok(came) => came.length as usize,
-                    Err(_) => usize::MAX,
-                };
-                let buffer = bytes.and_then(|bytes| (self.back)(bytes, received));
-                let memory = |came: transom_channel::Status| Fault::Message(Failure::NoMemory { status: came });
-                match (under.comm.outcome(result.clone(), under.element), buffer, result) {
-                    (Ok(status), Some(buffer), _) => Ok((buffer, status)),
-                    (Ok(_), None, Ok(came)) => {
-                        Err(Failed { error: under.comm.fault(memory(came), under.element), buffer: None })
-                    }
-                    (Ok(_), None, Err(failure)) => {
-                        Err(Failed { error: under.comm.fault(failure, under.element), buffer: None })
-                    }
-                    (Err(error), buffer, _) => Err(Failed { error, buffer }),
-                }
-            }
-            Err(error) => Err(Failed { error, buffer: None }),
-        };
-        self.state = State::Over(Some(result));
+        self.state = State::Over(Some(outcome(&under.comm, ended, under.element, self.back)));
     }
 
     fn take(&mut self) -> Result<(B, Status), Failed<B>> {
@@ -218,6 +219,27 @@ impl<'a, B> Request<'a, B> {
             State::Over(result) => result.take().unwrap_or(Err(Failed { error: Error::Closed, buffer: None })),
             State::UnderWay(_) => unreachable!("was waited for"),
         }
+    }
+}
+
+/// How a request ended, to the program.
+fn outcome<B>(
+    comm: &Comm,
+    ended: Result<Ended, Error>,
+    element: usize,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<(B, Status), Failed<B>> {
+    let (result, bytes) = ended.map_err(|error| Failed { error, buffer: None })?;
+    // A receive that failed gives back its buffer as it was given.
+    let came = result.as_ref().ok().copied();
+    let buffer = bytes.and_then(|bytes| back(bytes, came.map_or(usize::MAX, |came| came.length as usize)));
+    match (comm.outcome(result, element), buffer, came) {
+        (Ok(status), Some(buffer), _) => Ok((buffer, status)),
+        (Ok(_), None, Some(status)) => {
+            Err(Failed { error: comm.failure(Failure::NoMemory { status }, element), buffer: None })
+        }
+        (Ok(_), None, None) => unreachable!("what has ended well has a status"),
+        (Err(error), buffer, _) => Err(Failed { error, buffer }),
     }
 }
 

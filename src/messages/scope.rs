@@ -94,12 +94,10 @@ impl<'s> Scope<'s, '_> {
         };
         // SAFETY: the scope waits until the request is over, before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
-        match request_send(&self.comm, to, tag, bytes, false) {
-            Ok(under) => {
-                self.note(under.id);
-                // SAFETY: lent above, for `'s`.
-                Request::under_way(under, |bytes, _| unsafe { hold::lent(&bytes) })
-            }
+        // SAFETY: lent above, for `'s`.
+        let started = request_send(&self.comm, to, tag, bytes, false, |bytes, _| unsafe { hold::lent(&bytes) });
+        match started {
+            Ok(request) => self.noted(request),
             Err(error) => Request::over(Err(Failed { error, buffer: Some(data) })),
         }
     }
@@ -121,18 +119,21 @@ impl<'s> Scope<'s, '_> {
         };
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
         let bytes = unsafe { hold::lend_mut(into) };
-        match request_receive(&self.comm, select, bytes, size_of::<T>()) {
-            Ok(under) => {
-                self.note(under.id);
-                Request::under_way(under, |bytes, received| {
-                    // SAFETY: lent above, for `'s`; the engine has given it back.
-                    let elements: &'s mut [T] = unsafe { hold::lent_mut(&bytes) }?;
-                    let came = received.checked_div(size_of::<T>()).unwrap_or(0).min(elements.len());
-                    Some(&mut elements[..came])
-                })
-            }
+        let started = request_receive(&self.comm, select, bytes, size_of::<T>(), |bytes, received| {
+            // SAFETY: lent above, for `'s`; the engine has given it back.
+            let elements: &'s mut [T] = unsafe { hold::lent_mut(&bytes) }?;
+            let came = received.checked_div(size_of::<T>()).unwrap_or(0).min(elements.len());
+            Some(&mut elements[..came])
+        });
+        match started {
+            Ok(request) => self.noted(request),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
+    }
+
+    fn noted<B>(&self, request: Request<'s, B>) -> Request<'s, B> {
+        request.key().into_iter().for_each(|key| self.note(key));
+        request
     }
 
     pub(crate) fn world(&self) -> &World {

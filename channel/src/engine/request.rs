@@ -70,7 +70,7 @@ pub(super) struct Send<M> {
 pub(super) struct Receive<M> {
     pub room: Room<M>,
     /// Its number in the matching, until it is matched.
-    pub posted: Option<u64>,
+    pub posted: Option<Id>,
     pub moving: Option<Moving>,
     pub keys: Keys,
 }

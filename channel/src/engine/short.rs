@@ -3,11 +3,12 @@
 
 use super::Engine;
 use super::arrive::credited;
-use super::request::cost;
+use super::request::{cost, outcome};
+use crate::error::{Error, Status};
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope};
 use crate::ring::{Look, Marker};
-use crate::wire::{Data, Lane, Rank, Request, Wire};
+use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
@@ -93,11 +94,40 @@ impl<W: Wire> Engine<W> {
     /// Receives a message that lies in the ring of a source, if it is the next of that peer and nothing else is to have it.
     #[inline(never)]
     pub fn try_receive(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
-        self.look(context, source, tag, into).unwrap_or(Short::Long)
+        let room = into.len();
+        let read = |wire: &mut W, from: Part<'_, W::Memory>| wire.read(from.memory, from.at, &mut into[..from.length]);
+        self.look(context, source, tag, room, read).unwrap_or(Short::Long)
+    }
+
+    /// As [`try_receive`](Self::try_receive), into the first bytes of memory, so many; how it ended, or none if it has to be
+    /// received by a request.
+    #[inline(never)]
+    pub fn try_receive_into(
+        &mut self,
+        select: Select,
+        memory: &W::Memory,
+        room: usize,
+    ) -> Option<Result<Status, Error>> {
+        let source = select.source?;
+        let copy = |wire: &mut W, from: Part<'_, W::Memory>| wire.copy(from, memory, 0);
+        match self.look(select.context, source, select.tag, room, copy)? {
+            Short::Done { tag, length } => {
+                let envelope = Envelope { context: select.context, tag, length: length.into() };
+                Some(outcome(source, envelope, Some(room as u64)))
+            }
+            Short::Nothing | Short::Long => None,
+        }
     }
 
     #[inline(always)]
-    fn look(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+    fn look(
+        &mut self,
+        context: u32,
+        rank: Rank,
+        tag: Option<u32>,
+        room: usize,
+        copy: impl FnOnce(&mut W, Part<'_, W::Memory>),
+    ) -> Option<Short> {
         let peer = self.peers.get_mut(&rank)?;
         let ring = peer.ring_in.as_mut()?;
         let waiting = !self.matching.is_empty();
@@ -126,8 +156,7 @@ impl<W: Wire> Engine<W> {
         // Who breaks the rules is cut off by the long path.
         credited(peer, values).ok()?;
         let ring = peer.ring_in.as_mut()?;
-        let room = into.len().min(bytes);
-        self.wire.read(&ring.memory, at + EAGER, &mut into[..room]);
+        copy(&mut self.wire, Part { memory: &ring.memory, at: at + EAGER, length: room.min(bytes) });
         self.budget.pass(&mut peer.grant, cost(envelope.length) as u32).ok()?;
         peer.granted.set(peer.grant.value());
         peer.incoming.pass();
