@@ -58,8 +58,8 @@ fn a_buffer_is_owned_by_a_request_and_given_back() {
 fn buffers_come_and_go() {
     on(&[2, 4], "buffers_come_and_go", |world| {
         let other = world.rank() ^ 1;
-        for round in 0..ranks::rounds(60) {
-            let len = 100_000 + round * 4096;
+        for round in 0..ranks::rounds(20) {
+            let len = 70_000 + round * 4096;
             let mut mine = world.buffer::<u8>(len).unwrap();
             mine.copy_from_slice(&pattern(world.rank() + round, len));
             let mut room = world.buffer::<u8>(len).unwrap();

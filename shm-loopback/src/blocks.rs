@@ -10,11 +10,17 @@ pub(crate) struct Blocks(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    by_tag: HashMap<u64, Weak<Memory>>,
+    by_tag: HashMap<u64, Block>,
     /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
     /// Buffers of others: mapped here until their owner gives them up.
     kept: HashMap<u64, View>,
+}
+
+struct Block {
+    memory: Weak<Memory>,
+    /// Of a rank of this process.
+    own: bool,
 }
 
 /// What leads others to a place in a block of this process.
@@ -32,7 +38,7 @@ impl Blocks {
     /// A block that a rank of this process has made; others may map it by a descriptor until it is [removed](Self::remove).
     pub fn add(&self, tag: u64, memory: &Arc<Memory>, fd: Option<u32>) {
         let mut known = self.lock();
-        known.by_tag.insert(tag, Arc::downgrade(memory));
+        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: true });
         known.own.insert(memory.start().as_ptr().addr(), (tag, fd));
     }
 
@@ -47,9 +53,9 @@ impl Blocks {
     pub fn note(&self, tag: u64, memory: &Arc<Memory>) {
         let mut known = self.lock();
         if known.by_tag.len() == known.by_tag.capacity() {
-            known.by_tag.retain(|_, memory| memory.strong_count() > 0);
+            known.by_tag.retain(|_, block| block.memory.strong_count() > 0);
         }
-        known.by_tag.insert(tag, Arc::downgrade(memory));
+        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: false });
     }
 
     /// As [`note`](Self::note), and keeps it mapped until its owner gives it up.
@@ -69,14 +75,19 @@ impl Blocks {
 
     /// The block of this tag, if it is here.
     pub fn get(&self, tag: u64) -> Option<Arc<Memory>> {
-        self.lock().by_tag.get(&tag)?.upgrade()
+        self.lock().by_tag.get(&tag)?.memory.upgrade()
+    }
+
+    /// The block of this tag, if it is of a rank of this process.
+    pub fn of_this_process(&self, tag: u64) -> Option<Arc<Memory>> {
+        self.lock().by_tag.get(&tag).filter(|block| block.own)?.memory.upgrade()
     }
 
     /// The block of this process in which so many bytes at an address lie.
     pub fn containing(&self, address: usize, len: usize) -> Option<Found> {
         let known = self.lock();
         let (start, (tag, fd)) = known.own.range(..=address).next_back()?;
-        let memory = known.by_tag.get(tag)?.upgrade()?;
+        let memory = known.by_tag.get(tag)?.memory.upgrade()?;
         let inside = address.checked_add(len)? <= start.checked_add(memory.len())?;
         inside.then_some(Found { tag: *tag, fd: *fd })
     }
@@ -116,6 +127,7 @@ mod tests {
         memory.header().give_up();
         drop(memory);
         assert!(weak.upgrade().is_some(), "until somebody looks");
+        assert!(blocks.get(5).is_some() && blocks.of_this_process(5).is_none());
         blocks.sweep();
         assert!(weak.upgrade().is_none() && blocks.get(5).is_none());
     }

@@ -84,7 +84,7 @@ impl Membership {
     /// Maps the block that a key leads to.
     pub(crate) fn attach(&self, rank: Rank, key: Key, bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
-        let memory = match self.blocks.get(key.tag) {
+        let memory = match self.blocks.of_this_process(key.tag) {
             Some(memory) if memory.len() == bytes => memory,
             Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
             None if self.across_processes => {
