@@ -324,7 +324,7 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
     let ways = match measured {
         "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
         // Both ends may copy at once.
-        "pingpong" | "stream" if task.sync == "buffers" => vec![copies(0.5)],
+        "pingpong" | "stream" if task.sync == "buffers" || task.bytes >= 64 << 10 => vec![copies(0.5)],
         "pingpong" | "stream" | "bidirectional" | "polling_set" | "poll_cost" | "pipe" => vec![copies(1.0)],
         // Pairs copy at once.
         "message_rate" if task.ranks < 4 => vec![copies(1.0)],
