@@ -37,7 +37,7 @@ impl Drop for Offered {
 impl Board {
     /// How buffers of others are reached, if a read of so many bytes is worth it and all ranks can.
     pub(super) fn direct(&self, bytes: usize) -> Option<Reach> {
-        self.reach.clone().filter(|_| bytes >= FROM && self.ranks() > 1)
+        self.reach.as_ref().filter(|_| bytes >= FROM && self.ranks() > 1).cloned()
     }
 
     /// What a rank has offered in a round, which this rank waits for.
