@@ -98,11 +98,11 @@ fn a_matrix_is_transposed_by_sections() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    on(&[1], "what_cannot_be_is_refused", |world| {
+    on(&[1, 2], "what_cannot_be_is_refused", |world| {
         let (one, two) = (Section::Contiguous { offset: 0, len: 1 }, Section::Contiguous { offset: 1, len: 2 });
         let twice = Section::Indexed { offsets: &[0, 0], block: 1 };
         let sections = |data: &[u8], given: &[Section<'_>], into: &mut [u8], taken: &[Section<'_>]| {
-            let team = world.split(Some(0), 0).unwrap().unwrap();
+            let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let error = team.all_to_all_sections(data, given, into, taken).unwrap_err();
             assert!(matches!(error, Error::Misuse { .. }), "{error}");
             assert!(into.iter().all(|byte| *byte == 9), "nothing is written");
@@ -114,7 +114,7 @@ fn what_cannot_be_is_refused() {
         sections(&[1, 2, 3], &[two], &mut [9; 3], &[twice]);
         sections(&[1, 2, 3], &[two], &mut [9; 3], &[one]);
         for (ranks, data, room) in [(2, 2, 2), (1, 3, 2), (1, 2, 3), (1, 3, 3)] {
-            let team = world.split(Some(0), 0).unwrap().unwrap();
+            let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let grid = Grid::new([ranks], [true]).unwrap();
             let error = team.neighbours(&grid, &vec![1; data], &mut vec![2; room]).unwrap_err();
             assert!(matches!(error, Error::Misuse { .. }), "{error}");

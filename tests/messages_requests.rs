@@ -88,34 +88,35 @@ fn an_iterator_starts_all_before_any_is_waited_for() {
 
 #[test]
 fn requests_that_end_as_they_are_started() {
-    on(&[1], "requests_that_end_as_they_are_started", |world| {
+    on(&[1, 2], "requests_that_end_as_they_are_started", |world| {
+        let me = world.rank();
         // Until there is a ring.
         for i in 0..100 {
-            world.send(0, ONE, &[i]).unwrap();
-            assert_eq!(world.recv(0, ONE).unwrap().0, [i]);
+            world.send(me, ONE, &[i]).unwrap();
+            assert_eq!(world.recv(me, ONE).unwrap().0, [i]);
         }
-        let mut sent = world.isend(0, ONE, vec![1, 2, 3]);
+        let mut sent = world.isend(me, ONE, vec![1, 2, 3]);
         assert!(sent.test());
-        assert_eq!(sent.status(), Some(Status { from: 0, tag: ONE.number(), len: 3 }));
-        let mut came = world.irecv_into(0, Tag::<u64>::any(), vec![9; 5]);
+        assert_eq!(sent.status(), Some(Status { from: me, tag: ONE.number(), len: 3 }));
+        let mut came = world.irecv_into(me, Tag::<u64>::any(), vec![9; 5]);
         assert!(came.test());
-        assert_eq!(came.status(), Some(Status { from: 0, tag: ONE.number(), len: 3 }));
+        assert_eq!(came.status(), Some(Status { from: me, tag: ONE.number(), len: 3 }));
         assert_eq!((sent.wait().unwrap(), came.wait().unwrap()), (vec![1, 2, 3], vec![1, 2, 3]));
 
-        world.send(0, ONE, &[4, 5, 6]).unwrap();
-        let Failed { error, buffer } = world.irecv_into(0, ONE, vec![9; 2]).wait().unwrap_err();
+        world.send(me, ONE, &[4, 5, 6]).unwrap();
+        let Failed { error, buffer } = world.irecv_into(me, ONE, vec![9; 2]).wait().unwrap_err();
         assert!(matches!(error, Error::Truncated { status: Status { len: 3, .. }, room: 2 }), "{error:?}");
         assert_eq!(buffer.map(|buffer| buffer.len()), Some(2));
 
         // Another tag lies before it, and another receive was posted before.
-        world.send(0, TWO, &[7]).unwrap();
-        world.send(0, ONE, &[8]).unwrap();
-        assert_eq!(world.irecv_into(0, ONE, vec![0]).wait().unwrap(), [8]);
-        assert_eq!(world.irecv_into(0, TWO, vec![0]).wait().unwrap(), [7]);
+        world.send(me, TWO, &[7]).unwrap();
+        world.send(me, ONE, &[8]).unwrap();
+        assert_eq!(world.irecv_into(me, ONE, vec![0]).wait().unwrap(), [8]);
+        assert_eq!(world.irecv_into(me, TWO, vec![0]).wait().unwrap(), [7]);
         let first = world.irecv_into(Source::Any, ONE, vec![0]);
-        drop(world.isend(0, ONE, vec![10]));
-        drop(world.isend(0, ONE, vec![11]));
-        let second = world.irecv_into(0, ONE, vec![0]);
+        drop(world.isend(me, ONE, vec![10]));
+        drop(world.isend(me, ONE, vec![11]));
+        let second = world.irecv_into(me, ONE, vec![0]);
         assert_eq!((second.wait().unwrap(), first.wait().unwrap()), (vec![11], vec![10]));
     });
 }
