@@ -1,5 +1,5 @@
-//! Patches of global arrays beside loops over their elements, calls on an element of an array beside those on an
-//! element of a window, and an array of mutexes as it is made: `cargo bench --bench arrays`.
+//! Patches of global arrays beside loops over their elements, and an array of mutexes as it is made:
+//! `cargo bench --bench arrays`. (Calls on single elements: `transom bench element_get element_put element_fetch`.)
 //!
 //! The four ranks are threads; rank 0 measures while the others wait, asleep. Both sides of a row are measured in turn, and
 //! its ratio is the median of the pairs' ratios: so a machine that changes its speed meanwhile changes both.
@@ -8,20 +8,16 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use transom::array::{Access, Index, Layout};
-use transom::windows::LockAllEpoch;
-use transom::{Distribution, Error, GlobalArray, Op, Window, World};
+use transom::array::Layout;
+use transom::{Distribution, Error, GlobalArray, World};
 
 const RANKS: usize = 4;
 const SAMPLES: usize = 51;
-
-type Epoch<'e> = LockAllEpoch<'e, u64, transom::provider::Provider>;
 
 fn main() -> Result<(), Error> {
     let end = Barrier::new(RANKS);
     let measured = transom::threads(RANKS, |world| -> Result<(), Error> {
         patches(&world)?;
-        elements(&world)?;
         mutexes(&world)?;
         end.wait();
         Ok(())
@@ -95,47 +91,6 @@ fn each_index<const D: usize>(
         }
     }
     Ok(())
-}
-
-fn elements(world: &World) -> Result<(), Error> {
-    let mut window: Window<u64> = world.allocate(1 << 10)?;
-    let mut cyclic: GlobalArray<u64> = world.array([1 << 12], Distribution::Cyclic)?;
-    let mut plane: GlobalArray<u64, 2> = world.array([64, 64], Distribution::BlockCyclic([16, 16]))?;
-    if world.rank() > 0 {
-        return Ok(());
-    }
-    println!("{:<37} {:>8} {:>8} ns for a call", "an array's element beside a window's", "array", "window");
-    let window = window.lock_all()?;
-    element("cyclic", &cyclic.lock_all()?, |i| i, &window)?;
-    element("tiles of 16 x 16", &plane.lock_all()?, |i| [i / 64, i % 64], &window)
-}
-
-fn element<const D: usize, I: Index<u64, D>>(
-    name: &str,
-    array: &Access<'_, Epoch<'_>, D>,
-    index: impl Fn(usize) -> I,
-    window: &Epoch<'_>,
-) -> Result<(), Error> {
-    const COUNT: usize = 1 << 16;
-    let places = || (0..COUNT).map(|i| black_box(i * 5 % 4096));
-    compare(
-        &format!("get_one {name}"),
-        COUNT,
-        || places().try_for_each(|i| array.get_one(index(i)).map(|one| _ = black_box(one))),
-        || places().try_for_each(|i| window.target(i & 3)?.get_one(i >> 2).map(|one| _ = black_box(one))),
-    )?;
-    compare(
-        &format!("put_one {name}"),
-        COUNT,
-        || places().try_for_each(|i| array.put_one(index(i), i as u64)),
-        || places().try_for_each(|i| window.target(i & 3)?.put(i >> 2, &[i as u64])),
-    )?;
-    compare(
-        &format!("fetch_and_op {name}"),
-        COUNT,
-        || places().try_for_each(|i| array.fetch_and_op(index(i), Op::Sum, 1).map(drop)),
-        || places().try_for_each(|i| window.target(i & 3)?.fetch_and_op(i >> 2, Op::Sum, 1).map(drop)),
-    )
 }
 
 /// All ranks make them, and rank 0 has the clock.

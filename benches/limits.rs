@@ -15,7 +15,7 @@ use buffer::Buffer;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst, fence};
 use std::time::Instant;
-use transom::{Op, Section, Window, World};
+use transom::{Op, Window, World};
 
 const SAMPLES: usize = 101;
 /// A ratio below this is an error of the limit.
@@ -34,12 +34,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if world.rank() == 0 {
         println!("{:<34} {:>10} {:>10} {:>7} {:>7} {:>7}  at most", "", "ours ns", "limit ns", "ratio", "min", "max");
         one_sided(&mut words, &mut bytes, &mut table)?;
-    }
-    let mut far: Window<u64> = world.allocate(FAR)?;
-    let alone = world.split(Some(world.rank() as u64), 0)?.expect("a colour was named");
-    if world.rank() == 0 {
-        random(&mut far, &mut table)?;
-        values(&alone, &mut table)?;
     }
     together(&world, &mut words, &mut table)?;
     match &table.wrong[..] {
@@ -157,83 +151,6 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
     epoch.unlock()
 }
 
-/// Words of far more memory than caches have (HPCC RandomAccess): the instruction that one would write oneself, on as much
-/// memory of one's own.
-fn random(far: &mut Window<u64>, table: &mut Table) -> Result<(), transom::Error> {
-    let own = Words::new();
-    let own = &own.0;
-    let epoch = far.lock_all()?;
-    let target = epoch.target(1)?;
-    let count = 20_000;
-    // Two streams of the same numbers, so that neither finds what the other brought.
-    let (mut ours, mut limit) = (Random(1), Random(2));
-    type Native = fn(&AtomicU64, u64);
-    let rows: [(&str, Op, Native); 5] = [
-        ("sum", Op::Sum, |word, operand| _ = word.fetch_add(operand, SeqCst)),
-        ("xor", Op::Xor, |word, operand| _ = word.fetch_xor(operand, SeqCst)),
-        ("or", Op::Or, |word, operand| _ = word.fetch_or(operand, SeqCst)),
-        ("and", Op::And, |word, operand| _ = word.fetch_and(operand, SeqCst)),
-        ("replace", Op::Replace, |word, operand| _ = word.swap(operand, SeqCst)),
-    ];
-    for (name, op, native) in rows {
-        table.compare(
-            &format!("random accumulate {name}"),
-            "the same instruction",
-            1.5,
-            count,
-            count,
-            || {
-                let at = ours.next();
-                target.accumulate(at as usize % FAR, op, &[at]).expect("inside");
-            },
-            || {
-                let at = limit.next();
-                native(&own[at as usize % FAR], at);
-            },
-        );
-    }
-    let (mut offsets, mut operands) = (vec![0; 1000], vec![0; 1000]);
-    table.compare(
-        "random accumulate_section xor",
-        "the same instruction",
-        1.2,
-        count,
-        1,
-        || {
-            for _ in 0..count / 1000 {
-                for (offset, operand) in offsets.iter_mut().zip(&mut operands) {
-                    *operand = ours.next();
-                    *offset = *operand as usize % FAR;
-                }
-                let section = Section::Indexed { offsets: &offsets, block: 1 };
-                target.accumulate_section(&section, Op::Xor, &operands).expect("inside");
-            }
-        },
-        || {
-            for _ in 0..count {
-                let at = limit.next();
-                _ = own[at as usize % FAR].fetch_xor(at, SeqCst);
-            }
-        },
-    );
-    epoch.unlock()
-}
-
-/// A value behind a lock beside a lock of a window.
-fn values(alone: &World, table: &mut Table) -> Result<(), transom::Error> {
-    let (counter, mut window) = (alone.mutex(0, 0u64)?, alone.allocate::<u64>(1)?);
-    table.compare(
-        "mutex lock, + 1, unlock",
-        "a window's lock and unlock",
-        2.0,
-        20_000,
-        20_000,
-        || *counter.lock().expect("lock") += 1,
-        || window.lock_exclusive(0).and_then(|epoch| epoch.unlock()).expect("lock"),
-    );
-    Ok(())
-}
-
 /// What both ranks do: a barrier against a cache line that crosses.
 fn together(world: &World, words: &mut Window<u64>, table: &mut Table) -> Result<(), Box<dyn std::error::Error>> {
     world.barrier()?;
@@ -324,30 +241,6 @@ impl Table {
         if ratios[middle] < LEAST {
             self.wrong.push(name.to_owned());
         }
-    }
-}
-
-/// Words of memory that no cache holds: 256 MiB.
-const FAR: usize = 1 << 25;
-
-/// As many of this rank's own.
-struct Words(Vec<AtomicU64>);
-
-impl Words {
-    fn new() -> Self {
-        Words((0..FAR as u64).map(AtomicU64::new).collect())
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 }
 

@@ -3,7 +3,6 @@
 
 use clap::Parser;
 use std::error::Error;
-use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
 use transom::{Distribution, GlobalArray, Op, World};
@@ -39,26 +38,20 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
     let n = args.n as usize;
     let [mut keys, mut sorted] = [world.array([n], Distribution::Block)?, world.array([n], Distribution::Block)?];
-    let mine = keys
-        .layout()
-        .tiles_of(world.rank())
-        .next()
-        .map_or(0..0, |tile: transom::array::Tile<1>| tile.ranges[0].clone());
-    keys.local().put(mine.clone(), &mine.clone().map(key).collect::<Vec<u32>>())?;
+    keys.local().fill_with(|[i]| key(i))?;
     world.barrier()?;
     let begun = Instant::now();
     for shift in (0..u32::BITS).step_by(args.bits as usize) {
         let digit = |key: u32| (key >> shift) as usize & ((1 << args.bits) - 1);
-        pass(&world, &keys, &mut sorted, 1 << args.bits, mine.clone(), digit)?;
+        pass(&world, &keys, &mut sorted, 1 << args.bits, digit)?;
         std::mem::swap(&mut keys, &mut sorted);
     }
     let seconds = begun.elapsed().as_secs_f64();
 
-    let mut got = vec![0; mine.len()];
-    keys.local().get(mine.clone(), &mut got)?;
     let mut right: Vec<u32> = (0..n).map(key).collect();
     right.sort_unstable();
-    let wrong = got.iter().zip(&right[mine]).filter(|(got, right)| got != right).count();
+    let mut wrong = 0;
+    keys.local().for_each(|[i], key| wrong += usize::from(key != right[i]))?;
     let wrong = world.all_reduce_one(wrong, Op::Sum)?;
     if world.rank() == 0 {
         let verdict = if wrong == 0 { "every key is right".into() } else { format!("{wrong} keys are WRONG") };
@@ -77,12 +70,11 @@ fn pass(
     keys: &GlobalArray<u32>,
     sorted: &mut GlobalArray<u32>,
     digits: usize,
-    mine: Range<usize>,
     digit: impl Fn(u32) -> usize,
 ) -> Result<(), transom::Error> {
     let (me, ranks) = (world.rank(), world.size());
-    let mut own = vec![0; mine.len()];
-    keys.local().get(mine, &mut own)?;
+    let mut own = Vec::new();
+    keys.local().for_each(|_, key| own.push(key))?;
     let mut count = vec![0; digits];
     own.iter().for_each(|&key| count[digit(key)] += 1);
     let all = world.all_gather(&count)?;

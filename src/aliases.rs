@@ -85,6 +85,35 @@ pub type GlobalMutex<T> = windows::GlobalMutex<T, Provider>;
 /// ```
 pub type GlobalRwLock<T> = windows::GlobalRwLock<T, Provider>;
 
+/// What a [`GlobalMutex`] and a writer of a [`GlobalRwLock`] hold; see [`windows::WriteGuard`].
+///
+/// # Examples
+/// ```
+/// fn advance(mut steps: transom::WriteGuard<'_, u64>) -> Result<u64, transom::Error> {
+///     *steps += 1;
+///     let now = *steps;
+///     steps.unlock()?;
+///     Ok(now)
+/// }
+/// let world = transom::init()?;
+/// assert_eq!(advance(world.mutex(0, 10)?.lock()?)?, 11);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type WriteGuard<'l, T> = windows::WriteGuard<'l, T, Provider>;
+
+/// What a reader of a [`GlobalRwLock`] holds; see [`windows::ReadGuard`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let origin = world.rw_lock(0, [0.5; 3])?;
+/// let guard: transom::ReadGuard<'_, [f64; 3]> = origin.read()?;
+/// assert_eq!(guard[2], 0.5);
+/// # drop(guard);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type ReadGuard<'l, T> = windows::ReadGuard<'l, T, Provider>;
+
 /// What an epoch of a [`Window`] lends: every operation on one rank's part; see [`windows::Target`].
 ///
 /// # Examples

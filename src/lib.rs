@@ -15,7 +15,7 @@ mod world;
 
 pub use aliases::{
     AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, LockRanksEpoch,
-    Request, Requests, Scope, Signals, Target, Window,
+    ReadGuard, Request, Requests, Scope, Signals, Target, Window, WriteGuard,
 };
 pub use bytemuck;
 pub use error::StartError;

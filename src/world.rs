@@ -3,9 +3,10 @@
 use crate::aliases::{GlobalArray, GlobalMutex, GlobalRwLock, Window};
 use crate::collective::Collectives;
 use crate::messages::Space;
-use crate::provider::Provider;
+use crate::provider::{self, Provider};
 use bytemuck::Pod;
 use std::sync::atomic::{AtomicU32, Ordering};
+use transom_collective::Hosts;
 use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
 use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor};
@@ -59,6 +60,22 @@ impl World {
     /// How many ranks there are.
     pub fn size(&self) -> usize {
         self.fabric.size()
+    }
+
+    /// Which ranks are on which host.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let host = world.hosts().host(world.rank());
+    ///     let neighbours = world.split(Some(host as u64), 0)?.expect("everyone is on a host");
+    ///     assert_eq!(neighbours.size(), 3); // of threads all
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn hosts(&self) -> Hosts {
+        Hosts::of(&provider::hosts(&self.fabric).unwrap_or_else(|| vec![0; self.size()]))
     }
 
     /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.

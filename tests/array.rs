@@ -20,11 +20,16 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
         let writer = round % world.size();
         let what = format!("{patch:?} of {layout:?}");
         let runs = layout.runs(patch.clone()).expect("inside").count() as u64;
-        let sum = random.bool();
+        let (sum, fetched) = (random.bool(), random.bool());
         if writer == world.rank() {
             let before = array.window().counters();
             let epoch = array.lock_all().unwrap();
-            if sum {
+            if sum && fetched {
+                let mut before = vec![7; values.len()];
+                epoch.get_accumulate(patch.clone(), Op::Sum, &values, &mut before).unwrap();
+                let expected: Vec<u32> = all(patch.clone()).into_iter().map(|index| model[place(index)]).collect();
+                assert_eq!(before, expected, "{what}");
+            } else if sum {
                 epoch.accumulate(patch.clone(), Op::Sum, &values).unwrap();
             } else {
                 epoch.put(patch.clone(), &values).unwrap();

@@ -16,7 +16,7 @@ use std::io::Read;
 use std::process::Stdio;
 use tempfile::TempDir;
 
-const ALL: [&str; 38] = [
+const ALL: [&str; 43] = [
     "put",
     "get",
     "accumulate",
@@ -26,6 +26,11 @@ const ALL: [&str; 38] = [
     "put_bw",
     "get_bw",
     "lock",
+    "value",
+    "random",
+    "element_get",
+    "element_put",
+    "element_fetch",
     "contended",
     "readers_writer",
     "barrier",
@@ -153,6 +158,43 @@ fn all_of<'a>(
     })
 }
 
+/// Rules for what it was measured with, that can be used; by itself, and as ranks of a job.
+#[test]
+fn tune_writes_rules_that_are_read() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("rules");
+    let own = format!("bench tune -n 3 --sizes 8,64 --millis 1 -o {}", file.display());
+    assert_eq!(succeeds(transom(&own)).0, "");
+    let text = fs::read_to_string(&file).unwrap();
+    let calls = [
+        "broadcast",
+        "reduce",
+        "all_reduce",
+        "reduce_scatter",
+        "scan",
+        "gather",
+        "scatter",
+        "all_gather",
+        "all_to_all",
+    ];
+    for call in calls {
+        let last = text.lines().rev().find(|line| line.split_whitespace().next() == Some(call));
+        let last = last.unwrap_or_else(|| panic!("no rule of {call} in\n{text}"));
+        assert!(last.starts_with(&format!("{call} ranks=3 hosts=1 = ")), "of any size: {last}");
+    }
+    text.parse::<transom::collective::Rules>().unwrap();
+
+    let program = env!("CARGO_BIN_EXE_transom");
+    let mut job = transom(&format!("run -n 2 -- {program} bench tune -n 7 scan --sizes 4096 --millis 1"));
+    job.env("TRANSOM_COLLECTIVES", &file);
+    let text = succeeds(job).0;
+    let rules: Vec<_> = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    assert!(rules.len() == 1 && rules[0].starts_with("scan ranks=2 hosts=1 = "), "{text}");
+
+    let (out, err) = texts(&transom("bench tune everything").output().unwrap());
+    assert!(out.is_empty() && err.contains("there are broadcast, reduce"), "{err}");
+}
+
 #[test]
 fn list_has_all_measurements_with_their_synchronisations() {
     let (out, _) = succeeds(transom("bench list"));
@@ -182,6 +224,9 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         .chain(all_of(&["fetch_and_op", "compare_and_swap"], &SYNCS, &[8], &[2]))
         .chain(all_of(&["put_bw", "get_bw"], &["flush"], &[8, 4096], &[2]))
         .chain(all_of(&["lock"], &["lock", "lock_exclusive"], &[8], &[2]))
+        .chain(all_of(&["value"], &["mutex"], &[8], &[2]))
+        .chain(all_of(&["random"], &["sum", "xor", "or", "and", "replace", "scattered"], &[8], &[2]))
+        .chain(all_of(&["element_get", "element_put", "element_fetch"], &["window", "cyclic", "tiles"], &[8], &[2]))
         .chain(all_of(&["contended"], &["lock_exclusive"], &[8], &[2, 3, 4, 8]))
         .chain(all_of(&["readers_writer"], &["lock"], &[8], &[3]))
         .chain(all_of(&["barrier"], &["barrier"], &[8], &[2]))
@@ -331,7 +376,7 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("nonsense", "there is no such measurement; there are put, get"),
         ("put --sizes 7", "multiple of 8 bytes"),
         ("put --sizes 99999999999999999999MiB", "multiple of 8 bytes"),
-        ("put --sync magic", "there are barrier, buffers, collective, fence"),
+        ("put --sync magic", "there are and, barrier, buffers, collective, cyclic, fence"),
         ("put --sync barrier", "it is by lock, lock_exclusive"),
         ("put --ranks 0", "1..=1024"),
         ("put --millis 0", "1..=60000"),

@@ -3,7 +3,7 @@
 mod ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
-use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged};
+use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged, Rules};
 use transom::messages::{Error, Requests, Source, Tag};
 use transom::{Op, World};
 
@@ -67,7 +67,56 @@ fn algorithms_that_do_not_exist_are_told() {
     let name = "algorithms_that_do_not_exist_are_told";
     ranks::on_with(&[("TRANSOM_COLLECTIVES", "all_reduce=wishing")], &[2], name, |world| {
         let error = world.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
-        assert!(error.contains("TRANSOM_COLLECTIVES") && error.contains("`wishing` is no algorithm"), "{error}");
+        assert!(
+            error.contains("TRANSOM_COLLECTIVES") && error.contains("column 12: `wishing` is not expected"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn rules_may_be_in_a_file() {
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/collective/src/table.rules");
+    ranks::on_with(&[("TRANSOM_COLLECTIVES", table)], &[2, 3], "rules_may_be_in_a_file", |world| {
+        for len in [1, 3000] {
+            with_lengths(&world, len, len);
+        }
+    });
+}
+
+#[test]
+fn mistakes_in_a_file_are_told_with_their_place() {
+    let name = "mistakes_in_a_file_are_told_with_their_place";
+    for (value, told) in ranks::each(&[
+        (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "line 1, column 1: `[` is not expected here"),
+        ("all_reduce", "no rule, and no file that can be read"),
+    ]) {
+        ranks::on_with(&[("TRANSOM_COLLECTIVES", value), ("TEST_TOLD", told)], &[1, 2], name, |world| {
+            let told = std::env::var("TEST_TOLD").unwrap();
+            let error = world.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
+            assert!(error.contains(&told), "{error}");
+            let error = world.iall_reduce(vec![1], Op::Sum).wait().unwrap_err().to_string();
+            assert!(error.contains(&told), "{error}");
+        });
+    }
+}
+
+/// A team's own, of which the one names another way for each length.
+#[test]
+fn rules_of_a_team_are_its_own() {
+    ranks::on(&[1, 2, 3, 5], "rules_of_a_team_are_its_own", |world| {
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        let rules =
+            "all_reduce bytes<=8 = ring, all_reduce bytes<=16 = board, all_reduce = pairwise, broadcast = bruck";
+        team.collectives_by(&rules.parse().unwrap()).unwrap();
+        for len in [1, 2, 3, 1000] {
+            with_lengths(&team, len, len);
+        }
+        with_lengths(&world, 1, 1);
+        for used in [team, world] {
+            let error = used.collectives_by(&Rules::default()).unwrap_err();
+            assert!(error.to_string().contains("once, before the first"), "{error}");
+        }
     });
 }
 

@@ -16,6 +16,8 @@ fn mismatch(
     let body = |world: World| {
         let begun = Instant::now();
         world.all_reduce_one(1, Op::Sum).unwrap();
+        // Who is still in there when another fails may be told there.
+        world.barrier().unwrap();
         let odd = world.rank() == world.size() / 2;
         let first = if odd { other(&world) } else { one(&world) };
         // Who has nothing to wait for learns of it in the next.
@@ -88,6 +90,22 @@ fn sections_of_other_lengths_are_told() {
         }
     };
     mismatch("sections_of_other_lengths_are_told", of(1), of(2));
+}
+
+/// Though all call the same.
+#[test]
+fn other_rules_are_told() {
+    on(&[2, 3, 5], "other_rules_are_told", |world| {
+        for common in ["", "all_reduce bytes>=8 = binomial, all_reduce = recursive_doubling, "] {
+            let begun = Instant::now();
+            let team = world.split(Some(0), 0).unwrap().unwrap();
+            let odd = if world.rank() == world.size() / 2 { "all_gather = ring" } else { "all_gather = bruck" };
+            team.collectives_by(&format!("{common}{odd}").parse().unwrap()).unwrap();
+            let error = team.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
+            assert!(error.contains("by different rules"), "{error}");
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        }
+    });
 }
 
 #[test]

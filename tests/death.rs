@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use transom::locks::Awaited;
 use transom::shm_loopback::Loopback;
 use transom::windows::Exchange;
-use transom::{Error, FabricError, Flavor, Op, Request, Requests, Status, Window, World};
+use transom::{Error, FabricError, Flavor, Mode, Op, Request, Requests, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -114,6 +114,40 @@ fn a_holder_dies() {
         let living = if ranks::over_network() { 2 % world.size() } else { VICTIM };
         if living != 0 {
             window.lock_exclusive(living).unwrap().put(0, &[5]).unwrap();
+        }
+    });
+}
+
+/// Calls that do not wait.
+#[test]
+fn who_tries_again_and_again_is_told() {
+    with_a_death("who_tries_again_and_again_is_told", |world| {
+        let mut sign = Sign::new(&world);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let value = world.mutex(0, 0_u64).unwrap();
+        if world.rank() == VICTIM {
+            let _epoch = window.lock_shared(0).unwrap();
+            let _guard = value.lock().unwrap();
+            sign.give();
+            die();
+        }
+        sign.await_it();
+        if world.rank().is_multiple_of(2) {
+            fails_in_time(|| {
+                loop {
+                    if window.try_lock(0, Mode::Exclusive)?.is_some() {
+                        return Ok(());
+                    }
+                }
+            });
+        } else {
+            fails_in_time(|| {
+                loop {
+                    if value.try_lock()?.is_some() {
+                        return Ok(());
+                    }
+                }
+            });
         }
     });
 }

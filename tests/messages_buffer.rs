@@ -2,6 +2,7 @@
 
 mod ranks;
 use ranks::{on, pattern};
+use std::time::{Duration, Instant};
 use transom::Buffer;
 use transom::messages::Tag;
 
@@ -91,5 +92,40 @@ fn a_window_is_sent_and_received_into() {
         apart.copy_from_slice(&pattern(rank + 9, len));
         world.sendrecv(next, BYTES, apart, before, BYTES, room).unwrap();
         assert!(room == pattern(before + 9, len));
+    });
+}
+
+/// Blocks of the library's that are mapped into this process.
+fn mapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells what is mapped");
+    maps.lines().filter(|line| line.contains("memfd:transom")).count()
+}
+
+/// Where ranks are processes of one machine; a message is right by the kernel's copy too.
+#[test]
+fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
+    on(&[2, 4], "a_peer_maps_a_buffer_as_long_as_its_owner_has_it", |world| {
+        let other = world.rank() ^ 1;
+        let mut room = vec![0; 70_000];
+        let mut exchange = |from: &[u8]| {
+            world.sendrecv(other, BYTES, from, other, BYTES, &mut room[..from.len()]).unwrap();
+        };
+        exchange(&[1]);
+        let before = mapped();
+        let mine = world.buffer::<u8>(70_000).unwrap();
+        exchange(&mine);
+        if mapped() == before {
+            let shared = ranks::share_memory(&world) && ranks::are_processes();
+            return assert!(!shared, "neither the buffer nor the peer's is mapped");
+        }
+        assert_eq!(mapped(), before + 2, "the buffer and the peer's");
+        world.barrier().unwrap();
+        drop(mine);
+        let until = Instant::now() + ranks::within(Duration::from_secs(10));
+        while mapped() > before {
+            assert!(Instant::now() < until, "what the peer has given up stays mapped");
+            let nothing = world.irecv::<u8>(other, Tag::new(7));
+            drop(nothing.wait_for(Duration::from_millis(20)));
+        }
     });
 }

@@ -68,6 +68,65 @@ fn who_waits_is_told() {
     });
 }
 
+/// Calls that do not wait, or not long.
+#[test]
+fn who_asks_again_and_again_is_told() {
+    with_a_death("who_asks_again_and_again_is_told", &[2, 4, 8], |world| {
+        if world.rank() == VICTIM {
+            dies_when_all_have_called(&world);
+        }
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        let waited = world.irecv(VICTIM, ONE);
+        match world.rank() {
+            0 => fails_in_time("test", || {
+                let mut asked = waited;
+                while !asked.test() {}
+                Ok(asked.wait()?)
+            }),
+            2 => fails_in_time("try_probe", || {
+                loop {
+                    if world.try_probe(VICTIM, ONE)?.is_some() {
+                        return Ok(());
+                    }
+                }
+            }),
+            3 => fails_in_time("wait_for", || {
+                let mut asked = waited;
+                loop {
+                    asked = match asked.wait_for(Duration::from_millis(3)) {
+                        Ok(ended) => return Ok(ended?),
+                        Err(asked) => asked,
+                    };
+                }
+            }),
+            4 => fails_in_time("peek", || {
+                loop {
+                    if world.peek(VICTIM, ONE)?.is_some() {
+                        return Ok(());
+                    }
+                }
+            }),
+            5 => fails_in_time("a pipe's get", || {
+                let pipe = world.pipe(VICTIM)?;
+                while pipe.get(&mut [vec![0; 8]])? == Some(0) {}
+                Ok(())
+            }),
+            6 => fails_in_time("arrived", || {
+                let mut parts = world.precv_init(VICTIM, ONE, vec![0_u64; 4], 2)?;
+                let arriving = parts.start()?;
+                while arriving.arrived(1)?.is_none() {}
+                Ok(())
+            }),
+            _ => fails_in_time("test of a barrier", || {
+                let mut asked = world.ibarrier();
+                while !asked.test() {}
+                Ok(asked.wait()?)
+            }),
+        }
+        the_others_go_on(&world);
+    });
+}
+
 #[test]
 fn what_is_under_way_is_told() {
     with_a_death("what_is_under_way_is_told", &[2, 4], |world| {

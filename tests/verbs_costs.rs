@@ -33,6 +33,41 @@ fn a_ring_makes_two_queue_pairs_each() {
     });
 }
 
+/// By datagrams a rank has to do with all others, and is connected to nobody but where it has a pipe.
+#[test]
+fn messages_by_datagrams_take_no_queue_pairs() {
+    if skipped("messages by datagrams") {
+        return;
+    }
+    let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_HYBRID", "off")];
+    on_verbs(4, "messages_by_datagrams_take_no_queue_pairs", &chosen, |world| {
+        const BYTES: Tag<u8> = Tag::new(4);
+        let (me, n) = (world.rank(), world.size());
+        let pattern = |from: usize, length: usize| -> Vec<u8> { (0..length).map(|at| (at * 5 + from) as u8).collect() };
+        for length in [0, 1, 900, 1000, 40_000] {
+            for away in 0..n {
+                let (to, from) = ((me + away) % n, (me + n - away) % n);
+                let mut got = vec![0; length];
+                world.sendrecv(to, BYTES, &pattern(me, length), from, BYTES, &mut got).unwrap();
+                assert!(got == pattern(from, length), "{length} bytes from {from}");
+            }
+        }
+        let counters = world.message_counters().unwrap();
+        assert!(
+            counters.copied_bytes >= 3 * 41_000 && counters.read_bytes + counters.written_bytes == 0,
+            "{counters:?}"
+        );
+        assert_eq!((counters.spoiled, counters.ring_packets), (0, 0));
+        assert_eq!((verbs(&world).queue_pairs().to_others, verbs(&world).queue_pairs().to_itself), (0, 0));
+        let mut pipe = world.pipe(me ^ 1).unwrap();
+        std::io::Write::write_all(&mut pipe, &[me as u8; 9]).unwrap();
+        let mut got = [0; 9];
+        std::io::Read::read_exact(&mut pipe, &mut got).unwrap();
+        assert_eq!(got, [me as u8 ^ 1; 9]);
+        assert_eq!(verbs(&world).queue_pairs().to_others, 1);
+    });
+}
+
 #[test]
 fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     if skipped("atomics of neighbours") {

@@ -41,6 +41,21 @@ pub struct Config {
     pub batch: usize,
     /// Pipes of which nothing else is said.
     pub pipe: pipe::Config,
+    /// By what packets go between hosts that have no ring. The same at all ranks.
+    pub paths: Paths,
+    /// Queues that datagrams are sent by in turn.
+    pub ud_lanes: usize,
+    /// Whether datagrams bring a checksum.
+    pub checksum: bool,
+}
+
+/// By what packets go where there is no memory to share. An [`Engine`](crate::Engine) does not care: it is a matter of its wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Paths {
+    /// A reliable connection for each pair.
+    Connections,
+    /// Datagrams, acknowledged here ([`delivery`](crate::delivery)): one queue for all peers.
+    Datagrams,
 }
 
 impl Default for Config {
@@ -61,6 +76,9 @@ impl Default for Config {
             offer: true,
             batch: 64,
             pipe: pipe::Config::default(),
+            paths: Paths::Connections,
+            ud_lanes: 4,
+            checksum: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod config;
 pub mod credit;
+pub mod delivery;
 mod engine;
 mod error;
 pub mod matching;
@@ -17,7 +18,7 @@ pub mod sim;
 mod slab;
 pub mod wire;
 
-pub use config::{Changes, Config, FIELDS, Field, Misconfigured};
+pub use config::{Changes, Config, FIELDS, Field, Misconfigured, Paths};
 pub use engine::{Cancelled, Completion, Engine, Kept, Room, Short};
 pub use error::{Error, Lost, Status};
 pub use matching::Select;

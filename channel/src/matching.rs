@@ -5,9 +5,10 @@ use crate::wire::Rank;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 
 /// What a receive or a probe takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Select {
     /// The team; see [`Envelope`](crate::packet::Envelope).
     pub context: u32,
@@ -15,6 +16,26 @@ pub struct Select {
     pub source: Option<Rank>,
     /// Which tag; `None` any.
     pub tag: Option<u32>,
+}
+
+/// In two words: it is hashed for every message.
+impl Hash for Select {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.context) << 2 | self.kind() as u64);
+        state.write_u64(u64::from(self.source.unwrap_or(0)) << 32 | u64::from(self.tag.unwrap_or(0)));
+    }
+}
+
+/// Kinds of selections: with source and tag, or one, or none.
+const KINDS: usize = 4;
+
+impl Select {
+    /// Which of the [`Label::keys`] it can be.
+    #[inline]
+    fn kind(&self) -> usize {
+        2 * usize::from(self.source.is_none()) + usize::from(self.tag.is_none())
+    }
 }
 
 /// What a message is matched by.
@@ -34,14 +55,16 @@ trait Keys<const K: usize>: Copy {
 }
 
 impl Keys<1> for Select {
+    #[inline]
     fn keys(self) -> [Select; 1] {
         [self]
     }
 }
 
-impl Keys<4> for Label {
-    /// All selections that this message fits, the exact one first.
-    fn keys(self) -> [Select; 4] {
+impl Keys<KINDS> for Label {
+    /// All selections that this message fits, by their kinds.
+    #[inline]
+    fn keys(self) -> [Select; KINDS] {
         let Label { context, source, tag } = self;
         [(Some(source), Some(tag)), (Some(source), None), (None, Some(tag)), (None, None)].map(|(source, tag)| Select {
             context,
@@ -139,14 +162,16 @@ fn place<L, T, const K: usize>(places: &mut Slab<Place<L, T, K>>, id: Id) -> &mu
 #[derive(Debug)]
 pub struct Matching<R, M> {
     posted: Queues<Select, R, 1>,
-    unexpected: Queues<Label, M, 4>,
-    /// How many posted receives take what comes from any source, then how many name each.
+    unexpected: Queues<Label, M, KINDS>,
+    /// How many receives of each kind are posted.
+    kinds: [usize; KINDS],
+    /// How many of them name each source.
     wanted: Vec<usize>,
 }
 
 impl<R, M> Default for Matching<R, M> {
     fn default() -> Self {
-        Matching { posted: Queues::new(), unexpected: Queues::new(), wanted: vec![0] }
+        Matching { posted: Queues::new(), unexpected: Queues::new(), kinds: [0; KINDS], wanted: Vec::new() }
     }
 }
 
@@ -164,25 +189,40 @@ impl<R, M> Matching<R, M> {
 
     /// Posts a receive that no waiting message fits ([`take`](Self::take) said so). Its number cancels it.
     pub fn post(&mut self, select: Select, receive: R) -> Id {
-        let source = wanted(select.source);
-        if self.wanted.len() <= source {
-            self.wanted.resize(source + 1, 0);
+        self.kinds[select.kind()] += 1;
+        if let Some(source) = select.source {
+            let source = source as usize;
+            if self.wanted.len() <= source {
+                self.wanted.resize(source + 1, 0);
+            }
+            self.wanted[source] += 1;
         }
-        self.wanted[source] += 1;
         self.posted.push(select, receive)
     }
 
     /// Withdraws a receive, unless it was matched.
     pub fn cancel(&mut self, number: Id) -> Option<R> {
         let receive = self.posted.remove(number)?;
-        self.wanted[wanted(receive.label.source)] -= 1;
+        self.kinds[receive.label.kind()] -= 1;
+        if let Some(source) = receive.label.source {
+            self.wanted[source as usize] -= 1;
+        }
         Some(receive.what)
     }
 
     /// The receive that a message goes to, which is posted no longer.
     pub fn arrived(&mut self, label: Label) -> Option<R> {
-        let (id, _) = self.fitting(label).min_by_key(|(_, receive)| receive.number)?;
-        self.cancel(id)
+        let mut first: Option<(Id, u64)> = None;
+        for (key, posted) in label.keys().iter().zip(self.kinds) {
+            // Most programs post receives of one kind.
+            if posted > 0
+                && let Some((id, receive)) = self.posted.first(*key)
+                && first.is_none_or(|(_, number)| receive.number < number)
+            {
+                first = Some((id, receive.number));
+            }
+        }
+        self.cancel(first?.0)
     }
 
     /// Keeps a message that no receive waits for ([`arrived`](Self::arrived) said so).
@@ -192,7 +232,7 @@ impl<R, M> Matching<R, M> {
 
     /// Whether a posted receive could take a message of this source.
     pub fn wants(&self, source: Rank) -> bool {
-        self.wanted[ANY] > 0 || self.wanted.get(wanted(Some(source))).is_some_and(|count| *count > 0)
+        self.kinds[2] + self.kinds[3] > 0 || self.wanted.get(source as usize).is_some_and(|count| *count > 0)
     }
 
     /// What the posted receives take.
@@ -214,13 +254,7 @@ impl<R, M> Matching<R, M> {
 
     /// Whether a posted receive takes such a message.
     pub fn is_wanted(&self, label: Label) -> bool {
-        self.fitting(label).next().is_some()
-    }
-
-    /// The first posted receive of each selection that fits a message.
-    fn fitting(&self, label: Label) -> impl Iterator<Item = (Id, &Place<Select, R, 1>)> {
-        let named = |key: &Select| key.source.is_some() || self.wanted[ANY] > 0;
-        label.keys().into_iter().filter(named).filter_map(|key| self.posted.first(key))
+        label.keys().iter().zip(self.kinds).any(|(key, posted)| posted > 0 && self.posted.first(*key).is_some())
     }
 
     /// Whether nothing waits, neither receives nor messages.
@@ -238,12 +272,4 @@ impl<R, M> Matching<R, M> {
     pub fn unexpected(&self) -> usize {
         self.unexpected.places.len()
     }
-}
-
-/// Where [`Matching::wanted`] counts the receives from any source.
-const ANY: usize = 0;
-
-/// Where it counts those of a source.
-fn wanted(source: Option<Rank>) -> usize {
-    source.map_or(ANY, |rank| rank as usize + 1)
 }

@@ -44,6 +44,12 @@ meter! {
     old,
     /// The most packets held at once, of one peer.
     held_peak,
+    /// Datagrams that were sent again: their acknowledgement did not come in time, or that of later ones did.
+    resends,
+    /// Datagrams for nothing but an acknowledgement.
+    acknowledgements,
+    /// Datagrams that came and were none of a peer's, or not as they were sent.
+    spoiled,
     /// Messages that came before their receive.
     unexpected,
     /// The most bytes of these at once, with 64 for each header.

@@ -10,6 +10,11 @@ pub struct Id {
 }
 
 impl Id {
+    /// Its place: no two that are kept at once have the same, and it is below the most that ever were.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
     /// As it goes into a packet, or is a token of the wire; never 0.
     pub fn to_wire(self) -> u64 {
         u64::from(self.generation.get()) << 32 | u64::from(self.index)

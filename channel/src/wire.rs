@@ -6,8 +6,12 @@ pub type Rank = u32;
 /// Rails that a rank can have at most.
 pub const RAILS: usize = 4;
 
+/// Bytes that any rail takes at once, at least.
+pub const SHORTEST: usize = 512;
+
 /// One way to post requests to one peer: a queue pair, or a mapped segment. Requests on one lane take effect at the peer
-/// in the order in which they were posted; those of two lanes in any.
+/// in the order in which they were posted, but that on a rail without [`Rail::write`] a `Send` may come before or after any
+/// others; those of two lanes in any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
     /// Who is at its other end.
@@ -19,7 +23,7 @@ pub struct Lane {
 /// What a device, port or memory promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rail {
-    /// Longest `Send`, head and body together, in bytes; at least 512.
+    /// Longest `Send`, head and body together, in bytes; at least [`SHORTEST`].
     pub longest: usize,
     /// The mark of a `Put` is seen only when all its other bytes are (a release store; a device that writes the last
     /// byte last), and an aligned word is seen whole.
@@ -179,8 +183,10 @@ pub enum Event<M> {
     Arrived {
         /// From where.
         lane: Lane,
-        /// The bytes.
+        /// Where the bytes are.
         slot: M,
+        /// Where in it they begin.
+        at: usize,
         /// How many.
         length: usize,
     },
@@ -191,6 +197,19 @@ pub enum Event<M> {
     /// The provider has done a bounded piece of what it does for a peer, and there may be more: nothing for the engine to do
     /// but to ask again in its next turn.
     Worked,
+}
+
+/// Counts of a wire on whose way datagrams are lost, since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Packets that were sent again.
+    pub resends: u64,
+    /// Packets that came again.
+    pub again: u64,
+    /// Acknowledgements that nothing took along.
+    pub acknowledgements: u64,
+    /// What came and was no datagram of a peer's, or not as it was sent.
+    pub spoiled: u64,
 }
 
 /// The seam between the machines and a provider.
@@ -226,6 +245,12 @@ pub trait Wire {
         let _ = (lane, key, length);
         true
     }
+    /// Whether a `Put` can go by a lane that is up. Where sends go another way it may have to be connected first, which this
+    /// sees to.
+    fn opens(&mut self, lane: Lane) -> bool {
+        let _ = lane;
+        true
+    }
     /// Nothing is put there any more.
     fn leave(&mut self, lane: Lane, key: Key) {
         let _ = (lane, key);
@@ -243,6 +268,15 @@ pub trait Wire {
     fn poll(&mut self) -> Option<Event<Self::Memory>>;
     /// The time in nanoseconds, from any beginning.
     fn now(&self) -> u64;
+    /// When [`poll`](Self::poll) is to be called though nothing comes, if something that was posted is not known to have come,
+    /// or a peer is to be told that what it posted has. Then a rank that leaves waits.
+    fn due(&self) -> Option<u64> {
+        None
+    }
+    /// What was lost on the way, and made good.
+    fn losses(&self) -> Losses {
+        Losses::default()
+    }
 
     /// Copies bytes out.
     fn read(&self, memory: &Self::Memory, at: usize, into: &mut [u8]);

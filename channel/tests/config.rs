@@ -3,7 +3,7 @@
 use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
-use transom_channel::{Changes, Config, FIELDS, Misconfigured};
+use transom_channel::{Changes, Config, FIELDS, Misconfigured, Paths};
 
 fn config(text: &str) -> Config {
     text.parse::<Changes>().unwrap_or_else(|error| panic!("{text}: {error}")).of(Config::default())
@@ -18,7 +18,7 @@ fn each_field_is_read() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
          stripe_from=5,offer=no,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
-         pipe_zero_copy_from=9",
+         pipe_zero_copy_from=9,paths=ud,ud_lanes=16,checksum=yes",
     );
     let Config { floor, spill, batch, .. } = Config::default();
     let expected = Config {
@@ -37,6 +37,9 @@ fn each_field_is_read() {
         offer: false,
         batch,
         pipe: pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 1024, zero_copy_from: 9 },
+        paths: Paths::Datagrams,
+        ud_lanes: 16,
+        checksum: true,
     };
     assert_eq!(all, expected);
     for (text, order) in [("sequential", Order::Sequential), ("circular", Order::Circular)] {
@@ -59,7 +62,8 @@ fn what_is_wrong_is_named_and_what_was_expected() {
     assert_eq!(
         refused("egaer=1"),
         "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, rings, ring_after, order, window, \
-         zero_copy_from, stripe_from, offer, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, pipe_zero_copy_from"
+         zero_copy_from, stripe_from, offer, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, pipe_zero_copy_from, \
+         paths, ud_lanes, checksum"
     );
     assert_eq!(refused("rings"), "\"rings\" is not FIELD=VALUE");
     assert_eq!(refused("rings=1,window=4,rings=2"), "rings is there twice");
@@ -116,7 +120,7 @@ fn a_field_says_its_value() {
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,rings=8,ring_after=16,order=circular,window=64,\
                     zero_copy_from=32768,stripe_from=65536,offer=yes,credit_delay=50000,budget=4194304,pipe=read,\
-                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768";
+                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,ud_lanes=4,checksum=no";
     assert_eq!(fields.join(","), expected);
     assert_eq!(config(expected), Config::default());
 }

@@ -5,7 +5,7 @@ use transom_channel::wire::{Data, Part};
 use transom_channel::{Config, Meter, Rank, Room, Select};
 
 fn sum(sim: &mut Sim, of: impl Fn(&Meter) -> u64) -> u64 {
-    (0..2).map(|rank| of(sim.engine(rank).meter())).sum()
+    (0..2).map(|rank| of(&sim.engine(rank).meter())).sum()
 }
 
 fn from(source: Rank) -> Select {

@@ -112,3 +112,30 @@ fn in_every_phase() {
     }
     println!("died in {phases} phases");
 }
+
+/// A look fails once nothing will come: of the one that died at any time, of any source once.
+#[test]
+fn a_look_is_told() {
+    let mut sim = Sim::new(1, 3, Conditions::default(), &Config::default()).unwrap();
+    let from = |source, tag| Select { context: 0, source, tag: Some(tag) };
+    for (to, tag) in [(0, 1), (2, 1)] {
+        sim.engine(1).send(to, 0, tag, Memory::pattern(4, 10), 10, false);
+    }
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    assert_eq!(sim.engine(0).peek(from(None, 2)), Ok(None));
+    sim.kill(1);
+    while sim.step().is_some() {}
+    let lost = || Error::Lost { rank: 1, lost: Lost::Died };
+    for rank in [0, 2] {
+        let engine = sim.engine(rank);
+        // What had come whole is there.
+        assert_eq!(engine.peek(from(Some(1), 1)).unwrap().unwrap().length, 10);
+        assert_eq!((engine.peek(from(Some(1), 2)), engine.peek(from(Some(1), 2))), (Err(lost()), Err(lost())));
+        assert!(engine.try_probe(from(Some(1), 1)).unwrap().is_some());
+        assert_eq!(engine.try_probe(from(Some(1), 1)), Err(lost()));
+        assert_eq!((engine.peek(from(None, 1)), engine.peek(from(None, 1))), (Err(lost()), Ok(None)), "once");
+        let ranks = Error::NoSuchRank { rank: 7, ranks: 3 };
+        assert_eq!(engine.peek(from(Some(7), 1)), Err(ranks));
+    }
+}

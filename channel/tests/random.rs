@@ -11,7 +11,7 @@ fn run(seed: u64) -> Result<Job, String> {
     if std::env::var("SEED").is_ok() {
         println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);
     }
-    Job::new(seed, setup).run()
+    Job::new(seed, setup, |wire| wire).run()
 }
 
 #[test]
@@ -36,7 +36,9 @@ fn every_message_once_whole_and_in_order() {
     // Each path was taken.
     if seeds >= 1000 {
         for (name, count) in counts {
-            assert!(count > 0 || name == "old", "{name} never happened");
+            // Nothing is lost here; `datagrams` is for that.
+            let never = ["old", "resends", "acknowledgements", "spoiled"].contains(&name);
+            assert_eq!(count == 0, never, "{name}: {count}");
         }
     }
 }
@@ -46,7 +48,7 @@ fn a_seed_runs_the_same_twice() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();
-            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| *job.sim.engine(rank).meter()).collect();
+            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).meter()).collect();
             (job.sim.now(), meters)
         });
         assert_eq!(twice[0], twice[1]);

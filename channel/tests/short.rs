@@ -72,7 +72,7 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
     let by_queue = sim.engine(0).meter().queue_packets;
     assert!(by_queue < 60, "{by_queue} went past the ring");
     settle(&mut sim, true);
-    while sim.engine(1).try_probe(of(Some(7))).is_some() {}
+    while sim.engine(1).try_probe(of(Some(7))).unwrap().is_some() {}
     settle(&mut sim, true);
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }

@@ -5,11 +5,11 @@
 //! one runner carries all of them, blocking or not, and a test interprets them for a thousand ranks.
 //!
 //! ```
-//! use transom_collective::{Call, Shape, choose};
+//! use transom_collective::{Call, Rules, Shape, choose};
 //!
 //! // The third of eight ranks, one element, an operation that commutes.
-//! let shape = Shape { rank: 2, ranks: 8, len: 1, element: 8 };
-//! let algorithm = choose::best(Call::AllReduce { commutes: true }, shape, None);
+//! let shape = Shape { rank: 2, ranks: 8, len: 1, element: 8, hosts: None };
+//! let algorithm = choose::best(Call::AllReduce { commutes: true }, shape, &Rules::default());
 //! let plan = algorithm.plan(Call::AllReduce { commutes: true }, shape);
 //! assert_eq!(algorithm.name(), "recursive_doubling");
 //! assert_eq!(plan.rounds.len(), 3);
@@ -18,7 +18,14 @@
 
 mod algorithms;
 pub mod choose;
+mod hosts;
 mod plan;
+mod rules;
 
-pub use algorithms::{Algorithm, Grid, all_gather_v, all_to_all_v, gather_v, neighbours, reduce_scatter_v, scatter_v};
+pub use algorithms::{
+    Algorithm, ByHosts, Grid, Stage, all_gather_v, all_to_all_v, by_hosts, gather_v, neighbours, reduce_scatter_v,
+    scatter_v,
+};
+pub use hosts::Hosts;
 pub use plan::{Call, Local, Order, Place, Plan, Rank, Round, Shape, Span, block};
+pub use rules::{Rules, RulesError};

@@ -1,5 +1,6 @@
 //! What one rank does in one collective.
 
+use crate::hosts::Hosts;
 use std::ops::Range;
 
 /// A rank of the team, counted from 0.
@@ -52,7 +53,7 @@ pub enum Call {
 
 /// Of what size a collective is, as one rank sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct Shape<'h> {
     /// This rank.
     pub rank: Rank,
     /// How many there are.
@@ -61,6 +62,8 @@ pub struct Shape {
     pub len: usize,
     /// Bytes of an element.
     pub element: usize,
+    /// Where the ranks are, if not all on one host.
+    pub hosts: Option<&'h Hosts>,
 }
 
 /// Which memory of a rank.
@@ -137,6 +140,65 @@ pub struct Plan {
     pub scratch: usize,
 }
 
+impl Call {
+    /// The names of all.
+    pub const NAMES: [&str; 10] = [
+        "barrier",
+        "broadcast",
+        "reduce",
+        "all_reduce",
+        "reduce_scatter",
+        "scan",
+        "gather",
+        "scatter",
+        "all_gather",
+        "all_to_all",
+    ];
+
+    /// Its name.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(transom_collective::Call::Scan { exclusive: true }.name(), "scan");
+    /// ```
+    #[inline]
+    pub fn name(&self) -> &'static str {
+        Call::NAMES[match self {
+            Call::Barrier => 0,
+            Call::Broadcast { .. } => 1,
+            Call::Reduce { .. } => 2,
+            Call::AllReduce { .. } => 3,
+            Call::ReduceScatter => 4,
+            Call::Scan { .. } => 5,
+            Call::Gather { .. } => 6,
+            Call::Scatter { .. } => 7,
+            Call::AllGather => 8,
+            Call::AllToAll => 9,
+        }]
+    }
+
+    /// The rank that is not like the others, if there is one.
+    pub(crate) fn root(&self) -> Option<Rank> {
+        match *self {
+            Call::Broadcast { root } | Call::Reduce { root, .. } | Call::Gather { root } | Call::Scatter { root } => {
+                Some(root)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same with another such rank.
+    pub(crate) fn with_root(self, root: Rank) -> Call {
+        match self {
+            Call::Broadcast { .. } => Call::Broadcast { root },
+            Call::Reduce { commutes, .. } => Call::Reduce { root, commutes },
+            Call::Gather { .. } => Call::Gather { root },
+            Call::Scatter { .. } => Call::Scatter { root },
+            other => other,
+        }
+    }
+}
+
 impl Span {
     /// Elements of what is given.
     pub(crate) fn given(range: Range<usize>) -> Span {
@@ -188,6 +250,31 @@ impl Plan {
         if round != Round::default() {
             self.rounds.push(round);
         }
+    }
+
+    /// The same among these ranks, and on memory that begins there; its own comes behind so many elements.
+    pub(crate) fn moved(mut self, ranks: &[Rank], given: Span, data: Span, scratch: usize) -> Plan {
+        let span = |span: &mut Span| {
+            let (place, start) = match span.place {
+                Place::Given => (given.place, given.start),
+                Place::Data => (data.place, data.start),
+                Place::Scratch => (Place::Scratch, scratch),
+            };
+            *span = Span { place, start: start + span.start, len: span.len };
+        };
+        for round in &mut self.rounds {
+            for (rank, at) in round.receives.iter_mut().chain(&mut round.sends) {
+                *rank = ranks[*rank];
+                span(at);
+            }
+            for local in &mut round.then {
+                let (Local::Copy { from: a, to: b } | Local::Fold { into: a, with: b, .. }) = local;
+                span(a);
+                span(b);
+            }
+        }
+        self.scratch += scratch;
+        self
     }
 }
 

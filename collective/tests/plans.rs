@@ -5,7 +5,8 @@ mod interpret;
 use interpret::{Cost, Memory, run};
 use std::ops::Range;
 use transom_collective::{
-    Algorithm, Call, Grid, Plan, Shape, all_gather_v, all_to_all_v, gather_v, neighbours, reduce_scatter_v, scatter_v,
+    Algorithm, Call, Grid, Hosts, Plan, Shape, all_gather_v, all_to_all_v, gather_v, neighbours, reduce_scatter_v,
+    scatter_v,
 };
 
 /// An element: whose it is, and which of them; or how others were folded.
@@ -45,16 +46,20 @@ fn sorted(mut parts: Vec<String>) -> Vec<String> {
     parts
 }
 
-struct Case {
+struct Case<'h> {
     algorithm: Algorithm,
     call: Call,
     ranks: usize,
     len: usize,
+    hosts: Option<&'h Hosts>,
 }
 
-impl Case {
+impl Case<'_> {
     fn plans(&self) -> Vec<Plan> {
-        let shape = |rank| Shape { rank, ranks: self.ranks, len: self.len, element: 8 };
+        let (ranks, len, hosts) = (self.ranks, self.len, self.hosts);
+        // So that few are long, where algorithms are chosen by that.
+        let element = if hosts.is_some() { 4096 } else { 8 };
+        let shape = |rank| Shape { rank, ranks, len, element, hosts };
         (0..self.ranks).map(|rank| self.algorithm.plan(self.call, shape(rank))).collect()
     }
 
@@ -156,10 +161,10 @@ fn every_plan_does_what_its_collective_is() {
         for call in calls(ranks) {
             for algorithm in Algorithm::all() {
                 for len in [0, 1, 2, ranks - 1, 3 * ranks + 1] {
-                    if !algorithm.can(call, Shape { rank: 0, ranks, len, element: 8 }) {
+                    if !algorithm.can(call, Shape { rank: 0, ranks, len, element: 8, hosts: None }) {
                         continue;
                     }
-                    let case = Case { algorithm, call, ranks, len };
+                    let case = Case { algorithm, call, ranks, len, hosts: None };
                     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         let (all, _) = case.run(&mut random);
                         case.check(&all);
@@ -171,6 +176,72 @@ fn every_plan_does_what_its_collective_is() {
         }
     }
     assert_eq!(done.len(), 21, "{done:?}");
+}
+
+/// Hosts of any ranks, of as many, and side by side.
+#[test]
+fn leaders_do_what_the_collective_is() {
+    let mut random = fastrand::Rng::with_seed(4);
+    let leaders = Algorithm::named("leaders").unwrap();
+    let mut done = std::collections::BTreeSet::new();
+    for ranks in 1..=17 {
+        for _ in 0..6 {
+            let hosts = Hosts::of(&match random.usize(0..3) {
+                0 => (0..ranks).map(|_| random.usize(0..4)).collect::<Vec<_>>(),
+                1 => (0..ranks).map(|rank| rank % 3).collect(),
+                _ => (0..ranks).map(|rank| rank / 4).collect(),
+            });
+            let len = [0, 1, 2, 7, 40][random.usize(0..5)];
+            for call in calls(ranks) {
+                let case = Case { algorithm: leaders, call, ranks, len, hosts: Some(&hosts) };
+                let shape = Shape { rank: 0, ranks, len, element: 8, hosts: Some(&hosts) };
+                if leaders.can(call, shape) {
+                    done.insert(call.name());
+                    let (all, _) = case.run(&mut random);
+                    case.check(&all);
+                }
+            }
+        }
+    }
+    let calls = ["all_gather", "all_reduce", "broadcast", "gather", "reduce", "scatter"];
+    assert_eq!(done.into_iter().collect::<Vec<_>>(), calls);
+}
+
+/// Messages and elements that all ranks together send to other hosts: as if each host were one rank.
+#[test]
+fn leaders_send_between_hosts_what_the_textbooks_say() {
+    let commutes = true;
+    // Of h hosts, k ranks on each, m elements.
+    type Between = fn(usize, usize, usize) -> (usize, usize);
+    let rows: [(Call, usize, Between); 8] = [
+        (Call::Broadcast { root: 5 }, 1, |h, _, m| (h - 1, (h - 1) * m)),
+        (Call::Reduce { root: 5, commutes }, 1, |h, _, m| (h - 1, (h - 1) * m)),
+        // Recursive doubling.
+        (Call::AllReduce { commutes: false }, 1, |h, _, m| (h * log(h), h * log(h) * m)),
+        // Shares: each to each, and back.
+        (Call::AllReduce { commutes }, 4096, |h, _, m| (2 * h * (h - 1), 2 * (h - 1) * m)),
+        (Call::Gather { root: 5 }, 1, |h, k, m| (h - 1, (h - 1) * k * m)),
+        (Call::Scatter { root: 5 }, 1, |h, k, m| (h - 1, (h - 1) * k * m)),
+        (Call::AllGather, 1, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
+        (Call::AllGather, 100, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
+    ];
+    for (call, len, formula) in rows {
+        for (h, k) in [(2, 32), (4, 8), (8, 3)] {
+            let ranks = h * k;
+            let hosts = Hosts::of(&(0..ranks).map(|rank| rank / k).collect::<Vec<_>>());
+            let (mut messages, mut elements) = (0, 0);
+            for rank in 0..ranks {
+                let shape = Shape { rank, ranks, len, element: 8, hosts: Some(&hosts) };
+                let plan = Algorithm::named("leaders").unwrap().plan(call, shape);
+                let sends = plan.rounds.iter().flat_map(|round| &round.sends);
+                for (to, span) in sends.filter(|(to, _)| to / k != rank / k) {
+                    (messages, elements) = (messages + 1, elements + span.len);
+                    assert!(*to % k == 0 || *to == 5, "leaders alone");
+                }
+            }
+            assert_eq!((messages, elements), formula(h, k, len), "{call:?} of {len} elements, {h} hosts of {k}");
+        }
+    }
 }
 
 fn log(ranks: usize) -> usize {
@@ -239,7 +310,7 @@ fn plans_cost_what_the_textbooks_say() {
             }
             let len = if many { 64 } else { 1024 };
             let algorithm = Algorithm::named(name).unwrap();
-            let shape = |rank| Shape { rank, ranks, len, element: 1 };
+            let shape = |rank| Shape { rank, ranks, len, element: 1, hosts: None };
             let plans: Vec<_> = (0..ranks).map(|rank| algorithm.plan(call, shape(rank))).collect();
             let (given, data) = match call {
                 Call::AllToAll => (ranks * len, ranks * len),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::{Config, Id, Room, Select};
-use transom_collective::{Algorithm, Call, Local, Order, Place, Plan, Shape, Span};
+use transom_collective::{Algorithm, Call, Hosts, Local, Order, Place, Plan, Shape, Span};
 
 /// One rank's part: its plan, and its memory as numbers.
 struct Part {
@@ -73,15 +73,15 @@ impl Part {
     }
 }
 
-/// Runs a collective to its end; the results, and the virtual time.
+/// Runs a collective to its end; the results, the virtual time, and how many messages went from host to host.
 fn run(
     seed: u64,
     conditions: Conditions,
     algorithm: Algorithm,
     call: Call,
-    ranks: usize,
+    (ranks, hosts): (usize, Option<&Hosts>),
     len: usize,
-) -> (Vec<Vec<u64>>, u64) {
+) -> (Vec<Vec<u64>>, u64, usize) {
     let mut sim = Sim::new(seed, ranks as u32, conditions, &Config::default()).unwrap();
     let (given, data) = match call {
         Call::AllGather => (len, ranks * len),
@@ -89,14 +89,20 @@ fn run(
         _ => (0, len),
     };
     let part = |rank: usize| {
-        let plan = algorithm.plan(call, Shape { rank, ranks, len, element: 8 });
+        let plan = algorithm.plan(call, Shape { rank, ranks, len, element: 8, hosts });
         let numbers = |many: usize| (0..many).map(|index| number(rank, index)).collect::<Vec<_>>();
         let scratch = vec![u64::MAX; plan.scratch];
         let memory = [(Place::Given, numbers(given)), (Place::Data, numbers(data)), (Place::Scratch, scratch)];
         Part { plan, memory: memory.into(), round: 0, posted: false, pending: HashMap::new() }
     };
     let mut parts: Vec<_> = (0..ranks).map(part).collect();
-    let sends: usize = parts.iter().flat_map(|part| &part.plan.rounds).map(|round| round.sends.len()).sum();
+    let sends: Vec<_> = (0..ranks)
+        .flat_map(|from| {
+            parts[from].plan.rounds.iter().flat_map(move |round| round.sends.iter().map(move |(to, _)| (from, *to)))
+        })
+        .collect();
+    let apart = |(from, to): &&(usize, usize)| hosts.is_some_and(|hosts| hosts.host(*from) != hosts.host(*to));
+    let between = sends.iter().filter(apart).count();
     for (rank, part) in parts.iter_mut().enumerate() {
         part.turn(&mut sim, rank as u32);
         sim.wake(rank as u32, 0);
@@ -108,10 +114,10 @@ fn run(
     }
     assert!(parts.iter().all(|part| part.round == part.plan.rounds.len()), "some wait for ever");
     let messages: u64 =
-        (0..ranks as u32).map(|rank| *sim.engine(rank).meter()).map(|meter| meter.eager + meter.rendezvous).sum();
-    assert_eq!(messages, sends as u64, "each message of the plans is one of the channel");
+        (0..ranks as u32).map(|rank| sim.engine(rank).meter()).map(|meter| meter.eager + meter.rendezvous).sum();
+    assert_eq!(messages, sends.len() as u64, "each message of the plans is one of the channel");
     let now = sim.now();
-    (parts.into_iter().map(|mut part| part.memory.remove(&Place::Data).unwrap()).collect(), now)
+    (parts.into_iter().map(|mut part| part.memory.remove(&Place::Data).unwrap()).collect(), now, between)
 }
 
 fn number(rank: usize, index: usize) -> u64 {
@@ -149,12 +155,13 @@ fn plans_run_on_the_engines_that_ship() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (ranks, call) = (random.usize(2..20), CALLS[random.usize(0..CALLS.len())]);
         let len = [0, 1, 5, 300, 3000][random.usize(0..5)];
-        let shape = Shape { rank: 0, ranks, len, element: 8 };
+        let hosts = Hosts::of(&(0..ranks).map(|_| random.usize(0..4)).collect::<Vec<_>>());
+        let shape = Shape { rank: 0, ranks, len, element: 8, hosts: Some(&hosts) };
         let able: Vec<_> = Algorithm::all().filter(|algorithm| algorithm.can(call, shape)).collect();
         let algorithm = able[random.usize(0..able.len())];
         let conditions =
             Conditions { busy: random.u32(0..200), unregistered: random.u32(0..200), ..Conditions::default() };
-        let (results, _) = run(seed, conditions, algorithm, call, ranks, len);
+        let (results, ..) = run(seed, conditions, algorithm, call, (ranks, Some(&hosts)), len);
         check(call, ranks, len, &results);
     }
 }
@@ -162,16 +169,28 @@ fn plans_run_on_the_engines_that_ship() {
 #[test]
 fn a_thousand_ranks() {
     let ranks = 1024;
-    for (name, call, len) in [
+    let hosts = Hosts::of(&(0..ranks).map(|rank| rank / 32).collect::<Vec<_>>());
+    // Between 32 hosts, of leaders: as of 32 ranks.
+    let all = [
         ("dissemination", Call::Barrier, 0),
         ("binomial", Call::Broadcast { root: 1 }, 100),
         ("recursive_doubling", Call::AllReduce { commutes: true }, 1),
         ("rabenseifner", Call::AllReduce { commutes: true }, 2048),
         ("recursive_doubling", Call::Scan { exclusive: false }, 1),
         ("bruck", Call::AllGather, 1),
-    ] {
-        let (results, now) = run(1, Conditions::default(), Algorithm::named(name).unwrap(), call, ranks, len);
+        ("leaders", Call::Broadcast { root: 1 }, 100),
+        ("leaders", Call::AllReduce { commutes: true }, 1),
+        ("leaders", Call::AllReduce { commutes: true }, 4096),
+        ("leaders", Call::AllGather, 1),
+    ];
+    let between = [31, 32 * 5, 2 * 32 * 5, 32 * 5];
+    for (nth, (name, call, len)) in all.into_iter().enumerate() {
+        let (results, now, messages) =
+            run(1, Conditions::default(), Algorithm::named(name).unwrap(), call, (ranks, Some(&hosts)), len);
         check(call, ranks, len, &results);
+        if name == "leaders" {
+            assert_eq!(messages, between[nth + between.len() - all.len()], "{call:?} of {len}");
+        }
         // A message takes 0.5 to 2 us, its bytes not counted, and there are 10 or 20 steps; of ranks that go one after the other
         // there would be a thousand.
         assert!(now < 200_000, "{name} of {call:?} took {now} ns of virtual time");

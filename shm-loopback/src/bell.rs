@@ -261,7 +261,7 @@ mod tests {
 /// acquire and release, so a fence stands for what they promise more. A wake-up that is lost leaves all threads asleep,
 /// which loom reports.
 #[cfg(all(test, feature = "loom"))]
-mod model {
+pub(crate) mod model {
     use super::*;
     use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     use loom::sync::{Arc, Condvar, Mutex};
@@ -283,7 +283,7 @@ mod model {
         SleeperUnordered,
     }
 
-    struct Modelled {
+    pub(crate) struct Modelled {
         sleepers: AtomicU32,
         rings: AtomicU32,
         /// What the kernel holds while it compares and enqueues, or wakes.
@@ -296,6 +296,13 @@ mod model {
         fn new(mutant: Mutant) -> Self {
             let (sleepers, rings) = (AtomicU32::new(0), AtomicU32::new(0));
             Modelled { sleepers, rings, bucket: Mutex::new(()), queue: Condvar::new(), mutant }
+        }
+    }
+
+    impl Modelled {
+        /// The bell as it ships.
+        pub(crate) fn correct() -> Self {
+            Modelled::new(Mutant::None)
         }
     }
 

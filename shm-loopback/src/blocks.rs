@@ -19,8 +19,8 @@ struct Known {
 
 struct Block {
     memory: Weak<Memory>,
-    /// Of a rank of this process.
-    own: bool,
+    /// Where it begins, if it is of a rank of this process.
+    own: Option<usize>,
 }
 
 /// What leads others to a place in a block of this process.
@@ -38,15 +38,17 @@ impl Blocks {
     /// A block that a rank of this process has made; others may map it by a descriptor until it is [removed](Self::remove).
     pub fn add(&self, tag: u64, memory: &Arc<Memory>, fd: Option<u32>) {
         let mut known = self.lock();
-        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: true });
-        known.own.insert(memory.start().as_ptr().addr(), (tag, fd));
+        let start = memory.start().as_ptr().addr();
+        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: Some(start) });
+        known.own.insert(start, (tag, fd));
     }
 
     /// The block of a rank of this process is found no more.
     pub fn remove(&self, tag: u64) {
         let mut known = self.lock();
-        known.by_tag.remove(&tag);
-        known.own.retain(|_, (of, _)| *of != tag);
+        if let Some(Block { own: Some(start), .. }) = known.by_tag.remove(&tag) {
+            known.own.remove(&start);
+        }
     }
 
     /// A block of another process that is mapped here, for as long as somebody has it.
@@ -55,7 +57,7 @@ impl Blocks {
         if known.by_tag.len() == known.by_tag.capacity() {
             known.by_tag.retain(|_, block| block.memory.strong_count() > 0);
         }
-        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: false });
+        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: None });
     }
 
     /// As [`note`](Self::note), and keeps it mapped until its owner gives it up.
@@ -80,7 +82,7 @@ impl Blocks {
 
     /// The block of this tag, if it is of a rank of this process.
     pub fn of_this_process(&self, tag: u64) -> Option<Arc<Memory>> {
-        self.lock().by_tag.get(&tag).filter(|block| block.own)?.memory.upgrade()
+        self.lock().by_tag.get(&tag).filter(|block| block.own.is_some())?.memory.upgrade()
     }
 
     /// The block of this process in which so many bytes at an address lie.

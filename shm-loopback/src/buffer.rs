@@ -16,8 +16,8 @@ pub(crate) struct Buffer {
     memory: Arc<Memory>,
     tag: u64,
     blocks: Arc<Blocks>,
-    /// By which others map it.
-    _fd: OwnedFd,
+    /// By which others map it; none where they are threads.
+    _fd: Option<OwnedFd>,
 }
 
 // SAFETY: plain bytes, which the owner of this alone uses, but for messages that are under way, which it has lent them to.
@@ -29,14 +29,14 @@ unsafe impl Sync for Buffer {}
 const TO_PAGE: usize = 4096 - HEADER;
 
 impl Buffer {
-    /// So many bytes; none if the ranks of this job are threads, which need no such memory.
-    pub fn new(job: &Membership, len: usize) -> Result<Option<Buffer>, FabricError> {
-        let (memory, key, Some(fd)) = job.block(len.saturating_add(TO_PAGE))? else { return Ok(None) };
+    /// So many bytes.
+    pub fn new(job: &Membership, len: usize) -> Result<Buffer, FabricError> {
+        let (memory, key, fd) = job.block(len.saturating_add(TO_PAGE))?;
         let blocks = job.blocks.clone();
-        blocks.add(key.tag, &memory, Some(fd.as_raw_fd() as u32));
+        blocks.add(key.tag, &memory, fd.as_ref().map(|fd| fd.as_raw_fd() as u32));
         // SAFETY: within the block, which has so many bytes more.
         let start = unsafe { memory.start().add(TO_PAGE) };
-        Ok(Some(Buffer { start, len, memory, tag: key.tag, blocks, _fd: fd }))
+        Ok(Buffer { start, len, memory, tag: key.tag, blocks, _fd: fd })
     }
 }
 

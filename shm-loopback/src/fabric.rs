@@ -179,11 +179,11 @@ impl Fabric for Loopback {
     /// Long messages of processes are best moved between blocks; shorter ones are as fast from anywhere.
     fn buffer(&self, bytes: usize) -> Result<UserBuffer, FabricError> {
         let worth = bytes >= crate::messages::BOTH_COPY_FROM && self.0.across_processes && self.size() > 1;
-        match if worth { Buffer::new(&self.0, bytes)? } else { None } {
-            // SAFETY: bytes of a block, which stays mapped where it is.
-            Some(buffer) => Ok(unsafe { UserBuffer::of(buffer) }),
-            None => UserBuffer::plain(bytes),
+        if !worth {
+            return UserBuffer::plain(bytes);
         }
+        // SAFETY: bytes of a block, which stays mapped where it is.
+        Ok(unsafe { UserBuffer::of(Buffer::new(&self.0, bytes)?) })
     }
 
     fn is_shared(&self, at: &View) -> bool {

@@ -102,8 +102,10 @@ impl Memory {
         }
         let size = rustix::fs::fstat(fd).map_err(|errno| format!("fstat: {errno}"))?.st_size as u64;
         let all = bytes.map_or(usize::try_from(size).ok(), |bytes| bytes.checked_add(HEADER));
-        let all = all.filter(|&all| all as u64 == size && all >= HEADER);
-        let all = all.ok_or_else(|| format!("it has {size} bytes, and {bytes:?} after a header were announced"))?;
+        let all = all.filter(|&all| all as u64 == size && all >= HEADER).ok_or_else(|| match bytes {
+            Some(bytes) => format!("it has {size} bytes, and {bytes} after a header of {HEADER} were announced"),
+            None => format!("it has {size} bytes, which is no header of {HEADER}"),
+        })?;
         let memory = Self::map(fd, all).map_err(|error| error.to_string())?;
         memory.check(tag)?;
         Ok(memory)

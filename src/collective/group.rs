@@ -12,36 +12,47 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Lost, Room, Select};
-use transom_collective::{Algorithm, Call, choose};
+use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::messages::Bytes;
 
 /// The collectives of a world or team, as this rank makes them.
 pub(super) struct Group {
     pub(super) comm: Comm,
-    /// Or what is wrong with the variable.
-    asked: Result<Asked, String>,
+    /// By which algorithms are chosen before the table, or what is wrong with the variable.
+    rules: Result<Rules, String>,
+    /// Where ranks are, if some share memory and not all.
+    pub(super) hosts: Option<Hosts>,
     state: Mutex<State>,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
     /// A thread is in a collective that waits.
     inside: AtomicBool,
     listener: OnceLock<Key>,
-    /// Where ranks share memory, once the first call was made.
+    /// Where ranks share memory, those of one host if there are several, once the first call was made.
     pub(super) straight: OnceLock<Straight>,
     /// One more than the number of the call that waits there; 0 if none does.
     pub(super) waiting: AtomicU32,
 }
 
-/// Algorithms that TRANSOM_COLLECTIVES names.
-#[derive(Clone, Default)]
-struct Asked(Vec<(&'static str, Algorithm)>);
+/// What TRANSOM_COLLECTIVES says, or the file that it names.
+struct Asked(Rules);
 
 impl std::str::FromStr for Asked {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        choose::parse(text).map(Asked)
+    fn from_str(value: &str) -> Result<Self, String> {
+        let is_file = !value.contains('=') && !value.trim().is_empty();
+        let text = if is_file { std::fs::read_to_string(value) } else { Ok(value.into()) };
+        let rules = text.map_err(|error| format!("no rule, and no file that can be read: {error}"))?.parse();
+        rules.map(Asked).map_err(|error| error.to_string())
+    }
+}
+
+impl Asked {
+    fn rules() -> Result<Rules, String> {
+        let asked = variables::get::<Asked>("TRANSOM_COLLECTIVES").map_err(|error| error.to_string())?;
+        Ok(asked.map(|asked| asked.0).unwrap_or_default())
     }
 }
 
@@ -49,7 +60,7 @@ impl std::str::FromStr for Asked {
 struct State {
     /// How many this rank has called.
     calls: u32,
-    /// A hash of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
+    /// A hash of the rules and of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
     history: u32,
     /// The last of them.
     made: VecDeque<Made>,
@@ -62,7 +73,7 @@ struct State {
 pub(super) struct Made {
     /// How many were before it.
     pub number: u32,
-    /// A hash of all up to it.
+    /// A hash of the rules of its rank, and of all calls up to it.
     pub history: u32,
     pub call: Signature,
 }
@@ -72,12 +83,31 @@ impl Made {
     pub fn tag(&self) -> u32 {
         self.number << 16 | self.history >> 16 ^ self.history & 0xffff
     }
+
+    pub const BYTES: usize = 8 + Signature::BYTES;
+
+    pub fn to_bytes(self) -> [u8; Made::BYTES] {
+        let mut bytes = [0; Made::BYTES];
+        bytes[..4].copy_from_slice(&self.number.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.history.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.call.to_bytes());
+        bytes
+    }
+
+    pub fn from_bytes(bytes: &[u8; Made::BYTES]) -> Made {
+        let [n0, n1, n2, n3, h0, h1, h2, h3, call @ ..] = bytes;
+        Made {
+            number: u32::from_le_bytes([*n0, *n1, *n2, *n3]),
+            history: u32::from_le_bytes([*h0, *h1, *h2, *h3]),
+            call: Signature::from_bytes(call),
+        }
+    }
 }
 
 /// Calls that are remembered, for others that wait in one still.
 const REMEMBERED: usize = 64;
 
-/// Bytes of a message between groups: `[what, 0, 0, 0, rank u32]`, and a call's number and signature, or a text.
+/// Bytes of a message between groups: `[what, 0, 0, 0, rank u32]`, and what a rank has called, or a text.
 const LONGEST: usize = 512;
 const ASK: u8 = 0;
 const DIED: u8 = 1;
@@ -95,14 +125,15 @@ impl Drop for Inside<'_> {
 }
 
 impl Group {
-    pub fn new(comm: Comm) -> Result<Arc<Group>, Error> {
+    /// `rules`: in place of those of the variable.
+    pub fn new(comm: Comm, hosts: Option<Hosts>, rules: Option<Rules>) -> Result<Arc<Group>, Error> {
+        let rules = rules.map_or_else(Asked::rules, Ok);
+        let history = rules.as_ref().map_or(0, hash);
         let group = Arc::new(Group {
             comm,
-            asked: match variables::get::<Asked>("TRANSOM_COLLECTIVES") {
-                Ok(asked) => Ok(asked.unwrap_or_default()),
-                Err(error) => Err(error.to_string()),
-            },
-            state: Mutex::default(),
+            hosts,
+            rules,
+            state: Mutex::new(State { history, ..State::default() }),
             broken: OnceLock::new(),
             inside: AtomicBool::new(false),
             listener: OnceLock::new(),
@@ -115,11 +146,10 @@ impl Group {
         Ok(group)
     }
 
-    /// The algorithm that TRANSOM_COLLECTIVES names for a call.
+    /// By which algorithms are chosen before the table.
     #[inline]
-    pub fn asked(&self, call: Call) -> Result<Option<Algorithm>, Error> {
-        let asked = self.asked.as_ref().map_err(|why| Error::Misuse { why: why.clone() })?;
-        Ok(asked.0.iter().find(|(name, _)| *name == call.name()).map(|(_, algorithm)| *algorithm))
+    pub fn rules(&self) -> Result<&Rules, Error> {
+        self.rules.as_ref().map_err(|why| self.refuse(Error::Misuse { why: why.clone() }))
     }
 
     /// Locked inside of the engine's lock, never around it.
@@ -172,6 +202,12 @@ impl Group {
         self.begin(Signature::of(Kind::Refused, 0, 0)).err().unwrap_or(error)
     }
 
+    /// The rank of this number on the board: it is that of this host, if there are several.
+    pub fn on_board(&self, rank: Rank) -> Rank {
+        let here = self.hosts.as_ref().map(|hosts| hosts.ranks(hosts.host(self.comm.rank())));
+        here.and_then(|here| here.get(rank)).copied().unwrap_or(rank)
+    }
+
     /// That two ranks make different calls.
     pub fn mismatch(one: (Rank, Made), other: (Rank, Made)) -> Error {
         let ((a, first), (b, second)) = if one.0 < other.0 { (one, other) } else { (other, one) };
@@ -181,6 +217,10 @@ impl Group {
                 false => format!(
                     "rank {a} calls {}, rank {b} calls {}, as number {number} of their collectives",
                     first.call, second.call
+                ),
+                true if number == 1 => format!(
+                    "ranks {a} and {b} choose algorithms by different rules (TRANSOM_COLLECTIVES, or what \
+                     `World::collectives_by` was given)"
                 ),
                 true => format!(
                     "ranks {a} and {b} have made different calls before {}, number {number} of their collectives",
@@ -278,9 +318,7 @@ impl Group {
     /// Asks a rank that is waited for whether it makes the same call.
     pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
         tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
-        let mut bytes = [made.number.to_le_bytes(), made.history.to_le_bytes()].concat();
-        bytes.extend(made.call.to_bytes());
-        self.tell(core, to, ASK, self.comm.rank(), &bytes);
+        self.tell(core, to, ASK, self.comm.rank(), &made.to_bytes());
     }
 
     fn hear(&self, core: &mut Core, from: u32, bytes: &[u8]) {
@@ -290,10 +328,8 @@ impl Group {
         let rank = (u32::from_le_bytes(*about) as Rank).min(self.comm.size() - 1);
         let error = match *what {
             ASK => {
-                let Some((words, call)) = rest.split_first_chunk::<8>() else { return };
-                let Some(call) = call.first_chunk().map(Signature::from_bytes) else { return };
-                let word = |at: usize| u32::from_le_bytes(words[at..at + 4].try_into().expect("four bytes"));
-                return self.answer(core, from, Made { number: word(0), history: word(4), call });
+                let Some(theirs) = rest.first_chunk().map(Made::from_bytes) else { return };
+                return self.answer(core, from, theirs);
             }
             DIED => Error::PeerDied { rank },
             LEFT => Error::PeerLeft { rank },
@@ -333,6 +369,12 @@ impl Group {
             let _ = self.comm.hub.with(|core| core.stop(*key));
         }
     }
+}
+
+/// The same of the same rules at every rank; 0 of none.
+fn hash(rules: &Rules) -> u32 {
+    let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619); // FNV-1a
+    rules.to_string().bytes().fold(0, mix)
 }
 
 /// How long something is waited for.

@@ -91,7 +91,7 @@ impl Memory {
     }
 
     /// Calls `act` with elements to write and elements to read, which do not overlap. None of them is lent.
-    pub fn pair(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8])) {
+    pub fn pair<R>(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8]) -> R) -> R {
         assert!(into.place != Place::Given, "what is given is only read");
         let ((into, into_len), (with, with_len)) = (self.at(into), self.at(with));
         let (a, b) = (into.as_ptr() as usize, with.as_ptr() as usize);
@@ -104,7 +104,7 @@ impl Memory {
                 std::slice::from_raw_parts(with.as_ptr(), with_len),
             )
         };
-        act(into, with);
+        act(into, with)
     }
 
     /// The buffer of the result.

@@ -16,6 +16,7 @@
 mod blocks;
 mod calls;
 mod group;
+mod hosts;
 mod memory;
 mod neighbours;
 mod persistent;
@@ -28,7 +29,7 @@ mod straight;
 
 pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
-pub use transom_collective::{Grid, Order};
+pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError};
 
 use crate::messages::{Error, hold};
 use crate::provider;
@@ -43,7 +44,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 use straight::Straight;
-use transom_collective::{Algorithm, Call, Plan, Rank, Shape, choose};
+use transom_collective::{Algorithm, Call, Plan, Rank, Shape, by_hosts, choose};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
 
@@ -63,7 +64,12 @@ impl Drop for Collectives {
 }
 
 impl World {
+    #[inline]
     fn group(&self) -> Result<&Arc<Group>, Error> {
+        self.group_by(|| None)
+    }
+
+    fn group_by(&self, rules: impl FnOnce() -> Option<Rules>) -> Result<&Arc<Group>, Error> {
         let Collectives { group, making } = self.collectives();
         if let Some(group) = group.get() {
             return Ok(group);
@@ -72,14 +78,51 @@ impl World {
         if let Some(group) = group.get() {
             return Ok(group);
         }
-        let made = Group::new(self.space().comm()?.clone())?;
+        let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
+        let made = Group::new(self.space().comm()?.clone(), hosts, rules())?;
         Ok(group.get_or_init(|| made))
+    }
+
+    /// Has the collectives of this world or team choose algorithms by these rules, in place of those of `TRANSOM_COLLECTIVES`. Before
+    /// its first collective; all ranks give the same, or are told there.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if there were collectives, or rules, before; [`Error::Unavailable`] where there are no messages.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::{Op, collective::Rules};
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let rules: Rules = "all_reduce bytes>=65536 = ring".parse().expect("rules");
+    ///     let team = world.split(Some(0), 0)?.expect("all are in it");
+    ///     team.collectives_by(&rules)?;
+    ///     assert_eq!(team.all_reduce_one(1, Op::Sum)?, 3);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn collectives_by(&self, rules: &Rules) -> Result<(), Error> {
+        let mut rules = Some(rules.clone());
+        self.group_by(|| rules.take())?;
+        match rules {
+            None => Ok(()),
+            Some(_) => {
+                let why = "rules of collectives are given once, before the first: split a team for others";
+                Err(Error::Misuse { why: why.into() })
+            }
+        }
     }
 
     /// What this rank does in a call of `len` elements of a rank, or of each block.
     fn plan<T>(&self, call: Call, len: usize) -> Result<Plan, Error> {
-        let shape = Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>() };
-        Ok(choose::best(call, shape, self.group()?.asked(call)?).plan(call, shape))
+        let group = self.group()?;
+        let shape = self.shape::<T>(group, len);
+        Ok(choose::best(call, shape, group.rules()?).plan(call, shape))
+    }
+
+    fn shape<'g, T>(&self, group: &'g Group, len: usize) -> Shape<'g> {
+        let hosts = group.hosts.as_ref();
+        Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>(), hosts }
     }
 
     /// Makes a call, and returns when this rank has done its part.
@@ -91,17 +134,25 @@ impl World {
         data: &mut [T],
         fold: F,
     ) -> Result<(), Error> {
-        if straight::does(what)
-            && let Some(memory) = provider::shared_memory(self.provider())
-            && self.group()?.asked(what)?.is_none()
-        {
-            return self.straight(memory, call, what, given, data, fold);
-        }
         let len = match what {
             Call::Gather { .. } | Call::AllGather => given.len(),
             Call::AllToAll => data.len() / self.size(),
             _ => data.len(),
         };
+        let group = self.group()?;
+        let shape = self.shape::<T>(group, len);
+        if by_memory(group.rules()?, what, shape) {
+            if straight::does(what)
+                && let Some(memory) = provider::shared_memory(self.provider())
+            {
+                return self.straight(memory, call, what, given, data, fold);
+            }
+            if let Some(stages) = by_hosts(what, shape)
+                && let Some(host) = provider::memory_of_host(self.provider())
+            {
+                return self.carry_by_hosts((stages, host), call, given, data, fold);
+            }
+        }
         self.carry(call, self.plan::<T>(what, len)?, given, data, fold)
     }
 
@@ -127,18 +178,8 @@ impl World {
                 group.straight.get_or_init(|| opened)
             }
         };
-        group.waiting.store(made.number.wrapping_add(1), Relaxed);
         let (given, data) = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(data));
-        let done = catch_unwind(AssertUnwindSafe(|| straight.call(what, made, given, data, size_of::<T>(), &fold)));
-        group.waiting.store(0, Relaxed);
-        match done {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(group.stopped(straight::error(failure, made, self.rank()))),
-            Err(panic) => {
-                group.stopped(Some(Error::OperatorPanicked { rank: self.rank() }));
-                resume_unwind(panic)
-            }
-        }
+        at_board(group, straight, made, what, given, data, size_of::<T>(), &fold)
     }
 
     /// Carries out a plan, and returns when this rank has done its part.
@@ -159,14 +200,14 @@ impl World {
         // SAFETY: `carry_out` returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
-        carry_out(group, call, Running::new(group.clone(), made, plan, memory, fold))
+        carry_out(group, call, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 
     /// In debug builds all ranks tell all which call they make, before it.
     fn compare(&self, group: &Arc<Group>, made: Made) -> Result<(), Error> {
-        let mut all = vec![0_u8; self.size() * Signature::BYTES];
-        let mine = made.call.to_bytes();
-        let shape = Shape { rank: self.rank(), ranks: self.size(), len: Signature::BYTES, element: 1 };
+        let mut all = vec![0_u8; self.size() * Made::BYTES];
+        let mine = made.to_bytes();
+        let shape = Shape { rank: self.rank(), ranks: self.size(), len: Made::BYTES, element: 1, hosts: None };
         let plan = Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape);
         // SAFETY: as in `carry`.
         let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
@@ -174,13 +215,12 @@ impl World {
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
         // Whichever call they make.
         running.tag = Made { history: 0, ..made }.tag();
-        carry_out(group, made.call, running)?;
-        let calls: Vec<_> = all.as_chunks().0.iter().map(Signature::from_bytes).collect();
+        carry_out(group, made.call, &mut running)?;
+        let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
         // The first that differs from the first, so that all ranks say the same.
         match calls.iter().position(|theirs| *theirs != calls[0]) {
             Some(rank) => {
-                let of = |rank: Rank| (rank, Made { call: calls[rank], ..made });
-                let error = Group::mismatch(of(0), of(rank));
+                let error = Group::mismatch((0, calls[0]), (rank, calls[rank]));
                 group.comm.hub.with(|core| group.fail(core, error.clone()))?;
                 Err(error)
             }
@@ -218,7 +258,45 @@ impl World {
     }
 }
 
-fn carry_out<F: Fold>(group: &Group, call: Signature, mut running: Running<F>) -> Result<(), Error> {
+/// Whether a call goes through the memory that ranks share, where it can: that is asked for, or nothing else that can do it.
+#[inline]
+fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> bool {
+    if rules.is_empty() {
+        return true;
+    }
+    let is_memory = |algorithm: &Algorithm| ["board", "leaders"].contains(&algorithm.name());
+    let mut able = rules.of(call, shape).filter(|algorithm| is_memory(algorithm) || algorithm.can(call, shape));
+    able.next().is_none_or(|algorithm| is_memory(&algorithm))
+}
+
+/// Makes a call, or a part of it, through the memory that these ranks share.
+#[allow(clippy::too_many_arguments, reason = "a row of a table")]
+fn at_board(
+    group: &Group,
+    straight: &Straight,
+    made: Made,
+    what: Call,
+    given: &[u8],
+    data: &mut [u8],
+    element: usize,
+    fold: &impl Fold,
+) -> Result<(), Error> {
+    group.waiting.store(made.number.wrapping_add(1), Relaxed);
+    let done = catch_unwind(AssertUnwindSafe(|| straight.call(what, made, given, data, element, fold)));
+    group.waiting.store(0, Relaxed);
+    match done {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(failure)) => {
+            Err(group.stopped(straight::error(failure, made, group.comm.rank(), |rank| group.on_board(rank))))
+        }
+        Err(panic) => {
+            group.stopped(Some(Error::OperatorPanicked { rank: group.comm.rank() }));
+            resume_unwind(panic)
+        }
+    }
+}
+
+fn carry_out<F: Fold>(group: &Group, call: Signature, running: &mut Running<F>) -> Result<(), Error> {
     let mut panic = None;
     loop {
         let turned = group.comm.hub.wait(&call, Awaited::Anyone, |core| match running.turn(core) {

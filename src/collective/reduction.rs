@@ -236,7 +236,7 @@ impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MaxPlace {
 }
 
 /// [`Reduction::fold`] of bytes.
-pub(super) trait Fold: Send {
+pub(super) trait Fold: Send + Sync {
     fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order);
 }
 
@@ -246,6 +246,12 @@ pub(super) struct Typed<T, R>(pub R, pub std::marker::PhantomData<fn(T) -> T>);
 impl<T: Pod, R: Reduction<T>> Fold for Typed<T, R> {
     fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order) {
         self.0.fold(bytemuck::cast_slice_mut(elements), bytemuck::cast_slice(operands), order);
+    }
+}
+
+impl<F: Fold> Fold for &F {
+    fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order) {
+        F::fold(self, elements, operands, order);
     }
 }
 

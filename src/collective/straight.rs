@@ -4,7 +4,7 @@ use super::group::Made;
 use super::reduction::Fold;
 use crate::messages::Error;
 use std::sync::{Mutex, PoisonError};
-use transom_collective::{Call, Order};
+use transom_collective::{Call, Order, Rank};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::collective::{Board, Breaker, Failure};
 use transom_windows::FabricError;
@@ -60,17 +60,21 @@ impl Straight {
 }
 
 /// What the other ranks, and this one, are told of a failure; none if another rank gave up, which says why itself.
-pub(super) fn error(failure: Failure, made: Made, me: usize) -> Option<Error> {
+/// `number` is what a rank of the board is in the team.
+pub(super) fn error(failure: Failure, made: Made, me: Rank, number: impl Fn(Rank) -> Rank) -> Option<Error> {
     match failure {
         Failure::Fabric(FabricError::GivenUp { .. }) => None,
         Failure::Mismatch { rank, .. } => Some(Error::Mismatch {
             why: format!(
-                "rank {rank} makes another call than rank {me}, which calls {} as number {} of their collectives",
+                "rank {} makes another call than rank {me}, which calls {} as number {} of their collectives",
+                number(rank),
                 made.call,
                 made.number.wrapping_add(1)
             ),
         }),
-        Failure::Panicked { rank } => Some(Error::OperatorPanicked { rank }),
+        Failure::Panicked { rank } => Some(Error::OperatorPanicked { rank: number(rank) }),
+        Failure::Fabric(FabricError::PeerDied { rank }) => Some(Error::PeerDied { rank: number(rank) }),
+        Failure::Fabric(FabricError::PeerLeft { rank }) => Some(Error::PeerLeft { rank: number(rank) }),
         Failure::Fabric(error) => Some(error.into()),
         other => Some(Error::Misuse { why: other.to_string() }),
     }

@@ -87,8 +87,9 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_COLLECTIVES",
         set_by: SetBy::User,
-        meaning: "which algorithms collectives take over messages, where these can",
-        expected: "CALL=ALGORITHM, or a list, e.g. `all_reduce=ring,broadcast=binomial`",
+        meaning: "which algorithms collectives take, where these can; the same at all ranks",
+        expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
+                   that has it",
         default: "by ranks and bytes: docs/COLLECTIVES.md",
     },
     Variable {

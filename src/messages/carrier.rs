@@ -6,6 +6,12 @@ use crate::job::variables;
 use crate::provider::Provider;
 use transom_channel::ring::Shape;
 use transom_channel::{Changes, Config, Misconfigured};
+#[cfg(feature = "verbs")]
+use transom_channel::{
+    delivery::{Delivery, Settings},
+    packet::SYNC,
+    wire::SHORTEST,
+};
 use transom_shm_loopback::messages::{LONGEST, ShmWire};
 
 #[cfg(feature = "verbs")]
@@ -21,6 +27,11 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
         let wire = verbs.wire()?;
+        if let Some(room) = wire.room() {
+            // Whoever waits may sleep for half a millisecond before it looks.
+            let settings = Settings { floor: 2_000_000, room: room.into(), ..Settings::default() };
+            return datagrams(wire, settings, &asked);
+        }
         let zero_copy_from = wire.zero_copy_from() as u64;
         // A slot for whatever goes at once.
         let ring = Shape { slots: 32, bytes: 8256 };
@@ -40,6 +51,21 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
     Ok((wire, config))
 }
 
+/// All by datagrams, as long as TRANSOM_MESSAGES does not say that rings and reads are to be made beside them.
+#[cfg(feature = "verbs")]
+fn datagrams(wire: crate::verbs::VerbsWire, settings: Settings, asked: &Changes) -> Result<(Carrier, Config), Error> {
+    let checksum = asked.of(Config::default()).checksum;
+    let wire = Delivery::new(wire, Settings { checksum, ..settings });
+    let longest = transom_channel::Wire::rails(&wire)[0].longest;
+    if longest < SHORTEST {
+        let why = "TRANSOM_MESSAGES: paths=ud needs an MTU of 1024 bytes at least; see TRANSOM_VERBS_MTU";
+        return Err(Error::Unavailable { why: why.into() });
+    }
+    let ring = Shape { slots: 32, bytes: 8256 };
+    let config = Config { eager: longest - SYNC, ring, rings: 0, zero_copy_from: u64::MAX, ..Config::default() };
+    Ok((Carrier::Datagrams(Box::new(wire)), asked.of(config)))
+}
+
 /// No engine can be so.
 pub(super) fn misconfigured(error: Misconfigured) -> Error {
     Error::Unavailable { why: format!("TRANSOM_MESSAGES: {error}") }
@@ -50,7 +76,8 @@ mod several {
     use crate::verbs::{self, VerbsWire};
     use std::sync::Arc;
     use transom_channel::Wire;
-    use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request};
+    use transom_channel::delivery::Delivery;
+    use transom_channel::wire::{Busy, Event, Key, Lane, Losses, Part, Rail, Rank, Request};
     use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
     use transom_windows::Wait;
 
@@ -58,6 +85,8 @@ mod several {
     pub enum Carrier {
         Shared(Box<ShmWire>),
         Verbs(Box<VerbsWire>),
+        /// By adapters that send datagrams.
+        Datagrams(Box<Delivery<VerbsWire>>),
     }
 
     /// How threads wait for what comes by it.
@@ -71,6 +100,7 @@ mod several {
             match $self {
                 Carrier::Shared($wire) => $call,
                 Carrier::Verbs($wire) => $call,
+                Carrier::Datagrams($wire) => $call,
             }
         };
     }
@@ -80,19 +110,32 @@ mod several {
             match self {
                 Carrier::Shared(wire) => Waiter::Shared(wire.waiter()),
                 Carrier::Verbs(wire) => Waiter::Verbs(wire.waiter()),
+                Carrier::Datagrams(wire) => Waiter::Verbs(wire.wire().waiter()),
             }
         }
 
         pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-            each!(self, wire => wire.turn_in_waits(turn));
+            match self {
+                Carrier::Shared(wire) => wire.turn_in_waits(turn),
+                Carrier::Verbs(wire) => wire.turn_in_waits(turn),
+                Carrier::Datagrams(wire) => wire.wire().turn_in_waits(turn),
+            }
         }
 
         pub fn close(&mut self) {
-            each!(self, wire => wire.close());
+            match self {
+                Carrier::Shared(wire) => wire.close(),
+                Carrier::Verbs(wire) => wire.close(),
+                Carrier::Datagrams(wire) => wire.wire_mut().close(),
+            }
         }
 
         pub fn look_for_the_gone(&mut self) {
-            each!(self, wire => wire.look_for_the_gone());
+            match self {
+                Carrier::Shared(wire) => wire.look_for_the_gone(),
+                Carrier::Verbs(wire) => wire.look_for_the_gone(),
+                Carrier::Datagrams(wire) => wire.wire_mut().look_for_the_gone(),
+            }
         }
     }
 
@@ -126,6 +169,10 @@ mod several {
             each!(self, wire => wire.ring(peer, length))
         }
 
+        fn opens(&mut self, lane: Lane) -> bool {
+            each!(self, wire => wire.opens(lane))
+        }
+
         fn reads(&mut self, lane: Lane) -> bool {
             each!(self, wire => wire.reads(lane))
         }
@@ -151,6 +198,14 @@ mod several {
         #[inline(always)]
         fn now(&self) -> u64 {
             each!(self, wire => wire.now())
+        }
+
+        fn due(&self) -> Option<u64> {
+            each!(self, wire => wire.due())
+        }
+
+        fn losses(&self) -> Losses {
+            each!(self, wire => wire.losses())
         }
 
         #[inline(always)]

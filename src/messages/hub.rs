@@ -4,11 +4,10 @@
 use super::carrier::{self, Carrier, Waiter};
 use super::error::Error;
 use super::progress::{Events, Progress, Thread};
+use super::table::Table;
 use crate::provider::Provider;
-use foldhash::fast::RandomState;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry::Occupied;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
@@ -36,7 +35,7 @@ pub(crate) type Engine = transom_channel::Engine<Carrier>;
 pub(crate) struct Core {
     pub engine: Engine,
     /// Few at a time: looked at in each look of a wait.
-    table: HashMap<Key, Entry, RandomState>,
+    table: Table<Entry>,
     /// Pipes that were opened, by context and peer.
     pub opened: HashMap<(u32, u32), u32>,
     /// What is done by many messages, a step in each turn.
@@ -47,6 +46,8 @@ pub(crate) struct Core {
     wakers: Vec<Waker>,
     /// Whoever waits is not to sleep now.
     awake: bool,
+    /// When a call that does not wait has last looked who is gone.
+    checked: Instant,
     /// Told, once, when something has happened.
     pub armed: Option<Events>,
 }
@@ -107,6 +108,10 @@ struct Entry {
     ended: Option<Ended>,
 }
 
+/// How often calls that do not wait, or not for long, look who is gone: a program that makes them again and again is told of a
+/// death too.
+const CHECK: Duration = Duration::from_millis(100);
+
 /// Looks at a ring before a receive becomes a request.
 const LOOKS: usize = 64;
 
@@ -130,12 +135,13 @@ impl Hub {
         let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
         let core = Core {
             engine,
-            table: HashMap::default(),
+            table: Table::default(),
             opened: HashMap::new(),
             works: Vec::new(),
             next_work: 0,
             wakers: Vec::new(),
             awake: false,
+            checked: Instant::now(),
             armed: None,
         };
         let (crowded, core) = (waiter.is_crowded(), Mutex::new(Some(core)));
@@ -250,7 +256,9 @@ impl Hub {
         self.wait(call, awaited, |core| match look(core) {
             Some(found) => Some(Some(found)),
             None => {
-                let left = until.saturating_duration_since(Instant::now());
+                let now = Instant::now();
+                core.check(now);
+                let left = until.saturating_duration_since(now);
                 // A sleep may last longer than that.
                 core.awake |= left < Duration::from_millis(100);
                 (left == Duration::ZERO).then_some(None)
@@ -260,7 +268,10 @@ impl Hub {
 
     /// One turn, for calls that do not wait.
     pub fn turn_now(&self) {
-        let _ = self.with(|core| self.turn_core(core));
+        let _ = self.with(|core| {
+            core.check(Instant::now());
+            self.turn_core(core)
+        });
     }
 
     /// Turns the engine whenever there is something to do, until the rank leaves.
@@ -333,7 +344,7 @@ impl Hub {
     }
 
     pub fn meter(&self) -> Result<Meter, Error> {
-        self.with(|core| *core.engine.meter())
+        self.with(|core| core.engine.meter())
     }
 }
 
@@ -353,6 +364,14 @@ impl Turn for Hub {
 }
 
 impl Core {
+    /// Looks who is gone, if nobody has for some time.
+    fn check(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.checked) >= CHECK {
+            self.checked = now;
+            self.engine.wire().look_for_the_gone();
+        }
+    }
+
     /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
     pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
         self.table.insert(Key::Message(id), Entry { make, waker: None, detached: false, ended: None });
@@ -370,7 +389,7 @@ impl Core {
 
     /// Ends a work without a result.
     pub fn stop(&mut self, key: Key) {
-        self.table.remove(&key);
+        self.table.remove(key);
         if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
             self.works.swap_remove(at).1.stop(self);
         }
@@ -409,9 +428,9 @@ impl Core {
 
     fn end(&mut self, key: Key, result: Result<Came, Fault>, memory: Option<Bytes>) {
         self.happened();
-        match self.table.get_mut(&key) {
+        match self.table.get_mut(key) {
             Some(entry) if entry.detached => {
-                self.table.remove(&key);
+                self.table.remove(key);
             }
             Some(entry) => {
                 entry.ended = Some((result, memory));
@@ -427,7 +446,7 @@ impl Core {
         while let Some(Completion { id, result, memory }) = self.engine.completed() {
             any = true;
             let key = Key::Message(id);
-            let Some(entry) = self.table.get_mut(&key) else { continue };
+            let Some(entry) = self.table.get_mut(key) else { continue };
             if let (Some(make), Ok(came)) = (entry.make.take(), &result) {
                 let length = came.length as usize;
                 // Without memory the engine finds out as well, and says so.
@@ -443,35 +462,35 @@ impl Core {
 
     /// How the request ended, if it has; it is no more then.
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
-        match self.table.entry(key) {
-            Occupied(entry) if entry.get().ended.is_some() => entry.remove().ended,
-            _ => None,
+        match self.table.get(key)?.ended {
+            Some(_) => self.table.remove(key)?.ended,
+            None => None,
         }
     }
 
     /// Whether the request has ended, and how, as far as that is known.
     pub fn has_ended(&self, key: Key) -> Option<&Result<Came, Fault>> {
-        Some(&self.table.get(&key)?.ended.as_ref()?.0)
+        Some(&self.table.get(key)?.ended.as_ref()?.0)
     }
 
     /// Whether anything of the request is still there.
     pub fn is_noted(&self, key: Key) -> bool {
-        self.table.contains_key(&key)
+        self.table.get(key).is_some()
     }
 
     /// Has the request wake somebody when it ends.
     pub fn wake(&mut self, key: Key, waker: &Waker) {
-        if let Some(entry) = self.table.get_mut(&key) {
+        if let Some(entry) = self.table.get_mut(key) {
             entry.waker = Some(waker.clone());
         }
     }
 
     /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
     pub fn forget(&mut self, key: Key) {
-        match self.table.get_mut(&key) {
+        match self.table.get_mut(key) {
             Some(entry) if entry.ended.is_none() => entry.detached = true,
             _ => {
-                self.table.remove(&key);
+                self.table.remove(key);
                 return;
             }
         }
@@ -493,7 +512,7 @@ impl Core {
         let Key::Message(id) = key else { return None };
         match self.engine.cancel(id) {
             transom_channel::Cancelled::Withdrawn(bytes) => {
-                self.table.remove(&key);
+                self.table.remove(key);
                 Some(bytes)
             }
             transom_channel::Cancelled::TooLate => None,

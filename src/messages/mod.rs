@@ -35,6 +35,7 @@ mod probe;
 mod progress;
 pub(crate) mod request;
 mod scope;
+mod table;
 mod tag;
 
 pub(crate) use comm::Space;
@@ -56,7 +57,7 @@ use hold::Parts as _;
 use hub::{Core, Ended, Fault, Key};
 use request::{Call, Under};
 use std::future::Future;
-use transom_channel::wire::Data;
+use transom_channel::wire::{self, Data};
 use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
@@ -315,7 +316,9 @@ impl World {
     /// As [`probe`](Self::probe), if there is a message now.
     ///
     /// # Errors
-    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`].
+    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`]; if there is none, [`Error::PeerDied`],
+    /// [`Error::PeerLeft`] and [`Error::PeerLost`] of the source, and of any source a death that no receive was told of: who asks
+    /// again and again does not do so for ever.
     ///
     /// # Examples
     /// ```
@@ -465,13 +468,7 @@ fn request_send<'a, T, B>(
 ) -> Result<Request<'a, B>, Error> {
     let (tag, length) = (tag.number(), bytes.len());
     let started = comm.hub.with(|core| {
-        if !sync
-            && core.engine.try_send(
-                to,
-                comm.context,
-                tag,
-                Data::Of(transom_channel::wire::Part { memory: &bytes, at: 0, length }),
-            )
+        if !sync && core.engine.try_send(to, comm.context, tag, Data::Of(wire::Part { memory: &bytes, at: 0, length }))
         {
             return Err((Ok(Came { peer: to, tag, length: length as u64 }), Some(bytes)));
         }

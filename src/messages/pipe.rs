@@ -43,7 +43,7 @@ mod stream;
 use super::comm::{Comm, PIPES};
 use super::error::{Error, Failed};
 use super::hold::{self, Held, Parts};
-use super::hub::Key;
+use super::hub::{Core, Key};
 use super::request::{Call, Request, Under};
 use super::tag::Tag;
 use super::{request_receive, request_send};
@@ -129,6 +129,10 @@ impl World {
         // By messages of the library's. Until both have joined neither writes, nor leaves.
         let theirs = exchange(comm, to, number, &offer.encode())?;
         let joined = comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
+        if joined.is_ok() {
+            let open = |core: &mut Core| core.engine.pipe_opens(id).then_some(());
+            comm.hub.wait(&"pipe", comm.awaited(Some(to)), open)?;
+        }
         let both = exchange(comm, to, number + 1, &[u8::from(joined.is_ok())])?;
         let refused = Failure::Pipe { rank: to, fault: Fault::Refused };
         match joined.and(if both == [1] { Ok(()) } else { Err(refused) }) {

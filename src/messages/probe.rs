@@ -56,7 +56,8 @@ pub(super) fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<
 pub(super) fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
     comm.hub.turn_now();
-    match comm.hub.with(|core| core.engine.try_probe(select))? {
+    let probed = comm.hub.with(|core| core.engine.try_probe(select))?;
+    match probed.map_err(|failure| comm.failure(failure, size_of::<T>()))? {
         Some((id, came)) => message(comm, id, Ok(came)).map(Some),
         None => Ok(None),
     }
@@ -66,6 +67,7 @@ pub(super) fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<O
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
     comm.hub.turn_now();
     let came = comm.hub.with(|core| core.engine.peek(select))?;
+    let came = came.map_err(|failure| comm.failure(failure, size_of::<T>()))?;
     came.map(|came| comm.status(came, size_of::<T>())).transpose()
 }
 

@@ -119,15 +119,23 @@ impl<'a, B> Request<'a, B> {
 
     /// Whether it has ended, so that [`wait`](Self::wait) will return at once.
     pub fn test(&mut self) -> bool {
+        self.has_ended() || {
+            self.turn();
+            self.has_ended()
+        }
+    }
+
+    fn has_ended(&self) -> bool {
         match &self.state {
             State::Over(_) => true,
-            State::UnderWay(under) => {
-                let turned = under.comm.hub.with(|core| core.has_ended(under.id).is_some());
-                turned.unwrap_or(true) || {
-                    under.comm.hub.turn_now();
-                    under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true)
-                }
-            }
+            State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
+        }
+    }
+
+    /// Turns the messages once, if it is under way.
+    fn turn(&self) {
+        if let State::UnderWay(under) = &self.state {
+            under.comm.hub.turn_now();
         }
     }
 
@@ -339,9 +347,17 @@ impl<'a, B> Requests<'a, B> {
 
     /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now.
     pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
-        let ended = self.left.iter_mut().position(|(_, request)| request.test())?;
+        let ended = self.ended().or_else(|| {
+            // One for all.
+            self.left.first()?.1.turn();
+            self.ended()
+        })?;
         let (number, request) = self.left.swap_remove(ended);
         Some((number, request.wait()))
+    }
+
+    fn ended(&self) -> Option<usize> {
+        self.left.iter().position(|(_, request)| request.has_ended())
     }
 
     /// Waits until one has ended, and takes it out. None if none is left.

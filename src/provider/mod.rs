@@ -30,6 +30,26 @@ pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
     Some(provider)
 }
 
+/// Of ranks on several hosts, a number of each rank's.
+pub(crate) fn hosts(provider: &Provider) -> Option<Vec<u32>> {
+    #[cfg(feature = "verbs")]
+    if let Provider::Verbs(verbs) = provider {
+        return verbs.hosts();
+    }
+    let _ = provider;
+    None
+}
+
+/// Of ranks on several hosts, what those of this one share, if they are to.
+pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
+    #[cfg(feature = "verbs")]
+    if let Provider::Verbs(verbs) = provider {
+        return verbs.memory_of_host();
+    }
+    let _ = provider;
+    None
+}
+
 /// Collective: gives everyone's bytes to everyone in the way in which a team is made. Nobody connects for that.
 pub(crate) fn introduce(team: &Provider, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
     #[cfg(feature = "verbs")]
@@ -147,7 +167,8 @@ pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> 
     }
     let neighbours = hosts.neighbours(tcp.rank());
     let here: Vec<_> = (0..tcp.size()).map(|rank| neighbours.iter().position(|&other| other == rank)).collect();
-    let verbs = Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here));
+    let numbers = hosts.of.iter().map(|&host| host as u32).collect();
+    let verbs = Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here, numbers));
     verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: Some(hosts.to_string()), source })
 }
 

@@ -72,6 +72,8 @@ pub struct Node {
     pub(super) memory: Loopback,
     /// Their ranks there, by rank in the job. Small: there may be many ranks.
     here: Box<[u32]>,
+    /// The number of each rank's host, by ranks of the job that the program was started as; nothing if all are here.
+    pub(super) hosts: Arc<[u32]>,
 }
 
 /// For ranks on other hosts.
@@ -81,14 +83,14 @@ impl Node {
     /// Of a job all of whose ranks are here, under the same numbers.
     pub fn all(memory: Loopback) -> Self {
         let here: Vec<_> = (0..memory.size()).map(Some).collect();
-        Node::some(memory, here)
+        Node::some(memory, here, [].into())
     }
 
     /// Of a job of several hosts: `here` tells for each of its ranks under which number it takes part in `memory`, or
-    /// that it is on another host.
-    pub fn some(memory: Loopback, here: impl Into<Box<[Option<Rank>]>>) -> Self {
+    /// that it is on another host; `hosts`, a number of each rank's host.
+    pub fn some(memory: Loopback, here: impl Into<Box<[Option<Rank>]>>, hosts: Arc<[u32]>) -> Self {
         let here = here.into().iter().map(|rank| rank.map_or(ELSEWHERE, |rank| rank as u32)).collect();
-        Node { memory, here }
+        Node { memory, here, hosts }
     }
 
     /// How many ranks are here.
@@ -102,7 +104,7 @@ impl Node {
     }
 
     /// Bytes for each rank of the job.
-    pub(super) const EACH: usize = size_of::<u32>();
+    pub(super) const EACH: usize = 2 * size_of::<u32>();
 
     /// The rank there of a rank of the job that is here.
     pub(super) fn here(&self, rank: Rank) -> Option<Rank> {

@@ -1,4 +1,8 @@
-//! Unreliable datagrams of a fixed length between ranks. What they say is for others to know.
+//! Unreliable datagrams between ranks: of a fixed length, and [`Mailbox`], of any. What they say is for others to know.
+
+mod mailbox;
+
+pub(super) use mailbox::{Letter, Mailbox, ROOM};
 
 use super::VerbsError;
 use super::memory::{Slot, Slots};
@@ -79,7 +83,7 @@ impl<const N: usize> Post<N> {
     fn expect(&self, at: usize) -> std::io::Result<()> {
         let piece = self.expected[at].piece(ROUTE + N);
         // SAFETY: the slot is the adapter's until the datagram has come, and is kept as long as the queue.
-        unsafe { self.queue.expect(Token::new(0, at as u64), piece) }
+        unsafe { self.queue.expect(&[(Token::new(0, at as u64), piece)]) }
     }
 
     /// What has come.
@@ -153,7 +157,7 @@ impl<const N: usize> Post<N> {
         let slot = &self.sending[self.posted % self.sending.len()];
         slot.write(datagram);
         // SAFETY: the slot is not used again before it was sent, and is kept as long as the queue.
-        let sent = unsafe { self.queue.send(Token::new(0, 0), slot.piece(N), handle, to.queue_pair, to.key) };
+        let sent = unsafe { self.queue.send(Token::new(0, 0), slot.piece(N), handle, to.queue_pair, to.key, None) };
         sent.map_err(|source| VerbsError::system(what(), source))?;
         self.posted += 1;
         Ok(())

@@ -17,7 +17,7 @@
 //! | `lane` | one reliable queue pair after the other: numbers of requests, signalling now and then, what is lent, what is to be done again; a lock of its own |
 //! | `endpoint` | the lanes to peers, and the order of what a thread does at several |
 //! | `progress` | takes completions and hands each to the lane that its token names |
-//! | `datagram` | unreliable datagrams |
+//! | `datagram` | unreliable datagrams: those that ask for connections, and messages |
 //! | `connect` | connections on demand: what both agree by, and the thread that does it |
 //! | `messages` | the `Wire` of messages between ranks |
 //! | `rma` | the `Fabric` of windows, and collectives over lanes |
@@ -57,7 +57,7 @@
 //!
 //! # Memory
 //! Before a rank connects it has 45,056 registered bytes for datagrams (40,960) and counts of attached memory (4,096, with
-//! the first window), 89 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
+//! the first window), 93 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
 //! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
 //! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
 //! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. A lane keeps
@@ -67,6 +67,9 @@
 //! Messages come to buffers of 8,384 bytes that all queue pairs share (SRQ): 16 are registered with the first queue pair, 64
 //! more whenever messages come and less than 32 are left, 1,024 (8.2 MiB) at most, however many peers there are; beside them
 //! 264 KiB for what is sent, when first needed, and the rings of the few peers that are heard from most.
+//!
+//! By datagrams (`TRANSOM_MESSAGES=paths=ud`) they come to 1,024 buffers of one MTU and 64 bytes, and go from 64 of one MTU for each queue
+//! pair that sends: 1.3 MiB in all where the MTU is 1,024, from the beginning; with an address handle for each peer.
 //!
 //! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
 //! this rank has registered for as long as its owner has it: windows, and buffers

@@ -5,6 +5,7 @@ use ibverbs_sys::*;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
+use transom_channel::{Changes, Config, Paths};
 
 /// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
 const REGISTER_FROM: u32 = 128 << 10;
@@ -37,6 +38,9 @@ pub(super) struct Settings {
     /// How often it is, before the connection counts as broken.
     pub retries: u8,
     pub notify_by: Option<NotifyBy>,
+    /// By how many queue pairs messages are sent as datagrams, if they are: of TRANSOM_MESSAGES, whose other fields are looked at
+    /// later.
+    pub datagrams: Option<usize>,
     /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
     pub hybrid: Option<bool>,
 }
@@ -68,6 +72,7 @@ impl Settings {
             timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
             retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
+            datagrams: datagrams(),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })
     }
@@ -76,6 +81,12 @@ impl Settings {
     pub fn timeout_exponent(&self) -> u8 {
         (1..=31).find(|&power| Duration::from_nanos(4096) * (1 << power) >= self.timeout).unwrap_or(31)
     }
+}
+
+/// What cannot be is told when messages begin.
+fn datagrams() -> Option<usize> {
+    let config = get::<Changes>("TRANSOM_MESSAGES").ok()??.of(Config::default());
+    (config.paths == Paths::Datagrams).then_some(config.ud_lanes)
 }
 
 /// Whether the value of one of these variables is understood; `None` if it is not one of these.

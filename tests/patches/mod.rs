@@ -33,6 +33,7 @@ pub fn any_shape<const D: usize>(random: &mut fastrand::Rng) -> [usize; D] {
     std::array::from_fn(|_| random.usize(0..[60, 13, 8][D - 1]))
 }
 
+#[allow(dead_code, reason = "each test file uses what it needs")]
 /// Ranges inside an array, now and then all of a dimension, or nothing.
 pub fn any_patch<const D: usize>(random: &mut fastrand::Rng, shape: [usize; D]) -> [Range<usize>; D] {
     std::array::from_fn(|d| match random.u8(0..4) {

@@ -32,6 +32,12 @@ pub fn share_memory(world: &World) -> bool {
     world.size() == 1 || !(hosts().is_some() || network || is_set("TRANSOM_FABRIC", "delayed"))
 }
 
+/// Whether ranks are processes, not threads of one.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn are_processes() -> bool {
+    is_set(ROLE, "rank")
+}
+
 fn is_set(name: &str, to: &str) -> bool {
     std::env::var(name).is_ok_and(|value| value == to)
 }

@@ -114,7 +114,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let pscw = Pscw::new(ranks, words.pscw());
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
         let core = Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default() };
-        Ok(Window { core, lock, barrier, pscw, user, asked: None, element: PhantomData })
+        Ok(Window { core, lock, barrier, pscw, user, element: PhantomData })
     }
 
     /// Collective: ends the window once every rank has called, and gives back the elements of

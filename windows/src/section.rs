@@ -371,13 +371,19 @@ impl Blocks<'_> {
         }
     }
 
-    /// An element of two blocks, if there is one. For blocks that are inside a part.
+    /// An element of two blocks, if there is one.
     fn overlap(&self) -> Option<usize> {
         match self.starts {
             _ if self.is_empty() => None,
-            Starts::Every { offset, stride } => (self.count > 1 && stride < self.block).then(|| offset + stride),
-            Starts::Listed(offsets) if offsets.windows(2).all(|pair| pair[0] + self.block <= pair[1]) => None,
+            Starts::Every { offset, stride } => {
+                // Saturated, it is outside of any part.
+                (self.count > 1 && stride < self.block).then(|| offset.saturating_add(stride))
+            }
             Starts::Listed(offsets) => {
+                let apart = |pair: &[usize]| pair[0].checked_add(self.block).is_some_and(|end| end <= pair[1]);
+                if offsets.windows(2).all(apart) {
+                    return None;
+                }
                 let mut ascending = offsets.to_vec();
                 ascending.sort_unstable();
                 ascending.windows(2).find(|pair| pair[1] - pair[0] < self.block).map(|pair| pair[1])

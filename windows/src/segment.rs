@@ -4,6 +4,9 @@
 use crate::counters::CounterCells;
 use crate::words::{Purpose, Waiting};
 use crate::{Error, Fabric, FabricError, UserMemory, Wait, Wake};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 use transom_locks::{At, Awaited, Network, Rank};
 
 /// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
@@ -22,6 +25,29 @@ pub(crate) struct Segment<F: Fabric> {
     /// What it is for, and its number, for messages.
     purpose: Purpose,
     id: u32,
+    asked: Seldom,
+}
+
+/// Ten times a second at most.
+struct Seldom {
+    since: Instant,
+    /// When it was due last, in milliseconds from then.
+    last: AtomicU64,
+}
+
+impl Seldom {
+    fn new() -> Self {
+        Seldom { since: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    fn is_due(&self) -> bool {
+        let now = self.since.elapsed().as_millis() as u64;
+        let due = now.saturating_sub(self.last.load(Relaxed)) >= 100;
+        if due {
+            self.last.store(now, Relaxed);
+        }
+        due
+    }
 }
 
 /// Regions at each rank, and the right to reach them all.
@@ -174,7 +200,19 @@ impl<F: Fabric> Segment<F> {
         }
         let (fabric, rank) = (fabric.clone(), fabric.rank());
         let sizes = records.iter().map(|(record, _)| record.size).collect();
-        Ok(Segment { fabric, region, remotes, sizes, base, own, counters: CounterCells::default(), rank, purpose, id })
+        Ok(Segment {
+            fabric,
+            region,
+            remotes,
+            sizes,
+            base,
+            own,
+            counters: CounterCells::default(),
+            rank,
+            purpose,
+            id,
+            asked: Seldom::new(),
+        })
     }
 
     /// The memory of a rank that holds its elements, and where they begin there.
@@ -210,6 +248,12 @@ impl<F: Fabric> Segment<F> {
             (GivenUp { .. }, Some(lost)) => lost.into(),
             (error, _) => error,
         }
+    }
+
+    /// Whether what a call that does not wait has not found can still come, asked now and then: it costs system calls, and the
+    /// program may call again and again.
+    pub fn check_seldom(&self, check: impl FnOnce(&F) -> Result<(), FabricError>) -> Result<(), FabricError> {
+        if self.asked.is_due() { check(&self.fabric) } else { Ok(()) }
     }
 
     /// Tells the others that this rank goes and leaves something that only it could end. Where a rank has died they know, and

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use transom_locks::{Ahead, Mode, PassiveLock, Rank};
+use transom_locks::{Ahead, Awaited, Mode, PassiveLock, Rank};
 
 /// A value in the memory of one rank, and the lock that it is behind.
 pub(crate) struct ValueLock<T, F: Fabric> {
@@ -136,7 +136,9 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     /// As [`take`](Self::take), if that needs no waiting.
     pub fn try_take(&self, mode: Mode) -> Result<Option<(Value<T>, bool)>, Error> {
         if !self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))? {
-            return Ok(None);
+            // As a wait for the lock would.
+            let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
+            return alive.map(|()| None).map_err(|lost| self.lock_error(lost.into()));
         }
         self.data().counters.locks.bump();
         self.taken().map(Some)

@@ -12,7 +12,6 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
-use std::time::{Duration, Instant};
 use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
@@ -43,8 +42,6 @@ pub struct Window<T, F: Fabric> {
     pub(crate) pscw: Pscw,
     /// Memory of the program's own, if the elements are there.
     pub(crate) user: Option<UserBuffer<T>>,
-    /// When a test of the exposure epoch last asked whether its origins live.
-    pub(crate) asked: Option<Instant>,
     pub(crate) element: PhantomData<fn() -> T>,
 }
 
@@ -58,9 +55,6 @@ impl<T, F: Fabric> Drop for Window<T, F> {
         }
     }
 }
-
-/// How often a program that tests again and again asks whether those it waits for live.
-const ASK: Duration = Duration::from_millis(100);
 
 impl<T: Pod, F: Fabric> Window<T, F> {
     /// The number of the window, in the order in which the job made them; errors name it.
@@ -182,7 +176,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let opened = Target::locked(&self.core, target, mode)?;
         self.core.checks.synchronised(&self.core.data.counters);
         match self.lock.try_acquire_mut(target, mode) {
-            Ok(false) => Ok(None),
+            // As a wait for the lock would.
+            Ok(false) => match self.core.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
+                Ok(()) => Ok(None),
+                Err(lost) => Err(self.core.lock_error_at(target, lost.into())),
+            },
             Ok(true) => {
                 self.core.data.counters.locks.bump();
                 Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), true)))
@@ -421,17 +419,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     pub fn test(&mut self) -> Result<bool, Error> {
         let mut tested = self.pscw.test(&self.core.data);
         if let Ok(false) = tested {
-            // Asking whether the origins live costs system calls: now and then is enough.
-            let now = Instant::now();
-            if now - *self.asked.get_or_insert(now) >= ASK {
-                self.asked = Some(now);
-                let origins = self.pscw.origins().unwrap_or_default();
-                let alive = |&rank: &Rank| self.core.data.fabric.check_peers(Awaited::Rank(rank));
-                if let Err(lost) = origins.iter().try_for_each(alive) {
-                    // It may have completed just before.
-                    tested = self.pscw.test(&self.core.data);
-                    tested = tested.and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
-                }
+            let origins = self.pscw.origins().unwrap_or_default();
+            let alive = |fabric: &F| origins.iter().try_for_each(|&rank| fabric.check_peers(Awaited::Rank(rank)));
+            if let Err(lost) = self.core.data.check_seldom(alive) {
+                // It may have completed just before.
+                tested = self.pscw.test(&self.core.data);
+                tested = tested.and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
             }
         }
         match tested {

@@ -1,6 +1,6 @@
 //! The fields that a text can choose, in one table: `eager=0,order=recent`.
 
-use super::{Config, Misconfigured};
+use super::{Config, Misconfigured, Paths};
 use crate::packet::{LONGEST, SYNC};
 use crate::pipe::Step;
 use crate::polling::Order;
@@ -54,7 +54,8 @@ macro_rules! choice {
 
 const ORDERS: [(&str, Order); 3] =
     [("sequential", Order::Sequential), ("circular", Order::Circular), ("recent", Order::RecentFirst)];
-const OFFERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
+const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
+const PATHS: [(&str, Paths); 2] = [("rc", Paths::Connections), ("ud", Paths::Datagrams)];
 const STEPS: [(&str, Step); 5] = [
     ("basic", Step::Basic),
     ("piggyback", Step::Piggyback),
@@ -92,7 +93,7 @@ pub const FIELDS: &[Field] = &[
     row!("stripe_from", stripe_from, "bytes of a part at least, where there are several rails", "a number", |_, _| {
         true
     }),
-    choice!("offer", offer, OFFERS, "whether an announced message offers its memory to be read", "yes or no"),
+    choice!("offer", offer, YES_OR_NO, "whether an announced message offers its memory to be read", "yes or no"),
     row!(
         "credit_delay",
         credit_delay,
@@ -126,6 +127,23 @@ pub const FIELDS: &[Field] = &[
         "bytes from which on a buffer that a pipe owns is not copied",
         "a number",
         |_, _| true
+    ),
+    choice!(
+        "paths",
+        paths,
+        PATHS,
+        "by what packets go between hosts, alike at all ranks: reliable connections (rc) or datagrams (ud)",
+        "rc or ud"
+    ),
+    row!("ud_lanes", ud_lanes, "queue pairs that datagrams are sent by in turn", "1 to 16", |config, _| {
+        (1..=16).contains(&config.ud_lanes)
+    }),
+    choice!(
+        "checksum",
+        checksum,
+        YES_OR_NO,
+        "whether datagrams bring a checksum, which the receiver compares",
+        "yes or no"
     ),
 ];
 

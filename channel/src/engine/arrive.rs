@@ -32,8 +32,8 @@ impl<W: Wire> Engine<W> {
                 }
                 Event::Done(token, _) if pipe::is_token(token) => self.pipe_moved(token),
                 Event::Done(token, _) => self.moved(token),
-                Event::Arrived { lane, slot, length } => {
-                    let part = Part { memory: &slot, at: 0, length };
+                Event::Arrived { lane, slot, at, length } => {
+                    let part = Part { memory: &slot, at, length };
                     let taken =
                         if self.reach(lane.peer).is_ok() { self.packet(lane.peer, part, false) } else { Ok(true) };
                     self.wire.give(slot);

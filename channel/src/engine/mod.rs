@@ -24,7 +24,7 @@ use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
 use crate::ring::Marker;
 use crate::slab::{Id, Slab};
-use crate::wire::{Lane, RAILS, Rail, Rank, Wire};
+use crate::wire::{Lane, Losses, RAILS, Rail, Rank, Wire};
 use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
@@ -140,17 +140,29 @@ impl<W: Wire> Engine<W> {
     }
 
     /// The first message that has come and that `select` takes, taken out of the matching: it is received by its number
-    /// alone, with [`receive_message`](Self::receive_message).
-    pub fn try_probe(&mut self, select: Select) -> Option<(Id, Status)> {
-        let (label, message) = self.matching.take(select)?;
+    /// alone, with [`receive_message`](Self::receive_message). An error if there is none and its source is lost; or, of any
+    /// source, one has died of whom no receive was told.
+    pub fn try_probe(&mut self, select: Select) -> Result<Option<(Id, Status)>, Error> {
+        let Some((label, message)) = self.matching.take(select) else { return self.nothing(select) };
         let status = Status { peer: label.source, tag: label.tag, length: message.envelope.length };
-        Some((self.requests.insert(Request::Message(message)), status))
+        Ok(Some((self.requests.insert(Request::Message(message)), status)))
     }
 
-    /// The first message that has come and that `select` takes.
-    pub fn peek(&self, select: Select) -> Option<Status> {
-        let (label, message) = self.matching.peek(select)?;
-        Some(Status { peer: label.source, tag: label.tag, length: message.envelope.length })
+    /// The first message that has come and that `select` takes. Fails as [`try_probe`](Self::try_probe).
+    pub fn peek(&mut self, select: Select) -> Result<Option<Status>, Error> {
+        let Some((label, message)) = self.matching.peek(select) else { return self.nothing(select) };
+        Ok(Some(Status { peer: label.source, tag: label.tag, length: message.envelope.length }))
+    }
+
+    /// Nothing has come that this takes: who asks again and again waits for it as a receive does, but does not fail because
+    /// all others have left.
+    fn nothing<T>(&mut self, select: Select) -> Result<Option<T>, Error> {
+        match self.never(select) {
+            Some(Error::Lost { lost: Lost::Left, .. }) if select.source.is_none() => {}
+            Some(error) => return Err(error),
+            None => self.make_way(select),
+        }
+        Ok(None)
     }
 
     /// Receives a message that a probe has taken ([`try_probe`](Self::try_probe), or a receive into [`Room::Probe`]); its
@@ -200,7 +212,7 @@ impl<W: Wire> Engine<W> {
         if !self.listed.is_empty() || self.pipes.are_refused() {
             return Some(self.wire.now());
         }
-        self.credit_due()
+        [self.credit_due(), self.wire.due()].into_iter().flatten().min()
     }
 
     /// When progress is due to tell a credit, though no event comes.
@@ -210,7 +222,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Whether something is under way to or from another rank that this one has still to work for: a send that has not ended, a
-    /// receive whose message is coming, an answer.
+    /// receive whose message is coming, an answer, or what may have to be sent again.
     pub fn is_needed(&self) -> bool {
         let moving = |request: &Request<W::Memory>| match request {
             Request::Send(send) => send.to != self.rank,
@@ -218,6 +230,7 @@ impl<W: Wire> Engine<W> {
             Request::Message(_) | Request::Piped(_) => false,
         };
         !self.listed.is_empty()
+            || self.wire.due().is_some()
             || self.pipes.are_needed(self.rank)
             || self.requests.iter().any(|(_, request)| moving(request))
     }
@@ -233,8 +246,9 @@ impl<W: Wire> Engine<W> {
     }
 
     /// What was counted.
-    pub fn meter(&self) -> &Meter {
-        &self.meter
+    pub fn meter(&self) -> Meter {
+        let Losses { resends, again, acknowledgements, spoiled } = self.wire.losses();
+        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..self.meter }
     }
 
     /// Requests that have not ended, and messages of probes.

@@ -6,7 +6,7 @@ use super::{Engine, Status};
 use crate::error::{Error, Lost};
 use crate::pipe::{self, Config, Count, Fault, NO_OFFER, Offer, Pipe};
 use crate::slab::{Id, Slab};
-use crate::wire::{Rank, Wire};
+use crate::wire::{Lane, Rank, Wire};
 
 /// The next bytes are in a buffer that the peer has kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,12 @@ impl<W: Wire> Engine<W> {
             }
             None => Err(self.break_off(rank, Lost::Broken("what it has offered as its end of a pipe is none"))),
         }
+    }
+
+    /// Whether bytes that are put now can go, as far as the wire is concerned; or never will.
+    pub fn pipe_opens(&mut self, id: Id) -> bool {
+        let Some(pipe) = self.pipes.all.get(id) else { return true };
+        pipe.is_gone() || self.wire.opens(Lane { peer: pipe.peer(), rail: 0 })
     }
 
     /// Puts bytes, as many as go now, and says how many: 0 if the ring is full, or a buffer is under way. They can be used

@@ -17,12 +17,7 @@ impl<W: Wire> Engine<W> {
             self.matched(id, message, false);
             return;
         }
-        let lost = match select.source {
-            Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
-            Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
-            None => self.tell(select.context).map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
-        };
-        if let Some(error) = lost {
+        if let Some(error) = self.never(select) {
             self.complete(id, Err(error));
             return;
         }
@@ -30,7 +25,20 @@ impl<W: Wire> Engine<W> {
         if let Some(Request::Receive(receive)) = self.requests.get_mut(id) {
             receive.posted = Some(number);
         }
-        // What this waits for may stand, at its sender, behind messages that nobody takes.
+        self.make_way(select);
+    }
+
+    /// Why nothing will come that this takes, if that is so.
+    pub(super) fn never(&mut self, select: Select) -> Option<Error> {
+        match select.source {
+            Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
+            Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
+            None => self.tell(select.context).map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
+        }
+    }
+
+    /// What is waited for may stand, at its sender, behind messages that nobody takes.
+    pub(super) fn make_way(&mut self, select: Select) {
         match select.source {
             Some(rank) => self.spill(rank),
             None => std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.spill(rank)),

@@ -98,6 +98,13 @@ impl Memory {
         self.write(0, &[Run { at: 0, length: self.length, what: What::Zero }]);
     }
 
+    /// Changes a bit.
+    pub(super) fn flip(&self, bit: usize) {
+        let mut byte = [0];
+        self.read(bit / 8, &mut byte);
+        self.write(bit / 8, &said(&[byte[0] ^ 1 << (bit % 8)], 0));
+    }
+
     /// Copies bytes out.
     pub fn read(&self, at: usize, into: &mut [u8]) {
         for run in self.slice(at, into.len()) {

@@ -10,7 +10,7 @@ pub use wire::SimWire;
 
 use crate::config::{Config, Misconfigured};
 use crate::engine::Engine;
-use crate::wire::{Rail, Rank};
+use crate::wire::{Rail, Rank, Wire};
 use net::Net;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -37,6 +37,23 @@ pub struct Conditions {
     pub unregistered: u32,
     /// Puts become visible in pieces.
     pub torn: bool,
+    /// What becomes of sends, if they are datagrams.
+    pub faults: Option<Faults>,
+}
+
+/// What becomes of datagrams, of a thousand each. One that finds no slot is lost as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Faults {
+    /// Are lost.
+    pub lost: u32,
+    /// Come twice.
+    pub doubled: u32,
+    /// Come later than others that were sent after them.
+    pub late: u32,
+    /// By how many nanoseconds.
+    pub delay: Range<u64>,
+    /// Have a bit that has changed, in the slot that they came to.
+    pub flipped: u32,
 }
 
 impl Default for Conditions {
@@ -53,14 +70,15 @@ impl Default for Conditions {
             busy: 0,
             unregistered: 0,
             torn: true,
+            faults: None,
         }
     }
 }
 
-/// A simulated job.
-pub struct Sim {
+/// A simulated job, whose ranks have wires of type `W`.
+pub struct Sim<W: Wire<Memory = Memory> = SimWire> {
     net: Rc<RefCell<Net>>,
-    engines: Vec<Engine<SimWire>>,
+    engines: Vec<Engine<W>>,
     stopped: Vec<bool>,
 }
 
@@ -72,18 +90,55 @@ impl Sim {
 
     /// A job of ranks with these configurations.
     pub fn of(seed: u64, conditions: Conditions, configs: Vec<Config>) -> Result<Sim, Misconfigured> {
+        Sim::over(seed, conditions, configs, |wire| wire)
+    }
+}
+
+impl<W: Wire<Memory = Memory>> Sim<W> {
+    /// A job of ranks with these configurations, and with wires that are made of those of the network.
+    ///
+    /// ```
+    /// use transom_channel::delivery::{Delivery, Settings};
+    /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
+    /// use transom_channel::{Config, Room, Select};
+    ///
+    /// let faults = Faults { lost: 100, doubled: 10, late: 50, delay: 1..90_000, flipped: 0 };
+    /// let conditions = Conditions { faults: Some(faults), ..Conditions::default() };
+    /// let config = Config { rings: 0, zero_copy_from: u64::MAX, ..Config::default() };
+    /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
+    /// let length = 1 << 20;
+    /// sim.engine(0).send(1, 0, 5, Memory::pattern(42, length), length, false);
+    /// sim.engine(1).receive(Select { context: 0, source: None, tag: Some(5) }, Room::Allocate);
+    /// sim.wake(0, 0);
+    /// sim.wake(1, 0);
+    /// while sim.step().is_some() {}
+    /// assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(length), Some(42));
+    /// assert!(sim.engine(0).meter().resends > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn over(
+        seed: u64,
+        conditions: Conditions,
+        configs: Vec<Config>,
+        over: impl Fn(SimWire) -> W,
+    ) -> Result<Sim<W>, Misconfigured> {
         let ranks = configs.len() as Rank;
         let rails = conditions.rails.clone();
         let net = Rc::new(RefCell::new(Net::new(seed, ranks, conditions)));
-        let wire = |rank| SimWire { net: net.clone(), rails: rails.clone(), rank };
+        let wire = |rank| over(SimWire { net: net.clone(), rails: rails.clone(), rank });
         let engines = (0..).zip(configs).map(|(rank, config)| Engine::new(wire(rank), rank, ranks, config));
         let engines = engines.collect::<Result<_, _>>()?;
         Ok(Sim { net, engines, stopped: vec![false; ranks as usize] })
     }
 
     /// The channel of a rank. What is called there is noticed by [`step`](Self::step) after a [`wake`](Self::wake).
-    pub fn engine(&mut self, rank: Rank) -> &mut Engine<SimWire> {
+    pub fn engine(&mut self, rank: Rank) -> &mut Engine<W> {
         &mut self.engines[rank as usize]
+    }
+
+    /// How many registrations a rank has.
+    pub fn registrations(&self, rank: Rank) -> usize {
+        self.net.borrow().ranks[rank as usize].keys.len()
     }
 
     /// Virtual nanoseconds since the start.

@@ -1,7 +1,7 @@
 //! The network of a simulated job: lanes, in virtual time.
 
-use super::Conditions;
 use super::memory::{self, Memory, Run};
+use super::{Conditions, Faults};
 use crate::wire::{Event, Key, Lane, Rank, Why};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -14,6 +14,8 @@ pub(super) struct Net {
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     happened: u64,
     pub lanes: BTreeMap<(Rank, Rank, usize), Flights>,
+    /// Datagrams under way: from, to, rail and bytes.
+    datagrams: BTreeMap<u64, (Rank, Rank, usize, Vec<Run>)>,
     pub keys: u64,
 }
 
@@ -78,6 +80,7 @@ pub(super) enum Flying {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Happening {
     Head(Rank, Rank, usize),
+    Datagram(u64),
     Turn(Rank),
     /// To a rank, of a peer, on a rail: which of the events below.
     Told(Rank, Rank, usize, Told),
@@ -101,6 +104,7 @@ impl Net {
             heap: BinaryHeap::new(),
             happened: 0,
             lanes: BTreeMap::new(),
+            datagrams: BTreeMap::new(),
             keys: 0,
         }
     }
@@ -112,6 +116,7 @@ impl Net {
             self.now = at;
             match happening {
                 Happening::Head(from, to, rail) => self.land(from, to, rail),
+                Happening::Datagram(number) => self.drop_in(number),
                 Happening::Turn(rank) => {
                     let place = &mut self.ranks[rank as usize];
                     // Of several turns that were asked for only the earliest counts.
@@ -185,6 +190,41 @@ impl Net {
         self.turn(rank, at);
     }
 
+    /// Sends a datagram that is on its way at a time, and what becomes of it.
+    pub fn throw(&mut self, from: Rank, to: Rank, rail: usize, bytes: &[Run], at: u64) {
+        let Some(Faults { lost, doubled, late, delay, .. }) = self.conditions.faults.clone() else { return };
+        let copies = 1 + u8::from(self.happens_of(doubled));
+        for _ in 0..copies {
+            if self.happens_of(lost) {
+                continue;
+            }
+            let later = if self.happens_of(late) { self.rng.u64(delay.clone()) } else { 0 };
+            let at = at + self.latency() + later;
+            self.datagrams.insert(self.happened, (from, to, rail, bytes.to_vec()));
+            self.happens(at, Happening::Datagram(self.happened));
+        }
+    }
+
+    fn happens_of(&mut self, of_a_thousand: u32) -> bool {
+        self.rng.u32(..1000) < of_a_thousand
+    }
+
+    fn drop_in(&mut self, number: u64) {
+        let Some((from, to, rail, bytes)) = self.datagrams.remove(&number) else { return };
+        let place = &mut self.ranks[to as usize];
+        if place.dead || place.slots >= self.conditions.slots || !self.lanes.contains_key(&(from, to, rail)) {
+            return;
+        }
+        let event = arrived(place, Lane { peer: from, rail }, &bytes);
+        let flipped = self.conditions.faults.as_ref().map_or(0, |faults| faults.flipped);
+        if let Event::Arrived { slot, length, .. } = &event
+            && self.happens_of(flipped)
+        {
+            slot.flip(self.rng.usize(..8 * length));
+        }
+        self.tell(to, from, event);
+    }
+
     /// The first request of a lane is at its peer.
     fn land(&mut self, from: Rank, to: Rank, rail: usize) {
         let Some(lane) = self.lanes.get_mut(&(from, to, rail)) else { return };
@@ -202,14 +242,7 @@ impl Net {
                 let at = self.now + 2_000;
                 return self.happens(at, Happening::Head(from, to, rail));
             }
-            Flying::Send(bytes) => {
-                place.slots += 1;
-                let mut slot = Memory::zero(memory::length(bytes));
-                slot.is_slot = true;
-                slot.write(0, bytes);
-                let length = slot.len();
-                Some(Some(Event::Arrived { lane: Lane { peer: from, rail }, slot, length }))
-            }
+            Flying::Send(bytes) => Some(Some(arrived(place, Lane { peer: from, rail }, bytes))),
             Flying::Put { to: key, pieces, immediate } => {
                 let (at, bytes) = pieces.pop_front().expect("a put has a piece");
                 target(place, *key, at, memory::length(&bytes)).map(|memory| {
@@ -260,4 +293,14 @@ impl Net {
             None => self.wake(to),
         }
     }
+}
+
+/// A send is in a slot of the rank's.
+fn arrived(place: &mut Place, lane: Lane, bytes: &[Run]) -> Event<Memory> {
+    place.slots += 1;
+    let mut slot = Memory::zero(memory::length(bytes));
+    slot.is_slot = true;
+    slot.write(0, bytes);
+    let length = slot.len();
+    Event::Arrived { lane, slot, at: 0, length }
 }

@@ -14,13 +14,6 @@ pub struct SimWire {
     pub(super) rank: Rank,
 }
 
-impl SimWire {
-    /// How many registrations there are.
-    pub fn registrations(&self) -> usize {
-        self.net.borrow().ranks[self.rank as usize].keys.len()
-    }
-}
-
 impl Wire for SimWire {
     type Memory = Memory;
 
@@ -155,6 +148,11 @@ impl Wire for SimWire {
         let lane = (self.rank, lane.peer, lane.rail);
         let flights = net.lanes.get_mut(&lane).expect("was looked at");
         flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds / 1000;
+        if let (Flying::Send(bytes), Some(_)) = (&what, &net.conditions.faults) {
+            let at = flights.free_at;
+            net.throw(lane.0, lane.1, lane.2, bytes, at);
+            return Ok(());
+        }
         flights.due = flights.due.max(flights.free_at + latency);
         let due = flights.due;
         flights.queue.push_back(Flight { due, what });

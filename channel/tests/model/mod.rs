@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
 use transom_channel::wire::{Data, Part, Rail};
-use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select};
+use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select, Wire};
 
 /// What a seed makes of a job.
 pub struct Setup {
@@ -47,6 +47,7 @@ impl Setup {
             busy: *rng.choice(&[0, 0, 50, 500]).unwrap(),
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
             torn: rng.bool(),
+            faults: None,
         };
         let floor = 64 * rng.u32(2..5);
         let config = |rng: &mut fastrand::Rng| Config {
@@ -98,8 +99,8 @@ pub struct Receive {
     pub starved: bool,
 }
 
-pub struct Job {
-    pub sim: Sim,
+pub struct Job<W: Wire<Memory = Memory> = SimWire> {
+    pub sim: Sim<W>,
     pub rng: fastrand::Rng,
     pub setup: Setup,
     pub messages: Vec<Message>,
@@ -114,9 +115,10 @@ pub struct Job {
 
 const TAGS: u32 = 3;
 
-impl Job {
-    pub fn new(seed: u64, setup: Setup) -> Job {
-        let sim = Sim::of(seed, setup.conditions.clone(), setup.configs.clone()).unwrap();
+impl<W: Wire<Memory = Memory>> Job<W> {
+    /// A job whose wires are made of those of the network; see [`Sim::over`].
+    pub fn new(seed: u64, setup: Setup, over: impl Fn(SimWire) -> W) -> Job<W> {
+        let sim = Sim::over(seed, setup.conditions.clone(), setup.configs.clone(), over).unwrap();
         let left = vec![setup.actions; setup.ranks as usize];
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
         let (sends, open) = Default::default();
@@ -129,7 +131,7 @@ impl Job {
     }
 
     /// Runs to the end, and judges.
-    pub fn run(mut self) -> Result<Job, String> {
+    pub fn run(mut self) -> Result<Job<W>, String> {
         let mut steps = 0u64;
         while let Some(rank) = self.sim.step() {
             steps += 1;
@@ -319,10 +321,10 @@ impl Job {
         loop {
             let peeked = self.sim.engine(rank).peek(select);
             let probed = self.sim.engine(rank).try_probe(select);
-            if peeked != probed.map(|(_, status)| status) {
+            if peeked != probed.clone().map(|probed| probed.map(|(_, status)| status)) {
                 return Err(format!("peek says {peeked:?}, and a probe {probed:?}"));
             }
-            let Some((id, _)) = probed else { return Ok(()) };
+            let Ok(Some((id, _))) = probed else { return Ok(()) };
             let room = self.room(true);
             let length = if let Room::Into(_, length) = &room { Some(*length) } else { None };
             self.opened(rank, id, select, length);
@@ -358,17 +360,15 @@ impl Job {
         }
         for rank in 0..self.setup.ranks {
             let config = self.setup.configs[rank as usize].clone();
+            let registrations = self.sim.registrations(rank);
             let engine = self.sim.engine(rank);
             engine.at_rest()?;
             if (engine.under_way(), engine.kept()) != (0, 0) {
                 return Err(format!("rank {rank} keeps {} requests and {} bytes", engine.under_way(), engine.kept()));
             }
             let rings = engine.ring_bytes() / config.ring.size();
-            if engine.wire().registrations() != rings {
-                return Err(format!(
-                    "rank {rank} has {rings} rings, and {} registrations",
-                    engine.wire().registrations()
-                ));
+            if registrations != rings {
+                return Err(format!("rank {rank} has {rings} rings, and {registrations} registrations"));
             }
             if engine.ring_bytes() > config.rings * config.ring.size()
                 || engine.granted() > config.budget + config.spill

@@ -105,7 +105,7 @@ fn a_long_buffer_is_not_copied() {
             assert_eq!((counts[0].read, counts[0].written, counts[0].copied), (read as u64, written as u64, 0));
             assert_eq!(counts.map(|count| count.writes), posts.map(|posts| posts * twice), "{step:?} {rail:?}");
             // Nothing but the two ends' memory is registered when all is over.
-            assert_eq!([0, 1].map(|rank| sim.engine(rank).wire().registrations()), [1, 1]);
+            assert_eq!([0, 1].map(|rank| sim.registrations(rank)), [1, 1]);
         }
     }
 }

@@ -75,7 +75,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     assert_eq!((done.id, done.result, done.memory.unwrap().len()), (put, Err(lost.clone()), 9));
     assert_eq!(engine.pipe_open(1, Pipe::default()).unwrap_err(), lost);
     engine.pipe_close(victim[0]);
-    assert_eq!((engine.pipes(), engine.wire().registrations()), (1, 1), "the pipe that lives");
+    assert_eq!((engine.pipes(), sim.registrations(0)), (1, 1), "the pipe that lives");
     !over
 }
 

@@ -4,7 +4,7 @@
 use super::{turned, turned_back};
 use crate::plan::{Call, Order, Plan, Rank, Shape, Span};
 
-pub(super) fn plan(call: Call, shape: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     match call {
         Call::Broadcast { root } => Some(broadcast(shape, root)),
         Call::Reduce { root, commutes } => Some(reduce(shape, root, commutes)),
@@ -34,7 +34,7 @@ fn parent(place: usize) -> Option<usize> {
     (place > 0).then(|| place & (place - 1))
 }
 
-fn broadcast(Shape { rank, ranks, len, .. }: Shape, root: Rank) -> Plan {
+fn broadcast(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let mut plan = Plan::default();
     let place = turned(rank, root, ranks);
     let at = |place| turned_back(place, root, ranks);
@@ -48,7 +48,7 @@ fn broadcast(Shape { rank, ranks, len, .. }: Shape, root: Rank) -> Plan {
 }
 
 /// Of an operation that does not commute the first rank has the result, and sends it to the root.
-fn reduce(Shape { rank, ranks, len, .. }: Shape, root: Rank, commutes: bool) -> Plan {
+fn reduce(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank, commutes: bool) -> Plan {
     let top = if commutes { root } else { 0 };
     let place = turned(rank, top, ranks);
     let at = |place| turned_back(place, top, ranks);
@@ -84,7 +84,7 @@ fn reduce(Shape { rank, ranks, len, .. }: Shape, root: Rank, commutes: bool) -> 
     plan
 }
 
-fn gather(Shape { rank, ranks, len, .. }: Shape, root: Rank) -> Plan {
+fn gather(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let place = turned(rank, root, ranks);
     let at = |place| turned_back(place, root, ranks);
     let places = reach(place, ranks).min(ranks - place);
@@ -127,7 +127,7 @@ fn turn_back(
     [(0..first, rest..rest + first), (first..first + rest, 0..rest)].into_iter()
 }
 
-fn scatter(Shape { rank, ranks, len, .. }: Shape, root: Rank) -> Plan {
+fn scatter(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let place = turned(rank, root, ranks);
     let at = |place| turned_back(place, root, ranks);
     let places = reach(place, ranks).min(ranks - place);

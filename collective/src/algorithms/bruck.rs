@@ -2,7 +2,7 @@
 
 use crate::plan::{Call, Plan, Shape, Span};
 
-pub(super) fn plan(call: Call, shape: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     match call {
         Call::AllGather => Some(all_gather(shape)),
         Call::AllToAll => Some(all_to_all(shape)),
@@ -11,7 +11,7 @@ pub(super) fn plan(call: Call, shape: Shape) -> Option<Plan> {
 }
 
 /// Each rank collects the blocks from its own on, around.
-fn all_gather(Shape { rank, ranks, len, .. }: Shape) -> Plan {
+fn all_gather(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let mut plan = Plan::with_scratch(ranks * len);
     plan.round(|round| round.copy(Span::given(0..len), Span::scratch(0..len)));
     for step in (0..).map(|k| 1 << k).take_while(|step| *step < ranks) {
@@ -30,7 +30,7 @@ fn all_gather(Shape { rank, ranks, len, .. }: Shape) -> Plan {
 }
 
 /// A block for the rank `d` behind travels by the bits of `d`.
-fn all_to_all(Shape { rank, ranks, len, .. }: Shape) -> Plan {
+fn all_to_all(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let most = ranks.div_ceil(2);
     // Blocks by their distance; and those that are sent, and come, together.
     let at = |distance: usize| Span::scratch(distance * len..(distance + 1) * len);

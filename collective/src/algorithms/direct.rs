@@ -4,7 +4,7 @@
 use crate::plan::{Call, Plan, Rank, Shape, Span};
 use std::ops::Range;
 
-pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape<'_>) -> Option<Plan> {
     let counts = || vec![len; ranks];
     match call {
         Call::Broadcast { root } => {

@@ -2,7 +2,7 @@
 
 use crate::plan::{Call, Plan, Shape, Span};
 
-pub(super) fn plan(call: Call, Shape { rank, ranks, .. }: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, Shape { rank, ranks, .. }: Shape<'_>) -> Option<Plan> {
     let Call::Barrier = call else { return None };
     let mut plan = Plan::default();
     for step in (0..).map(|k| 1 << k).take_while(|step| *step < ranks) {

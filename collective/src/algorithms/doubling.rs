@@ -4,7 +4,7 @@
 
 use crate::plan::{Call, Order, Plan, Rank, Shape, Span};
 
-pub(super) fn plan(call: Call, shape: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     match call {
         Call::AllReduce { .. } => Some(all_reduce(shape)),
         Call::Scan { exclusive } => Some(scan(shape, exclusive)),
@@ -72,7 +72,7 @@ pub(super) fn order(rank: Rank, from: Rank) -> Order {
     if from > rank { Order::After } else { Order::Before }
 }
 
-fn all_reduce(Shape { rank, ranks, len, .. }: Shape) -> Plan {
+fn all_reduce(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let speakers = Speakers::of(ranks);
     let (all, came) = (Span::data(0..len), Span::scratch(0..len));
     let mut plan = Plan::with_scratch(len);
@@ -92,7 +92,7 @@ fn all_reduce(Shape { rank, ranks, len, .. }: Shape) -> Plan {
 }
 
 /// Each rank keeps the fold of the ranks that it has heard of, and, as its result, of those of them that are before it.
-fn scan(Shape { rank, ranks, len, .. }: Shape, exclusive: bool) -> Plan {
+fn scan(Shape { rank, ranks, len, .. }: Shape<'_>, exclusive: bool) -> Plan {
     let (result, all, came) = (Span::data(0..len), Span::scratch(0..len), Span::scratch(len..2 * len));
     let mut plan = Plan::with_scratch(2 * len);
     plan.round(|round| round.copy(result, all));

@@ -5,29 +5,33 @@ mod bruck;
 mod direct;
 mod dissemination;
 mod doubling;
+mod leaders;
 mod neighbours;
 mod pairwise;
 mod rabenseifner;
 mod ring;
 
 pub use direct::{all_gather_v, gather_v, scatter_v};
+pub use leaders::{ByHosts, Stage, by_hosts};
 pub use neighbours::{Grid, neighbours};
 pub use pairwise::{all_to_all_v, reduce_scatter_v};
 
 use crate::plan::{Call, Plan, Shape};
 
-type Make = fn(Call, Shape) -> Option<Plan>;
+type Make = fn(Call, Shape<'_>) -> Option<Plan>;
 
 /// How a collective is done.
 #[derive(Clone, Copy)]
 pub struct Algorithm(&'static (&'static str, Make));
 
-/// Each makes plans of the calls that it knows.
-static TABLE: [(&str, Make); 8] = [
+/// Each makes plans of the calls that it knows. A board is memory that ranks share: calls that go through it have no plan.
+static TABLE: [(&str, Make); 10] = [
     ("binomial", binomial::plan),
+    ("board", |_, _| None),
     ("bruck", bruck::plan),
     ("direct", direct::plan),
     ("dissemination", dissemination::plan),
+    ("leaders", leaders::plan),
     ("pairwise", pairwise::plan),
     ("rabenseifner", rabenseifner::plan),
     ("recursive_doubling", doubling::plan),
@@ -71,12 +75,12 @@ impl Algorithm {
     /// # Examples
     /// ```
     /// use transom_collective::{Algorithm, Call, Shape};
-    /// let shape = Shape { rank: 0, ranks: 4, len: 1, element: 8 };
+    /// let shape = Shape { rank: 0, ranks: 4, len: 1, element: 8, hosts: None };
     /// let ring = Algorithm::named("ring").unwrap();
     /// assert!(ring.can(Call::AllReduce { commutes: true }, shape));
     /// assert!(!ring.can(Call::AllReduce { commutes: false }, shape));
     /// ```
-    pub fn can(&self, call: Call, shape: Shape) -> bool {
+    pub fn can(&self, call: Call, shape: Shape<'_>) -> bool {
         (self.0.1)(call, shape).is_some()
     }
 
@@ -88,12 +92,12 @@ impl Algorithm {
     /// # Examples
     /// ```
     /// use transom_collective::{Algorithm, Call, Shape};
-    /// let shape = Shape { rank: 3, ranks: 4, len: 1, element: 8 };
+    /// let shape = Shape { rank: 3, ranks: 4, len: 1, element: 8, hosts: None };
     /// let plan = Algorithm::named("dissemination").unwrap().plan(Call::Barrier, shape);
     /// assert_eq!(plan.rounds.len(), 2); // ceil(log2(4))
     /// assert_eq!(plan.rounds[0].sends[0].0, 0);
     /// ```
-    pub fn plan(&self, call: Call, shape: Shape) -> Plan {
+    pub fn plan(&self, call: Call, shape: Shape<'_>) -> Plan {
         (self.0.1)(call, shape).unwrap_or_else(|| panic!("{} cannot do {call:?} of {shape:?}", self.name()))
     }
 }
@@ -103,6 +107,8 @@ impl std::fmt::Debug for Algorithm {
         f.write_str(self.name())
     }
 }
+
+impl Eq for Algorithm {}
 
 impl PartialEq for Algorithm {
     fn eq(&self, other: &Self) -> bool {

@@ -7,7 +7,7 @@ use crate::plan::{Call, Order, Plan, Rank, Shape, Span, block};
 /// Steps of one round.
 const TOGETHER: usize = 8;
 
-pub(super) fn plan(call: Call, shape: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     let Shape { rank, ranks, len, .. } = shape;
     let counts = || vec![len; ranks];
     match call {
@@ -86,7 +86,7 @@ fn fold_shares(plan: &mut Plan, rank: Rank, ranks: usize, result: Span, share: i
 
 /// Shares of the elements, folded by one rank each and told to all. 2 (n - 1) messages and 2 (n - 1) / n of the elements
 /// sent by each rank.
-fn all_reduce(Shape { rank, ranks, len, .. }: Shape) -> Plan {
+fn all_reduce(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let share = |of: Rank| Span::data(block(len, ranks, of));
     let mut plan = Plan::default();
     fold_shares(&mut plan, rank, ranks, share(rank), share);
@@ -102,7 +102,7 @@ fn all_reduce(Shape { rank, ranks, len, .. }: Shape) -> Plan {
 }
 
 /// Shares of the elements, folded by one rank each, to the root.
-fn reduce(Shape { rank, ranks, len, .. }: Shape, root: Rank) -> Plan {
+fn reduce(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let share = |of: Rank| Span::data(block(len, ranks, of));
     let mut plan = Plan::default();
     let mine = share(rank);

@@ -5,7 +5,7 @@
 use super::doubling::{Speakers, order};
 use crate::plan::{Call, Plan, Shape, Span, block};
 
-pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape<'_>) -> Option<Plan> {
     let Call::AllReduce { commutes: true } = call else { return None };
     let speakers = Speakers::of(ranks);
     let all = Span::data(0..len);

@@ -5,7 +5,7 @@ use super::{turned, turned_back};
 use crate::plan::{Call, Order, Plan, Rank, Shape, Span, block};
 use std::ops::Range;
 
-pub(super) fn plan(call: Call, shape: Shape) -> Option<Plan> {
+pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     let Shape { rank, ranks, len, .. } = shape;
     match call {
         Call::Broadcast { root } => Some(broadcast(shape, root)),
@@ -47,7 +47,7 @@ fn around(plan: &mut Plan, ranks: usize, rank: Rank, first: usize, part: impl Fn
 }
 
 /// A share to each rank, by a binomial tree, and then around (van de Geijn).
-fn broadcast(Shape { rank, ranks, len, .. }: Shape, root: Rank) -> Plan {
+fn broadcast(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let place = turned(rank, root, ranks);
     let at = |place| turned_back(place, root, ranks);
     let shares =

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!     broken                a line: 1 + the rank that broke the board
-//!     for each rank         a line {why it broke it}, a line {signatures of its last calls}
+//!     for each rank         a line {why it broke it}, lines {signatures of its last calls}
 //!     of two ranks          for each slot a line that both write, half each
 //!     for each slot, rank   two lines
-//!     for each rank, slot   a cell
+//!     for each rank         some cells, for every eighth round each
 //! ```
 
-use super::lines::SLOTS;
+use super::lines::{CELLS, SLOTS};
 use transom_locks::Rank;
 
 const LINE: usize = 64;
@@ -39,7 +39,7 @@ impl Block {
 
     /// Bytes after the header.
     pub fn bytes(self) -> usize {
-        self.cells() + self.ranks * SLOTS * self.cell_bytes()
+        self.cells() + self.ranks * CELLS * self.cell_bytes()
     }
 
     /// Where it is said that the board is broken.
@@ -49,7 +49,7 @@ impl Block {
 
     /// Six words of a rank: why it broke the board, and whether it has closed it.
     pub fn verdict(self, rank: Rank) -> usize {
-        LINE + rank * 2 * LINE
+        LINE + rank * (LINE + (SLOTS * 8).next_multiple_of(LINE))
     }
 
     /// The signature of the call that a round of a rank belongs to.
@@ -85,7 +85,7 @@ impl Block {
 
     #[inline(always)]
     pub fn cell(self, rank: Rank, round: u64) -> usize {
-        self.cells() + (rank * SLOTS + slot(round)) * self.cell_bytes()
+        self.cells() + (rank * CELLS + round as usize % CELLS) * self.cell_bytes()
     }
 
     /// Bytes that a cell carries: some for each rank.

@@ -4,6 +4,7 @@ use super::block::Block;
 use super::broken::{Breaker, Failure};
 use super::lines::Lines;
 use super::scratch::Scratch;
+use super::slate::Shared;
 use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
 use crate::memory::View;
@@ -97,7 +98,8 @@ impl Board {
         if let Some(rank) = outcomes.iter().position(|outcome| outcome.first() != Some(&0)) {
             return Err(FabricError::GivenUp { rank });
         }
-        let lines = Lines::new(me, block, view, team.0.control.clone(), team.0.progress.clone());
+        let slate = Shared { view, control: team.0.control.clone(), progress: team.0.progress.clone() };
+        let lines = Lines::new(me, block, slate);
         let reach = outcomes.iter().all(|outcome| outcome[1..] == [1]).then_some(reach);
         Ok(Board { lines, scratch: Scratch::default(), reach, strict: cfg!(debug_assertions) })
     }

@@ -2,9 +2,10 @@
 
 use super::block::Block;
 use super::lines::Lines;
+use super::slate::Slate;
 use crate::bell;
 use crate::memory::View;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
@@ -84,25 +85,27 @@ pub(super) struct Differ {
 
 impl Lines {
     pub(super) fn breaker(&self) -> Breaker {
-        Breaker { view: self.view.clone(), block: self.block, me: self.me }
+        Breaker { view: self.slate.view.clone(), block: self.block, me: self.me }
     }
+}
 
-    fn verdict(&self, rank: Rank, word: usize) -> &AtomicU64 {
-        self.word(self.block.verdict(rank) + word)
+impl<S: Slate> Lines<S> {
+    fn verdict(&self, rank: Rank, word: usize) -> usize {
+        self.block.verdict(rank) + word
     }
 
     /// Tells everybody, unless another rank has told something before.
     #[cold]
     fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
-        if self.verdict(self.me, KIND).load(Relaxed) == 0 {
+        if self.slate.load(self.verdict(self.me, KIND), Relaxed) == 0 {
             let Differ { theirs, mine, round } = differ;
             let found = [(KIND, kind), (ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)];
             for (word, value) in found {
-                self.verdict(self.me, word).store(value, Relaxed);
+                self.slate.store(self.verdict(self.me, word), value, Relaxed);
             }
         }
-        let _ = self.word(self.block.broken()).compare_exchange(0, self.me as u64 + 1, SeqCst, SeqCst);
-        self.ring();
+        self.slate.claim(self.block.broken(), self.me as u64 + 1);
+        self.slate.ring();
     }
 
     /// `rank` has made another call.
@@ -127,8 +130,8 @@ impl Lines {
     /// Calls the caller's function; the board is broken if it panics.
     #[inline(always)]
     pub(super) fn fold(&self, fold: &mut dyn FnMut(&mut [u8], &[u8]), into: &mut [u8], with: &[u8]) {
-        struct Panics<'l>(&'l Lines);
-        impl Drop for Panics<'_> {
+        struct Panics<'l, S: Slate>(&'l Lines<S>);
+        impl<S: Slate> Drop for Panics<'_, S> {
             fn drop(&mut self) {
                 self.0.break_board(PANICKED, self.0.me, Differ::default());
             }
@@ -140,17 +143,17 @@ impl Lines {
 
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
-        self.word(self.block.broken()).load(SeqCst) != 0
+        self.slate.load(self.block.broken(), SeqCst) != 0
     }
 
     /// What a rank fails with that finds the board broken.
     #[cold]
     pub(super) fn why_broken(&self) -> Failure {
-        let said = self.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
+        let said = self.slate.load(self.block.broken(), SeqCst).wrapping_sub(1);
         let Some(by) = usize::try_from(said).ok().filter(|&by| by < self.block.ranks()) else {
             return corrupt(format!("rank {said} is said to have broken a board of {} ranks", self.block.ranks()));
         };
-        let found = |word| self.verdict(by, word).load(Relaxed);
+        let found = |word| self.slate.load(self.verdict(by, word), Relaxed);
         let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
             Some(rank) => Ok(rank),
             None => Err(corrupt(format!("rank {by} has broken the board because of rank {}", found(ABOUT)))),
@@ -180,13 +183,13 @@ impl Lines {
     /// Says that this rank uses the board no more.
     pub(super) fn close(&self) {
         let how = if std::thread::panicking() { IN_PANIC } else { AT_WILL };
-        self.verdict(self.me, CLOSED).store(how, SeqCst);
-        self.ring();
+        self.slate.store(self.verdict(self.me, CLOSED), how, SeqCst);
+        self.slate.ring();
     }
 
     /// An error if `rank` uses the board no more.
     pub(super) fn check_open(&self, rank: Rank) -> Result<(), FabricError> {
-        match self.verdict(rank, CLOSED).load(SeqCst) {
+        match self.slate.load(self.verdict(rank, CLOSED), SeqCst) {
             0 => Ok(()),
             IN_PANIC => Err(FabricError::PeerDied { rank }),
             _ => Err(FabricError::PeerLeft { rank }),

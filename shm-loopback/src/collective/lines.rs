@@ -9,8 +9,8 @@
 //!    again the number is 0, unless all have seen what was there.
 //! 2. A rank that posts round `r` reads no line or cell of round `r - LAG` or before any more: a call has at most so many rounds
 //!    open, and none when it ends.
-//! 3. A line or cell is written again `SLOTS` rounds later, when all other ranks have posted `LAG` rounds after the first
-//!    ([`make_room`](Lines::make_room)). So nobody reads it any more, by 2.
+//! 3. A line is written again `SLOTS` rounds later, and a cell `CELLS`, when all other ranks have posted `LAG` rounds after the
+//!    first ([`make_room`](Lines::make_room)). So nobody reads it any more, by 2.
 //! 4. So a rank is less than `SLOTS` rounds ahead of any other: a number later than the awaited one is there only where a rank
 //!    asks how far another is.
 //!
@@ -18,22 +18,20 @@
 
 use super::block::{Block, HALF_CARRIES, LINES_CARRY, STAMP};
 use super::broken::{Differ, Failure};
-use crate::bell;
-use crate::control::Control;
-use crate::copy;
-use crate::memory::View;
-use crate::progress::Progress;
-use crate::words;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use super::slate::{Shared, Slate};
+use std::sync::atomic::Ordering::*;
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
-/// Rounds whose lines are there at once. A power of two.
-pub(super) const SLOTS: usize = 8;
-/// How many rounds back a rank may still read when it posts.
-pub(super) const LAG: u64 = 3;
+/// Rounds whose lines are there at once, powers of two, and whose cells are; and how many rounds back a rank may still read when it
+/// posts. Lines are many, since whoever asks how far others are takes lines from them that they are about to write. A model has
+/// as few as there can be, so that they are soon written again.
+const MODEL: bool = cfg!(all(test, feature = "loom"));
+pub(super) const SLOTS: usize = if MODEL { 3 } else { 16 };
+pub(super) const CELLS: usize = if MODEL { 3 } else { 8 };
+pub(super) const LAG: u64 = if MODEL { 1 } else { 3 };
 const AHEAD: u64 = SLOTS as u64 - LAG;
+const CELLS_AHEAD: u64 = CELLS as u64 - LAG;
 
 /// Looks before a wait turns messages, or does anything else.
 const LOOKS: u32 = 16;
@@ -46,16 +44,14 @@ struct Said {
     halved: bool,
 }
 
-pub(super) struct Lines {
+pub(super) struct Lines<S = Shared> {
     pub me: Rank,
     pub block: Block,
-    pub(super) view: View,
-    pub control: Arc<Control>,
-    progress: Arc<Progress>,
+    pub slate: S,
     /// The last round that this rank posted.
     round: u64,
-    /// The last that it may post without asking how far others are.
-    free: u64,
+    /// All others have posted this one, as far as was asked.
+    heard: u64,
     /// The last round that each rank is known to have posted.
     seen: Box<[u64]>,
     /// What this rank said in its last rounds.
@@ -67,16 +63,14 @@ pub(super) struct Lines {
     halved: bool,
 }
 
-impl Lines {
-    pub fn new(me: Rank, block: Block, view: View, control: Arc<Control>, progress: Arc<Progress>) -> Self {
+impl<S: Slate> Lines<S> {
+    pub fn new(me: Rank, block: Block, slate: S) -> Self {
         Lines {
             me,
             block,
-            view,
-            control,
-            progress,
+            slate,
             round: 0,
-            free: AHEAD,
+            heard: 0,
             seen: vec![0; block.ranks()].into(),
             past: Default::default(),
             name: "",
@@ -84,17 +78,6 @@ impl Lines {
             calls: 0,
             halved: false,
         }
-    }
-
-    #[inline(always)]
-    pub fn word(&self, offset: usize) -> &AtomicU64 {
-        self.view.word(offset).expect("a board is laid out")
-    }
-
-    /// Wakes whoever waits, after a word was changed by a sequentially consistent operation.
-    #[inline(always)]
-    pub fn ring(&self) {
-        bell::ring(&self.view.header().bell);
     }
 
     /// From now on rounds belong to the call of this name and signature. `symmetric` is how much each rank says, if all see all
@@ -125,28 +108,27 @@ impl Lines {
         parts: impl IntoIterator<Item = (usize, &'b [u8])>,
     ) -> Result<u64, Failure> {
         let round = self.round + 1;
-        if round > self.free {
-            self.make_room(round)?;
+        let ahead = if len > LINES_CARRY { CELLS_AHEAD } else { AHEAD };
+        if round > self.heard + ahead {
+            self.make_room(round, round - ahead)?;
         }
         let line = self.block.line(self.me, round, self.halved);
         if !self.halved {
             // Who asks how far this rank is may still look, and is not to take what follows for what was here before.
-            self.word(line).store(0, Relaxed);
-            fence(Release);
+            self.slate.store(line, 0, Relaxed);
+            self.slate.fence(Release);
         }
         for (at, part) in parts {
             debug_assert!(at + part.len() <= len, "a part of what is posted");
-            let to = self.view.address(self.payload(self.me, round, len) + at, part.len());
-            // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
-            unsafe { copy::to_shared(to.expect("within its cell"), part) };
+            self.slate.write(self.payload(self.me, round, len) + at, part);
         }
-        self.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
-        self.word(line + 8).store(self.calls, Relaxed);
+        self.slate.store(self.block.signature(self.me, round), self.call, Relaxed);
+        self.slate.store(line + 8, self.calls, Relaxed);
         // Releases the line, and is before the question whether anybody sleeps.
-        self.word(line).store(round, SeqCst);
+        self.slate.store(line, round, SeqCst);
         self.past[round as usize % SLOTS] = Said { calls: self.calls, call: self.call, halved: self.halved };
         self.round = round;
-        self.ring();
+        self.slate.ring();
         Ok(round)
     }
 
@@ -164,10 +146,9 @@ impl Lines {
     #[inline(always)]
     pub fn see(&mut self, rank: Rank, round: u64) -> Result<(), Failure> {
         let line = self.block.line(rank, round, self.halved);
-        let (number, calls) = (self.word(line), self.word(line + 8));
         let mut looks = 0;
-        while number.load(SeqCst) != round || calls.load(Relaxed) != self.calls {
-            if looks == LOOKS || self.control.is_crowded() {
+        while self.slate.load(line, SeqCst) != round || self.slate.load(line + 8, Relaxed) != self.calls {
+            if looks == LOOKS || self.slate.is_crowded() {
                 self.wait(rank, round)?;
                 break;
             }
@@ -186,7 +167,7 @@ impl Lines {
 
     /// All ranks but this, the next ones first: so they do not all read the same one at once.
     #[inline(always)]
-    pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+    pub fn others(&self) -> impl Iterator<Item = Rank> + use<S> {
         let (me, ranks) = (self.me, self.block.ranks());
         (me + 1..ranks).chain(0..me)
     }
@@ -195,32 +176,37 @@ impl Lines {
     #[inline(always)]
     pub fn read(&self, rank: Rank, round: u64, len: usize, at: usize, into: &mut [u8]) {
         debug_assert!(at + into.len() <= len, "a part of what was posted");
-        let from = self.view.address(self.payload(rank, round, len) + at, into.len());
-        // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
-        unsafe { copy::from_shared(from.expect("within its cell"), into) };
+        self.slate.read(self.payload(rank, round, len) + at, into);
     }
 
-    /// Waits until the slot of the round can be written again.
+    /// Waits until all others have posted the round `least`, so that what this round writes can be written again.
     #[cold]
-    fn make_room(&mut self, round: u64) -> Result<(), Failure> {
-        let least = round - AHEAD;
+    fn make_room(&mut self, round: u64, least: u64) -> Result<(), Failure> {
         for rank in self.others() {
             if self.seen[rank] >= least {
                 continue;
             }
-            // As far as it is, so as not to ask again soon.
-            let posted = |later: &u64| {
-                let Said { calls, halved, .. } = self.past[*later as usize % SLOTS];
-                let line = self.block.line(rank, *later, halved);
-                self.word(line).load(SeqCst) == *later && self.word(line + 8).load(Relaxed) == calls
+            let posted = |later: u64| {
+                let Said { calls, halved, .. } = self.past[later as usize % SLOTS];
+                let line = self.block.line(rank, later, halved);
+                self.slate.load(line, SeqCst) == later && self.slate.load(line + 8, Relaxed) == calls
             };
-            let latest = match (least..round).rev().find(posted) {
-                Some(latest) => latest,
-                None => self.wait(rank, least).map(|()| least)?,
-            };
+            // As far as it is, so as not to ask again soon; by few looks, each of which takes a line from it. Mostly it is close.
+            let close = (round - 2).max(least);
+            if posted(close) {
+                self.seen[rank] = close;
+                continue;
+            }
+            if !posted(least) {
+                self.wait(rank, least)?;
+            }
+            let (mut latest, mut step) = (least, 1);
+            while latest + step < round && posted(latest + step) {
+                (latest, step) = (latest + step, 2 * step);
+            }
             self.seen[rank] = latest;
         }
-        self.free = self.others().map(|rank| self.seen[rank]).min().unwrap_or(round) + AHEAD;
+        self.heard = self.others().map(|rank| self.seen[rank]).min().unwrap_or(round);
         Ok(())
     }
 
@@ -235,21 +221,21 @@ impl Lines {
         let elsewhere = (self.block.ranks() == 2).then(|| self.block.line(rank, round, !halved));
         let wait = Wait { rank: self.me, call: &self.name, awaited };
         let look = || {
-            let (number, theirs) = (self.word(line).load(SeqCst), self.word(line + 8).load(SeqCst));
+            let (number, theirs) = (self.slate.load(line, SeqCst), self.slate.load(line + 8, SeqCst));
             if number > round {
                 return Ok(Some(Found::Later(number)));
             }
             // Unless it is written again meanwhile, for a later one.
-            if number == round && self.word(line).load(SeqCst) == round {
+            if number == round && self.slate.load(line, SeqCst) == round {
                 return Ok(Some(if theirs == calls { Found::Round } else { Found::Another }));
             }
-            if elsewhere.is_some_and(|line| self.word(line).load(SeqCst) == round) {
+            if elsewhere.is_some_and(|line| self.slate.load(line, SeqCst) == round) {
                 return Ok(Some(Found::Another));
             }
             Ok(self.is_broken().then_some(Found::Broken))
         };
-        let check = || self.control.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
-        let found = words::wait(&self.view, wait, self.control.is_crowded(), &self.progress, look, check);
+        let check = || self.slate.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
+        let found = self.slate.wait(wait, look, check);
         match found.map_err(|error| self.give_up(error))? {
             Found::Broken => Err(self.why_broken()),
             Found::Round => Ok(()),
@@ -266,7 +252,7 @@ impl Lines {
     /// The first of the last rounds that belongs to another call at `rank`; the given one if it is not known any more.
     fn first_difference(&self, rank: Rank, round: u64) -> Differ {
         let differ = |round: u64| Differ {
-            theirs: self.word(self.block.signature(rank, round)).load(Relaxed),
+            theirs: self.slate.load(self.block.signature(rank, round), Relaxed),
             mine: self.past[round as usize % SLOTS].call,
             round,
         };

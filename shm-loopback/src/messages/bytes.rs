@@ -72,6 +72,7 @@ unsafe impl Send for Bytes {}
 /// # Safety
 /// `bytes` gives the same place and length until the owner is dropped, also after it was moved. Nobody else changes the
 /// bytes, and nobody reads them if they are `writable`. They are initialised, and may have any value if they are writable.
+/// The memory that `lasting` tells of holds these bytes, and is not freed or moved before its place was cleared.
 pub unsafe trait Owner: Any + Send {
     /// Where they begin, how many they are, and whether they may be written.
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool);

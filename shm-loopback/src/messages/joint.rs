@@ -3,7 +3,8 @@
 //! The reader leaves word at the desk of the owner's inbox: whence, whither, and how many chunks are left. Both take chunks
 //! off that count by compare-and-swap, and copy them. The count carries a number that is another one for each read, so that
 //! an owner who has read the words of an earlier one takes nothing. The reader has all bytes once nothing is left, and the
-//! owner has counted as many chunks done as the reader did not take. An owner who never looks delays nobody.
+//! owner has counted as many chunks done as the reader did not take. An owner who never looks delays nobody; one that is
+//! stopped amid a chunk is waited for until it goes on or its process ends, since it would write there afterwards.
 
 use super::inbox::Inbox;
 use crate::reach::{self, Place, Reach};
@@ -96,6 +97,11 @@ impl Desk<'_> {
     /// Anybody may leave word again.
     fn free(&self) {
         self.reader().store(0, Release);
+    }
+
+    /// Whether a read goes on here.
+    pub fn is_taken(&self) -> bool {
+        self.reader().load(Relaxed) != 0
     }
 
     /// Frees the desk of a reader that is gone.
@@ -238,6 +244,14 @@ mod tests {
         (ranks, inbox, source, from)
     }
 
+    /// Copies as the reader does, out of what the owner offers.
+    fn out_of(source: &[u8]) -> impl Fn(usize, usize, &mut [u8]) -> Result<(), FabricError> {
+        |at, len, into| {
+            into.copy_from_slice(&source[AT + at..AT + at + len]);
+            Ok(())
+        }
+    }
+
     /// Reads as rank 0, which copies by `copy` (offset, length, target).
     fn read(
         job: &Reach,
@@ -261,7 +275,7 @@ mod tests {
         let mut own = 0;
         let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             own += len;
-            into.copy_from_slice(&source[AT + at..AT + at + len]);
+            out_of(&source)(at, len, into)?;
             assert!(inbox.has_work() || !help(&ranks[1], &inbox), "there is work while a chunk is left");
             help(&ranks[1], &inbox); // two for the owner
             help(&ranks[1], &inbox);
@@ -279,10 +293,7 @@ mod tests {
     fn an_owner_who_does_not_look_is_not_waited_for() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
-        let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
-            into.copy_from_slice(&source[AT + at..AT + at + len]);
-            Ok(())
-        });
+        let joint = read(&ranks[0], &inbox, from, &mut target, out_of(&source));
         assert_eq!(joint.expect("the desk was free").ended(), Some(true));
         assert!(target == source[AT..]);
         exports::withdraw(from.key);
@@ -293,19 +304,15 @@ mod tests {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut seen = None;
-        let copy = |at: usize, len: usize, into: &mut [u8]| {
-            into.copy_from_slice(&source[AT + at..AT + at + len]);
-            Ok(())
-        };
         let first = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             seen.get_or_insert(inbox.desk().left.load(Acquire));
-            copy(at, len, into)
+            out_of(&source)(at, len, into)
         });
         assert_eq!(first.unwrap().ended(), Some(true));
         let seen = seen.unwrap();
         let second = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             assert_eq!(inbox.desk().take(seen), None, "a count of the first read");
-            copy(at, len, into)
+            out_of(&source)(at, len, into)
         });
         assert_eq!(second.unwrap().ended(), Some(true));
         assert!(!help(&ranks[1], &inbox));

@@ -29,7 +29,7 @@ impl Reading {
     /// Reads, together with the owner if that is worth it. None if the owner has still to do its part.
     pub fn read(
         &mut self,
-        (owner, inbox): (Rank, Option<&Inbox>),
+        (owner, inbox, mine): (Rank, Option<&Inbox>, &Inbox),
         from: (Key, usize),
         into: Part<'_, Bytes>,
         token: u64,
@@ -40,7 +40,8 @@ impl Reading {
             // SAFETY: `writable` has checked that it is within, nobody else uses it before the event, and chunks are apart.
             unsafe { reach.read(owner, (from.0, from.1 + offset), (target.wrapping_add(offset), length)) }
         };
-        let alone = length < joint::FROM || owner == reach.rank || reach.control.is_crowded();
+        // Who reads here meanwhile is busy, and chunks take longer than the whole at once.
+        let alone = length < joint::FROM || owner == reach.rank || reach.control.is_crowded() || mine.desk().is_taken();
         let inbox = inbox.filter(|_| !alone && !self.no_help.contains(&owner));
         match inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, from, (target, length), copy)) {
             Some(joint) => {

@@ -209,7 +209,7 @@ impl ShmWire {
                 self.give_cell(number);
             } else {
                 let lane = Lane { peer: owner as Rank, rail: 0 };
-                self.events.push_back(Event::Arrived { lane, slot, length });
+                self.events.push_back(Event::Arrived { lane, slot, at: 0, length });
             }
         }
         for rank in std::mem::take(&mut self.awaited) {
@@ -448,7 +448,7 @@ impl Wire for ShmWire {
             Request::Send { head, body } => self.send(to, head, body),
             Request::Read { from, at, into, token } => {
                 let inbox = self.peers[to].inbox.as_ref();
-                if let Some(read) = self.reading.read((to, inbox), (from, at), into, token) {
+                if let Some(read) = self.reading.read((to, inbox, &self.own), (from, at), into, token) {
                     self.has_read(read);
                 }
                 Ok(())

@@ -2,7 +2,7 @@
 
 use super::message::Secret;
 
-const MAGIC: [u8; 8] = *b"transom\x03";
+const MAGIC: [u8; 8] = *b"transom\x04";
 
 /// Where a rank takes datagrams, and what they must bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +21,23 @@ pub(super) struct Card {
     pub link: u8,
     /// Names its adapter.
     pub adapter: u64,
+    /// The queue pair that takes messages as datagrams, with the address's key; 0 if messages go by connections.
+    pub messages: u32,
 }
 
 impl Card {
     pub fn to_bytes(self) -> Vec<u8> {
-        [&[self.link][..], &self.adapter.to_le_bytes(), &self.address.to_bytes()].concat()
+        let (adapter, messages) = (self.adapter.to_le_bytes(), self.messages.to_le_bytes());
+        [&[self.link][..], &adapter, &messages, &self.address.to_bytes()].concat()
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&link, bytes) = bytes.split_first()?;
         let (adapter, bytes) = bytes.split_first_chunk()?;
-        Some(Card { address: Address::from_bytes(bytes)?, link, adapter: u64::from_le_bytes(*adapter) })
+        let (messages, bytes) = bytes.split_first_chunk()?;
+        let (adapter, messages) = (u64::from_le_bytes(*adapter), u32::from_le_bytes(*messages));
+        let address = Address::from_bytes(bytes)?;
+        (messages < 1 << 24).then_some(Card { address, link, adapter, messages })
     }
 }
 
@@ -86,9 +92,12 @@ mod tests {
             responder_resources: 16,
             initiator_depth: 1,
         };
-        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef };
+        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef, messages: 0xff_fffe };
         assert_eq!(Card::from_bytes(&card.to_bytes()), Some(card));
-        assert_eq!(Card::from_bytes(&card.to_bytes()[..8]), None);
+        for len in [8, 12] {
+            assert_eq!(Card::from_bytes(&card.to_bytes()[..len]), None);
+        }
+        assert_eq!(Card::from_bytes(&Card { messages: 1 << 24, ..card }.to_bytes()), None);
         let bytes = address.to_bytes();
         assert_eq!(Address::from_bytes(&bytes), Some(address));
         for len in 0..bytes.len() {

@@ -1,6 +1,7 @@
 //! What a rank has of its adapter and its peers: shared by its teams, and with the thread that connects.
 
 use crate::verbs::VerbsError;
+use crate::verbs::datagram::Mailbox;
 use crate::verbs::endpoint::Endpoints;
 use crate::verbs::memory::{Lent, Memory};
 use crate::verbs::rail::Rail;
@@ -23,6 +24,10 @@ pub(in crate::verbs) struct Core {
     pub memory: Memory,
     /// What comes by messages.
     pub receives: Arc<Receives>,
+    /// What takes and sends messages as datagrams, until the wire of messages has it.
+    mailbox: Mutex<Option<Mailbox>>,
+    /// Whether there is or was one.
+    pub by_datagrams: bool,
     /// The messages of this rank, which its waits turn.
     turn: OnceLock<Arc<dyn Turn>>,
     /// Whether each rank's adapter is this rank's.
@@ -64,14 +69,35 @@ impl Core {
     /// Bytes of the room for a lane.
     pub(super) const SEAT: usize = Endpoints::<QueuePair, Lent>::SEAT;
 
-    pub(super) fn new(me: Rank, rail: Rail, same_adapter: Box<[bool]>) -> Result<Self, VerbsError> {
+    pub(super) fn new(
+        me: Rank,
+        rail: Rail,
+        same_adapter: Box<[bool]>,
+        mailbox: Option<Mailbox>,
+    ) -> Result<Self, VerbsError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
         let (endpoints, memory) =
             (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
         let (links, changed, commands, made, turn) = Default::default();
         let receives = Receives::new(&rail.domain);
-        Ok(Core { me, endpoints, memory, receives, turn, same_adapter, links, changed, commands, wake, made, rail })
+        let (by_datagrams, mailbox) = (mailbox.is_some(), Mutex::new(mailbox));
+        Ok(Core {
+            me,
+            endpoints,
+            memory,
+            receives,
+            mailbox,
+            by_datagrams,
+            turn,
+            same_adapter,
+            links,
+            changed,
+            commands,
+            wake,
+            made,
+            rail,
+        })
     }
 
     /// Whether a rank's adapter is this rank's, so that the atomics of both are atomic towards each other.
@@ -126,6 +152,11 @@ impl Core {
         if is_new || self.link(&self.links(), peer) == Link::Wanted {
             self.command(Command::Died(peer));
         }
+    }
+
+    /// What takes and sends messages as datagrams, once.
+    pub fn take_mailbox(&self) -> Option<Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// From now on whoever waits turns these.

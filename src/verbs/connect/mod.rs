@@ -14,7 +14,7 @@ mod service;
 pub(super) use core::{Core, Link};
 
 use super::VerbsError;
-use super::datagram::Post;
+use super::datagram::{Mailbox, Post, Recipient};
 use super::rail::Rail;
 use super::settings::Settings;
 use crate::random::random;
@@ -38,18 +38,22 @@ pub(super) struct Service {
 impl Service {
     /// Collective: opens the device and tells all others where this rank is.
     pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
-        let made = Self::prepare(settings);
-        let mine = made.as_ref().map_or(Vec::new(), |(_, _, card)| card.to_bytes());
+        let made = Self::prepare(settings, job.rank());
+        let mine = made.as_ref().map_or(Vec::new(), |made| made.card.to_bytes());
         let theirs = job.all_gather(&mine)?;
-        let (rail, post, mine) = made?;
+        let Prepared { rail, post, mail, card: mine } = made?;
         let cards = theirs.iter().enumerate();
         let cards = cards.map(|(rank, card)| Card::from_bytes(card).ok_or(VerbsError::Peer { rank }));
         let cards = cards.collect::<Result<Vec<_>, _>>()?;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
             return Err(other_link(rank, &rail, job.rank()));
         }
+        if let Some(rank) = cards.iter().position(|card| (card.messages == 0) != (mine.messages == 0)) {
+            return Err(other_paths(rank, job.rank(), mail.is_some()));
+        }
         let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
-        let core = Arc::new(Core::new(job.rank(), rail, same_adapter)?);
+        let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
+        let core = Arc::new(Core::new(job.rank(), rail, same_adapter, mail)?);
         let addresses = cards.into_iter().map(|card| card.address).collect();
         let connector = Connector::new(core.clone(), post, addresses);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
@@ -57,7 +61,7 @@ impl Service {
         Ok(Service { core, thread: Some(thread) })
     }
 
-    fn prepare(settings: &Settings) -> Result<(Rail, Post<MESSAGE>, Card), VerbsError> {
+    fn prepare(settings: &Settings, me: Rank) -> Result<Prepared, VerbsError> {
         let rail = Rail::open(settings)?;
         let random_numbers = |source| VerbsError::system("random numbers", source);
         // Keys whose highest bit is set are the system's own.
@@ -72,9 +76,34 @@ impl Service {
             responder_resources,
             initiator_depth,
         };
-        let card = Card { address, link: rail.link() as u8, adapter: rail.adapter() };
-        Ok((rail, post, card))
+        let mail = match settings.datagrams {
+            Some(lanes) => Some(Mailbox::new(&rail, me as u32, key, lanes)?),
+            None => None,
+        };
+        let messages = mail.as_ref().map_or(0, Mailbox::number);
+        let card = Card { address, link: rail.link() as u8, adapter: rail.adapter(), messages };
+        Ok(Prepared { rail, post, mail, card })
     }
+}
+
+/// What a rank has before it knows of the others.
+struct Prepared {
+    rail: Rail,
+    post: Post<MESSAGE>,
+    mail: Option<Mailbox>,
+    card: Card,
+}
+
+/// Where a rank takes messages as datagrams, and the exponent of its MTU.
+fn recipient(rail: &Rail, card: &Card) -> (Recipient, u8) {
+    let Destination { gid, lid, key, .. } = card.address.datagrams;
+    (Recipient { path: rail.path(gid, lid), queue_pair: card.messages, key }, card.address.mtu)
+}
+
+fn other_paths(rank: Rank, me: Rank, mine: bool) -> VerbsError {
+    let (ud, rc) = if mine { (me, rank) } else { (rank, me) };
+    let what = format!("TRANSOM_MESSAGES: rank {ud} has its messages sent by datagrams, and rank {rc} by connections");
+    VerbsError::unusable(what, "say paths=ud at all ranks, or at none".into())
 }
 
 fn other_link(rank: Rank, rail: &Rail, me: Rank) -> VerbsError {

@@ -103,8 +103,8 @@ impl Connector {
             PollFd::new(&core.wake, PollFlags::IN),
             PollFd::new(&**context, PollFlags::IN),
         ];
-        // There is nothing to look after before there is a connection.
-        let look = (!connections.is_empty()).then_some(*look);
+        // There is nothing to look after before there is a connection, or a datagram.
+        let look = (core.by_datagrams || !connections.is_empty()).then_some(*look);
         let due = due.first().map(|(due, _)| *due).into_iter().chain(look).min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));

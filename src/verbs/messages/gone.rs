@@ -26,8 +26,15 @@ impl VerbsWire {
     /// Where there is no room now, it is told later.
     pub(super) fn say_closed(&mut self, rank: Rank) {
         if rank as usize != self.core().me {
-            let posted = self.copied(rank, Verb::Send, BUFFER, &CLOSED, Data::None, None);
-            self.peers.entry(rank).or_default().told = posted.is_ok();
+            let told = match &mut self.mailbox {
+                // It may be lost, so it is told until the end.
+                Some(mailbox) => {
+                    mailbox.send(rank, CLOSED.len(), |into| into.copy_from_slice(&CLOSED));
+                    false
+                }
+                None => self.copied(rank, Verb::Send, BUFFER, &CLOSED, Data::None, None).is_ok(),
+            };
+            self.peers.entry(rank).or_default().told = told;
         }
     }
 
@@ -52,23 +59,18 @@ impl VerbsWire {
     fn look_after(&mut self, rank: Rank) {
         let core = &self.service.core;
         let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
-        let Some(lane) = core.endpoints.lane(rank as usize) else {
-            if peer.closed && self.closing {
-                self.notice(rank, Why::Left);
-            }
-            return;
-        };
-        let (closed, told) = (peer.closed, peer.told);
-        if lane.failure().is_some() {
+        let lane = core.endpoints.lane(rank as usize);
+        let (closed, told, reached) = (peer.closed, peer.told, lane.is_some() || self.mailbox.is_some());
+        if lane.is_some_and(|lane| lane.failure().is_some()) {
             peer.ended += 1;
             if peer.ended > ALIVE {
                 self.notice(rank, Why::Unreachable);
             }
-        } else if lane.is_broken() && !lane.is_idle() {
+        } else if lane.is_some_and(|lane| lane.is_broken() && !lane.is_idle()) {
             core.want(rank as usize);
         }
         if self.closing {
-            if !told {
+            if reached && !told {
                 self.say_closed(rank);
             }
             if closed {

@@ -1,5 +1,6 @@
 //! What the adapter writes to, as handles of the engine's.
 
+use crate::verbs::datagram::Letter;
 use crate::verbs::memory::Buffer;
 use crate::verbs::receive::Filled;
 use std::ptr::NonNull;
@@ -12,6 +13,16 @@ pub(super) struct Arrived(pub Filled);
 // SAFETY: registered memory that stays where it is until it is given back, and that no adapter writes to before it is handed
 // over again; only read.
 unsafe impl Owner for Arrived {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        (self.0.start, self.0.bytes, false)
+    }
+}
+
+/// A datagram.
+pub(super) struct Opened(pub Letter);
+
+// SAFETY: as of what has arrived by a connection.
+unsafe impl Owner for Opened {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         (self.0.start, self.0.bytes, false)
     }

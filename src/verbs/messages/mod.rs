@@ -11,6 +11,11 @@
 //! The mark of a ring's message is written with it where the adapter writes in order; else behind it, where an aligned word is
 //! written whole; else (Soft-RoCE copies byte by byte) the write tells a value, which takes a buffer of the peer's.
 //!
+//! # Datagrams
+//! With `TRANSOM_MESSAGES=paths=ud` a `Send` goes by a datagram that may be lost, and `transom_channel::delivery` sees to what becomes of
+//! it: the ends are made with the rank and told to all when the job begins. A peer is up at once; a connection is made when a ring, a
+//! pipe or a read first needs one.
+//!
 //! # Connections that break
 //! Messages take packets and are acknowledged as writes are, so what was executed is known by the same count, and is not
 //! posted again. A buffer whose message came in part is told to have failed, or is lost, as the driver has it; others take its

@@ -2,6 +2,7 @@
 
 use super::moves::Move;
 use super::wire::{VerbsWire, whole};
+use crate::verbs::connect::Link;
 use crate::verbs::lane::{Signal, Stop};
 use crate::verbs::memory::Lent;
 use crate::verbs::wr::{Place, Verb};
@@ -59,17 +60,7 @@ impl VerbsWire {
         let mark = mark.map(u64::to_le_bytes);
         let mark = mark.as_ref().map_or(&[][..], |mark| mark);
         let bytes = head.len() + body.length() + mark.len();
-        let write = |into: &mut [u8]| {
-            let (first, rest) = into.split_at_mut(head.len());
-            first.copy_from_slice(head);
-            let (middle, last) = rest.split_at_mut(rest.len() - mark.len());
-            match body {
-                Data::None => {}
-                Data::Of(part) => part.memory.read(part.at, middle),
-                Data::Bytes(bytes) => middle.copy_from_slice(bytes),
-            }
-            last.copy_from_slice(mark);
-        };
+        let write = |into: &mut [u8]| write(into, head, body, mark);
         let most = self.core().memory.messages.bytes();
         if bytes > most {
             // Of a pipe. If a piece does not go now, all are posted again, to where nobody looks before the last has come.
@@ -81,6 +72,7 @@ impl VerbsWire {
                 self.copied(rank, verb, to, piece, Data::None, None)
             });
         }
+        self.connect_for(rank)?;
         let core = &*self.service.core;
         let lane = core.endpoints.lane(rank as usize).ok_or(Busy)?;
         let posted = if bytes <= lane.inline() {
@@ -124,13 +116,27 @@ impl VerbsWire {
         let piece = registered.piece(offset, 0);
         assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
         let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
-        self.core().endpoints.lane(rank as usize).ok_or(Busy)?;
+        self.connect_for(rank)?;
         self.peers.entry(rank).or_default().moves.push(next);
         if !self.moving.contains(&rank) {
             self.moving.push(rank);
         }
         let _ = self.post_moves(rank);
         Ok(())
+    }
+
+    /// Where sends go by datagrams, a connection is made when something else needs it.
+    pub(super) fn connect_for(&mut self, rank: Rank) -> Result<(), Busy> {
+        if self.core().endpoints.lane(rank as usize).is_some() {
+            return Ok(());
+        }
+        if self.mailbox.is_some()
+            && let Link::Refused { .. } = self.core().want(rank as usize)
+        {
+            tracing::warn!(rank, "no connection for rings and pipes");
+            self.notice(rank, Why::Unreachable);
+        }
+        Err(Busy)
     }
 
     /// Where that is of a peer; one that told a key that cannot be is cut off.
@@ -141,6 +147,19 @@ impl VerbsWire {
             Busy
         })
     }
+}
+
+/// One after the other.
+pub(super) fn write(into: &mut [u8], head: &[u8], body: Data<'_, Bytes>, mark: &[u8]) {
+    let (first, rest) = into.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    let (middle, last) = rest.split_at_mut(rest.len() - mark.len());
+    match body {
+        Data::None => {}
+        Data::Of(part) => part.memory.read(part.at, middle),
+        Data::Bytes(bytes) => middle.copy_from_slice(bytes),
+    }
+    last.copy_from_slice(mark);
 }
 
 /// What a peer's key leads to; its adapter checks that it may be reached.

@@ -2,12 +2,13 @@
 
 use super::cache::Cache;
 use super::gone::{CLOSED, LAST_LOOKS};
-use super::handles::{Arrived, Ring};
+use super::handles::{Arrived, Opened, Ring};
 use super::moves::Moves;
-use super::posting::BUFFER;
+use super::posting::{BUFFER, write};
 use super::waiter::Waiter;
 use crate::verbs::bootstrap::Bootstrap;
 use crate::verbs::connect::{Core, Link, Service};
+use crate::verbs::datagram::{Mailbox, ROOM};
 use crate::verbs::memory::Buffer;
 use crate::verbs::progress;
 use crate::verbs::receive::{Came, LONGEST};
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
 use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Turn};
+use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
 
 /// The wire of one rank: the lanes that it uses, and what it has registered for messages.
@@ -30,6 +31,8 @@ pub struct VerbsWire {
     /// The ranks of this host.
     pub(super) here: Loopback,
     pub(super) rails: [Rail; 1],
+    /// By which sends go, if not by connections.
+    pub(super) mailbox: Option<Mailbox>,
     pub(super) waiter: Waiter,
     pub(super) register_from: usize,
     /// By rank, those that this one has anything to do with.
@@ -85,7 +88,8 @@ impl VerbsWire {
         here: &Loopback,
     ) -> Result<VerbsWire, FabricError> {
         let rail = &service.core.rail;
-        if !service.core.receives.works() {
+        let mailbox = service.core.take_mailbox();
+        if mailbox.is_none() && !service.core.receives.works() {
             let what = format!("messages by RDMA device {}", rail.name());
             let why = "it has no shared receive queues";
             return Err(FabricError::System {
@@ -95,7 +99,7 @@ impl VerbsWire {
         }
         let whole_word = rail.notify_by == NotifyBy::Write;
         let promise = Rail {
-            longest: LONGEST,
+            longest: mailbox.as_ref().map_or(LONGEST, Mailbox::longest),
             mark_last: whole_word && rail.writes_in_order(),
             whole_word,
             immediate: !whole_word,
@@ -105,6 +109,7 @@ impl VerbsWire {
         Ok(VerbsWire {
             register_from: rail.register_from,
             rails: [promise],
+            mailbox,
             waiter: Waiter::new(service.core.me, here.size()),
             service: service.clone(),
             exchange: exchange.clone(),
@@ -137,6 +142,11 @@ impl VerbsWire {
         self.register_from
     }
 
+    /// How many datagrams may come before this rank looks; none if its packets go by connections.
+    pub fn room(&self) -> Option<u32> {
+        self.mailbox.as_ref().map(|_| ROOM)
+    }
+
     /// From now on all waits of this rank call `turn`.
     pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
         self.here.turn_in_waits(turn.clone());
@@ -156,6 +166,11 @@ impl VerbsWire {
             found = true;
             self.came(came);
         }
+        for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
+            found = true;
+            let length = letter.bytes;
+            self.message(peer, length, Opened(letter));
+        }
         for rank in std::mem::take(&mut self.wanted) {
             self.connected(rank);
         }
@@ -171,25 +186,36 @@ impl VerbsWire {
     }
 
     fn came(&mut self, came: Came) {
-        let (peer, event) = match came {
-            Came::Value(peer, value) => (peer, Event::Immediate(Lane { peer, rail: 0 }, value)),
-            Came::Message(peer, filled) if filled.bytes == CLOSED.len() => {
-                self.peers.entry(peer).or_default().closed = true;
-                return;
+        match came {
+            Came::Value(peer, value) => {
+                if !self.peers.entry(peer).or_default().over {
+                    self.events.push_back(Event::Immediate(Lane { peer, rail: 0 }, value));
+                }
             }
             Came::Message(peer, filled) => {
-                let (lane, length) = (Lane { peer, rail: 0 }, filled.bytes);
-                (peer, Event::Arrived { lane, slot: Bytes::owned(Arrived(filled)), length })
+                let length = filled.bytes;
+                self.message(peer, length, Arrived(filled));
             }
-        };
-        // What is thrown away gives its buffer back.
-        if !self.peers.entry(peer).or_default().over {
-            self.events.push_back(event);
+        }
+    }
+
+    /// What is thrown away gives its buffer back.
+    fn message(&mut self, peer: Rank, length: usize, bytes: impl Owner) {
+        let known = self.peers.entry(peer).or_default();
+        if length == CLOSED.len() {
+            known.closed = true;
+        } else if !known.over {
+            let lane = Lane { peer, rail: 0 };
+            self.events.push_back(Event::Arrived { lane, slot: Bytes::owned(bytes), at: 0, length });
         }
     }
 
     fn connected(&mut self, peer: Rank) {
         let lane = Lane { peer, rail: 0 };
+        if self.mailbox.is_some() {
+            self.events.push_back(Event::Up(lane));
+            return;
+        }
         match self.core().want(peer as usize) {
             Link::Ready => {
                 self.events.push_back(Event::Up(lane));
@@ -258,6 +284,10 @@ impl Wire for VerbsWire {
         Some((Bytes::owned(Ring(buffer)), key))
     }
 
+    fn opens(&mut self, lane: Lane) -> bool {
+        self.mailbox.is_none() || self.connect_for(lane.peer).is_ok()
+    }
+
     fn reads(&mut self, _: Lane) -> bool {
         true
     }
@@ -324,6 +354,10 @@ impl Wire for VerbsWire {
 
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
         let rank = lane.peer;
+        if let (Request::Send { head, body }, Some(mailbox)) = (&request, &mut self.mailbox) {
+            let bytes = head.len() + body.length();
+            return mailbox.send(rank, bytes, |into| write(into, head, *body, &[])).then_some(()).ok_or(Busy);
+        }
         self.post_moves(rank)?;
         match request {
             Request::Send { head, body } => self.copied(rank, Verb::Send, BUFFER, head, body, None),

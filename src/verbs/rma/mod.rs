@@ -25,6 +25,7 @@ use member::Member;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::Loopback;
 use transom_windows::{Exchange, FabricError};
 
 /// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
@@ -126,7 +127,8 @@ impl Verbs {
             blocks.push(block);
         }
         let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
-        let (node, service) = (Node::some(memory, here), member.service.clone());
+        let node = Node::some(memory, here, member.node.hosts.clone());
+        let service = member.service.clone();
         let parent = Some((self.0.clone(), number));
         let team = Member::new(service, team, (node, peers.into()), member.hybrid, mail, parent);
         Ok(Some(Verbs(Arc::new(team))))
@@ -135,6 +137,17 @@ impl Verbs {
     /// Collective: gives everyone's bytes to everyone by the exchange of the job, and not by lanes.
     pub(crate) fn introduce(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         self.0.exchange.all_gather(mine)
+    }
+
+    /// A number of each rank's host, if there are several.
+    pub(crate) fn hosts(&self) -> Option<Vec<u32>> {
+        let host = |peer: &u32| self.0.node.hosts.get(*peer as usize).copied();
+        self.0.peers.iter().map(host).collect()
+    }
+
+    /// What the ranks of this host share, if there are several, and data is to go through it.
+    pub(crate) fn memory_of_host(&self) -> Option<&Loopback> {
+        Some(&self.0.node.memory).filter(|_| self.0.hybrid && !self.0.node.hosts.is_empty())
     }
 
     /// The wire of this rank's messages; once for each rank of a job, before it may receive any.

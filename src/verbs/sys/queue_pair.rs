@@ -1,6 +1,7 @@
 //! Queue pairs: reliable connections, and unreliable datagrams.
 
 use super::library::{done, post_recv, post_send};
+use super::shared_queue::chained;
 use super::{Access, AddressHandle, CompletionQueue, Domain, Path, SharedQueue, refused};
 use crate::verbs::VerbsError;
 use crate::verbs::wr::{Piece, Request, Token, Verb, WorkQueue};
@@ -328,18 +329,16 @@ impl Datagrams {
         self.pair.depth
     }
 
-    /// Hands a buffer over for a datagram to come.
+    /// Hands buffers over for datagrams to come; those of the rest are not if one is refused.
     ///
     /// # Safety
-    /// It must stay registered until a datagram has come or the queue is gone.
-    pub unsafe fn expect(&self, token: Token, piece: Piece) -> io::Result<()> {
-        let mut sge = sge(piece);
-        let mut raw = ibv_recv_wr { wr_id: token.bits(), next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+    /// Each must stay registered, and nobody use it, until a datagram has come to it or the queue is gone.
+    pub unsafe fn expect(&self, buffers: &[(Token, Piece)]) -> io::Result<()> {
         // SAFETY: alive until dropped; the memory by the caller's word.
-        unsafe { post_recv(self.pair.raw.as_ptr(), &mut raw) }
+        chained(buffers, |chain| unsafe { post_recv(self.pair.raw.as_ptr(), chain) })
     }
 
-    /// Sends a datagram to that queue pair, which takes those that bring `key`.
+    /// Sends a datagram to that queue pair, which takes those that bring `key`; with a value beside it, if there is one.
     ///
     /// # Safety
     /// The piece must stay registered until it is sent or the queue is gone.
@@ -350,10 +349,15 @@ impl Datagrams {
         to: &AddressHandle,
         queue_pair: u32,
         key: u32,
+        value: Option<u32>,
     ) -> io::Result<()> {
         let mut sge = sge(piece);
         let mut raw = ibv_send_wr { wr_id: token.bits(), sg_list: &mut sge, num_sge: 1, ..Default::default() };
         raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
+        if let Some(value) = value {
+            raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+            raw.__bindgen_anon_1.imm_data = value.to_be();
+        }
         raw.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         raw.wr.ud.ah = to.raw.as_ptr();
         raw.wr.ud.remote_qpn = queue_pair;

@@ -4,10 +4,10 @@ use super::index::{Index, Ranges};
 use super::layout::{Layout, Placement};
 use super::patch::Patch;
 use super::pointer::GlobalPtr;
-use super::reach::{Part, Reach, Remote};
+use super::reach::{Part, Reach};
 use super::transfer;
 use crate::array_error::ArrayError;
-use crate::{Atomic, Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Op, Window};
+use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
 use bytemuck::Pod;
 use std::ops::Range;
 use transom_locks::Rank;
@@ -177,7 +177,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
 
     /// Where an element is, if it can be reached.
     #[inline(always)]
-    fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
+    pub(super) fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let (owner, offset) = self.info.locate(index)?;
         if self.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
     }
@@ -205,7 +205,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     }
 
     /// A patch, if the buffer is as long and all of it can be reached.
-    fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
+    pub(super) fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
         let Some(patch) = Patch::new(self.info.layout, &ranges) else { return Err(self.info.outside(ranges)) };
         if buffer != patch.len() {
             return Err(ArrayError::BufferLength { array: self.info.array, needed: patch.len(), buffer }.into());
@@ -226,68 +226,6 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     fn not_reached(&self, owner: Rank) -> Error {
         let reached = self.through.only().unwrap_or(owner);
         ArrayError::NotReached { array: self.info.array, owner, reached }.into()
-    }
-}
-
-/// Each call asks for [`Atomic`] and [`Remote`], not the impl: so the compiler says what to do where they are missing.
-impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
-    /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
-    /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
-    ///
-    /// # Errors
-    /// As [`get_one`](Self::get_one).
-    #[inline]
-    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error>
-    where
-        T: Atomic,
-        E: Remote,
-    {
-        let (owner, offset) = self.place(index)?;
-        self.through.with_target(owner, |target| target.fetch_and_op(offset, op, operand))
-    }
-
-    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was: atomic and at the cost of
-    /// [`Target::compare_and_swap`](crate::Target::compare_and_swap).
-    ///
-    /// # Errors
-    /// As [`get_one`](Self::get_one).
-    #[inline]
-    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error>
-    where
-        T: Atomic,
-        E: Remote,
-    {
-        let (owner, offset) = self.place(index)?;
-        self.through.with_target(owner, |target| target.compare_and_swap(offset, expected, new))
-    }
-
-    /// Replaces the elements of a patch by the results of an operation on each and its operand, each atomically: 1
-    /// [`Target::accumulate`](crate::Target::accumulate) for each run.
-    ///
-    /// # Errors
-    /// As [`put`](Self::put).
-    ///
-    /// # Examples
-    /// ```
-    /// # use transom::{Distribution, GlobalArray, Op};
-    /// transom::threads(3, |world| -> Result<(), transom::Error> {
-    ///     let mut sums: GlobalArray<i32> = world.array([10], Distribution::Block)?;
-    ///     sums.lock_all()?.accumulate(2..8, Op::Sum, &[1, 2, 3, 4, 5, 6])?;
-    ///     let access = sums.fence()?;
-    ///     assert_eq!(access.get_one(7)?, 3 * 6);
-    ///     Ok(())
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error>
-    where
-        T: Atomic,
-        E: Remote,
-    {
-        let patch = self.patch(ranges.ranges(), operands.len())?;
-        transfer::try_runs(&patch, operands, |owner, offset, operands| {
-            self.through.with_target(owner, |target| target.accumulate(offset, op, operands))
-        })
     }
 }
 

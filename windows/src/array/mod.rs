@@ -4,12 +4,14 @@
 //! open the window's epochs, as an [`Access`], which has every operation.
 
 mod access;
+mod atomics;
 mod combs;
 mod divisor;
 mod halo;
 mod index;
 mod layout;
 mod odometer;
+mod own;
 mod patch;
 mod pointer;
 mod reach;

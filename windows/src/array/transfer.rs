@@ -127,6 +127,26 @@ fn try_runs_of<T: Pod, const D: usize>(
     })
 }
 
+/// As [`try_runs`], and each run's results go to where its elements came from, in `into`.
+pub(super) fn try_runs_into<T: Pod, const D: usize>(
+    patch: &Patch<'_, D>,
+    source: &[T],
+    into: &mut [T],
+    each: impl Fn(Rank, usize, &[T], &mut [T]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (mut operands, mut results) = (Vec::new(), Vec::new());
+    patch.shares().try_for_each(|share| {
+        share.try_runs(|run, combs| {
+            let operands = first_of(&mut operands, run.len());
+            let results = first_of(&mut results, run.len());
+            combs.iter().for_each(|comb| comb.gather(source, &mut operands[comb.first.part - run.start..]));
+            each(share.owner, run.start, operands, results)?;
+            combs.iter().for_each(|comb| comb.scatter(&results[comb.first.part - run.start..], into));
+            Ok(())
+        })
+    })
+}
+
 /// Calls `each` with what each owner has of a patch, or of a lap of it, lap after lap; and with where that patch or lap begins
 /// in the buffer. Until a call fails.
 #[inline]

@@ -1,6 +1,7 @@
 //! Ranks that call something else, die, leave, or panic; and what others wrote.
 
 use super::*;
+use crate::collective::slate::Slate as _;
 use transom_windows::FabricError;
 
 /// A call that is not that of the others.
@@ -196,7 +197,7 @@ fn nonsense_in_shared_memory_is_an_error() {
         board.barrier(1).unwrap();
         if team.rank() == 1 {
             let line = board.lines.block.line(1, 2, true);
-            board.lines.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
+            board.lines.slate.store(line, 0x7000, std::sync::atomic::Ordering::SeqCst);
             team.barrier().unwrap();
             return None;
         }
@@ -207,7 +208,7 @@ fn nonsense_in_shared_memory_is_an_error() {
     assert!(matches!(&failures[0], Some(Err(Failure::Fabric(FabricError::Corrupt { .. })))), "{failures:?}");
     let broken = all_well(on_threads(1, |team| {
         let mut board = open(&team, false);
-        board.lines.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
+        board.lines.slate.store(board.lines.block.broken(), 77, std::sync::atomic::Ordering::SeqCst);
         board.barrier(1).unwrap_err()
     }));
     assert!(matches!(&broken[0], Failure::Fabric(FabricError::Corrupt { .. })), "{broken:?}");

@@ -58,6 +58,10 @@ const fn figures(name: &'static str, syncs: &'static [&'static str], about: &'st
     Measurement { syncs, kind: Kind::Figures, ..latency(name, about, false) }
 }
 
+const fn element(name: &'static str, about: &'static str) -> Measurement {
+    Measurement { syncs: &["window", "cyclic", "tiles"], ..latency(name, about, false) }
+}
+
 const fn messages(name: &'static str, about: &'static str) -> Measurement {
     Measurement { least: 2, syncs: &["messages"], ..latency(name, about, true) }
 }
@@ -102,6 +106,21 @@ pub const CATALOG: &[Measurement] = &[
         syncs: &["lock", "lock_exclusive"],
         ..latency("lock", "a free lock: lock, put of 8 bytes, unlock; shared and exclusive", false)
     },
+    Measurement {
+        syncs: &["mutex"],
+        ..latency("value", "a free GlobalMutex: lock, + 1 of 8 bytes, unlock; beside lock by lock_exclusive", false)
+    },
+    Measurement {
+        syncs: &["sum", "xor", "or", "and", "replace", "scattered"],
+        ..latency(
+            "random",
+            "accumulates of 8 bytes at random in 256 MiB (HPCC RandomAccess); scattered: xor, 1000 by one call",
+            false,
+        )
+    },
+    element("element_get", "get_one of an element, by index; beside that of a window"),
+    element("element_put", "put_one of an element, by index"),
+    element("element_fetch", "fetch_add of an element, by index"),
     Measurement {
         ranks: &[2, 3, 4, 8],
         patience: 4,
@@ -335,7 +354,9 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
             words @ 3.. => vec![atomics(words as f64), atomics(2.0) + copies(1.0)],
             words => vec![atomics(words as f64)],
         },
-        "fetch_and_op" | "compare_and_swap" => vec![atomics(1.0)],
+        "fetch_and_op" | "compare_and_swap" | "random" | "element_fetch" => vec![atomics(1.0)],
+        "element_get" | "element_put" => vec![copies(1.0)],
+        "value" => vec![atomics(2.0)],
         "barrier" | "contended" => vec![Cost::default()],
         _ => return None,
     };
@@ -392,6 +413,10 @@ mod tests {
             ("fetch_and_op", "flush", 8, 2, "atomic"),
             ("fetch_and_op", "lock_exclusive", 8, 2, "2 atomics + memcpy"),
             ("lock", "lock_exclusive", 8, 2, "2 atomics + memcpy"),
+            ("value", "mutex", 8, 2, "2 atomics"),
+            ("random", "xor", 8, 2, "atomic"),
+            ("element_get", "tiles", 8, 2, "memcpy"),
+            ("element_fetch", "window", 8, 2, "atomic"),
             ("barrier", "barrier", 8, 2, "crossing"),
             ("barrier", "barrier", 8, 8, "crossing"),
             ("barrier", "barrier", 8, 1, "-"),

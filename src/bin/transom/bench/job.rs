@@ -56,7 +56,8 @@ fn own_program() -> io::Result<PathBuf> {
 
 /// Runs a worker to its end.
 pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
-    let before = limits::bare(task.bytes);
+    let bare = || limits::bare(task.bytes, task.worker() == "random");
+    let before = bare();
     let most = Duration::from_millis(task.millis) + PATIENCE;
     let begun = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -74,7 +75,7 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
             _ => Err(JobError::Failed { status, stderr }),
         };
     }
-    Ok(Run { report: stdout.parse()?, wall, bare: before.least(limits::bare(task.bytes)) })
+    Ok(Run { report: stdout.parse()?, wall, bare: before.least(bare()) })
 }
 
 /// Waits for the end; none if it did not come in time.

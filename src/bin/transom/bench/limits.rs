@@ -34,7 +34,7 @@ pub struct Limit(pub Vec<Cost>);
 /// What the machine needed at some moment, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bare {
-    /// One fetch-and-add on a word that nobody else uses.
+    /// One fetch-and-add on a word that nobody else uses; or on words that no cache holds, one after the other.
     pub atomic: f64,
     /// A copy of the size in question, between the beginnings of pages.
     pub copy: f64,
@@ -70,16 +70,38 @@ impl Limit {
     }
 }
 
-/// Measures the machine, on the core that rank 0 has; takes about two milliseconds.
-pub fn bare(bytes: usize) -> Bare {
+/// Words that no cache holds: 256 MiB of them. (A build that is not optimised measures nothing.)
+pub const FAR: usize = if cfg!(debug_assertions) { 1 << 18 } else { 1 << 25 };
+
+/// Which word of them is next, and what for: SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    #[inline(always)]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+/// Measures the machine, on the core that rank 0 has; takes about two milliseconds, and with words that are `far` a quarter of a
+/// second.
+pub fn bare(bytes: usize, far: bool) -> Bare {
     let measure = move || {
         if let Some(&core) = cores::choice().first() {
             cores::bind(core);
         }
-        let word = AtomicU64::new(0);
-        let atomic = median(Duration::from_micros(300), || {
-            black_box(word.fetch_add(black_box(1), SeqCst));
-        });
+        let words: Vec<_> = (0..if far { FAR as u64 } else { 1 }).map(AtomicU64::new).collect();
+        let mut random = Random(2);
+        let atomic = match &words[..] {
+            [word] => median(Duration::from_micros(300), || _ = black_box(word.fetch_add(black_box(1), SeqCst))),
+            words => median(Duration::from_millis(50), || {
+                let number = random.next();
+                words[number as usize % FAR].fetch_xor(number, SeqCst);
+            }),
+        };
         let (source, mut into) = (Buffer::new(bytes, |_| 1u8), Buffer::new(bytes, |_| 0u8));
         Bare { atomic, copy: copy(&source, &mut into) }
     };

@@ -23,6 +23,7 @@ mod statistics;
 mod tables;
 mod targets;
 mod text;
+mod tune;
 mod usage;
 pub mod worker;
 
@@ -57,6 +58,7 @@ pub struct Bench {
 enum Command {
     List(List),
     Compare(compare::Compare),
+    Tune(tune::Tune),
 }
 
 const AFTER: &str = "\
@@ -80,7 +82,8 @@ Examples:
   transom bench stream --config rings=0 --config rings=8 --sizes 8
                                             the same messages in two configurations, by turns
   transom bench list                        what can be measured
-  transom bench compare --quick             against Open MPI and MPICH";
+  transom bench compare --quick             against Open MPI and MPICH
+  transom bench tune -n 4                   which algorithms collectives are to take, as rules";
 
 /// Lists what can be measured, by which synchronisations.
 #[derive(Args)]
@@ -88,10 +91,14 @@ struct List {}
 
 impl Bench {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        interrupt::handle()?;
+        // Those of tune are ranks of a job, or its launcher, which handles signals itself.
+        if !matches!(self.command, Some(Command::Tune(_))) {
+            interrupt::handle()?;
+        }
         let result = match self.command {
             Some(Command::List(List {})) => list().map(|()| ExitCode::SUCCESS).map_err(Into::into),
             Some(Command::Compare(compare)) => compare.execute(),
+            Some(Command::Tune(tune)) => tune.execute(),
             None => self.plain.execute(),
         };
         match result {

@@ -2,11 +2,34 @@
 
 use super::facts::{Facts, Outcome, gather};
 use super::memory::window;
+use super::sampling;
 use std::time::{Duration, Instant};
 use transom::{Op, World};
 
 /// How often the writer wants the lock.
 const WISH: Duration = Duration::from_millis(1);
+
+/// Rank 0 counts up a value that nobody else wants.
+pub fn value(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
+    let value = world.mutex(world.size().min(2) - 1, 0_u64)?;
+    if world.rank() == 0 {
+        let mut done = 0;
+        let samples = sampling::alone(time, 1, |count| {
+            done += count as u64;
+            for _ in 0..count {
+                let mut value = value.lock()?;
+                *value += 1;
+                value.unlock()?;
+            }
+            Ok(())
+        })?;
+        facts.samples(&samples);
+        let found = *value.lock()?;
+        facts.check(found == done, || format!("the value is {found} instead of {done}"));
+    }
+    world.barrier()?;
+    Ok(())
+}
 
 /// All ranks count up a number at rank 0, under its lock. What counts as acquired begins once all compete, and ends for
 /// all when the first has had its time: a rank that had the lock to itself for a moment would have it many times more.

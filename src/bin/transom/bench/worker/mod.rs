@@ -6,6 +6,7 @@ mod block;
 mod calls;
 mod collectives;
 mod crossing;
+mod elements;
 mod facts;
 mod kernel;
 mod locks;
@@ -18,6 +19,7 @@ mod overlap;
 mod pipeline;
 mod pipes;
 mod polling;
+mod random;
 mod sampling;
 mod startup;
 
@@ -69,6 +71,9 @@ impl Worker {
             Put | Get | FetchAndOp | CompareAndSwap => operations::latency(self, world, facts),
             PutBw | GetBw => operations::bandwidth(self, world, facts),
             Lock => operations::lock(self, world, facts),
+            Value => locks::value(world, self.time(), facts),
+            Random => random::measure(self, world, facts),
+            ElementGet | ElementPut | ElementFetch => elements::measure(self, world, facts),
             Contended => locks::contended(world, self.time(), facts),
             ReadersWriter => locks::readers_writer(world, self.time(), facts),
             Barrier => operations::barrier(world, self.time(), facts),

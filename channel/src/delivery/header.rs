@@ -1,0 +1,193 @@
+//! What stands before each datagram, checked.
+
+use super::Acknowledgement;
+use crate::sequence::reached;
+
+/// Its length in bytes.
+pub const HEADER: usize = 32;
+
+/// A flag: the checksum is there.
+const CHECKED: u8 = 1;
+
+/// What a datagram is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A packet: its number, and that of the sending.
+    Packet {
+        /// Its number among those to this peer.
+        number: u64,
+        /// The number of the sending.
+        sending: u64,
+    },
+    /// An acknowledgement that goes alone.
+    Alone,
+}
+
+/// What stands before a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// What has come of the peer.
+    pub told: Acknowledgement,
+}
+
+/// Why bytes are no datagram of a peer's, or not what it sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Spoiled {
+    /// Too few bytes.
+    #[error("{0} bytes came where a datagram has 32 at least")]
+    Short(usize),
+    /// A field that says what cannot be.
+    #[error("the field {0} says what cannot be")]
+    Field(&'static str),
+    /// Bits have changed on the way, or in memory.
+    #[error("its checksum is not that of its bytes")]
+    Checksum,
+}
+
+impl Header {
+    /// Writes it; numbers by their low halves. With a checksum over itself and the bytes behind it, if `body` is the checksum
+    /// of those.
+    pub fn encode(&self, body: Option<u32>) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let (kind, number, sending) = match self.kind {
+            Kind::Packet { number, sending } => (1, number, sending),
+            Kind::Alone => (2, 0, 0),
+        };
+        let Acknowledgement { before, mask, newest, permitted } = self.told;
+        bytes[0] = kind;
+        bytes[1] = if body.is_some() { CHECKED } else { 0 };
+        bytes[2..4].copy_from_slice(&permitted.to_le_bytes());
+        for (place, number) in bytes[4..20].as_chunks_mut::<4>().0.iter_mut().zip([number, sending, before, newest]) {
+            *place = (number as u32).to_le_bytes();
+        }
+        bytes[24..].copy_from_slice(&mask.to_le_bytes());
+        if let Some(body) = body {
+            let sum = checksum(&bytes, body);
+            bytes[20..24].copy_from_slice(&sum.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads it. `near` are numbers of which those of the datagram cannot be far: the next packet and the newest sending of
+    /// the peer's, and the same of this rank's. `body` is asked for the checksum of the bytes behind, if there is one to compare.
+    pub fn decode(bytes: &[u8], near: [u64; 4], body: impl FnOnce() -> u32) -> Result<Header, Spoiled> {
+        let bytes: &[u8; HEADER] = bytes.first_chunk().ok_or(Spoiled::Short(bytes.len()))?;
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        match bytes[1] {
+            0 if word(20) != 0 => return Err(Spoiled::Field("checksum")),
+            0 => {}
+            CHECKED => {
+                let mut unsummed = *bytes;
+                unsummed[20..24].fill(0);
+                if checksum(&unsummed, body()) != word(20) {
+                    return Err(Spoiled::Checksum);
+                }
+            }
+            _ => return Err(Spoiled::Field("flags")),
+        }
+        let whole = |at: usize, which: usize| whole(near[which], word(at));
+        let kind = match bytes[0] {
+            1 => Kind::Packet {
+                number: whole(4, 0).ok_or(Spoiled::Field("number"))?,
+                sending: whole(8, 1).filter(|sending| *sending > 0).ok_or(Spoiled::Field("sending"))?,
+            },
+            2 if word(4) == 0 && word(8) == 0 => Kind::Alone,
+            _ => return Err(Spoiled::Field("kind")),
+        };
+        let told = Acknowledgement {
+            before: whole(12, 2).ok_or(Spoiled::Field("before"))?,
+            newest: whole(16, 3).ok_or(Spoiled::Field("newest"))?,
+            mask: u64::from_le_bytes(bytes[24..].try_into().expect("eight bytes")),
+            permitted: u16::from_le_bytes([bytes[2], bytes[3]]),
+        };
+        Ok(Header { kind, told })
+    }
+}
+
+fn checksum(header: &[u8; HEADER], body: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(body);
+    hasher.update(header);
+    hasher.finalize()
+}
+
+/// The number with this low half that is nearest to one that is known; `None` if that would be below 0.
+fn whole(near: u64, low: u32) -> Option<u64> {
+    let away = low.wrapping_sub(near as u32);
+    if reached(low, near as u32) { near.checked_add(away.into()) } else { near.checked_sub(away.wrapping_neg().into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn half_a_number_is_that_which_is_near() {
+        assert_eq!(whole(0, 5), Some(5));
+        assert_eq!(whole(5, 0), Some(0));
+        assert_eq!(whole(0, u32::MAX), None);
+        assert_eq!(whole(4 * GIB - 1, 3), Some(4 * GIB + 3));
+        assert_eq!(whole(4 * GIB + 3, u32::MAX), Some(4 * GIB - 1));
+        assert_eq!(whole(9 * GIB, GIB as u32 + 7), Some(9 * GIB + 7));
+        assert_eq!(whole(u64::MAX, 0), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let told = Acknowledgement { before: 8 * GIB + 1, mask: 1 << 63 | 5, newest: 12 * GIB, permitted: 64 };
+        let packet = Header { kind: Kind::Packet { number: 4 * GIB + 2, sending: 4 * GIB + 900 }, told };
+        let alone = Header { kind: Kind::Alone, told };
+        // Numbers that are near, also across a multiple of 4 Gi.
+        let near = [4 * GIB - 1, 4 * GIB, 8 * GIB - 4, 12 * GIB + 5];
+        for header in [packet, alone] {
+            assert_eq!(Header::decode(&header.encode(None), near, || unreachable!()), Ok(header));
+            assert_eq!(Header::decode(&header.encode(Some(77)), near, || 77), Ok(header));
+            assert_eq!(Header::decode(&header.encode(Some(77)), near, || 78), Err(Spoiled::Checksum));
+        }
+        // As it stands in the file's text: for whoever reads it in another version.
+        let mut said = [1, 0, 64, 0, 2, 0, 0, 0, 132, 3, 0, 0, 1, 0, 0, 0].to_vec();
+        said.extend([0; 8]);
+        said.extend([5, 0, 0, 0, 0, 0, 0, 128]);
+        assert_eq!(packet.encode(None)[..], said);
+    }
+
+    #[test]
+    fn any_bit_that_has_changed_is_found() {
+        let told = Acknowledgement { before: 3, mask: 6, newest: 9, permitted: 2 };
+        let header = Header { kind: Kind::Packet { number: 7, sending: 8 }, told };
+        let bytes = header.encode(Some(1234));
+        for bit in 0..8 * HEADER {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes, [0; 4], || 1234).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let header = Header { kind: Kind::Alone, told: Acknowledgement::default() };
+        let bytes = header.encode(None);
+        for length in 0..HEADER {
+            assert_eq!(Header::decode(&bytes[..length], [0; 4], || 0), Err(Spoiled::Short(length)));
+        }
+        for (at, value, field) in [
+            (0, 0, "kind"),
+            (0, 3, "kind"),
+            (1, 2, "flags"),
+            (4, 1, "kind"),
+            (15, 255, "before"),
+            (19, 255, "newest"),
+            (20, 1, "checksum"),
+        ] {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            assert_eq!(Header::decode(&bytes, [0; 4], || 0), Err(Spoiled::Field(field)), "byte {at}");
+        }
+        let packet = Header { kind: Kind::Packet { number: 0, sending: 0 }, ..header };
+        assert_eq!(Header::decode(&packet.encode(None), [0; 4], || 0), Err(Spoiled::Field("sending")));
+    }
+}

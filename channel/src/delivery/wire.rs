@@ -1,0 +1,423 @@
+//! A wire that loses nothing, made of one whose sends may be lost, come twice, late or spoiled.
+
+use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
+use crate::packet::LONGEST;
+use crate::sequence::FARTHEST;
+use crate::wire::{Busy, Data, Event, Key, Lane, Losses, Part, RAILS, Rail, Rank, Request, Why, Wire};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// A [`Wire`] over one whose `Send`s may be lost, come twice, late or spoiled. All else is the other's, as it is.
+///
+/// The rails to a peer have one sequence: each time that a packet goes, it goes by the next rail that is up, so where one rail
+/// fails the others go on. A `Send` comes before or after whatever else was posted on its lane, so there is no `Write` here.
+pub struct Delivery<W: Wire> {
+    wire: W,
+    rails: Vec<Rail>,
+    settings: Settings,
+    links: HashMap<Rank, Link<W::Memory>>,
+    /// Peers with whom something is due, or will be.
+    active: Vec<Rank>,
+    /// Peers that were cut off.
+    over: HashSet<Rank>,
+    events: VecDeque<Event<W::Memory>>,
+    polls: u32,
+    losses: Losses,
+    scratch: Vec<u8>,
+}
+
+/// What there is of one peer.
+struct Link<M> {
+    outgoing: Outgoing<Packet<M>>,
+    incoming: Incoming,
+    up: [bool; RAILS],
+    /// The rail that the next datagram goes by.
+    turn: usize,
+    is_active: bool,
+}
+
+/// What is kept until it is acknowledged.
+struct Packet<M> {
+    head: Box<[u8]>,
+    body: Body<M>,
+    /// Of both.
+    checksum: Option<u32>,
+}
+
+enum Body<M> {
+    Bytes(Box<[u8]>),
+    Memory(M, usize),
+}
+
+/// Datagrams that are taken at a time.
+const AT_ONCE: u32 = 64;
+/// Packets that are kept for a peer at most: those of the longest window, and as many that only tell credits.
+const KEPT: usize = 2 * FARTHEST as usize;
+
+impl<W: Wire> Delivery<W> {
+    /// Over a wire, of whose sends nothing is expected but that some come.
+    pub fn new(wire: W, settings: Settings) -> Delivery<W> {
+        let rails = wire.rails().iter().map(|rail| Rail { longest: rail.longest - HEADER, write: false, ..*rail });
+        Delivery {
+            rails: rails.collect(),
+            wire,
+            settings,
+            links: HashMap::new(),
+            active: Vec::new(),
+            over: HashSet::new(),
+            events: VecDeque::new(),
+            polls: 0,
+            losses: Losses::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The wire below.
+    pub fn wire(&self) -> &W {
+        &self.wire
+    }
+
+    /// As [`wire`](Self::wire), to be changed.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    fn link(&mut self, peer: Rank) -> &mut Link<W::Memory> {
+        self.links.entry(peer).or_insert_with(|| Link {
+            outgoing: Outgoing::new(&self.settings),
+            incoming: Incoming::default(),
+            up: [false; RAILS],
+            turn: 0,
+            is_active: false,
+        })
+    }
+
+    /// A share of the room that this rank has, for each peer.
+    fn permitted(&self) -> u16 {
+        (self.settings.room / self.links.len().max(1) as u64).clamp(1, FLYING) as u16
+    }
+
+    /// Something came: a packet is handed on once, all else is for here.
+    fn arrived(&mut self, lane: Lane, slot: W::Memory, at: usize, length: usize) -> Option<Event<W::Memory>> {
+        let peer = lane.peer;
+        if self.over.contains(&peer) {
+            self.wire.give(slot);
+            return None;
+        }
+        let (now, mut freed) = (self.wire.now(), Vec::new());
+        let mut head = [0; HEADER];
+        let head = &mut head[..length.min(HEADER)];
+        self.wire.read(&slot, at, head);
+        let near = {
+            let link = self.link(peer);
+            let ([next, newest], [unsent, sendings]) = (link.incoming.near(), link.outgoing.near());
+            [next, newest, unsent, sendings]
+        };
+        let Delivery { wire, scratch, .. } = self;
+        let body = || {
+            scratch.resize(length - HEADER, 0);
+            wire.read(&slot, at + HEADER, scratch);
+            crc32fast::hash(scratch)
+        };
+        let header = Header::decode(head, near, body);
+        let link = self.links.get_mut(&peer).expect("just made");
+        let told = header.map(|header| (header.kind, link.outgoing.acknowledged(header.told, now, &mut freed)));
+        let come = match told {
+            Ok((Kind::Packet { number, sending }, Ok(()))) => Some(link.incoming.came(number, sending, now)),
+            Ok((Kind::Alone, Ok(()))) => None,
+            Ok((_, Err(_))) | Err(_) => {
+                self.losses.spoiled += 1;
+                self.wire.give(slot);
+                return None;
+            }
+        };
+        let is_full = link.incoming.is_full(&self.settings);
+        freed.into_iter().for_each(|packet| packet.give(&mut self.wire));
+        self.flush(peer, is_full);
+        self.attend(peer);
+        match come {
+            Some(Come::New) => {
+                return Some(Event::Arrived { lane, slot, at: at + HEADER, length: length - HEADER });
+            }
+            Some(Come::Again) => self.losses.again += 1,
+            Some(Come::TooFar) => self.losses.spoiled += 1,
+            None => {}
+        }
+        self.wire.give(slot);
+        None
+    }
+
+    /// Sends what can go to a peer, and an acknowledgement alone, if that is due and nothing took it along.
+    fn flush(&mut self, peer: Rank, acknowledge: bool) {
+        let permitted = self.permitted();
+        let Delivery { wire, links, losses, .. } = self;
+        let Some(link) = links.get_mut(&peer) else { return };
+        let now = wire.now();
+        let mut went = false;
+        while let Some((number, sending, packet)) = link.outgoing.next() {
+            let header =
+                Header { kind: Kind::Packet { number, sending }, told: link.incoming.acknowledgement(permitted) };
+            let mut head = [0; HEADER + LONGEST];
+            let whole = HEADER + packet.head.len();
+            head[..HEADER].copy_from_slice(&header.encode(packet.checksum));
+            head[HEADER..whole].copy_from_slice(&packet.head);
+            let body = match &packet.body {
+                Body::Bytes(bytes) => Data::Bytes(bytes),
+                Body::Memory(memory, length) => Data::Of(Part { memory, at: 0, length: *length }),
+            };
+            let Some(rail) = send(wire, peer, link.up, link.turn, &head[..whole], body) else { break };
+            link.turn = rail + 1;
+            link.outgoing.sent(number, now);
+            went = true;
+        }
+        if acknowledge && !went {
+            let header = Header { kind: Kind::Alone, told: link.incoming.acknowledgement(permitted) };
+            let checksum = self.settings.checksum.then_some(0);
+            if let Some(rail) = send(wire, peer, link.up, link.turn, &header.encode(checksum), Data::None) {
+                link.turn = rail + 1;
+                losses.acknowledgements += 1;
+                went = true;
+            }
+        }
+        if went {
+            link.incoming.told();
+        }
+    }
+
+    /// Something may be due with a peer.
+    fn attend(&mut self, peer: Rank) {
+        if let Some(link) = self.links.get_mut(&peer)
+            && !std::mem::replace(&mut link.is_active, true)
+        {
+            self.active.push(peer);
+        }
+    }
+
+    /// Does what is due.
+    fn turn(&mut self) {
+        if self.active.is_empty() {
+            return;
+        }
+        let now = self.wire.now();
+        for peer in std::mem::take(&mut self.active) {
+            let Some(link) = self.links.get_mut(&peer) else { continue };
+            if link.outgoing.expire(now) == Expired::Unreachable {
+                let packets: Vec<_> = link.outgoing.drain().collect();
+                packets.into_iter().for_each(|packet| packet.give(&mut self.wire));
+                self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, Why::Unreachable));
+                continue;
+            }
+            let tell = link.incoming.due(&self.settings).is_some_and(|due| due <= now);
+            self.flush(peer, tell);
+            let link = self.links.get_mut(&peer).expect("was looked at");
+            link.is_active = link.due(&self.settings).is_some();
+            if link.is_active {
+                self.active.push(peer);
+            }
+        }
+    }
+}
+
+/// By the first rail that takes it: which.
+fn send<W: Wire>(
+    wire: &mut W,
+    peer: Rank,
+    up: [bool; RAILS],
+    turn: usize,
+    head: &[u8],
+    body: Data<'_, W::Memory>,
+) -> Option<usize> {
+    (0..RAILS)
+        .map(|rail| (turn + rail) % RAILS)
+        .find(|rail| up[*rail] && wire.post(Lane { peer, rail: *rail }, Request::Send { head, body }).is_ok())
+}
+
+impl<M> Link<M> {
+    /// When something is; 0 if now.
+    fn due(&self, settings: &Settings) -> Option<u64> {
+        [self.outgoing.due(), self.incoming.due(settings)].into_iter().flatten().min()
+    }
+}
+
+impl<M> Packet<M> {
+    /// A copy of what is lent for the call; `None` if there is no memory.
+    fn new<W: Wire<Memory = M>>(
+        wire: &mut W,
+        head: &[u8],
+        body: Data<'_, M>,
+        scratch: &mut Vec<u8>,
+        check: bool,
+    ) -> Option<Packet<M>> {
+        let checksum = check.then(|| {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(head);
+            match body {
+                Data::None => {}
+                Data::Bytes(bytes) => hasher.update(bytes),
+                Data::Of(part) => {
+                    scratch.resize(part.length, 0);
+                    wire.read(part.memory, part.at, scratch);
+                    hasher.update(scratch);
+                }
+            }
+            hasher.finalize()
+        });
+        let body = match body {
+            Data::None => Body::Bytes(Box::default()),
+            Data::Bytes(bytes) => Body::Bytes(bytes.into()),
+            Data::Of(part) => {
+                let memory = wire.take(part.length)?;
+                wire.copy(part, &memory, 0);
+                Body::Memory(memory, part.length)
+            }
+        };
+        Some(Packet { head: head.into(), body, checksum })
+    }
+
+    fn give<W: Wire<Memory = M>>(self, wire: &mut W) {
+        if let Body::Memory(memory, _) = self.body {
+            wire.give(memory);
+        }
+    }
+}
+
+impl<W: Wire> Wire for Delivery<W> {
+    type Memory = W::Memory;
+
+    fn rails(&self) -> &[Rail] {
+        &self.rails
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        self.wire.connect(lane);
+    }
+
+    fn sever(&mut self, peer: Rank) {
+        self.over.insert(peer);
+        if let Some(mut link) = self.links.remove(&peer) {
+            self.losses.resends += link.outgoing.resends();
+            link.outgoing.drain().for_each(|packet| packet.give(&mut self.wire));
+        }
+        self.active.retain(|active| *active != peer);
+        self.events.retain(|event| !matches!(event, Event::Failed(lane, _) if lane.peer == peer));
+        self.wire.sever(peer);
+    }
+
+    fn take(&mut self, length: usize) -> Option<W::Memory> {
+        self.wire.take(length)
+    }
+
+    fn give(&mut self, memory: W::Memory) {
+        self.wire.give(memory);
+    }
+
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(W::Memory, Key)> {
+        self.wire.ring(peer, length)
+    }
+
+    fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
+        self.wire.reaches(lane, key, length)
+    }
+
+    fn opens(&mut self, lane: Lane) -> bool {
+        self.wire.opens(lane)
+    }
+
+    fn leave(&mut self, lane: Lane, key: Key) {
+        self.wire.leave(lane, key);
+    }
+
+    fn reads(&mut self, lane: Lane) -> bool {
+        self.wire.reads(lane)
+    }
+
+    fn register(&mut self, memory: &W::Memory, rail: usize) -> Option<Key> {
+        self.wire.register(memory, rail)
+    }
+
+    fn release(&mut self, rail: usize, key: Key) {
+        self.wire.release(rail, key);
+    }
+
+    fn post(&mut self, lane: Lane, request: Request<'_, W::Memory>) -> Result<(), Busy> {
+        let Request::Send { head, body } = request else { return self.wire.post(lane, request) };
+        let link = self.links.get(&lane.peer).filter(|link| link.up.contains(&true)).ok_or(Busy)?;
+        if link.outgoing.kept() >= KEPT {
+            return Err(Busy);
+        }
+        let packet = Packet::new(&mut self.wire, head, body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
+        self.link(lane.peer).outgoing.push(packet);
+        self.flush(lane.peer, false);
+        self.attend(lane.peer);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Event<W::Memory>> {
+        for _ in 0..AT_ONCE {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            self.polls = self.polls.wrapping_add(1);
+            // Also where there is no end of what comes.
+            if self.polls.is_multiple_of(AT_ONCE) {
+                self.turn();
+            }
+            match self.wire.poll() {
+                None => {
+                    self.turn();
+                    return self.events.pop_front();
+                }
+                Some(Event::Arrived { lane, slot, at, length }) => {
+                    let event = self.arrived(lane, slot, at, length);
+                    if event.is_some() {
+                        return event;
+                    }
+                }
+                Some(Event::Up(lane)) => {
+                    if !self.over.contains(&lane.peer) {
+                        self.link(lane.peer).up[lane.rail] = true;
+                        return Some(Event::Up(lane));
+                    }
+                }
+                Some(Event::Failed(lane, why)) => {
+                    if let Entry::Occupied(mut link) = self.links.entry(lane.peer) {
+                        link.get_mut().up[lane.rail] = false;
+                        if why == Why::Unreachable && link.get().up.contains(&true) {
+                            continue;
+                        }
+                    }
+                    return Some(Event::Failed(lane, why));
+                }
+                event => return event,
+            }
+        }
+        Some(Event::Worked)
+    }
+
+    fn now(&self) -> u64 {
+        self.wire.now()
+    }
+
+    fn due(&self) -> Option<u64> {
+        let links = self.active.iter().filter_map(|peer| self.links.get(peer)?.due(&self.settings));
+        let due = links.chain(self.wire.due()).min()?;
+        Some(due.max(self.wire.now()))
+    }
+
+    fn losses(&self) -> Losses {
+        let resends: u64 = self.links.values().map(|link| link.outgoing.resends()).sum();
+        Losses { resends: self.losses.resends + resends, ..self.losses }
+    }
+
+    fn read(&self, memory: &W::Memory, at: usize, into: &mut [u8]) {
+        self.wire.read(memory, at, into);
+    }
+
+    fn word(&self, ring: &W::Memory, at: usize) -> u64 {
+        self.wire.word(ring, at)
+    }
+
+    fn copy(&mut self, from: Part<'_, W::Memory>, to: &W::Memory, at: usize) {
+        self.wire.copy(from, to, at);
+    }
+}

@@ -1,0 +1,215 @@
+//! Leaders of hosts: what ranks of a host do together in the memory that they share comes first and last, and between hosts one
+//! rank of each sends. So as few messages, and as few bytes, go between h hosts as between h ranks. The root leads its host,
+//! elsewhere the first rank does. Of operations that do not commute, and hosts whose ranks are not side by side, there is none.
+
+use super::direct::{all_gather_v, gather_v, scatter_v};
+use crate::choose::best;
+use crate::hosts::Hosts;
+use crate::plan::{Call, Plan, Rank, Shape, Span};
+use crate::rules::Rules;
+
+/// What a rank of a team on several hosts does in one collective.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ByHosts {
+    /// One after the other.
+    pub stages: Vec<Stage>,
+    /// Elements of memory beside the program's, of all stages.
+    pub scratch: usize,
+}
+
+/// A part of a collective of ranks on several hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// A collective of the ranks of this host, numbered as they are there.
+    Inside {
+        /// Which.
+        call: Call,
+        /// What is given to it.
+        given: Span,
+        /// What comes of it.
+        data: Span,
+    },
+    /// Messages between leaders, and copies.
+    Between(Plan),
+}
+
+/// The parts of a collective; none if it is not done so.
+///
+/// # Examples
+/// ```
+/// use transom_collective::{Call, Hosts, Shape, Stage, by_hosts};
+/// let hosts = Hosts::of(&["a", "a", "b"]);
+/// let shape = |rank| Shape { rank, ranks: 3, len: 1, element: 8, hosts: Some(&hosts) };
+/// let stages = |rank| by_hosts(Call::Broadcast { root: 0 }, shape(rank)).unwrap().stages;
+/// assert!(matches!(&stages(0)[..], [Stage::Between(_), Stage::Inside { .. }]));
+/// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
+/// assert!(by_hosts(Call::AllToAll, shape(0)).is_none());
+/// ```
+pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
+    let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
+    let (ranks, len, ordered) = (shape.ranks, shape.len, hosts.in_order());
+    let mut parts = Parts::of(call, shape, hosts);
+    let (none, data) = (Span::data(0..0), Span::data(0..len));
+    match call {
+        Call::Broadcast { .. } => {
+            parts.between(call, none, data);
+            parts.inside(call, none, data);
+        }
+        Call::Reduce { commutes, .. } if commutes || ordered => {
+            // The data of leaders that are not the root stays as it is.
+            let into = if parts.leads && !parts.is_root { parts.room(len) } else { data };
+            parts.local(&[(data, into)]);
+            parts.inside(call, none, into);
+            parts.between(call, none, into);
+        }
+        Call::AllReduce { commutes } if commutes || ordered => {
+            parts.inside(Call::Reduce { root: 0, commutes }, none, data);
+            parts.between(call, none, data);
+            parts.inside(Call::Broadcast { root: 0 }, none, data);
+        }
+        Call::Gather { .. } | Call::AllGather => {
+            let everywhere = call == Call::AllGather;
+            let here = if parts.leads { parts.room(parts.here.len() * len) } else { none };
+            let whole = Span::data(0..ranks * len);
+            let all = match parts.leads && (everywhere || parts.is_root) {
+                true if !ordered => parts.room(ranks * len),
+                true => whole,
+                false => none,
+            };
+            parts.inside(Call::Gather { root: 0 }, Span::given(0..len), here);
+            parts.between(call, here, all);
+            if all.len > 0 && all != whole {
+                parts.local(
+                    &parts.by_host(all).map(|(rank, from)| (from, block_of(whole, rank, len))).collect::<Vec<_>>(),
+                );
+            }
+            if everywhere {
+                parts.inside(Call::Broadcast { root: 0 }, none, whole);
+            }
+        }
+        Call::Scatter { .. } => {
+            let here = if parts.leads { parts.room(parts.here.len() * len) } else { none };
+            let whole = Span::given(0..ranks * len);
+            let all = if parts.is_root && !ordered { parts.room(ranks * len) } else { whole };
+            if parts.is_root && all != whole {
+                parts.local(&parts.by_host(all).map(|(rank, to)| (block_of(whole, rank, len), to)).collect::<Vec<_>>());
+            }
+            parts.between(call, all, here);
+            parts.inside(call, here, data);
+        }
+        _ => return None,
+    }
+    Some(parts.made)
+}
+
+/// The same by messages alone, inside hosts too.
+pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
+    let hosts = shape.hosts?;
+    let here = hosts.ranks(hosts.host(shape.rank));
+    let ByHosts { stages, scratch } = by_hosts(call, shape)?;
+    let mut whole = Plan::with_scratch(scratch);
+    for stage in stages {
+        let part = match stage {
+            Stage::Between(plan) => plan,
+            Stage::Inside { call, given, data } => {
+                let len = if let Call::Gather { .. } = call { given.len } else { data.len };
+                planned(call, Shape { len, ..among(here, shape) }).moved(here, given, data, scratch)
+            }
+        };
+        whole.scratch = whole.scratch.max(part.scratch);
+        whole.rounds.extend(part.rounds);
+    }
+    Some(whole)
+}
+
+fn planned(call: Call, shape: Shape<'_>) -> Plan {
+    best(call, shape, &Rules::default()).plan(call, shape)
+}
+
+/// As some of the ranks, this one among them, see it.
+fn among<'h>(ranks: &[Rank], shape: Shape<'_>) -> Shape<'h> {
+    let rank = ranks.iter().position(|rank| *rank == shape.rank).expect("one of them");
+    Shape { rank, ranks: ranks.len(), len: shape.len, element: shape.element, hosts: None }
+}
+
+fn block_of(of: Span, rank: Rank, len: usize) -> Span {
+    Span { place: of.place, start: of.start + rank * len, len }
+}
+
+/// The parts that are made already, and what all are made from.
+struct Parts<'h> {
+    shape: Shape<'h>,
+    hosts: &'h Hosts,
+    /// Ranks of this host, and who leads each.
+    here: &'h [Rank],
+    leaders: Vec<Rank>,
+    /// The root, or the first rank.
+    root: Rank,
+    is_root: bool,
+    leads: bool,
+    /// So much of the scratch memory is taken for all stages: before the first of them is made.
+    room: usize,
+    made: ByHosts,
+}
+
+impl<'h> Parts<'h> {
+    fn of(call: Call, shape: Shape<'h>, hosts: &'h Hosts) -> Self {
+        let root = call.root().unwrap_or(0);
+        let leader = |host| if host == hosts.host(root) { root } else { hosts.ranks(host)[0] };
+        let leaders: Vec<Rank> = (0..hosts.count()).map(leader).collect();
+        let (host, is_root) = (hosts.host(shape.rank), shape.rank == root);
+        let (here, leads) = (hosts.ranks(host), leaders[host] == shape.rank);
+        Parts { shape, hosts, here, leaders, root, is_root, leads, room: 0, made: ByHosts::default() }
+    }
+
+    /// Memory beside the program's, of all stages; that of each comes behind it.
+    fn room(&mut self, len: usize) -> Span {
+        let begin = self.room;
+        self.room += len;
+        self.made.scratch = self.made.scratch.max(self.room);
+        Span::scratch(begin..self.room)
+    }
+
+    /// The ranks in the order of their hosts, and where the block of each is, side by side.
+    fn by_host(&self, all: Span) -> impl Iterator<Item = (Rank, Span)> {
+        let ranks = (0..self.hosts.count()).flat_map(|host| self.hosts.ranks(host));
+        ranks.enumerate().map(move |(nth, rank)| (*rank, block_of(all, nth, self.shape.len)))
+    }
+
+    fn local(&mut self, copies: &[(Span, Span)]) {
+        let mut plan = Plan::default();
+        plan.round(|round| copies.iter().filter(|(from, to)| from != to).for_each(|(from, to)| round.copy(*from, *to)));
+        self.made.stages.extend((plan != Plan::default()).then_some(Stage::Between(plan)));
+    }
+
+    /// The same collective of this host alone. Its leader is the root.
+    fn inside(&mut self, call: Call, given: Span, data: Span) {
+        let leader = self.leaders[self.hosts.host(self.shape.rank)];
+        let call = call.with_root(self.here.iter().position(|rank| *rank == leader).expect("it is on its host"));
+        self.made.stages.push(Stage::Inside { call, given, data });
+    }
+
+    /// The same collective of all leaders.
+    fn between(&mut self, call: Call, given: Span, data: Span) {
+        if !self.leads {
+            return;
+        }
+        let root = self.hosts.host(self.root);
+        let blocks_of = |host| self.hosts.ranks(host).len() * self.shape.len;
+        let counts: Vec<usize> = (0..self.hosts.count()).map(blocks_of).collect();
+        let (call, shape) = (call.with_root(root), among(&self.leaders, self.shape));
+        let even = counts.iter().all(|count| *count == counts[0]);
+        let plan = match call {
+            Call::Gather { .. } if !even => gather_v(shape.rank, root, &counts),
+            Call::Scatter { .. } if !even => scatter_v(shape.rank, root, &counts),
+            Call::AllGather if !even => all_gather_v(shape.rank, &counts),
+            Call::Gather { .. } | Call::Scatter { .. } | Call::AllGather => {
+                planned(call, Shape { len: counts[0], ..shape })
+            }
+            _ => planned(call, shape),
+        };
+        let plan = plan.moved(&self.leaders, given, data, self.room);
+        self.made.scratch = self.made.scratch.max(plan.scratch);
+        self.made.stages.push(Stage::Between(plan));
+    }
+}

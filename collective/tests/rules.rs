@@ -1,0 +1,59 @@
+//! Rules as text: what they choose, and what is said of mistakes.
+
+use transom_collective::{Call, Hosts, Rules, Shape, choose::best};
+
+#[test]
+fn the_first_rule_that_holds_is_taken() {
+    let rules: Rules = "# by size, ranks and hosts\n\
+         all_reduce bytes>=64 bytes<=1024 = ring   # long\n\
+         \n\
+         all_reduce ranks=4 hosts>=2 = leaders, all_reduce ranks<=5 = pairwise\n\
+         broadcast hosts=1 = binomial"
+        .parse()
+        .unwrap();
+    let hosts = Hosts::of(&[0, 0, 1, 1]);
+    let by = |call, ranks, len, hosts| best(call, Shape { rank: 0, ranks, len, element: 8, hosts }, &rules).name();
+    let all_reduce = Call::AllReduce { commutes: true };
+    for (ranks, len, apart, expected) in [
+        (4, 7, false, "pairwise"),
+        (4, 8, false, "ring"),
+        (4, 128, true, "ring"),
+        (4, 129, true, "leaders"),
+        (4, 129, false, "pairwise"),
+        (5, 129, false, "pairwise"),
+        (6, 129, false, "recursive_doubling"), // of the table
+    ] {
+        let hosts = apart.then_some(&hosts);
+        assert_eq!(by(all_reduce, ranks, len, hosts), expected, "{ranks} ranks, {len} elements, apart: {apart}");
+    }
+    // An operation that does not commute does not go around.
+    assert_eq!(by(Call::AllReduce { commutes: false }, 9, 8, None), "recursive_doubling");
+    assert_eq!(
+        (by(Call::Broadcast { root: 0 }, 2, 1, None), by(Call::Broadcast { root: 0 }, 4, 1, Some(&hosts))),
+        ("binomial", "direct")
+    );
+    assert_eq!(rules.to_string().parse::<Rules>().unwrap(), rules);
+}
+
+#[test]
+fn mistakes_are_told_with_their_place() {
+    let calls = "a collective: barrier, broadcast, reduce, all_reduce, reduce_scatter, scan, gather, scatter, all_gather or all_to_all";
+    let algorithms = "an algorithm: binomial, board, bruck, direct, dissemination, leaders, pairwise, rabenseifner, \
+                      recursive_doubling or ring";
+    for (text, place, found, expected) in [
+        ("ring = ring", (1, 1), "`ring`", calls),
+        ("broadcast", (1, 10), "the end of the line", "bytes, ranks, hosts or ="),
+        ("broadcast bytes < 8 = ring", (1, 17), "`<`", "<=, >= or ="),
+        ("# börse\n  broadcast bytes<=many = ring", (2, 20), "`many`", "a whole number"),
+        ("broadcast ranks<=-1 = ring", (1, 18), "`-`", "a whole number"),
+        ("broadcast bytes<=99999999999999999999 = ring", (1, 18), "`99999999999999999999`", "a whole number"),
+        ("broadcast = ring\n\nreduce=", (3, 8), "the end of the line", algorithms),
+        ("reduce = rings", (1, 10), "`rings`", algorithms),
+        ("reduce = binomial reduce = ring", (1, 19), "`reduce`", "the end of the line or a comma"),
+        ("größe=ring", (1, 1), "`größe`", calls),
+        ("reduce=binomial,∞", (1, 17), "`∞`", calls),
+    ] {
+        let error = text.parse::<Rules>().unwrap_err();
+        assert_eq!(((error.line, error.column), &*error.found, &*error.expected), (place, found, expected), "{text}");
+    }
+}

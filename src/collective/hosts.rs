@@ -1,0 +1,213 @@
+//! Calls of ranks on several hosts: through the memory that those of a host share, and between their leaders by messages.
+
+use super::group::Group;
+use super::memory::Memory;
+use super::reduction::Fold;
+use super::running::Running;
+use super::signature::Signature;
+use super::straight::Straight;
+use super::{at_board, carry_out};
+use crate::messages::{Error, hold};
+use crate::world::World;
+use bytemuck::Pod;
+use transom_collective::{ByHosts, Stage};
+use transom_shm_loopback::Loopback;
+
+impl World {
+    /// Carries out the stages of a call, and returns when this rank has done its part.
+    pub(super) fn carry_by_hosts<T: Pod, F: Fold>(
+        &self,
+        (ByHosts { stages, scratch }, host): (ByHosts, &Loopback),
+        call: Signature,
+        given: &[T],
+        data: &mut [T],
+        fold: F,
+    ) -> Result<(), Error> {
+        let group = self.group()?;
+        let _inside = group.enter()?;
+        let made = group.begin(call)?;
+        // The ranks of a host open their board in the same call.
+        if cfg!(debug_assertions) || group.straight.get().is_none() {
+            self.compare(group, made)?;
+        }
+        let straight = board(group, host)?;
+        // SAFETY: each stage returns when nothing of the memory is lent any more, in a panic too.
+        let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
+        let mut memory = Memory::new(given, data, size_of::<T>(), scratch);
+        for stage in stages {
+            match stage {
+                Stage::Inside { call, given, data } => memory.pair(data, given, |data, given| {
+                    at_board(group, straight, made, call, given, data, size_of::<T>(), &fold)
+                })?,
+                Stage::Between(plan) => {
+                    let mut running = Running::new(group.clone(), made, plan, memory, &fold);
+                    carry_out(group, call, &mut running)?;
+                    memory = running.into_memory();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The board of this host. Other hosts know nothing of it if it cannot be opened.
+fn board<'g>(group: &'g Group, host: &Loopback) -> Result<&'g Straight, Error> {
+    if let Some(straight) = group.straight.get() {
+        return Ok(straight);
+    }
+    match Straight::open(host) {
+        Ok(opened) => Ok(group.straight.get_or_init(|| opened)),
+        Err(error) => {
+            let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
+            Err(group.stopped(Some(Error::Mismatch { why })))
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::Op;
+    use crate::collective::Commuting;
+    use crate::collective::reduction::{Nothing, Typed};
+    use crate::collective::signature::Kind;
+    use crate::provider;
+    use std::marker::PhantomData;
+    use transom_collective::{Call, Hosts, by_hosts};
+
+    /// Ranks that are threads, as if they were on these hosts: they share memory with those of their own alone.
+    struct Rank {
+        world: World,
+        host: World,
+    }
+
+    fn on(hosts: &'static [usize], body: impl Fn(&Rank) + Sync) {
+        let ended = crate::threads(hosts.len(), |world| {
+            let host = world.split(Some(hosts[world.rank()] as u64), 0).unwrap().unwrap();
+            let group = Group::new(world.space().comm().unwrap().clone(), Some(Hosts::of(hosts)), None).unwrap();
+            assert!(world.collectives().group.set(group).is_ok());
+            body(&Rank { world, host });
+        });
+        ended.unwrap();
+    }
+
+    impl Rank {
+        fn call(&self, kind: Kind, what: Call, given: &[u64], data: &mut [u64], op: impl Fold) -> Result<(), Error> {
+            let len = if let Call::Gather { .. } | Call::AllGather = what { given.len() } else { data.len() };
+            let shape = self.world.shape::<u64>(self.world.group()?, len);
+            let stages = by_hosts(what, shape).expect("it is done so");
+            let host = provider::shared_memory(self.host.provider()).unwrap();
+            self.world.carry_by_hosts((stages, host), Signature::of(kind, 8, len), given, data, op)
+        }
+
+        fn all_reduce(&self, data: &mut [u64]) -> Result<(), Error> {
+            self.call(Kind::AllReduce, Call::AllReduce { commutes: true }, &[], data, sum())
+        }
+    }
+
+    /// Around what the board and messages do otherwise.
+    const LENGTHS: [usize; 5] = [0, 1, 100, 3000, 20_000];
+
+    fn sum() -> Typed<u64, Op> {
+        Typed(Op::Sum, PhantomData)
+    }
+
+    fn number(rank: usize, index: usize) -> u64 {
+        (rank * 1_000_003 + index) as u64
+    }
+
+    fn numbers(rank: usize, len: usize) -> Vec<u64> {
+        (0..len).map(|index| number(rank, index)).collect()
+    }
+
+    fn leaders_do_what_the_collective_is(hosts: &'static [usize]) {
+        on(hosts, |rank| {
+            let (me, n) = (rank.world.rank(), rank.world.size());
+            for (nth, len) in LENGTHS.into_iter().enumerate() {
+                let root = (nth * 2 + 1) % n;
+                let sums: Vec<u64> = (0..len).map(|index| (0..n).map(|rank| number(rank, index)).sum()).collect();
+                let all: Vec<u64> = (0..n).flat_map(|rank| numbers(rank, len)).collect();
+
+                let mut data = numbers(me, len);
+                rank.all_reduce(&mut data).unwrap();
+                assert!(data == sums, "all_reduce of {len}");
+                let mut data = numbers(me, len);
+                let what = Call::Reduce { root, commutes: true };
+                rank.call(Kind::Reduce, what, &[], &mut data, sum()).unwrap();
+                assert!(data == if me == root { sums } else { numbers(me, len) }, "reduce of {len}");
+                let mut data = numbers(me, len);
+                rank.call(Kind::Broadcast, Call::Broadcast { root }, &[], &mut data, Nothing).unwrap();
+                assert!(data == numbers(root, len), "broadcast of {len}");
+                let mut into = vec![0; n * len];
+                rank.call(Kind::AllGather, Call::AllGather, &numbers(me, len), &mut into, Nothing).unwrap();
+                assert!(into == all, "all_gather of {len}");
+                let mut into = vec![0; if me == root { n * len } else { 0 }];
+                rank.call(Kind::Gather, Call::Gather { root }, &numbers(me, len), &mut into, Nothing).unwrap();
+                assert!(into == if me == root { all } else { vec![] }, "gather of {len}");
+                let given = if me == root { numbers(7, n * len) } else { vec![] };
+                let mut mine = vec![0; len];
+                rank.call(Kind::Scatter, Call::Scatter { root }, &given, &mut mine, Nothing).unwrap();
+                assert!(mine == numbers(7, n * len)[me * len..][..len], "scatter of {len}");
+            }
+        });
+    }
+
+    #[test]
+    fn hosts_with_as_many_ranks_side_by_side() {
+        leaders_do_what_the_collective_is(&[0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn hosts_with_any_ranks() {
+        leaders_do_what_the_collective_is(&[0, 1, 1, 0, 2, 0]);
+    }
+
+    /// Every rank fails, of each host, and in every later call.
+    fn fails(how: impl Fn(&Rank) -> Result<(), Error> + Sync, told: impl Fn(&Error) -> bool + Sync) {
+        on(&[0, 0, 1, 1, 2], |rank| {
+            rank.all_reduce(&mut [1]).unwrap();
+            // Who has nothing to wait for learns of it in the next.
+            let error = how(rank).and_then(|()| rank.all_reduce(&mut [1])).unwrap_err();
+            assert!(told(&error), "{error}");
+            assert!(told(&rank.all_reduce(&mut [1]).unwrap_err()));
+            // None leaves before all have theirs.
+            rank.world.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn another_call_is_told_on_all_hosts() {
+        let mismatch = |error: &Error| matches!(error, Error::Mismatch { .. });
+        fails(|rank| rank.all_reduce(&mut vec![1; if rank.world.rank() == 3 { 2 } else { 1 }]), mismatch);
+    }
+
+    #[test]
+    fn a_panic_of_the_operation_is_told_on_all_hosts() {
+        // At the leader of the second host, in the memory that it shares.
+        let panics =
+            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+        let call = |rank: &Rank| {
+            let (me, what) = (rank.world.rank(), Call::AllReduce { commutes: true });
+            let mut data = [if me == 3 { 7 } else { 0 }];
+            let call = || rank.call(Kind::AllReduce, what, &[], &mut data, Typed::<u64, _>(panics, PhantomData));
+            let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+            assert_eq!(called.is_err(), me == 2, "its own goes on");
+            called.unwrap_or(Ok(()))
+        };
+        fails(call, |error| matches!(error, Error::OperatorPanicked { rank: 2 }));
+    }
+
+    #[test]
+    fn a_rank_that_leaves_is_told_on_all_hosts() {
+        let hosts = &[0, 0, 1, 1, 2];
+        let left = std::sync::Barrier::new(hosts.len() - 1);
+        on(hosts, |rank| {
+            rank.all_reduce(&mut [1]).unwrap();
+            if rank.world.rank() != 3 {
+                let error = rank.all_reduce(&mut [1]).unwrap_err();
+                assert!(matches!(error, Error::PeerLeft { rank: 3 }), "{error}");
+                left.wait();
+            }
+        });
+    }
+}

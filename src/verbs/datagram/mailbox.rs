@@ -1,0 +1,282 @@
+//! Messages as datagrams: a queue pair that takes those of all peers, with buffers that are handed over again by many, and
+//! several that send in turn. Which of them come, and how often, is for others to find out.
+
+use super::{ROUTE, Recipient};
+use crate::verbs::VerbsError;
+use crate::verbs::memory::{Buffer, Slot, Slots};
+use crate::verbs::rail::Rail;
+use crate::verbs::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Domain};
+use crate::verbs::wr::{Completions, Token};
+use std::collections::HashMap;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Datagrams that may come before anybody looks, as far as the device has room.
+pub(in crate::verbs) const ROOM: u32 = 1024;
+/// As many buffers are handed over at a time, while there are others.
+const AT_ONCE: usize = 64;
+/// Datagrams under way on each queue pair that sends.
+const SENDS: u32 = 64;
+
+/// Takes and sends datagrams of a rank.
+pub(in crate::verbs) struct Mailbox {
+    me: u32,
+    /// By the peer's rank.
+    handles: HashMap<u32, AddressHandle>,
+    lanes: Vec<Sending>,
+    /// The lane of the next.
+    turn: usize,
+    home: Arc<Home>,
+    /// By rank.
+    peers: Box<[Recipient]>,
+    /// Bytes that all ranks can take at once.
+    longest: usize,
+    domain: Arc<Domain>,
+}
+
+/// One that sends.
+struct Sending {
+    queue: Datagrams,
+    sent: Arc<CompletionQueue>,
+    /// After the queue, which may still read there.
+    slots: Vec<Slot>,
+    posted: usize,
+    gone: usize,
+}
+
+/// What takes datagrams, as long as anybody has one.
+struct Home {
+    queue: Datagrams,
+    received: Arc<CompletionQueue>,
+    /// After the queue, which may still write there.
+    memory: Buffer,
+    /// Bytes of a buffer.
+    each: usize,
+    state: Mutex<State>,
+}
+
+/// Where buffers are, by their numbers; else somebody has one.
+struct State {
+    /// To be handed over.
+    free: Vec<u32>,
+    /// Whether the adapter has it.
+    posted: Box<[bool]>,
+}
+
+/// A buffer with a datagram. Handed over again when dropped.
+pub(in crate::verbs) struct Letter {
+    home: Arc<Home>,
+    number: u32,
+    /// Where the datagram begins.
+    pub start: NonNull<u8>,
+    pub bytes: usize,
+}
+
+// SAFETY: the buffer is registered memory that any thread may use, and this one's alone until it is handed over again.
+unsafe impl Send for Letter {}
+
+impl Mailbox {
+    /// Takes those that bring `key`; sends by so many queue pairs. Whom it reaches is told [later](Self::with).
+    pub fn new(rail: &Rail, me: u32, key: u32, lanes: usize) -> Result<Self, VerbsError> {
+        let home = Arc::new(Home::new(rail, key)?);
+        let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
+        let (domain, handles) = (rail.domain.clone(), HashMap::new());
+        Ok(Mailbox { me, handles, lanes, turn: 0, home, peers: Box::default(), longest: 0, domain })
+    }
+
+    /// The peers, by rank, each with the exponent of its MTU.
+    pub fn with(self, peers: impl Iterator<Item = (Recipient, u8)>) -> Self {
+        let (peers, mtus): (Vec<_>, Vec<_>) = peers.unzip();
+        let longest = mtus.into_iter().map(|mtu| 128 << mtu).min().unwrap_or(0);
+        Mailbox { peers: peers.into(), longest, ..self }
+    }
+
+    /// The queue pair that takes them.
+    pub fn number(&self) -> u32 {
+        self.home.queue.number()
+    }
+
+    /// Bytes of a datagram at most. What is longer would be lost without a word.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Sends one to a peer, whose bytes `fill` writes; false if there is no room now.
+    pub fn send(&mut self, peer: u32, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        assert!(bytes <= self.longest, "{bytes} bytes in a datagram of {}", self.longest);
+        let all = self.lanes.len();
+        let Some(at) = (0..all).map(|nth| (self.turn + nth) % all).find(|at| self.lanes[*at].has_room()) else {
+            return false;
+        };
+        let to = &self.peers[peer as usize];
+        let made = match self.handles.entry(peer) {
+            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::hash_map::Entry::Vacant(new) => {
+                AddressHandle::new(&self.domain, &to.path).map(|handle| new.insert(handle))
+            }
+        };
+        let handle = match made {
+            Ok(handle) => handle,
+            Err(error) => {
+                tracing::warn!(peer, %error, "no way to a peer now");
+                return false;
+            }
+        };
+        self.turn = at + 1;
+        self.lanes[at]
+            .send(self.me, handle, to, bytes, fill)
+            .inspect_err(|error| {
+                tracing::warn!(peer, %error, "a datagram could not be sent now");
+            })
+            .is_ok()
+    }
+
+    /// What has come, each with the rank that it says it is of.
+    pub fn receive(&mut self) -> Vec<(u32, Letter)> {
+        self.home.receive(self.peers.len())
+    }
+}
+
+impl Sending {
+    fn new(rail: &Rail, key: u32) -> Result<Self, VerbsError> {
+        let depth = SENDS.min(rail.context().limits.max_qp_wr.max(1) as u32);
+        let sent = Arc::new(CompletionQueue::new(rail.context(), depth)?);
+        let capacity = Capacity { depth, receives: 1, inline: 0 };
+        let queue = Datagrams::new(&rail.domain, &sent, &sent, capacity, &rail.near_end(0), key)?;
+        let depth = queue.depth().min(depth);
+        let slots = Slots::new(&rail.domain, Access::Local, 128 << rail.mtu(), depth as usize);
+        let slots = (0..depth).map(|_| slots.take()).collect::<Result<_, _>>()?;
+        Ok(Sending { queue, sent, slots, posted: 0, gone: 0 })
+    }
+
+    fn has_room(&mut self) -> bool {
+        if self.posted - self.gone < self.slots.len() {
+            return true;
+        }
+        let (mut gone, mut failed) = (0, false);
+        let polled = self.sent.poll(&mut |completion| {
+            gone += 1;
+            failed |= completion.result.is_err();
+        });
+        self.gone += gone;
+        if failed || polled.is_err() {
+            // As Soft-RoCE does where a link is down: what was under way is lost.
+            let forgotten = || _ = self.sent.poll(&mut |_| ());
+            match self.queue.open_again(forgotten) {
+                Ok(()) => (self.posted, self.gone) = (0, 0),
+                Err(error) => tracing::error!(%error, "a queue pair for datagrams is lost"),
+            }
+        }
+        self.posted - self.gone < self.slots.len()
+    }
+
+    fn send(
+        &mut self,
+        me: u32,
+        handle: &AddressHandle,
+        to: &Recipient,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> io::Result<()> {
+        let slot = &self.slots[self.posted % self.slots.len()];
+        slot.fill(bytes, fill);
+        let piece = slot.piece(bytes);
+        // SAFETY: the slot is not used again before it was sent, and is kept as long as the queue.
+        unsafe { self.queue.send(Token::new(0, 0), piece, handle, to.queue_pair, to.key, Some(me)) }?;
+        self.posted += 1;
+        Ok(())
+    }
+}
+
+impl Home {
+    fn new(rail: &Rail, key: u32) -> Result<Self, VerbsError> {
+        let limits = &rail.context().limits;
+        let room = ROOM.min(limits.max_qp_wr.min(limits.max_cqe).max(1) as u32);
+        let received = Arc::new(CompletionQueue::new(rail.context(), room)?);
+        let capacity = Capacity { depth: 1, receives: room, inline: 0 };
+        let queue = Datagrams::new(&rail.domain, &received, &received, capacity, &rail.near_end(0), key)?;
+        let each = (ROUTE + (128 << rail.mtu())).next_multiple_of(64);
+        let memory = Buffer::new(&rail.domain, room as usize * each, Access::Local)?;
+        let state = State { free: (0..room).collect(), posted: vec![false; room as usize].into() };
+        let home = Home { queue, received, memory, each, state: Mutex::new(state) };
+        home.expect(&mut home.state()).map_err(|source| VerbsError::system("buffers for datagrams", source))?;
+        Ok(home)
+    }
+
+    fn receive(self: &Arc<Self>, ranks: usize) -> Vec<(u32, Letter)> {
+        let (mut came, mut failed) = (Vec::new(), false);
+        let mut state = self.state();
+        let polled = self.received.poll(&mut |completion| {
+            let number = completion.token.request();
+            let from = completion.value.filter(|from| (*from as usize) < ranks);
+            failed |= completion.result.is_err();
+            state.posted[number as usize] = false;
+            match (completion.result, from) {
+                (Ok(()), Some(from)) if completion.bytes > ROUTE && completion.bytes <= self.each => {
+                    let start = self.memory.start(number as usize * self.each + ROUTE);
+                    came.push((from, Letter { home: self.clone(), number, start, bytes: completion.bytes - ROUTE }));
+                }
+                _ => state.free.push(number),
+            }
+        });
+        if let Err(error) = polled {
+            tracing::error!(%error, "datagrams cannot be received any more");
+        }
+        if failed {
+            self.open_again(&mut state);
+        }
+        if came.is_empty() {
+            self.hand_over(&mut state);
+        }
+        came
+    }
+
+    /// The queue pair is in error: what the adapter had it has no more, and what comes meanwhile is lost.
+    fn open_again(&self, state: &mut State) {
+        match self.queue.open_again(|| _ = self.received.poll(&mut |_| ())) {
+            Ok(()) => {
+                let State { free, posted } = state;
+                free.extend(
+                    (0..).zip(posted.iter_mut()).filter_map(|(number, is)| std::mem::take(is).then_some(number)),
+                );
+                self.hand_over(state);
+            }
+            Err(error) => tracing::error!(%error, "datagrams cannot be received any more"),
+        }
+    }
+
+    fn give(&self, number: u32) {
+        let mut state = self.state();
+        state.free.push(number);
+        if state.free.len() >= AT_ONCE {
+            self.hand_over(&mut state);
+        }
+    }
+
+    fn hand_over(&self, state: &mut State) {
+        if let Err(error) = self.expect(state) {
+            tracing::error!(%error, "buffers for datagrams are lost");
+        }
+    }
+
+    fn expect(&self, State { free, posted }: &mut State) -> io::Result<()> {
+        let buffers = free.drain(..).map(|number| {
+            posted[number as usize] = true;
+            (Token::new(0, number.into()), self.memory.piece(number as usize * self.each, self.each))
+        });
+        let buffers: Vec<_> = buffers.collect();
+        // SAFETY: registered as long as the queue is there; they were free, so nobody uses them.
+        unsafe { self.queue.expect(&buffers) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Letter {
+    fn drop(&mut self) {
+        self.home.give(self.number);
+    }
+}

@@ -1,0 +1,178 @@
+//! Atomic operations on an array's elements.
+
+use super::access::Access;
+use super::index::{Index, Ranges};
+use super::reach::{Reach, Remote};
+use super::transfer;
+use crate::{Atomic, Error, Op};
+use bytemuck::Pod;
+
+/// Each call asks for [`Atomic`] and [`Remote`], not the impl: so the compiler says what to do where they are missing.
+impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
+    /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
+    /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    #[inline]
+    pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        let (owner, offset) = self.place(index)?;
+        self.through.with_target(owner, |target| target.fetch_and_op(offset, op, operand))
+    }
+
+    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was: atomic and at the cost of
+    /// [`Target::compare_and_swap`](crate::Target::compare_and_swap).
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    #[inline]
+    pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        let (owner, offset) = self.place(index)?;
+        self.through.with_target(owner, |target| target.compare_and_swap(offset, expected, new))
+    }
+
+    /// Replaces the elements of a patch by the results of an operation on each and its operand, each atomically: 1
+    /// [`Target::accumulate`](crate::Target::accumulate) for each run.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, GlobalArray, Op};
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut sums: GlobalArray<i32> = world.array([10], Distribution::Block)?;
+    ///     sums.lock_all()?.accumulate(2..8, Op::Sum, &[1, 2, 3, 4, 5, 6])?;
+    ///     let access = sums.fence()?;
+    ///     assert_eq!(access.get_one(7)?, 3 * 6);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        let patch = self.patch(ranges.ranges(), operands.len())?;
+        transfer::try_runs(&patch, operands, |owner, offset, operands| {
+            self.through.with_target(owner, |target| target.accumulate(offset, op, operands))
+        })
+    }
+
+    /// As [`accumulate`](Self::accumulate), and writes to `results` what each element was: 1
+    /// [`Target::get_accumulate`](crate::Target::get_accumulate) for each run.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`ArrayError::BufferLength`](super::ArrayError::BufferLength) also if there are not as many results
+    /// as operands.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, GlobalArray, Op};
+    /// let world = transom::init()?;
+    /// let mut counts: GlobalArray<u64> = world.array([10], Distribution::Cyclic)?;
+    /// let (epoch, mut before) = (counts.lock_all()?, [9; 2]);
+    /// epoch.get_accumulate(3..5, Op::Sum, &[1, 2], &mut before)?;
+    /// epoch.get_accumulate(4..6, Op::Sum, &[1, 2], &mut before)?;
+    /// assert_eq!(before, [2, 0]);
+    /// # drop(epoch);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn get_accumulate(&self, ranges: impl Ranges<D>, op: Op, operands: &[T], results: &mut [T]) -> Result<(), Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        let ranges = ranges.ranges();
+        self.patch(ranges.clone(), results.len())?;
+        let patch = self.patch(ranges, operands.len())?;
+        transfer::try_runs_into(&patch, operands, results, |owner, offset, operands, results| {
+            self.through.with_target(owner, |target| target.get_accumulate(offset, op, operands, results))
+        })
+    }
+
+    /// An element, read atomically: [`fetch_and_op`](Self::fetch_and_op) of [`Op::NoOp`].
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, GlobalArray};
+    /// let world = transom::init()?;
+    /// let mut plane: GlobalArray<i64, 2> = world.array([4, 4], Distribution::Block)?;
+    /// let epoch = plane.lock_all()?; // others may do the same at this moment
+    /// epoch.store([2, 1], 5)?;
+    /// assert_eq!(epoch.fetch_add([2, 1], 2)?, 5);
+    /// assert_eq!(epoch.swap([2, 1], -1)?, 7);
+    /// assert_eq!(epoch.load([2, 1])?, -1);
+    /// # drop(epoch);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    #[inline]
+    pub fn load(&self, index: impl Index<T, D>) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        self.fetch_and_op(index, Op::NoOp, T::zeroed())
+    }
+
+    /// Replaces an element atomically: an accumulate of [`Op::Replace`].
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    ///
+    /// # Examples
+    /// See [`load`](Self::load).
+    #[inline]
+    pub fn store(&self, index: impl Index<T, D>, element: T) -> Result<(), Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        let (owner, offset) = self.place(index)?;
+        self.through.with_target(owner, |target| target.store(offset, element))
+    }
+
+    /// Replaces an element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Replace`].
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    ///
+    /// # Examples
+    /// See [`load`](Self::load).
+    #[inline]
+    pub fn swap(&self, index: impl Index<T, D>, element: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        self.fetch_and_op(index, Op::Replace, element)
+    }
+
+    /// Adds to an element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Sum`].
+    ///
+    /// # Errors
+    /// As [`get_one`](Self::get_one).
+    ///
+    /// # Examples
+    /// See [`load`](Self::load).
+    #[inline]
+    pub fn fetch_add(&self, index: impl Index<T, D>, operand: T) -> Result<T, Error>
+    where
+        T: Atomic,
+        E: Remote,
+    {
+        self.fetch_and_op(index, Op::Sum, operand)
+    }
+}
