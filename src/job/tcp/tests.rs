@@ -579,6 +579,33 @@ fn a_hub_that_answers_little_by_little_is_given_up() {
 }
 
 #[test]
+fn a_hub_that_welcomes_late_is_waited_for() {
+    // Who gave up after the hub had let it in would be refused when it tried again, and told dead to the others.
+    let job = Job::start(1);
+    let (between, hub) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), job.address());
+    let (address, secret) = (between.local_addr().unwrap(), job.secret.clone());
+    let passing_on = std::thread::spawn(move || {
+        let (rank, _) = between.accept().unwrap();
+        drop(between);
+        let hub = TcpStream::connect(hub).unwrap();
+        let (mut from_rank, mut to_hub) = (rank.try_clone().unwrap(), hub.try_clone().unwrap());
+        let back = std::thread::spawn(move || _ = io::copy(&mut from_rank, &mut to_hub));
+        let (mut from_hub, mut to_rank) = (hub, rank);
+        let mut answer = [0; ANSWER];
+        from_hub.read_exact(&mut answer).unwrap();
+        to_rank.write_all(&answer).unwrap();
+        std::thread::sleep(Duration::from_secs(7));
+        let _ = io::copy(&mut from_hub, &mut to_rank);
+        let _ = to_rank.shutdown(Shutdown::Both);
+        back.join().unwrap();
+    });
+    let joined = within(move || join(0, 1, address, &secret, HubAt::Launcher));
+    assert_eq!(joined.all_gather(b"late").unwrap(), [b"late"]);
+    drop(joined);
+    within(|| passing_on.join().unwrap());
+}
+
+#[test]
 fn a_hub_that_is_not_there_or_another_is_said() {
     // Nobody there: `join` goes on for a minute; one attempt says why.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

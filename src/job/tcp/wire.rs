@@ -46,8 +46,11 @@ const SHORT: usize = 1024;
 
 /// How long connecting to one address may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// How long after that the first frame may come.
+/// How long after that the handshake's answer may come.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long after that the first frame may come. The hub may have let the rank in by then, and lets nobody in twice: so who
+/// tried again sooner, while the hub's machine is slow, would be told that it has joined.
+const WELCOME_WITHIN: Duration = Duration::from_secs(60);
 
 /// Known to the ranks of a job and its launcher only.
 #[derive(Clone)]
@@ -116,6 +119,7 @@ pub(super) fn greet(address: &SocketAddr, hello: Hello, secret: &Secret) -> io::
     }
     let (mut to_hub, mut from_hub) = hear_answer(handshake, &answer).ok_or_else(stranger)?;
     to_hub.frame(HERE, 0, &Body::default()).write_to(&mut stream)?;
+    let until = Instant::now() + WELCOME_WITHIN;
     let mut chunk = [0; 256];
     let frame = loop {
         if let Some(frame) = from_hub.next(ProcessId::BYTES as u64).map_err(bad)? {
