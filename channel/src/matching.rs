@@ -4,7 +4,6 @@ use crate::slab::{Id, Slab};
 use crate::wire::Rank;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 
 /// What a receive or a probe takes.
@@ -79,9 +78,55 @@ impl Keys<KINDS> for Label {
 #[derive(Debug)]
 struct Queues<L, T, const K: usize> {
     places: Slab<Place<L, T, K>>,
-    /// The first and the last of each queue; none of those that are empty.
-    ends: HashMap<Select, (Id, Id), RandomState>,
+    ends: Ends,
     next: u64,
+}
+
+/// The first and the last of each queue; none of those that are empty. That of one queue is found without hashing: most programs
+/// have one that is long.
+#[derive(Debug, Default)]
+struct Ends {
+    one: Option<(Select, (Id, Id))>,
+    others: HashMap<Select, (Id, Id), RandomState>,
+}
+
+impl Ends {
+    #[inline]
+    fn get(&self, key: &Select) -> Option<(Id, Id)> {
+        match &self.one {
+            Some((one, ends)) if one == key => Some(*ends),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get(key).copied(),
+        }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, key: &Select) -> Option<&mut (Id, Id)> {
+        match &mut self.one {
+            Some((one, ends)) if one == key => Some(ends),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get_mut(key),
+        }
+    }
+
+    /// Of a queue that was empty.
+    #[inline]
+    fn insert(&mut self, key: Select, ends: (Id, Id)) {
+        if self.one.is_none() {
+            self.one = Some((key, ends));
+        } else {
+            self.others.insert(key, ends);
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, key: &Select) {
+        if self.one.is_some_and(|(one, _)| one == *key) {
+            self.one = None;
+        } else {
+            self.others.remove(key);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -96,17 +141,17 @@ struct Place<L, T, const K: usize> {
 
 impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
     fn new() -> Self {
-        Queues { places: Slab::default(), ends: HashMap::default(), next: 0 }
+        Queues { places: Slab::default(), ends: Ends::default(), next: 0 }
     }
 
     fn push(&mut self, label: L, what: T) -> Id {
         self.next += 1;
         let id = self.places.insert(Place { number: self.next, label, beside: [(None, None); K], what });
         for (queue, key) in label.keys().into_iter().enumerate() {
-            match self.ends.entry(key) {
-                Entry::Vacant(empty) => _ = empty.insert((id, id)),
-                Entry::Occupied(mut ends) => {
-                    let last = std::mem::replace(&mut ends.get_mut().1, id);
+            match self.ends.get_mut(&key) {
+                None => self.ends.insert(key, (id, id)),
+                Some((_, last)) => {
+                    let last = std::mem::replace(last, id);
                     place(&mut self.places, last).beside[queue].1 = Some(id);
                     place(&mut self.places, id).beside[queue].0 = Some(last);
                 }
@@ -121,7 +166,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
         if self.places.is_empty() {
             return None;
         }
-        let (first, _) = *self.ends.get(&key)?;
+        let (first, _) = self.ends.get(&key)?;
         Some((first, self.places.get(first).expect("a queue names what waits")))
     }
 
@@ -138,7 +183,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
                 (Some(_), Some(_)) => {}
                 (None, Some(behind)) => self.ends.get_mut(&key).expect("what waits stands in its queues").0 = behind,
                 (Some(before), None) => self.ends.get_mut(&key).expect("what waits stands in its queues").1 = before,
-                (None, None) => _ = self.ends.remove(&key),
+                (None, None) => self.ends.remove(&key),
             }
         }
         Some(gone)
@@ -212,17 +257,24 @@ impl<R, M> Matching<R, M> {
 
     /// The receive that a message goes to, which is posted no longer.
     pub fn arrived(&mut self, label: Label) -> Option<R> {
-        let mut first: Option<(Id, u64)> = None;
+        let (number, _) = self.first(label)?;
+        self.cancel(number)
+    }
+
+    /// The receive that a message goes to, and its number.
+    #[inline]
+    pub fn first(&self, label: Label) -> Option<(Id, &R)> {
+        let mut first: Option<(Id, &Place<Select, R, 1>)> = None;
         for (key, posted) in label.keys().iter().zip(self.kinds) {
             // Most programs post receives of one kind.
             if posted > 0
                 && let Some((id, receive)) = self.posted.first(*key)
-                && first.is_none_or(|(_, number)| receive.number < number)
+                && first.is_none_or(|(_, earlier)| receive.number < earlier.number)
             {
-                first = Some((id, receive.number));
+                first = Some((id, receive));
             }
         }
-        self.cancel(first?.0)
+        first.map(|(number, receive)| (number, &receive.what))
     }
 
     /// Keeps a message that no receive waits for ([`arrived`](Self::arrived) said so).

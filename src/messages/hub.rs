@@ -4,7 +4,6 @@
 use super::carrier::{self, Carrier, Waiter};
 use super::error::Error;
 use super::progress::{Events, Progress, Thread};
-use super::table::Table;
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
-use transom_channel::{Completion, Error as Failure, Id, Meter, Room, Short, Status as Came};
+use transom_channel::{Error as Failure, Id, Meter, Room, Short, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::{Bytes, Look, Turn};
 use transom_windows::Wait;
@@ -34,8 +33,8 @@ pub(crate) type Engine = transom_channel::Engine<Carrier>;
 
 pub(crate) struct Core {
     pub engine: Engine,
-    /// Few at a time: looked at in each look of a wait.
-    table: Table<Entry>,
+    /// Works, and the few messages that somebody wants more of than to ask how they ended.
+    watched: HashMap<Key, Watch>,
     /// Pipes that were opened, by context and peer.
     pub opened: HashMap<(u32, u32), u32>,
     /// What is done by many messages, a step in each turn.
@@ -98,13 +97,15 @@ pub(crate) enum Fault {
 /// How a request ended, and its buffer.
 pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 
-/// What a request that is under way, or has ended, is to the program.
-struct Entry {
+/// What is to be done when a request ends.
+#[derive(Default)]
+struct Watch {
     /// Makes a buffer of so many bytes, once the message is known.
     make: Option<fn(usize) -> Option<Bytes>>,
     waker: Option<Waker>,
     /// Nobody will ask for it.
     detached: bool,
+    /// How a work ended. A message that has ended is the engine's until somebody asks for it.
     ended: Option<Ended>,
 }
 
@@ -135,7 +136,7 @@ impl Hub {
         let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
         let core = Core {
             engine,
-            table: Table::default(),
+            watched: HashMap::new(),
             opened: HashMap::new(),
             works: Vec::new(),
             next_work: 0,
@@ -328,8 +329,8 @@ impl Hub {
         let mut closed = self.lock().take();
         self.waiter.ring();
         // Whoever is woken finds that the world is gone.
-        let entries = closed.iter_mut().flat_map(|core| core.table.values_mut());
-        entries.filter_map(|entry| entry.waker.take()).for_each(Waker::wake);
+        let watched = closed.iter_mut().flat_map(|core| core.watched.values_mut());
+        watched.filter_map(|watch| watch.waker.take()).for_each(Waker::wake);
         drop(closed);
         self.thread.end();
     }
@@ -374,14 +375,16 @@ impl Core {
 
     /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
     pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
-        self.table.insert(Key::Message(id), Entry { make, waker: None, detached: false, ended: None });
+        if make.is_some() {
+            self.watched.insert(Key::Message(id), Watch { make, ..Watch::default() });
+        }
         self.take_ended();
     }
 
     /// A work that the program will ask for.
     pub fn start(&mut self, work: Box<dyn Work>) -> Key {
         let key = Key::Work(self.next_work);
-        self.table.insert(key, Entry { make: None, waker: None, detached: false, ended: None });
+        self.watched.insert(key, Watch::default());
         self.works.push((self.next_work, work));
         self.next_work += 1;
         key
@@ -389,7 +392,7 @@ impl Core {
 
     /// Ends a work without a result.
     pub fn stop(&mut self, key: Key) {
-        self.table.remove(key);
+        self.watched.remove(&key);
         if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
             self.works.swap_remove(at).1.stop(self);
         }
@@ -411,7 +414,7 @@ impl Core {
                 None => self.works.push((number, work)),
                 Some((result, memory)) => {
                     any = true;
-                    self.end(Key::Work(number), result, memory);
+                    self.end(Key::Work(number), (result, memory));
                 }
             }
         }
@@ -426,75 +429,97 @@ impl Core {
         }
     }
 
-    fn end(&mut self, key: Key, result: Result<Came, Fault>, memory: Option<Bytes>) {
+    /// A work has ended.
+    fn end(&mut self, key: Key, ended: Ended) {
         self.happened();
-        match self.table.get_mut(key) {
-            Some(entry) if entry.detached => {
-                self.table.remove(key);
-            }
-            Some(entry) => {
-                entry.ended = Some((result, memory));
-                self.wakers.extend(entry.waker.take());
-            }
-            None => {}
+        let Some(watch) = self.watched.get_mut(&key) else { return };
+        if watch.detached {
+            self.watched.remove(&key);
+            return;
         }
+        watch.ended = Some(ended);
+        self.wakers.extend(watch.waker.take());
     }
 
     /// Has the engine tell what has ended. Whether anything has.
+    #[inline]
     fn take_ended(&mut self) -> bool {
         let mut any = false;
-        while let Some(Completion { id, result, memory }) = self.engine.completed() {
+        while let Some(id) = self.engine.next_ended() {
             any = true;
-            let key = Key::Message(id);
-            let Some(entry) = self.table.get_mut(key) else { continue };
-            if let (Some(make), Ok(came)) = (entry.make.take(), &result) {
-                let length = came.length as usize;
-                // Without memory the engine finds out as well, and says so.
-                let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
-                let received = self.engine.receive_message(id, room);
-                debug_assert!(received.is_ok(), "a message that was matched is there");
-            } else {
-                self.end(key, result.map_err(Fault::Message), memory);
+            if !self.watched.is_empty() {
+                self.end_message(id);
             }
+        }
+        if any {
+            self.happened();
         }
         any
     }
 
-    /// How the request ended, if it has; it is no more then.
-    pub fn ended(&mut self, key: Key) -> Option<Ended> {
-        match self.table.get(key)?.ended {
-            Some(_) => self.table.remove(key)?.ended,
-            None => None,
+    #[cold]
+    #[inline(never)]
+    fn end_message(&mut self, id: Id) {
+        let key = Key::Message(id);
+        let Some(watch) = self.watched.get_mut(&key) else { return };
+        if let (Some(make), Some(came)) = (watch.make.take(), self.engine.probed(id)) {
+            let length = came.length as usize;
+            // Without memory the engine finds out as well, and says so.
+            let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
+            let received = self.engine.receive_message(id, room);
+            debug_assert!(received.is_ok(), "a message that was matched is there");
+        } else if let Some(watch) = self.watched.remove(&key) {
+            self.wakers.extend(watch.waker);
+            if watch.detached {
+                self.engine.take(id);
+            }
         }
     }
 
-    /// Whether the request has ended, and how, as far as that is known.
-    pub fn has_ended(&self, key: Key) -> Option<&Result<Came, Fault>> {
-        Some(&self.table.get(key)?.ended.as_ref()?.0)
+    /// How the request ended, if it has; it is no more then.
+    pub fn ended(&mut self, key: Key) -> Option<Ended> {
+        match key {
+            Key::Message(id) => {
+                self.engine.take(id).map(|done| (done.result.map_err(Fault::Message), done.memory))
+            }
+            Key::Work(_) => {
+                self.watched.get(&key)?.ended.as_ref()?;
+                self.watched.remove(&key)?.ended
+            }
+        }
     }
 
-    /// Whether anything of the request is still there.
-    pub fn is_noted(&self, key: Key) -> bool {
-        self.table.get(key).is_some()
+    /// Whether the request has ended, and what came, if it ended well.
+    pub fn has_ended(&self, key: Key) -> Option<Option<Came>> {
+        match key {
+            Key::Message(id) => self.engine.outcome(id).map(|result| result.as_ref().ok().copied()),
+            Key::Work(_) => self.watched.get(&key)?.ended.as_ref().map(|(result, _)| result.as_ref().ok().copied()),
+        }
+    }
+
+    /// Whether the request has not ended.
+    pub fn is_under_way(&self, key: Key) -> bool {
+        match key {
+            Key::Message(id) => self.engine.is_under_way(id),
+            Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
+        }
     }
 
     /// Has the request wake somebody when it ends.
     pub fn wake(&mut self, key: Key, waker: &Waker) {
-        if let Some(entry) = self.table.get_mut(key) {
-            entry.waker = Some(waker.clone());
+        if self.is_under_way(key) {
+            self.watched.entry(key).or_default().waker = Some(waker.clone());
         }
     }
 
     /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
     pub fn forget(&mut self, key: Key) {
-        match self.table.get_mut(key) {
-            Some(entry) if entry.ended.is_none() => entry.detached = true,
-            _ => {
-                self.table.remove(key);
-                return;
-            }
+        if self.is_under_way(key) {
+            self.watched.entry(key).or_default().detached = true;
+            self.withdraw(key);
+        } else {
+            self.ended(key);
         }
-        self.withdraw(key);
     }
 
     /// As [`forget`](Self::forget), of what is to end soon: a work is given up.
@@ -512,7 +537,7 @@ impl Core {
         let Key::Message(id) = key else { return None };
         match self.engine.cancel(id) {
             transom_channel::Cancelled::Withdrawn(bytes) => {
-                self.table.remove(key);
+                self.watched.remove(&key);
                 Some(bytes)
             }
             transom_channel::Cancelled::TooLate => None,

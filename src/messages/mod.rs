@@ -35,7 +35,6 @@ mod probe;
 mod progress;
 pub(crate) mod request;
 mod scope;
-mod table;
 mod tag;
 
 pub(crate) use comm::Space;

@@ -144,7 +144,7 @@ impl<'a, B> Request<'a, B> {
         match &self.state {
             State::Over(result) => result.as_ref()?.as_ref().ok().map(|(_, status)| *status),
             State::UnderWay(under) => {
-                let came = under.comm.hub.with(|core| core.has_ended(under.id)?.as_ref().ok().copied()).ok()??;
+                let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
             }
         }

@@ -72,8 +72,7 @@ impl Drop for Ending<'_, '_, '_> {
             let _ = comm.hub.with(|core| started.iter().for_each(|id| core.abandon(*id)));
         }
         // What is over and was not asked for is over; what was forgotten has its message to wait for.
-        let left =
-            |core: &mut super::Core| started.iter().any(|id| core.is_noted(*id) && core.has_ended(*id).is_none());
+        let left = |core: &mut super::Core| started.iter().any(|id| core.is_under_way(*id));
         let waited = comm.hub.wait(&"the end of a scope", Awaited::Anyone, |core| (!left(core)).then_some(()));
         // An error says that the engine is gone, and has given back all buffers.
         let _ = waited;

@@ -64,11 +64,23 @@ impl<W: Wire> Engine<W> {
         let mut polled = std::mem::take(&mut self.turn);
         self.polling.turn_into(&mut polled);
         for rank in polled.drain(..) {
+            let mut left = self.config.batch;
+            if self.matching.posted() > 0 {
+                let mut lies = Some(true);
+                while left > 0 && lies == Some(true) {
+                    lies = self.receive_posted(rank);
+                    let received = usize::from(lies == Some(true));
+                    (left, taken) = (left - received, taken + received);
+                }
+                if lies.is_none() {
+                    continue;
+                }
+            }
             let Some(peer) = self.peers.get_mut(&rank) else { continue };
             let Some(mut ring) = peer.ring_in.take() else { continue };
             peer.ring_polled = Some(ring.half.ring);
             let mut outcome = Ok(());
-            for _ in 0..self.config.batch {
+            for _ in 0..left {
                 let Some(place) = ring.half.place() else { break };
                 let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
                     Look::Empty => break,

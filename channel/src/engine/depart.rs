@@ -205,7 +205,7 @@ impl<W: Wire> Engine<W> {
         }
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
-        let body = Body::Rts { envelope, sender: id, keys: send.keys };
+        let body = Body::Rts { envelope, sender: id, keys: send.keys.as_deref().copied().unwrap_or_default() };
         if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, None) {
             return Step::Busy;
         }

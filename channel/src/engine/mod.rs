@@ -31,8 +31,8 @@ use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// The channel of one rank. Nothing here waits: calls start requests, [`progress`](Self::progress) turns the wheels, and
-/// [`completed`](Self::completed) gives back what has ended, with its memory.
+/// The channel of one rank. Nothing here waits: calls start requests, [`progress`](Self::progress) turns the wheels,
+/// [`next_ended`](Self::next_ended) tells what has ended, and [`take`](Self::take) gives it back, with its memory.
 pub struct Engine<W: Wire> {
     wire: W,
     rank: Rank,
@@ -56,7 +56,9 @@ pub struct Engine<W: Wire> {
     listed: VecDeque<Rank>,
     /// Peers that credits are owed to.
     owing: VecDeque<Rank>,
-    completed: VecDeque<Completion<W::Memory>>,
+    /// Requests that have ended, as they did; and how many of them are kept until somebody takes them.
+    ended: VecDeque<Id>,
+    over: usize,
     pipes: Pipes<W::Memory>,
     kept: u64,
     /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
@@ -96,7 +98,8 @@ impl<W: Wire> Engine<W> {
             starved: BTreeSet::new(),
             listed: VecDeque::new(),
             owing: VecDeque::new(),
-            completed: VecDeque::new(),
+            ended: VecDeque::new(),
+            over: 0,
             pipes: Pipes::default(),
             kept: 0,
             in_a_row: 0,
@@ -118,8 +121,7 @@ impl<W: Wire> Engine<W> {
     pub fn send(&mut self, to: Rank, context: u32, tag: u32, memory: W::Memory, length: usize, sync: bool) -> Id {
         let envelope = Envelope { context, tag, length: length as u64 };
         let reached = self.reach(to);
-        let send =
-            Send { to, envelope, sync, memory, state: Sending::Queued, keys: Default::default(), receiver: None };
+        let send = Send { to, envelope, sync, memory, state: Sending::Queued, keys: None, receiver: None };
         let id = self.requests.insert(Request::Send(send));
         match reached {
             Ok(()) => {
@@ -202,9 +204,53 @@ impl<W: Wire> Engine<W> {
         work
     }
 
-    /// A request that has ended.
+    /// A request that has ended, or a receive into [`Room::Probe`] that has its message, told once. It is there until it is
+    /// [taken](Self::take), or received.
+    #[inline]
+    pub fn next_ended(&mut self) -> Option<Id> {
+        self.ended.pop_front()
+    }
+
+    /// How a request has ended; none while it is under way, and once it was taken.
+    #[inline]
+    pub fn outcome(&self, id: Id) -> Option<&Result<Status, Error>> {
+        match self.requests.get(id)? {
+            Request::Over(result, _) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Takes a request that has ended, with its memory.
+    #[inline]
+    pub fn take(&mut self, id: Id) -> Option<Completion<W::Memory>> {
+        self.outcome(id)?;
+        let Some(Request::Over(result, memory)) = self.requests.remove(id) else { unreachable!("was looked at") };
+        self.over -= 1;
+        Some(Completion { id, result, memory })
+    }
+
+    /// The message of a probe, until it is received.
+    pub fn probed(&self, id: Id) -> Option<Status> {
+        match self.requests.get(id)? {
+            Request::Message(message) => Some(message.status()),
+            _ => None,
+        }
+    }
+
+    /// Whether a request has not ended.
+    pub fn is_under_way(&self, id: Id) -> bool {
+        !matches!(self.requests.get(id), None | Some(Request::Over(..)))
+    }
+
+    /// The next request that has ended and was not taken, taken; or a receive into [`Room::Probe`] that has its message.
     pub fn completed(&mut self) -> Option<Completion<W::Memory>> {
-        self.completed.pop_front()
+        loop {
+            let id = self.next_ended()?;
+            let probed = |status| Completion { id, result: Ok(status), memory: None };
+            if let Some(completion) = self.take(id).or_else(|| self.probed(id).map(probed)) {
+                return Some(completion);
+            }
+        }
     }
 
     /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
@@ -227,7 +273,7 @@ impl<W: Wire> Engine<W> {
         let moving = |request: &Request<W::Memory>| match request {
             Request::Send(send) => send.to != self.rank,
             Request::Receive(receive) => receive.moving.is_some(),
-            Request::Message(_) | Request::Piped(_) => false,
+            Request::Message(_) | Request::Piped(_) | Request::Over(..) => false,
         };
         !self.listed.is_empty()
             || self.wire.due().is_some()
@@ -253,7 +299,7 @@ impl<W: Wire> Engine<W> {
 
     /// Requests that have not ended, and messages of probes.
     pub fn under_way(&self) -> usize {
-        self.requests.len()
+        self.requests.len() - self.over
     }
 
     /// Bytes of messages that nobody has received, with 64 for the header of each.
@@ -307,18 +353,28 @@ impl<W: Wire> Engine<W> {
     }
 
     fn complete(&mut self, id: Id, result: Result<Status, Error>) {
-        let (memory, keys) = match self.requests.remove(id) {
-            Some(Request::Send(send)) => (Some(send.memory), send.keys),
-            Some(Request::Receive(receive)) => (receive.room.into_memory(), receive.keys),
-            Some(Request::Message(_) | Request::Piped(_)) | None => {
+        let place = self.requests.get_mut(id).expect("what completes is kept");
+        let (memory, keys) = match std::mem::replace(place, Request::Over(result, None)) {
+            Request::Send(send) => (Some(send.memory), send.keys),
+            Request::Receive(receive) => (receive.room.into_memory(), receive.keys),
+            Request::Message(_) | Request::Piped(_) | Request::Over(..) => {
                 unreachable!("only sends and receives complete, once")
             }
         };
-        for (rail, key) in keys.into_iter().enumerate() {
+        if let Request::Over(_, kept) = place {
+            *kept = memory;
+        }
+        for (rail, key) in keys.into_iter().flat_map(|keys| *keys).enumerate() {
             if let Some(key) = key {
                 self.wire.release(rail, key);
             }
         }
-        self.completed.push_back(Completion { id, result, memory });
+        self.over(id);
+    }
+
+    /// A request has ended.
+    fn over(&mut self, id: Id) {
+        self.over += 1;
+        self.ended.push_back(id);
     }
 }

@@ -1,7 +1,7 @@
 //! The pipes of a rank. They share its wire: events of theirs are handed on, and those for which something is under way have
 //! a turn in each turn of the engine.
 
-use super::request::{Cancelled, Completion, Request};
+use super::request::{Cancelled, Request};
 use super::{Engine, Status};
 use crate::error::{Error, Lost};
 use crate::pipe::{self, Config, Count, Fault, NO_OFFER, Offer, Pipe};
@@ -218,9 +218,10 @@ impl<W: Wire> Engine<W> {
     }
 
     fn complete_piped(&mut self, id: Id, result: Result<Status, Error>, memory: W::Memory) {
-        let request = self.requests.remove(id);
-        debug_assert!(matches!(request, Some(Request::Piped(_))), "a put or get ends once");
-        self.completed.push_back(Completion { id, result, memory: Some(memory) });
+        let place = self.requests.get_mut(id).expect("what completes is kept");
+        debug_assert!(matches!(place, Request::Piped(_)), "a put or get ends once");
+        *place = Request::Over(result, Some(memory));
+        self.over(id);
     }
 
     /// A pipe that needs turns gets them; one that is done with is given back.

@@ -3,7 +3,7 @@
 use super::arrive::STRAY;
 use super::peer::Move;
 use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
-use super::{Completion, Engine, Room};
+use super::{Engine, Room};
 use crate::error::{Error, Lost, Status};
 use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys, Mover};
@@ -51,10 +51,10 @@ impl<W: Wire> Engine<W> {
             unreachable!("only receives are matched")
         };
         receive.posted = None;
-        let status = Status { peer: message.from, tag: message.envelope.tag, length: message.envelope.length };
+        let status = message.status();
         if let Room::Probe = receive.room {
             *self.requests.get_mut(id).expect("was looked at") = Request::Message(message);
-            self.completed.push_back(Completion { id, result: Ok(status), memory: None });
+            self.ended.push_back(id);
             return;
         }
         self.release(message.from, message.cost());
@@ -138,7 +138,7 @@ impl<W: Wire> Engine<W> {
         }
         let (mover, rails) = chosen.expect("the last row of the table is copying");
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
-        let keys = receive.keys;
+        let keys = receive.keys.as_deref().copied().unwrap_or_default();
         if mover == Mover::Read {
             let peer = self.peers.get_mut(&from).expect("it sent this");
             let mut count = 0;
@@ -148,11 +148,11 @@ impl<W: Wire> Engine<W> {
                 count += 1;
             }
             moving.state = Receiving::new(mover, length, count);
-            receive.moving = Some(moving);
+            receive.moving = Some(Box::new(moving));
             self.list(from);
         } else {
             moving.state = Receiving::new(mover, length, 0);
-            receive.moving = Some(moving);
+            receive.moving = Some(Box::new(moving));
             self.reply(from, Body::Cts { sender, receiver: id, mover, length, keys });
             self.arrived_whole(id);
         }
@@ -165,6 +165,10 @@ impl<W: Wire> Engine<W> {
             Some(Request::Receive(Receive { room: Room::Into(memory, _), keys, .. })) => (&*memory, keys),
             _ => return Vec::new(),
         };
+        if rails.is_empty() {
+            return Vec::new();
+        }
+        let keys = keys.get_or_insert_default();
         let registered = |rail: &usize| {
             keys[*rail] = keys[*rail].or_else(|| self.wire.register(memory, *rail));
             keys[*rail].is_some()

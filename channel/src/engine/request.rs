@@ -54,6 +54,8 @@ pub(super) enum Request<M> {
     Message(Unexpected<M>),
     /// A put or get of a pipe, which has its memory.
     Piped(Id),
+    /// One that has ended, and its memory, until somebody takes it.
+    Over(Result<Status, Error>, Option<M>),
 }
 
 pub(super) struct Send<M> {
@@ -62,7 +64,8 @@ pub(super) struct Send<M> {
     pub sync: bool,
     pub memory: M,
     pub state: Sending,
-    pub keys: Keys,
+    /// Of its memory, where it is registered. Boxed, as below: most messages are short, and requests are moved.
+    pub keys: Option<Box<Keys>>,
     /// The receiver's request, once it has answered.
     pub receiver: Option<Id>,
 }
@@ -71,8 +74,8 @@ pub(super) struct Receive<M> {
     pub room: Room<M>,
     /// Its number in the matching, until it is matched.
     pub posted: Option<Id>,
-    pub moving: Option<Moving>,
-    pub keys: Keys,
+    pub moving: Option<Box<Moving>>,
+    pub keys: Option<Box<Keys>>,
 }
 
 /// A receive whose message waits at its sender.
@@ -107,6 +110,10 @@ impl Moving {
 }
 
 impl<M> Unexpected<M> {
+    pub fn status(&self) -> Status {
+        Status { peer: self.from, tag: self.envelope.tag, length: self.envelope.length }
+    }
+
     /// What it costs its receiver, in bytes.
     pub fn cost(&self) -> u64 {
         match self.what {
@@ -122,7 +129,7 @@ pub(super) fn cost(length: u64) -> u64 {
 
 impl<M> Receive<M> {
     pub fn new(room: Room<M>) -> Receive<M> {
-        Receive { room, posted: None, moving: None, keys: Default::default() }
+        Receive { room, posted: None, moving: None, keys: None }
     }
 }
 

@@ -1,17 +1,32 @@
-//! The short path: a message that goes whole by a ring that is open, and one that lies there and is received by name. No
-//! request is made, and nothing is posted; what is in the way of that takes the long path.
+//! The short path: a message that goes whole by a ring that is open, and one that lies there and is received by name, or by a
+//! receive that was posted. No request is made for that, and nothing is posted; what is in the way takes the long path.
 
-use super::Engine;
 use super::arrive::credited;
-use super::request::{cost, outcome};
+use super::request::{self, cost, outcome};
+use super::{Engine, Room};
 use crate::error::{Error, Status};
 use crate::matching::{Label, Select};
-use crate::packet::{EAGER, Eager, Envelope};
+use crate::packet::{EAGER, Eager, Envelope, Values};
 use crate::ring::{Look, Marker};
 use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
+
+/// What lies next in the ring of a peer.
+enum Next {
+    Message(InRing),
+    Nothing,
+    /// What is not for the short path.
+    Other,
+}
+
+/// A message that lies whole in the ring of a peer, from `at` on.
+struct InRing {
+    at: usize,
+    values: Values,
+    envelope: Envelope,
+}
 
 /// What came of trying to receive on the short path.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,35 +143,87 @@ impl<W: Wire> Engine<W> {
         room: usize,
         copy: impl FnOnce(&mut W, Part<'_, W::Memory>),
     ) -> Option<Short> {
-        let peer = self.peers.get_mut(&rank)?;
-        let ring = peer.ring_in.as_mut()?;
         let waiting = !self.matching.is_empty();
         if waiting && self.matching.peek(Select { context, source: Some(rank), tag }).is_some() {
             return None;
         }
-        let mark = self.wire.word(&ring.memory, ring.half.place()?);
-        let (at, length) = match ring.half.look(mark) {
-            Look::Message { at, length } => (at, length),
-            Look::Empty => return Some(Short::Nothing),
-            Look::Broken => return None,
+        let next = match self.next_in_ring(rank) {
+            Next::Message(next) => next,
+            Next::Nothing => return Some(Short::Nothing),
+            Next::Other => return None,
+        };
+        let envelope = next.envelope;
+        let fits = envelope.context == context && tag.is_none_or(|tag| tag == envelope.tag);
+        if !fits || waiting && self.matching.is_wanted(Label { context, source: rank, tag: envelope.tag }) {
+            return None;
+        }
+        self.take_next(rank, next, room, copy)?;
+        Some(Short::Done { tag: envelope.tag, length: envelope.length as u32 })
+    }
+
+    /// Receives what lies in the ring of a peer, if a receive into memory waits for it. Whether it did; none if nothing lies
+    /// there.
+    #[inline]
+    pub(super) fn receive_posted(&mut self, rank: Rank) -> Option<bool> {
+        let next = match self.next_in_ring(rank) {
+            Next::Message(next) => next,
+            Next::Nothing => return None,
+            Next::Other => return Some(false),
+        };
+        let Envelope { context, tag, .. } = next.envelope;
+        let Some((number, &id)) = self.matching.first(Label { context, source: rank, tag }) else { return Some(false) };
+        let Some(request::Request::Receive(receive)) = self.requests.get_mut(id) else { return Some(false) };
+        let Room::Into(_, room) = receive.room else { return Some(false) };
+        let Room::Into(memory, _) = std::mem::replace(&mut receive.room, Room::Allocate) else { return Some(false) };
+        let envelope = next.envelope;
+        let taken = self.take_next(rank, next, room, |wire, from| wire.copy(from, &memory, 0)).is_some();
+        let Some(place) = self.requests.get_mut(id) else { return Some(false) };
+        if taken {
+            self.matching.cancel(number);
+            *place = request::Request::Over(outcome(rank, envelope, Some(room as u64)), Some(memory));
+            self.over(id);
+        } else if let request::Request::Receive(receive) = place {
+            receive.room = Room::Into(memory, room);
+        }
+        Some(taken)
+    }
+
+    /// The message that lies in the ring of a peer, if it is next of what that peer has sent, and was granted.
+    #[inline(always)]
+    fn next_in_ring(&mut self, rank: Rank) -> Next {
+        let Some(peer) = self.peers.get_mut(&rank) else { return Next::Other };
+        let Some(ring) = peer.ring_in.as_mut() else { return Next::Other };
+        let Some(place) = ring.half.place() else { return Next::Other };
+        let (at, length) = match ring.half.look(self.wire.word(&ring.memory, place)) {
+            Look::Message { at, length } if length >= EAGER => (at, length),
+            Look::Empty => return Next::Nothing,
+            _ => return Next::Other,
         };
         let mut head = [0; EAGER];
-        let bytes = length.checked_sub(EAGER)?;
         self.wire.read(&ring.memory, at, &mut head);
-        let Eager { source, sequence, values, envelope } = Eager::decode(&head, length).ok()?;
+        let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };
         let next = source == rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
-        let fits = envelope.context == context && tag.is_none_or(|tag| tag == envelope.tag);
-        if !(next && fits && peer.joined) || self.in_a_row == IN_A_ROW {
-            return None;
-        }
         let granted = u64::from(peer.grant.room()) >= cost(envelope.length);
-        if !granted || waiting && self.matching.is_wanted(Label { context, source, tag: envelope.tag }) {
-            return None;
+        if !(next && granted && peer.joined) || self.in_a_row == IN_A_ROW {
+            return Next::Other;
         }
-        // Who breaks the rules is cut off by the long path.
+        Next::Message(InRing { at: at + EAGER, values, envelope })
+    }
+
+    /// Has as much of it copied as there is room for, and its slot free again; nothing, if its sender breaks the rules: the
+    /// long path cuts that off.
+    #[inline(always)]
+    fn take_next(
+        &mut self,
+        rank: Rank,
+        InRing { at, values, envelope }: InRing,
+        room: usize,
+        copy: impl FnOnce(&mut W, Part<'_, W::Memory>),
+    ) -> Option<()> {
+        let peer = self.peers.get_mut(&rank)?;
         credited(peer, values).ok()?;
         let ring = peer.ring_in.as_mut()?;
-        copy(&mut self.wire, Part { memory: &ring.memory, at: at + EAGER, length: room.min(bytes) });
+        copy(&mut self.wire, Part { memory: &ring.memory, at, length: room.min(envelope.length as usize) });
         self.budget.pass(&mut peer.grant, cost(envelope.length) as u32).ok()?;
         peer.granted.set(peer.grant.value());
         peer.incoming.pass();
@@ -170,7 +237,7 @@ impl<W: Wire> Engine<W> {
         if tell {
             self.after_short(rank);
         }
-        Some(Short::Done { tag: envelope.tag, length: bytes as u32 })
+        Some(())
     }
 
     /// Credits are owed to this peer, and its packets are counted from now on.
