@@ -65,9 +65,16 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, id: Id) -> Option<T> {
         let place = self.places.get_mut(id.index as usize).filter(|place| place.0 == id.generation)?;
         let value = place.1.take()?;
-        place.0 = place.0.checked_add(1).unwrap_or(NonZeroU32::MIN);
-        self.free.push(id.index);
+        self.free(id);
         Some(value)
+    }
+
+    /// As [`remove`](Self::remove), of what is there, where it is.
+    pub(crate) fn free(&mut self, id: Id) {
+        let place = &mut self.places[id.index as usize];
+        debug_assert_eq!(place.0, id.generation);
+        *place = (place.0.checked_add(1).unwrap_or(NonZeroU32::MIN), None);
+        self.free.push(id.index);
     }
 
     /// All that is kept.

@@ -34,6 +34,8 @@ impl<T: Pod + Send> Held<T> for Buffer<T> {}
 pub trait Parts: Sized {
     /// From now on the engine's.
     fn hold(self) -> Bytes;
+    /// What would be sent.
+    fn view(&self) -> &[u8];
     /// What [`hold`](Self::hold) took apart; after a receive of so many bytes.
     fn back(bytes: Bytes, received: usize) -> Option<Self>;
 }
@@ -68,6 +70,10 @@ impl<T: Pod> Parts for Vec<T> {
         Bytes::owned(Vector(self))
     }
 
+    fn view(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
     fn back(bytes: Bytes, received: usize) -> Option<Self> {
         let Vector(mut vector) = bytes.into_owner::<Vector<T>>()?;
         vector.truncate(elements::<T>(received));
@@ -78,6 +84,10 @@ impl<T: Pod> Parts for Vec<T> {
 impl<T: Pod> Parts for Box<[T]> {
     fn hold(self) -> Bytes {
         self.into_vec().hold()
+    }
+
+    fn view(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
     }
 
     fn back(bytes: Bytes, received: usize) -> Option<Self> {
@@ -101,6 +111,10 @@ impl<T: Pod + Send + Sync> Parts for Arc<[T]> {
         Bytes::owned(Shared(self))
     }
 
+    fn view(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
     fn back(bytes: Bytes, _: usize) -> Option<Self> {
         bytes.into_owner::<Shared<T>>().map(|shared| shared.0)
     }
@@ -110,6 +124,10 @@ impl<T: Pod> Parts for &'static [T] {
     fn hold(self) -> Bytes {
         // SAFETY: it lives forever, and nobody can change it.
         unsafe { lend(self) }
+    }
+
+    fn view(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
     }
 
     fn back(bytes: Bytes, _: usize) -> Option<Self> {
@@ -139,6 +157,10 @@ impl<T: Pod> Parts for Buffer<T> {
         Bytes::owned(Buffered(self))
     }
 
+    fn view(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
     fn back(bytes: Bytes, _: usize) -> Option<Self> {
         bytes.into_owner::<Buffered<T>>().map(|buffered| buffered.0)
     }
@@ -150,6 +172,10 @@ pub(crate) struct Whole<T>(pub Vec<T>);
 impl<T: Pod> Parts for Whole<T> {
     fn hold(self) -> Bytes {
         self.0.hold()
+    }
+
+    fn view(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
     }
 
     fn back(bytes: Bytes, _: usize) -> Option<Self> {

@@ -191,8 +191,14 @@ impl Hub {
         self.enter(|core| core.engine.try_send(to, context, tag, Data::Bytes(data)))
     }
 
-    /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
-    /// none if the rank has left.
+    /// Receives what lies in the ring of the source, without a request, as much of it as there is room for; none if the rank has
+    /// left.
+    #[inline(never)]
+    pub fn receive_now(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+        self.enter(|core| core.engine.try_receive(context, source, tag, into))
+    }
+
+    /// As [`receive_now`](Self::receive_now), also of what comes soon.
     #[inline(never)]
     pub fn receive_short(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
         match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
@@ -476,12 +482,19 @@ impl Core {
         }
     }
 
+    /// What came, and its buffer, if the request is of a message and has ended well; it is no more then.
+    #[inline]
+    pub fn ended_well(&mut self, key: Key) -> Option<(Came, Option<Bytes>)> {
+        match key {
+            Key::Message(id) => self.engine.take_well(id),
+            Key::Work(_) => None,
+        }
+    }
+
     /// How the request ended, if it has; it is no more then.
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
         match key {
-            Key::Message(id) => {
-                self.engine.take(id).map(|done| (done.result.map_err(Fault::Message), done.memory))
-            }
+            Key::Message(id) => self.engine.take(id).map(|done| (done.result.map_err(Fault::Message), done.memory)),
             Key::Work(_) => {
                 self.watched.get(&key)?.ended.as_ref()?;
                 self.watched.remove(&key)?.ended

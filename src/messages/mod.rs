@@ -53,10 +53,9 @@ use crate::world::World;
 use bytemuck::Pod;
 use comm::Comm;
 use hold::Parts as _;
-use hub::{Core, Ended, Fault, Key};
+use hub::{Core, Fault, Key};
 use request::{Call, Under};
 use std::future::Future;
-use transom_channel::wire::{self, Data};
 use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
@@ -168,16 +167,9 @@ impl World {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
         if let Source::Rank(rank) = from {
             let source = comm.to_job(rank)?;
-            match comm.hub.receive_short(comm.context, source, tag, bytes) {
-                Some(Short::Done { tag, length }) if length as usize <= bytes.len() => {
-                    return comm.status(Came { peer: source, tag, length: length.into() }, size_of::<T>());
-                }
-                Some(Short::Done { tag, length }) => {
-                    let status = Came { peer: source, tag, length: length.into() };
-                    return Err(comm.failure(Failure::Truncated { status, room: bytes.len() as u64 }, size_of::<T>()));
-                }
-                Some(Short::Nothing | Short::Long) => {}
-                None => return Err(Error::Closed),
+            let short = comm.hub.receive_short(comm.context, source, tag, bytes);
+            if let Some(came) = came_short(comm, source, short, bytes.len(), size_of::<T>()) {
+                return came;
             }
         }
         let Some(select) = comm.select(from, tag)? else { return Ok(NOTHING) };
@@ -247,6 +239,9 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((data, NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
+        if !sync && let Some(status) = send_now(comm, to, tag, data.view()) {
+            return Request::over(Ok((data, status)));
+        }
         let started = request_send(comm, to, tag, data.hold(), sync, B::back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
@@ -287,7 +282,7 @@ impl World {
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,
-        into: Vec<T>,
+        mut into: Vec<T>,
     ) -> Request<'static, Vec<T>> {
         let tags = tag.into();
         let select = self.space().comm().and_then(|comm| Ok((comm, comm.select(from.into(), tags.number())?)));
@@ -296,6 +291,14 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
+        match receive_now(comm, select, &mut into) {
+            Some(Ok(status)) => {
+                into.truncate(status.len);
+                return Request::over(Ok((into, status)));
+            }
+            Some(Err(error)) => return Request::over(Err(Failed { error, buffer: Some(into) })),
+            None => {}
+        }
         let started = request_receive(comm, select, into.hold(), size_of::<T>(), Vec::back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
@@ -456,7 +459,45 @@ fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<C
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 
-/// Sends what can go at once; else makes a request of it.
+/// What came of a short receive into so many bytes; none if that has to be done by a request.
+#[inline(always)]
+fn came_short(
+    comm: &Comm,
+    source: u32,
+    short: Option<Short>,
+    room: usize,
+    element: usize,
+) -> Option<Result<Status, Error>> {
+    match short {
+        Some(Short::Done { tag, length }) => {
+            let status = Came { peer: source, tag, length: length.into() };
+            if length as usize > room {
+                return Some(Err(comm.failure(Failure::Truncated { status, room: room as u64 }, element)));
+            }
+            Some(comm.status(status, element))
+        }
+        Some(Short::Nothing | Short::Long) => None,
+        None => Some(Err(Error::Closed)),
+    }
+}
+
+/// Sends what can go whole and at once, without a request: what it was then.
+#[inline]
+fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Option<Status> {
+    let sent = comm.hub.send_short(to, comm.context, tag.number(), data) == Some(true);
+    let len = data.len().checked_div(size_of::<T>()).unwrap_or(0);
+    sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
+}
+
+/// Receives what lies in the ring of its source, without a request: what came of it then.
+#[inline]
+fn receive_now<T: Pod>(comm: &Comm, select: Select, into: &mut [T]) -> Option<Result<Status, Error>> {
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
+    let short = comm.hub.receive_now(select.context, select.source?, select.tag, bytes);
+    came_short(comm, select.source?, short, bytes.len(), size_of::<T>())
+}
+
+/// Starts to send a message.
 fn request_send<'a, T, B>(
     comm: &Comm,
     to: u32,
@@ -466,20 +507,19 @@ fn request_send<'a, T, B>(
     back: fn(Bytes, usize) -> Option<B>,
 ) -> Result<Request<'a, B>, Error> {
     let (tag, length) = (tag.number(), bytes.len());
-    let started = comm.hub.with(|core| {
-        if !sync && core.engine.try_send(to, comm.context, tag, Data::Of(wire::Part { memory: &bytes, at: 0, length }))
-        {
-            return Err((Ok(Came { peer: to, tag, length: length as u64 }), Some(bytes)));
-        }
+    let id = comm.hub.with(|core| {
         let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
         core.note(id, None);
-        Ok(Key::Message(id))
+        Key::Message(id)
     })?;
     let call = Call::Message { name: "isend", tag: Some(tag) };
-    Ok(request(comm, started, size_of::<T>(), call, Some(to), back))
+    Ok(Request::under_way(
+        Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) },
+        back,
+    ))
 }
 
-/// Receives what lies in the ring of its source; else makes a request of it.
+/// Starts to receive a message.
 fn request_receive<'a, B>(
     comm: &Comm,
     select: Select,
@@ -488,33 +528,13 @@ fn request_receive<'a, B>(
     back: fn(Bytes, usize) -> Option<B>,
 ) -> Result<Request<'a, B>, Error> {
     let room = bytes.len();
-    let started = comm.hub.with(|core| {
-        if let Some(result) = core.engine.try_receive_into(select, &bytes, room) {
-            return Err((result.map_err(Fault::Message), Some(bytes)));
-        }
+    let id = comm.hub.with(|core| {
         let id = core.engine.receive(select, Room::Into(bytes, room));
         core.note(id, None);
-        Ok(Key::Message(id))
+        Key::Message(id)
     })?;
     let call = Call::Message { name: "irecv", tag: select.tag };
-    Ok(request(comm, started, element, call, select.source, back))
-}
-
-/// What was started, or has ended at once.
-fn request<'a, B>(
-    comm: &Comm,
-    started: Result<Key, Ended>,
-    element: usize,
-    call: Call,
-    peer: Option<u32>,
-    back: fn(Bytes, usize) -> Option<B>,
-) -> Request<'a, B> {
-    match started {
-        Ok(id) => {
-            Request::under_way(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(peer) }, back)
-        }
-        Err(ended) => Request::ended(comm, ended, element, back),
-    }
+    Ok(Request::under_way(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(select.source) }, back))
 }
 
 /// Starts to receive into memory that is taken when the length is known.

@@ -4,7 +4,7 @@ use super::error::{Error, Failed};
 use super::hold::{Again, Parts as _, Whole};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
-use super::{NOTHING, request_receive, request_send};
+use super::{NOTHING, receive_now, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
@@ -71,6 +71,9 @@ impl World {
         let (to, place) = (comm.target(to.into())?, Arc::<Place>::default());
         Ok(Persistent::new(buffer, move |buffer| {
             let Some(to) = to else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
+            if let Some(status) = send_now(&comm, to, tag, bytemuck::cast_slice(&buffer)) {
+                return Ok(Request::over(Ok((Whole(buffer), status))));
+            }
             request_send(&comm, to, tag, Again::hold(buffer, &place), false, Again::back)
         }))
     }
@@ -90,8 +93,13 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
         let select = comm.select(from.into(), tag.into().number())?;
-        Ok(Persistent::new(buffer, move |buffer| {
+        Ok(Persistent::new(buffer, move |mut buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
+            match receive_now(&comm, select, &mut buffer) {
+                Some(Ok(status)) => return Ok(Request::over(Ok((Whole(buffer), status)))),
+                Some(Err(error)) => return Ok(Request::over(Err(Failed { error, buffer: Some(Whole(buffer)) }))),
+                None => {}
+            }
             request_receive(&comm, select, buffer.hold(), size_of::<T>(), Whole::back)
         }))
     }

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use transom_channel::Error as Failure;
+use transom_channel::{Error as Failure, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 
@@ -92,11 +92,6 @@ impl<'a, B> Request<'a, B> {
         Request { state: State::UnderWay(under), back, lent: PhantomData }
     }
 
-    /// Of what has ended as it was started.
-    pub(crate) fn ended(comm: &Comm, ended: Ended, element: usize, back: fn(Bytes, usize) -> Option<B>) -> Self {
-        Request::over(outcome(comm, Ok(ended), element, back))
-    }
-
     /// What it waits for, unless it has ended.
     pub(crate) fn key(&self) -> Option<Key> {
         match &self.state {
@@ -163,14 +158,24 @@ impl<'a, B> Request<'a, B> {
     /// # Errors
     /// As there.
     pub fn wait_status(mut self) -> Result<(B, Status), Failed<B>> {
-        match &self.state {
-            State::Over(_) => {}
-            State::UnderWay(Under { comm, id, call, awaited, .. }) => {
-                let ended = comm.hub.wait(call, *awaited, |core| core.ended(*id));
-                self.end(ended);
+        if let State::UnderWay(Under { comm, id, element, .. }) = &self.state {
+            // What moves less is looked for first: most have ended well, since a turn ends many.
+            if let Ok(Some((came, bytes))) = comm.hub.with(|core| core.ended_well(*id)) {
+                let result = well(comm, came, bytes, *element, self.back);
+                self.state = State::Over(None);
+                return result;
             }
+            self.wait_long();
         }
         self.take()
+    }
+
+    #[inline(never)]
+    fn wait_long(&mut self) {
+        if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
+            let ended = comm.hub.wait(call, *awaited, |core| core.ended(*id));
+            self.end(ended);
+        }
     }
 
     /// Waits for so long at most.
@@ -237,17 +242,31 @@ fn outcome<B>(
     element: usize,
     back: fn(Bytes, usize) -> Option<B>,
 ) -> Result<(B, Status), Failed<B>> {
-    let (result, bytes) = ended.map_err(|error| Failed { error, buffer: None })?;
-    // A receive that failed gives back its buffer as it was given.
-    let came = result.as_ref().ok().copied();
-    let buffer = bytes.and_then(|bytes| back(bytes, came.map_or(usize::MAX, |came| came.length as usize)));
-    match (comm.outcome(result, element), buffer, came) {
-        (Ok(status), Some(buffer), _) => Ok((buffer, status)),
-        (Ok(_), None, Some(status)) => {
-            Err(Failed { error: comm.failure(Failure::NoMemory { status }, element), buffer: None })
+    match ended {
+        Ok((Ok(came), bytes)) => well(comm, came, bytes, element, back),
+        // A receive that failed gives back its buffer as it was given.
+        Ok((Err(fault), bytes)) => {
+            let buffer = bytes.and_then(|bytes| back(bytes, usize::MAX));
+            Err(Failed { error: comm.fault(fault, element), buffer })
         }
-        (Ok(_), None, None) => unreachable!("what has ended well has a status"),
-        (Err(error), buffer, _) => Err(Failed { error, buffer }),
+        Err(error) => Err(Failed { error, buffer: None }),
+    }
+}
+
+/// What came, to the program.
+#[inline(always)]
+fn well<B>(
+    comm: &Comm,
+    came: Came,
+    bytes: Option<Bytes>,
+    element: usize,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<(B, Status), Failed<B>> {
+    let buffer = bytes.and_then(|bytes| back(bytes, came.length as usize));
+    match (comm.status(came, element), buffer) {
+        (Ok(status), Some(buffer)) => Ok((buffer, status)),
+        (Ok(_), None) => Err(Failed { error: comm.failure(Failure::NoMemory { status: came }, element), buffer: None }),
+        (Err(error), buffer) => Err(Failed { error, buffer }),
     }
 }
 

@@ -6,7 +6,7 @@ use super::hold;
 use super::hub::Key;
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
-use super::{NOTHING, request_receive, request_send};
+use super::{NOTHING, receive_now, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -91,6 +91,9 @@ impl<'s> Scope<'s, '_> {
             Ok(None) => return Request::over(Ok((data, NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
+        if let Some(status) = send_now(&self.comm, to, tag, bytemuck::cast_slice(data)) {
+            return Request::over(Ok((data, status)));
+        }
         // SAFETY: the scope waits until the request is over, before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
         // SAFETY: lent above, for `'s`.
@@ -116,6 +119,11 @@ impl<'s> Scope<'s, '_> {
             Ok(None) => return Request::over(Ok((&mut into[..0], NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
+        match receive_now(&self.comm, select, into) {
+            Some(Ok(status)) => return Request::over(Ok((&mut into[..status.len], status))),
+            Some(Err(error)) => return Request::over(Err(Failed { error, buffer: Some(into) })),
+            None => {}
+        }
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
         let bytes = unsafe { hold::lend_mut(into) };
         let started = request_receive(&self.comm, select, bytes, size_of::<T>(), |bytes, received| {

@@ -229,6 +229,16 @@ impl<W: Wire> Engine<W> {
         Some(Completion { id, result, memory })
     }
 
+    /// As [`take`](Self::take), of one that has ended well.
+    #[inline]
+    pub fn take_well(&mut self, id: Id) -> Option<(Status, Option<W::Memory>)> {
+        let Some(Request::Over(Ok(status), memory)) = self.requests.get_mut(id) else { return None };
+        let well = (*status, memory.take());
+        self.requests.free(id);
+        self.over -= 1;
+        Some(well)
+    }
+
     /// The message of a probe, until it is received.
     pub fn probed(&self, id: Id) -> Option<Status> {
         match self.requests.get(id)? {

@@ -4,7 +4,7 @@
 use super::arrive::credited;
 use super::request::{self, cost, outcome};
 use super::{Engine, Room};
-use crate::error::{Error, Status};
+
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope, Values};
 use crate::ring::{Look, Marker};
@@ -112,26 +112,6 @@ impl<W: Wire> Engine<W> {
         let room = into.len();
         let read = |wire: &mut W, from: Part<'_, W::Memory>| wire.read(from.memory, from.at, &mut into[..from.length]);
         self.look(context, source, tag, room, read).unwrap_or(Short::Long)
-    }
-
-    /// As [`try_receive`](Self::try_receive), into the first bytes of memory, so many; how it ended, or none if it has to be
-    /// received by a request.
-    #[inline(never)]
-    pub fn try_receive_into(
-        &mut self,
-        select: Select,
-        memory: &W::Memory,
-        room: usize,
-    ) -> Option<Result<Status, Error>> {
-        let source = select.source?;
-        let copy = |wire: &mut W, from: Part<'_, W::Memory>| wire.copy(from, memory, 0);
-        match self.look(select.context, source, select.tag, room, copy)? {
-            Short::Done { tag, length } => {
-                let envelope = Envelope { context: select.context, tag, length: length.into() };
-                Some(outcome(source, envelope, Some(room as u64)))
-            }
-            Short::Nothing | Short::Long => None,
-        }
     }
 
     #[inline(always)]

@@ -24,15 +24,16 @@ pub(super) enum Kind {
     /// Of this number, in the inbox; so many bytes at this place there.
     Cell { number: u32, at: usize, inbox: Part },
     /// Memory that one peer writes to.
-    Ring { memory: Part, _fd: Option<OwnedFd>, _listed: Forget },
+    Ring(Box<Ring>),
     /// A buffer. Who owns it is kept, unless it is lent.
-    Here {
-        start: NonNull<u8>,
-        len: usize,
-        writable: bool,
-        lasting: Option<Lasting>,
-        owner: Option<Box<dyn Any + Send>>,
-    },
+    Here { start: NonNull<u8>, len: usize, writable: bool, owner: Option<Box<dyn Owner>> },
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub memory: Part,
+    pub _fd: Option<OwnedFd>,
+    pub _listed: Forget,
 }
 
 /// Part of a shared block.
@@ -49,6 +50,12 @@ impl std::fmt::Debug for Part {
 pub(super) struct Forget {
     pub blocks: Arc<crate::blocks::Blocks>,
     pub tag: u64,
+}
+
+impl std::fmt::Debug for dyn Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an owner")
+    }
 }
 
 impl std::fmt::Debug for Forget {
@@ -140,8 +147,7 @@ impl Bytes {
         let mut owner = Box::new(owner);
         // Taken where it will stay: a box that is moved afterwards would forbid to use the place.
         let (start, len, writable) = owner.bytes();
-        let lasting = owner.lasting();
-        Bytes(Kind::Here { start, len, writable, lasting, owner: Some(owner) })
+        Bytes(Kind::Here { start, len, writable, owner: Some(owner) })
     }
 
     /// Bytes that the caller lends: to be read only, or written as well.
@@ -151,13 +157,16 @@ impl Bytes {
     /// `writable`. They are initialised.
     #[inline]
     pub unsafe fn lent(start: NonNull<u8>, len: usize, writable: bool) -> Bytes {
-        Bytes(Kind::Here { start, len, writable, lasting: None, owner: None })
+        Bytes(Kind::Here { start, len, writable, owner: None })
     }
 
     /// The owner, if it is of this type.
     pub fn into_owner<O: Owner>(self) -> Option<O> {
         match self.0 {
-            Kind::Here { owner: Some(owner), .. } => owner.downcast().ok().map(|owner| *owner),
+            Kind::Here { owner: Some(owner), .. } => {
+                let owner: Box<dyn Any> = owner;
+                owner.downcast().ok().map(|owner| *owner)
+            }
             _ => None,
         }
     }
@@ -171,9 +180,9 @@ impl Bytes {
     }
 
     /// The memory that they are part of, if that is sent again and again.
-    pub fn lasting(&self) -> Option<&Lasting> {
+    pub fn lasting(&self) -> Option<Lasting> {
         match &self.0 {
-            Kind::Here { lasting, .. } => lasting.as_ref(),
+            Kind::Here { owner: Some(owner), .. } => owner.lasting(),
             _ => None,
         }
     }
@@ -183,7 +192,7 @@ impl Bytes {
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Cell { inbox, at, .. } => inbox.0.len().saturating_sub(*at),
-            Kind::Ring { memory, .. } => memory.0.len(),
+            Kind::Ring(ring) => ring.memory.0.len(),
             Kind::Here { len, .. } => *len,
         }
     }
@@ -211,7 +220,7 @@ impl Bytes {
         match &self.0 {
             Kind::Here { start, len, .. } => (inside(*start, *len), false),
             Kind::Cell { inbox, at: base, .. } => (inbox.0.address(base + at, length).expect("within its cell"), true),
-            Kind::Ring { memory, .. } => (memory.0.address(at, length).expect("within its ring"), true),
+            Kind::Ring(ring) => (ring.memory.0.address(at, length).expect("within its ring"), true),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The wire of `transom-channel` on shared memory.
 
-use super::bytes::{Bytes, Forget, Kind, Part as Shared};
+use super::bytes::{Bytes, Forget, Kind, Part as Shared, Ring};
 use super::inbox::{self, Cell, Inbox};
 use super::joint;
 use super::reading::{Read, Reading};
@@ -398,7 +398,7 @@ impl Wire for ShmWire {
         let (memory, key, fd) = self.job.block(length).ok()?;
         let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
         let length = u32::try_from(length).ok()?;
-        let bytes = Bytes(Kind::Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed });
+        let bytes = Bytes(Kind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
     }
 
@@ -480,8 +480,8 @@ impl Wire for ShmWire {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        let Kind::Ring { memory, .. } = &ring.0 else { unreachable!("only rings have words") };
-        memory.0.word(at).expect("within the ring").load(SeqCst)
+        let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
+        ring.memory.0.word(at).expect("within the ring").load(SeqCst)
     }
 
     fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
