@@ -494,12 +494,24 @@ impl Core {
     /// How the request ended, if it has; it is no more then.
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
         match key {
-            Key::Message(id) => self.engine.take(id).map(|done| (done.result.map_err(Fault::Message), done.memory)),
+            Key::Message(id) => match self.engine.take(id) {
+                Some(done) => Some((done.result.map_err(Fault::Message), done.memory)),
+                None => self.probed(id),
+            },
             Key::Work(_) => {
                 self.watched.get(&key)?.ended.as_ref()?;
                 self.watched.remove(&key)?.ended
             }
         }
+    }
+
+    /// A probe ends when it has its message; a receive that makes its buffer then goes on.
+    #[cold]
+    #[inline(never)]
+    fn probed(&self, id: Id) -> Option<Ended> {
+        let came = self.engine.probed(id)?;
+        let goes_on = self.watched.get(&Key::Message(id)).is_some_and(|watch| watch.make.is_some());
+        (!goes_on).then_some((Ok(came), None))
     }
 
     /// Whether the request has ended, and what came, if it ended well.

@@ -276,8 +276,8 @@ impl<W: Wire> Engine<W> {
 
     /// A message of this peer was handled. If it can send not even one header more now, it may have to, for the receives that
     /// are posted, or for those to come.
-    fn feed(&mut self, from: Rank) {
-        if self.peers[&from].grant.room() >= HEADER {
+    pub(super) fn feed(&mut self, from: Rank) {
+        if self.peers.get(&from).is_none_or(|peer| peer.grant.room() >= HEADER) {
             return;
         }
         if self.matching.wants(from) {

@@ -162,6 +162,7 @@ impl<W: Wire> Engine<W> {
             self.matching.cancel(number);
             *place = request::Request::Over(outcome(rank, envelope, Some(room as u64)), Some(memory));
             self.over(id);
+            self.feed(rank);
         } else if let request::Request::Receive(receive) = place {
             receive.room = Room::Into(memory, room);
         }
