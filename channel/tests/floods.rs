@@ -41,7 +41,11 @@ impl Flood {
     }
 
     fn receive(&mut self, at: Rank, select: Select) {
-        let id = self.sim.engine(at).receive(select, Room::Allocate);
+        self.receive_into(at, select, Room::Allocate);
+    }
+
+    fn receive_into(&mut self, at: Rank, select: Select, room: Room<Memory>) {
+        let id = self.sim.engine(at).receive(select, room);
         self.receives.insert((at, id), self.came[at as usize].len());
         self.came[at as usize].push(u64::MAX);
         self.sim.wake(at, 0);
@@ -83,6 +87,33 @@ fn several_receives_wait_behind_a_flood() {
         flood.run();
         assert_eq!(flood.came[1], [20, 21, 22]);
     }
+}
+
+/// As above, into buffers, by a ring: each that is received makes way for the next.
+#[test]
+fn receives_into_buffers_wait_behind_a_flood() {
+    let mut flood = Flood::new(2, &Config { budget: 0, ring_after: 1, ..Config::default() });
+    let select = |tag| Select { context: 0, source: Some(0), tag: Some(tag) };
+    for number in 0..100 {
+        flood.receive_into(1, select(TAG), Room::Into(Memory::zero(16), 16));
+        flood.send(0, 1, TAG, number, 16);
+        flood.run();
+    }
+    // All that may be kept, and as many headers as are granted at once, several times.
+    for number in 100..104 {
+        flood.send(0, 1, TAG + 1, number, 0);
+    }
+    flood.run();
+    assert_eq!(flood.kept[1], 256);
+    for _ in 0..100 {
+        flood.receive_into(1, select(TAG), Room::Into(Memory::zero(16), 16));
+    }
+    for number in 104..204 {
+        flood.send(0, 1, TAG, number, 16);
+    }
+    flood.run();
+    assert!(flood.came[1].iter().copied().eq((0..100).chain(104..204)), "{:?}", flood.came[1]);
+    assert!(flood.sim.engine(0).meter().ring_packets >= 150, "{:?}", flood.sim.engine(0).meter());
 }
 
 #[test]
