@@ -55,11 +55,14 @@ struct Case<'h> {
 }
 
 impl Case<'_> {
+    /// So long that few of them are long, where algorithms are chosen by that.
+    fn element(&self) -> usize {
+        if self.hosts.is_some() && self.call != Call::AllToAll { 4096 } else { 8 }
+    }
+
     fn plans(&self) -> Vec<Plan> {
         let (ranks, len, hosts) = (self.ranks, self.len, self.hosts);
-        // So that few are long, where algorithms are chosen by that.
-        let element = if hosts.is_some() { 4096 } else { 8 };
-        let shape = |rank| Shape { rank, ranks, len, element, hosts };
+        let shape = |rank| Shape { rank, ranks, len, element: self.element(), hosts };
         (0..self.ranks).map(|rank| self.algorithm.plan(self.call, shape(rank))).collect()
     }
 
@@ -203,7 +206,17 @@ fn leaders_do_what_the_collective_is() {
             }
         }
     }
-    let calls = ["all_gather", "all_reduce", "broadcast", "gather", "reduce", "scatter"];
+    let calls = [
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "scan",
+        "scatter",
+    ];
     assert_eq!(done.into_iter().collect::<Vec<_>>(), calls);
 }
 
@@ -213,7 +226,7 @@ fn leaders_send_between_hosts_what_the_textbooks_say() {
     let commutes = true;
     // Of h hosts, k ranks on each, m elements.
     type Between = fn(usize, usize, usize) -> (usize, usize);
-    let rows: [(Call, usize, Between); 8] = [
+    let rows: [(Call, usize, Between); 11] = [
         (Call::Broadcast { root: 5 }, 1, |h, _, m| (h - 1, (h - 1) * m)),
         (Call::Reduce { root: 5, commutes }, 1, |h, _, m| (h - 1, (h - 1) * m)),
         // Recursive doubling.
@@ -224,6 +237,10 @@ fn leaders_send_between_hosts_what_the_textbooks_say() {
         (Call::Scatter { root: 5 }, 1, |h, k, m| (h - 1, (h - 1) * k * m)),
         (Call::AllGather, 1, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
         (Call::AllGather, 100, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
+        (Call::ReduceScatter, 10, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
+        // All that a host has for another, in one message.
+        (Call::AllToAll, 100, |h, k, m| (h * (h - 1), h * (h - 1) * k * k * m)),
+        (Call::Scan { exclusive: false }, 10, |h, _, m| (h * log(h), h * log(h) * m)),
     ];
     for (call, len, formula) in rows {
         for (h, k) in [(2, 32), (4, 8), (8, 3)] {

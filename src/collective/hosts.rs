@@ -93,7 +93,11 @@ mod tests {
 
     impl Rank {
         fn call(&self, kind: Kind, what: Call, given: &[u64], data: &mut [u64], op: impl Fold) -> Result<(), Error> {
-            let len = if let Call::Gather { .. } | Call::AllGather = what { given.len() } else { data.len() };
+            let len = match what {
+                Call::Gather { .. } | Call::AllGather => given.len(),
+                Call::AllToAll => data.len() / self.world.size(),
+                _ => data.len(),
+            };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
             let stages = by_hosts(what, shape).expect("it is done so");
             let host = provider::shared_memory(self.host.provider()).unwrap();
@@ -148,6 +152,26 @@ mod tests {
                 let mut mine = vec![0; len];
                 rank.call(Kind::Scatter, Call::Scatter { root }, &given, &mut mine, Nothing).unwrap();
                 assert!(mine == numbers(7, n * len)[me * len..][..len], "scatter of {len}");
+
+                if hosts.is_sorted() {
+                    let of_all = |index: usize| (0..n).map(|rank| number(rank, index)).sum::<u64>();
+                    let given = numbers(me, n * len);
+                    rank.call(Kind::ReduceScatter, Call::ReduceScatter, &given, &mut mine, sum()).unwrap();
+                    assert!(mine == (me * len..(me + 1) * len).map(of_all).collect::<Vec<_>>(), "reduce_scatter of {len}");
+                    for (exclusive, ranks) in [(false, 0..me + 1), (true, 0..me)] {
+                        let mut data = numbers(me, len);
+                        rank.call(Kind::Scan, Call::Scan { exclusive }, &[], &mut data, sum()).unwrap();
+                        let before = |index| ranks.clone().map(|rank| number(rank, index)).sum::<u64>();
+                        let sums = (0..len).map(before).collect();
+                        assert!(data == if ranks.is_empty() { numbers(me, len) } else { sums }, "scan of {len}");
+                    }
+                }
+                if len <= 100 {
+                    let mut into = vec![0; n * len];
+                    rank.call(Kind::AllToAll, Call::AllToAll, &numbers(me, n * len), &mut into, Nothing).unwrap();
+                    let block = |from| numbers(from, n * len)[me * len..][..len].to_vec();
+                    assert!(into == (0..n).flat_map(block).collect::<Vec<_>>(), "all_to_all of {len}");
+                }
             }
         });
     }

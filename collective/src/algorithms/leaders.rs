@@ -1,11 +1,13 @@
 //! Leaders of hosts: what ranks of a host do together in the memory that they share comes first and last, and between hosts one
 //! rank of each sends. So as few messages, and as few bytes, go between h hosts as between h ranks. The root leads its host,
-//! elsewhere the first rank does. Of operations that do not commute, and hosts whose ranks are not side by side, there is none.
+//! elsewhere the first rank does. Where the order of ranks matters, in scans and in folds that do not commute, the ranks of each
+//! host must be side by side; and only short blocks of an all-to-all go so.
 
 use super::direct::{all_gather_v, gather_v, scatter_v};
+use super::pairwise::{all_to_all_v, reduce_scatter_v};
 use crate::choose::best;
 use crate::hosts::Hosts;
-use crate::plan::{Call, Plan, Rank, Shape, Span};
+use crate::plan::{Call, Order, Plan, Rank, Round, Shape, Span};
 use crate::rules::Rules;
 
 /// What a rank of a team on several hosts does in one collective.
@@ -43,7 +45,7 @@ pub enum Stage {
 /// let stages = |rank| by_hosts(Call::Broadcast { root: 0 }, shape(rank)).unwrap().stages;
 /// assert!(matches!(&stages(0)[..], [Stage::Between(_), Stage::Inside { .. }]));
 /// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
-/// assert!(by_hosts(Call::AllToAll, shape(0)).is_none());
+/// assert!(by_hosts(Call::Barrier, shape(0)).is_none());
 /// ```
 pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
     let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
@@ -97,10 +99,50 @@ pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
             parts.between(call, all, here);
             parts.inside(call, here, data);
         }
+        Call::ReduceScatter if ordered => {
+            let all = parts.room(ranks * len);
+            let here = if parts.leads { parts.room(parts.here.len() * len) } else { none };
+            parts.local(&[(Span::given(0..ranks * len), all)]);
+            parts.inside(Call::Reduce { root: 0, commutes: false }, none, all);
+            parts.between(call, all, here);
+            parts.inside(Call::Scatter { root: 0 }, here, data);
+        }
+        Call::Scan { exclusive } if ordered => {
+            // What the ranks of the hosts before have, all together, goes before what those of this one have.
+            let before = parts.room(len);
+            parts.local(&[(data, before)]);
+            parts.inside(Call::Reduce { root: 0, commutes: false }, none, before);
+            parts.between(Call::Scan { exclusive: true }, none, before);
+            parts.inside(Call::Broadcast { root: 0 }, none, before);
+            parts.inside(call, none, data);
+            match (hosts.host(shape.rank), exclusive && shape.rank == parts.here[0]) {
+                (0, _) => {}
+                (_, true) => parts.local(&[(before, data)]),
+                (_, false) => parts.alone(|round| round.fold(data, before, Order::Before)),
+            }
+        }
+        Call::AllToAll if len * shape.element <= TOGETHER => {
+            let (here, whole) = (parts.here.len(), ranks * len);
+            let mut room = || if parts.leads { parts.room(here * whole) } else { none };
+            // Of and for all ranks of this host; the first twice: as they gave it, and as they get it.
+            let (own, out, come) = (room(), room(), room());
+            parts.inside(Call::Gather { root: 0 }, Span::given(0..whole), own);
+            if parts.leads {
+                let blocks = parts.exchanged(own, out, come);
+                parts.local(&blocks.iter().map(|block| (block.gave, block.out)).collect::<Vec<_>>());
+                parts.between(call, out, come);
+                parts.local(&blocks.iter().map(|block| (block.come, block.gets)).collect::<Vec<_>>());
+            }
+            parts.inside(Call::Scatter { root: 0 }, own, Span::data(0..whole));
+        }
         _ => return None,
     }
     Some(parts.made)
 }
+
+/// Bytes of the blocks of an all-to-all that go together with those of other ranks, at most: what is longer gains less by that
+/// than two copies take.
+const TOGETHER: usize = 1024;
 
 /// The same by messages alone, inside hosts too.
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
@@ -152,6 +194,16 @@ struct Parts<'h> {
     made: ByHosts,
 }
 
+/// A block from a rank of this host to another, and one from that to it.
+struct Exchanged {
+    /// As its rank gave it, and among what goes to the other's host.
+    gave: Span,
+    out: Span,
+    /// Among what comes from there, and as its rank gets it.
+    come: Span,
+    gets: Span,
+}
+
 impl<'h> Parts<'h> {
     fn of(call: Call, shape: Shape<'h>, hosts: &'h Hosts) -> Self {
         let root = call.root().unwrap_or(0);
@@ -177,9 +229,38 @@ impl<'h> Parts<'h> {
     }
 
     fn local(&mut self, copies: &[(Span, Span)]) {
+        self.alone(|round| {
+            copies.iter().filter(|(from, to)| from != to).for_each(|(from, to)| round.copy(*from, *to));
+        });
+    }
+
+    /// What this rank does by itself.
+    fn alone(&mut self, write: impl FnOnce(&mut Round)) {
         let mut plan = Plan::default();
-        plan.round(|round| copies.iter().filter(|(from, to)| from != to).for_each(|(from, to)| round.copy(*from, *to)));
+        plan.round(write);
         self.made.stages.extend((plan != Plan::default()).then_some(Stage::Between(plan)));
+    }
+
+    /// The blocks of an all-to-all that the leader of this host passes on: those between each of its ranks and each of all.
+    fn exchanged(&self, own: Span, out: Span, come: Span) -> Vec<Exchanged> {
+        let (hosts, here, len, ranks) = (self.hosts, self.here, self.shape.len, self.shape.ranks);
+        let block = |of: Span, nth: usize| block_of(of, nth, len);
+        let mut all = Vec::with_capacity(here.len() * ranks);
+        for host in 0..hosts.count() {
+            // Side by side: what goes to a host, by the ranks here; and what comes from it, by the ranks there.
+            let (there, first) = (hosts.ranks(host), all.len());
+            for i in 0..here.len() {
+                for (j, other) in there.iter().enumerate() {
+                    all.push(Exchanged {
+                        gave: block(own, i * ranks + other),
+                        out: block(out, first + i * there.len() + j),
+                        come: block(come, first + j * here.len() + i),
+                        gets: block(own, i * ranks + other),
+                    });
+                }
+            }
+        }
+        all
     }
 
     /// The same collective of this host alone. Its leader is the root.
@@ -199,11 +280,15 @@ impl<'h> Parts<'h> {
         let counts: Vec<usize> = (0..self.hosts.count()).map(blocks_of).collect();
         let (call, shape) = (call.with_root(root), among(&self.leaders, self.shape));
         let even = counts.iter().all(|count| *count == counts[0]);
+        let of_here = |counts: &[usize]| counts.iter().map(|count| count * self.here.len()).collect::<Vec<_>>();
         let plan = match call {
+            Call::AllToAll if !even => all_to_all_v(shape.rank, &of_here(&counts), &of_here(&counts)),
+            Call::AllToAll => planned(call, Shape { len: of_here(&counts)[0], ..shape }),
+            Call::ReduceScatter if !even => reduce_scatter_v(shape.rank, &counts),
             Call::Gather { .. } if !even => gather_v(shape.rank, root, &counts),
             Call::Scatter { .. } if !even => scatter_v(shape.rank, root, &counts),
             Call::AllGather if !even => all_gather_v(shape.rank, &counts),
-            Call::Gather { .. } | Call::Scatter { .. } | Call::AllGather => {
+            Call::Gather { .. } | Call::Scatter { .. } | Call::AllGather | Call::ReduceScatter => {
                 planned(call, Shape { len: counts[0], ..shape })
             }
             _ => planned(call, shape),
