@@ -210,6 +210,7 @@ fn leaders_do_what_the_collective_is() {
         "all_gather",
         "all_reduce",
         "all_to_all",
+        "barrier",
         "broadcast",
         "gather",
         "reduce",

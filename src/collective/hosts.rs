@@ -157,7 +157,10 @@ mod tests {
                     let of_all = |index: usize| (0..n).map(|rank| number(rank, index)).sum::<u64>();
                     let given = numbers(me, n * len);
                     rank.call(Kind::ReduceScatter, Call::ReduceScatter, &given, &mut mine, sum()).unwrap();
-                    assert!(mine == (me * len..(me + 1) * len).map(of_all).collect::<Vec<_>>(), "reduce_scatter of {len}");
+                    assert!(
+                        mine == (me * len..(me + 1) * len).map(of_all).collect::<Vec<_>>(),
+                        "reduce_scatter of {len}"
+                    );
                     for (exclusive, ranks) in [(false, 0..me + 1), (true, 0..me)] {
                         let mut data = numbers(me, len);
                         rank.call(Kind::Scan, Call::Scan { exclusive }, &[], &mut data, sum()).unwrap();

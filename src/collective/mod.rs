@@ -142,9 +142,7 @@ impl World {
         let group = self.group()?;
         let shape = self.shape::<T>(group, len);
         if by_memory(group.rules()?, what, shape) {
-            if straight::does(what)
-                && let Some(memory) = provider::shared_memory(self.provider())
-            {
+            if let Some(memory) = provider::shared_memory(self.provider()) {
                 return self.straight(memory, call, what, given, data, fold);
             }
             if let Some(stages) = by_hosts(what, shape)

@@ -15,11 +15,6 @@ pub(super) struct Straight {
     breaker: Breaker,
 }
 
-/// Whether a board does such calls.
-pub(super) fn does(what: Call) -> bool {
-    !matches!(what, Call::ReduceScatter | Call::Barrier)
-}
-
 impl Straight {
     /// Collective.
     pub fn open(team: &Loopback) -> Result<Straight, FabricError> {
@@ -54,7 +49,8 @@ impl Straight {
             Call::Scatter { root } => board.scatter(call, root, given, data),
             Call::AllGather => board.all_gather(call, given, data),
             Call::AllToAll => board.all_to_all(call, given, data),
-            Call::ReduceScatter | Call::Barrier => unreachable!("is not done so"),
+            Call::ReduceScatter => board.reduce_scatter(call, given, data, element, fold),
+            Call::Barrier => board.barrier(call),
         }
     }
 }

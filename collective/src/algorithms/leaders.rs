@@ -41,11 +41,11 @@ pub enum Stage {
 /// ```
 /// use transom_collective::{Call, Hosts, Shape, Stage, by_hosts};
 /// let hosts = Hosts::of(&["a", "a", "b"]);
-/// let shape = |rank| Shape { rank, ranks: 3, len: 1, element: 8, hosts: Some(&hosts) };
+/// let shape = |rank| Shape { rank, ranks: 3, len: 1000, element: 8, hosts: Some(&hosts) };
 /// let stages = |rank| by_hosts(Call::Broadcast { root: 0 }, shape(rank)).unwrap().stages;
 /// assert!(matches!(&stages(0)[..], [Stage::Between(_), Stage::Inside { .. }]));
 /// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
-/// assert!(by_hosts(Call::Barrier, shape(0)).is_none());
+/// assert!(by_hosts(Call::AllToAll, shape(0)).is_none()); // of long blocks
 /// ```
 pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
     let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
@@ -99,6 +99,11 @@ pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
             parts.between(call, all, here);
             parts.inside(call, here, data);
         }
+        Call::Barrier => {
+            parts.inside(call, none, none);
+            parts.between(call, none, none);
+            parts.inside(call, none, none);
+        }
         Call::ReduceScatter if ordered => {
             let all = parts.room(ranks * len);
             let here = if parts.leads { parts.room(parts.here.len() * len) } else { none };
@@ -135,7 +140,9 @@ pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
             }
             parts.inside(Call::Scatter { root: 0 }, own, Span::data(0..whole));
         }
-        _ => return None,
+        Call::Reduce { .. } | Call::AllReduce { .. } | Call::ReduceScatter | Call::Scan { .. } | Call::AllToAll => {
+            return None;
+        }
     }
     Some(parts.made)
 }

@@ -129,7 +129,7 @@ impl Board {
         self.gather_blocks(Some(root), mine, into)
     }
 
-    fn must_hold_blocks(&self, into: &[u8], mine: &[u8]) -> Result<(), Failure> {
+    pub(super) fn must_hold_blocks(&self, into: &[u8], mine: &[u8]) -> Result<(), Failure> {
         let ranks = self.ranks();
         self.must(Some(into.len()) == mine.len().checked_mul(ranks), || {
             format!("{} bytes for {ranks} blocks of {}", into.len(), mine.len())

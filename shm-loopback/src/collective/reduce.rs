@@ -92,6 +92,79 @@ impl Board {
         self.reduce_whole(first, data, element, fold)
     }
 
+    /// Gives rank `r` the `r`th of as many equal blocks of what each rank has given as there are ranks, folded. `fold` is as for
+    /// [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    /// As there; also if what is given is not so many blocks as long as `into`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_shm_loopback::{Loopback, collective::Board};
+    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// let mut mine = [0; 3];
+    /// board.reduce_scatter(10, b"abc", &mut mine, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
+    /// assert_eq!(&mine, b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reduce_scatter(
+        &mut self,
+        call: u64,
+        given: &[u8],
+        into: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        self.lines.begin("reduce_scatter", call, Some(into.len()))?;
+        self.must_hold_blocks(given, into)?;
+        self.must_be_elements(into, element)?;
+        let cell = self.lines.block.cell_bytes() / self.ranks();
+        // An element that is longer than what a cell has for each rank comes in pieces, and is folded when it is there.
+        let most = if element > cell { element } else { cell / element * element };
+        let mut begin = 0;
+        loop {
+            let part = begin..into.len().min(begin + most);
+            self.collect_blocks(given, into.len(), part.clone(), cell)?;
+            begin = part.end;
+            self.fold_collected(self.ranks(), &mut into[part], fold);
+            if begin == into.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Posts a part of each block but one's own, and has the scratch memory have that of this rank's from each rank.
+    fn collect_blocks(
+        &mut self,
+        given: &[u8],
+        len: usize,
+        part: std::ops::Range<usize>,
+        cell: usize,
+    ) -> Result<(), Failure> {
+        let (me, ranks, stride) = (self.lines.me, self.ranks(), Self::stride(part.len()));
+        let blocks = self.scratch.bytes(ranks * stride);
+        let mut begin = part.start;
+        loop {
+            let piece = begin..part.end.min(begin + cell);
+            let of = |rank: Rank| &given[rank * len..][..len][piece.clone()];
+            let others = self.lines.others().map(|rank| (rank * piece.len(), of(rank)));
+            let round = self.lines.post_parts(piece.len() * ranks, others)?;
+            for rank in 0..ranks {
+                let into = &mut blocks[rank * stride..][piece.start - part.start..piece.end - part.start];
+                if rank == me {
+                    into.copy_from_slice(of(me));
+                } else {
+                    self.lines.see(rank, round)?;
+                    self.lines.read(rank, round, piece.len() * ranks, me * piece.len(), into);
+                }
+            }
+            begin = piece.end;
+            if begin == part.end {
+                return Ok(());
+            }
+        }
+    }
+
     #[inline(always)]
     fn must_be_elements(&self, data: &[u8], element: usize) -> Result<(), Failure> {
         self.must(element > 0 && (data.len() == element || data.len().is_multiple_of(element)), || {

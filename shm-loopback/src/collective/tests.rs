@@ -102,7 +102,7 @@ fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
     into
 }
 
-const KINDS: usize = 10;
+const KINDS: usize = 11;
 
 /// One call of a kind, of `count` elements, whose outcome must be as reckoned.
 fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
@@ -144,7 +144,12 @@ fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, el
             board.scatter(call, root, if me == root { &all } else { &[] }, &mut data[..len])?;
             assert!(data[..len] == all[me * len..][..len], "{}", what());
         }
-        6..KINDS => {
+        10 => {
+            let data = &mut data[..len];
+            board.reduce_scatter(call, &given(call, me, len * ranks), data, element, fold)?;
+            assert!(data == &folded(call, ranks, len * ranks, element)[me * len..][..len], "{}", what());
+        }
+        6..10 => {
             let data = &mut data[..len];
             data.copy_from_slice(&mine);
             let expected = match kind {

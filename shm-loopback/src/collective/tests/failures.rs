@@ -64,12 +64,14 @@ fn different_calls_fail_at_all_ranks() {
 
 #[test]
 fn who_gives_wrong_buffers_is_told_and_so_are_the_others() {
-    let wrong: [Other; 5] = [
+    let wrong: [Other; 7] = [
         |board, data| board.broadcast(1, 2, data),
         |board, data| board.all_gather(1, &[0; 3], data),
         |board, data| board.all_to_all(1, &[0; 7], data),
         |board, data| board.reduce(1, 0, data, 0, &mut mix),
         |board, data| board.all_reduce(1, data, 3, &mut mix),
+        |board, data| board.reduce_scatter(1, &[0; 15], data, 8, &mut mix),
+        |board, data| board.reduce_scatter(1, &[0; 16], data, 3, &mut mix),
     ];
     for call in wrong {
         let failures = all_well(on_threads(2, |team| {
