@@ -48,6 +48,8 @@ pub struct Board {
     pub(super) scratch: Scratch,
     /// How buffers of others are reached, if each rank reaches those of all.
     pub(super) reach: Option<Reach>,
+    /// No rank shares a core with another.
+    pub(super) roomy: bool,
     /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
     pub(super) strict: bool,
 }
@@ -89,7 +91,8 @@ impl Board {
             (None, None) => Err(FabricError::GivenUp { rank: 0 }),
         });
         // Everyone reaches it, or somebody does not; the descriptor is needed until then.
-        let outcomes = team.all_gather(&[u8::from(view.is_err()), u8::from(reads)])?;
+        let outcomes = [view.is_err(), reads, !team.0.control.is_crowded()].map(u8::from);
+        let outcomes = team.all_gather(&outcomes)?;
         drop(probe);
         let (view, made) = view?;
         if let Some((_, key, _)) = made {
@@ -100,8 +103,9 @@ impl Board {
         }
         let slate = Shared { view, control: team.0.control.clone(), progress: team.0.progress.clone() };
         let lines = Lines::new(me, block, slate);
-        let reach = outcomes.iter().all(|outcome| outcome[1..] == [1]).then_some(reach);
-        Ok(Board { lines, scratch: Scratch::default(), reach, strict: cfg!(debug_assertions) })
+        let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
+        let reach = all(1).then_some(reach);
+        Ok(Board { lines, scratch: Scratch::default(), reach, roomy: all(2), strict: cfg!(debug_assertions) })
     }
 
     /// What breaks the board while a call waits at it.

@@ -40,6 +40,12 @@ impl Board {
         self.reach.as_ref().filter(|_| bytes >= FROM && self.ranks() > 1).cloned()
     }
 
+    /// As [`direct`](Self::direct), of one rank's buffer, which is copied once through cells while that rank goes on, and waits
+    /// here: longer, where ranks share cores.
+    pub(super) fn direct_from_root(&self, bytes: usize) -> Option<Reach> {
+        self.direct(bytes).filter(|_| self.roomy && bytes >= 2 * FROM)
+    }
+
     /// What a rank has offered in a round, which this rank waits for.
     fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
         self.lines.see(rank, round)?;
@@ -54,6 +60,22 @@ impl Board {
         // SAFETY: an exclusive slice.
         let read = unsafe { reach.read(rank, from, (into.as_mut_ptr(), into.len())) };
         read.map_err(|error| self.lines.give_up(error))
+    }
+
+    /// Every other rank reads the `data` of the root where it is.
+    pub(super) fn read_root(&mut self, reach: &Reach, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
+        if self.lines.me == root {
+            let offered = Offered::new(reach, data.as_ptr(), data.len());
+            let round = self.lines.post(&offered.to_bytes())?;
+            self.meet(round)?;
+            let last = self.lines.post(&[])?;
+            return self.lines.see_all(last);
+        }
+        let round = self.lines.post(&[])?;
+        self.meet(round)?;
+        let key = self.offered(root, round)?;
+        self.read_directly(reach, root, (key, 0), data)?;
+        self.lines.post(&[]).map(drop)
     }
 
     /// Every rank has the block at `at(reader)` of what it gives read by each reader, into its place of `into`.
