@@ -38,9 +38,9 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
-    ("irecv, isend, both waited for; 20 at a time", 5000.0, |world, times| at_once(world, times, false)),
-    ("isend, progress, irecv; 20 at a time", 6800.0, |world, times| at_once(world, times, true)),
-    ("progress, nothing there", 540.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
+    ("irecv, isend, both waited for; 20 at a time", 3000.0, |world, times| at_once(world, times, false)),
+    ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, true)),
+    ("progress, nothing there", 650.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
 
 /// Receives that wait for their messages, or messages that wait for their receives; the instructions are those of one.
