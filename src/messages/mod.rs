@@ -420,10 +420,10 @@ impl World {
     /// ```
     /// let world = transom::init()?;
     /// world.send(0, transom::messages::Tag::new(1), &[1_u8])?;
-    /// assert_eq!(world.message_counters()?.eager, 1);
+    /// assert_eq!(world.counters()?.eager, 1);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn message_counters(&self) -> Result<Meter, Error> {
+    pub fn counters(&self) -> Result<Meter, Error> {
         self.space().comm()?.hub.meter()
     }
 }
