@@ -442,6 +442,7 @@ fn what_is_sent_again_and_again_is_registered_once() {
             (0..5).for_each(|step| expect(LEN, step));
             (0..5).for_each(|step| expect(LEN, 100 + step));
             (0..3).for_each(|_| expect(6 * LEN, 7));
+            [2 * LEN, LEN, 2 * LEN].into_iter().for_each(|len| expect(len, 8));
             let mut coming = world.precv_init(0, TAG, vec![0; 4 * LEN], 2).unwrap();
             for step in 0..3 {
                 coming.start().unwrap().wait().unwrap();
@@ -479,6 +480,14 @@ fn what_is_sent_again_and_again_is_registered_once() {
                 sending.start().unwrap().wait().unwrap();
             }
         });
+        let mut buffer = world.buffer::<u64>(2 * LEN).unwrap();
+        buffer.fill(8);
+        costs("a buffer of the library's, and a part of it", [3, 0], &mut || {
+            world.send(1, TAG, &buffer).unwrap();
+            world.send(1, TAG, &buffer[LEN / 2..][..LEN]).unwrap();
+            world.send(1, TAG, &buffer).unwrap();
+        });
+        drop(buffer);
         let mut sending = world.psend_init(1, TAG, vec![0; 4 * LEN], 4).unwrap();
         costs("parts", [11, 1], &mut || {
             for step in 0..3 {

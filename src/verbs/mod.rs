@@ -79,7 +79,8 @@
 //! for memory that has gone, and no hook need watch what the program frees. A call that fails amid its requests ends the
 //! queue pair before it gives the memory back. Where memory cannot be registered, slots do; the log says so once.
 //!
-//! So are messages. Only the buffers of persistent and partitioned sends, which are the library's between messages and which
+//! So are messages; those from windows and buffers are offered as they are, and who was offered a buffer may read there as long as
+//! this rank has it for buffers. Of other memory only the buffers of persistent and partitioned sends, which are the library's between messages and which
 //! the program cannot free, stay registered for the next, `TRANSOM_VERBS_KEEP` bytes at most, what was longest of no use going first;
 //! peers may read them meanwhile. What is received is registered for each message: a peer that breaks the rules could write to it when
 //! the program has it.

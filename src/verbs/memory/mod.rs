@@ -187,9 +187,16 @@ impl Memory {
     fn lease(&self, bytes: usize) -> Result<Lease<Pinned>, VerbsError> {
         self.leases.lease(bytes, |size| {
             let none = |_| VerbsError::system("buffers", std::io::ErrorKind::OutOfMemory.into());
-            let pinned = Pinned::new(&self.domain, OfProgram::zeroed(size).map_err(none)?, Access::Local);
+            let pinned = Pinned::new(&self.domain, OfProgram::zeroed(size).map_err(none)?, Access::Buffer);
             pinned.map(|pinned| pinned.known_by(&self.known)).map_err(|(error, _)| error)
         })
+    }
+
+    /// A registration of memory of a window or buffer that holds these bytes, which peers may read.
+    pub fn readable(&self, address: u64, bytes: usize) -> Option<Arc<Registered>> {
+        let registered = self.known.find(address, bytes as u64).filter(|registered| registered.is_readable())?;
+        self.found();
+        Some(registered)
     }
 
     /// Takes note that memory of a message was registered already.

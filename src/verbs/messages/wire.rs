@@ -295,12 +295,17 @@ impl Wire for VerbsWire {
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
         let (start, whole) = (memory.start()?, whole(memory)?);
         let (address, bytes, writable) = whole;
-        if bytes < self.register_from {
-            return None;
-        }
         if let Some((times, registered)) = self.registered.get_mut(&whole) {
             *times += 1;
             return Some(key(address, registered));
+        }
+        if !writable && let Some(registered) = self.core().memory.readable(address, bytes) {
+            let key = key(address, &registered);
+            self.registered.insert(whole, (1, registered));
+            return Some(key);
+        }
+        if bytes < self.register_from {
+            return None;
         }
         // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
         let lasting = memory.lasting().filter(|lasting| !writable && self.cache.takes(lasting.len));

@@ -57,6 +57,8 @@ pub(in crate::verbs) enum Access {
     Local,
     /// Bytes: read.
     Read,
+    /// Bytes: read; this rank's own adapter brings what it reads there, too.
+    Buffer,
     /// Bytes, without words: write and read.
     Bytes,
     /// Words alone: write and atomics.
@@ -74,6 +76,7 @@ impl Access {
             Access::Source => flag(0),
             Access::Local => local,
             Access::Read => read,
+            Access::Buffer => local | read,
             Access::Bytes => local | write | read,
             Access::Words => local | write | atomic,
             Access::All => local | write | read | atomic,
@@ -85,6 +88,7 @@ impl Access {
 pub(in crate::verbs) struct Registered {
     region: NonNull<ibv_mr>,
     pub address: u64,
+    readable: bool,
     domain: Arc<Domain>,
 }
 
@@ -111,7 +115,14 @@ impl Registered {
         let region =
             NonNull::new(region).ok_or_else(|| unlocked(&domain.context, bytes, io::Error::last_os_error()))?;
         domain.registered.fetch_add(bytes, Relaxed);
-        Ok(Registered { region, address: start.as_ptr().expose_provenance() as u64, domain: domain.clone() })
+        let address = start.as_ptr().expose_provenance() as u64;
+        let readable = !matches!(access, Access::Source | Access::Local | Access::Words);
+        Ok(Registered { region, address, readable, domain: domain.clone() })
+    }
+
+    /// Whether peers that are told of it may read it.
+    pub fn is_readable(&self) -> bool {
+        self.readable
     }
 
     /// What names it in requests of this rank.
