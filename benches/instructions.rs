@@ -34,6 +34,10 @@ const CALLS: &[(&str, Call)] = &[
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.fetch_and_op(black_box(3), Op::Sum, 1).map(drop))
     }),
+    ("accumulate one xor", |window, times| {
+        let epoch = window.lock_shared(0)?;
+        (0..times).try_for_each(|i| epoch.accumulate(black_box(3), Op::Xor, &[i as u64]))
+    }),
     ("compare_and_swap", |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.compare_and_swap(black_box(3), i as u64, i as u64 + 1).map(drop))

@@ -22,7 +22,6 @@ use crate::core::Bulk;
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Bytes of the pieces in which elements are read, changed and written back.
@@ -141,6 +140,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         let at = self.place(offset, operands.len())?;
+        if let (&[operand], None) = (operands, &self.core.bulk)
+            && self.change_unasked(at, op, operand).is_some()
+        {
+            return Ok(());
+        }
         let outcome = match (op, &self.core.bulk) {
             (Op::NoOp, _) => Ok(()),
             (_, Some(bulk)) if !operands.is_empty() => {
@@ -273,16 +277,39 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// the operand that changes nothing.
     #[inline(always)]
     fn change_at_once(&self, at: usize, op: Op, operands: &[T]) -> Option<u64> {
-        let (change, mut operand): (fn(&AtomicU64, u64) -> u64, u64) = match op {
-            Op::And if T::INTEGER => (|word, operand| word.fetch_and(operand, SeqCst), u64::MAX),
-            Op::Or if T::INTEGER => (|word, operand| word.fetch_or(operand, SeqCst), 0),
-            Op::Xor if T::INTEGER => (|word, operand| word.fetch_xor(operand, SeqCst), 0),
-            Op::Replace if size_of::<T>() == 8 => (|word, operand| word.swap(operand, SeqCst), 0),
-            _ => return None,
+        let word = || self.core.data.fabric.words(self.remote, word_at::<T>(at), 1)?.first();
+        let with = |mut neutral: u64| {
+            elements(&mut neutral, at)[..operands.len()].copy_from_slice(operands);
+            neutral
         };
-        let word = self.core.data.fabric.words(self.remote, word_at::<T>(at), 1)?.first()?;
-        elements(&mut operand, at)[..operands.len()].copy_from_slice(operands);
-        Some(change(word, operand))
+        Some(match op {
+            Op::And if T::INTEGER => word()?.fetch_and(with(u64::MAX), SeqCst),
+            Op::Or if T::INTEGER => word()?.fetch_or(with(0), SeqCst),
+            Op::Xor if T::INTEGER => word()?.fetch_xor(with(0), SeqCst),
+            Op::Replace if size_of::<T>() == 8 => word()?.swap(with(0), SeqCst),
+            _ => return None,
+        })
+    }
+
+    /// As [`change_at_once`](Self::change_at_once), of one element, of which nobody asks what it was: one instruction, where the
+    /// processor has that.
+    #[inline(always)]
+    fn change_unasked(&self, at: usize, op: Op, operand: T) -> Option<()> {
+        let word = || self.core.data.fabric.words(self.remote, word_at::<T>(at), 1)?.first();
+        let with = |mut neutral: u64| {
+            elements(&mut neutral, at)[0] = operand;
+            neutral
+        };
+        // What the word was is dropped here, so that no loop reads it.
+        match op {
+            Op::Sum if T::INTEGER && size_of::<T>() == 8 => _ = word()?.fetch_add(word_of(operand), SeqCst),
+            Op::And if T::INTEGER => _ = word()?.fetch_and(with(u64::MAX), SeqCst),
+            Op::Or if T::INTEGER => _ = word()?.fetch_or(with(0), SeqCst),
+            Op::Xor if T::INTEGER => _ = word()?.fetch_xor(with(0), SeqCst),
+            Op::Replace if size_of::<T>() == 8 => _ = word()?.swap(with(0), SeqCst),
+            _ => return None,
+        }
+        Some(())
     }
 
     /// Applies an operation to elements from byte `at` on while nobody else can, by reading and writing them piece by
