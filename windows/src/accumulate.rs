@@ -133,6 +133,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn accumulate(&self, offset: usize, op: Op, operands: &[T]) -> Result<(), Error>
     where
         T: Atomic,
@@ -145,6 +146,14 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         {
             return Ok(());
         }
+        self.accumulate_at(at, offset, op, operands)
+    }
+
+    #[inline(never)]
+    fn accumulate_at(&self, at: usize, offset: usize, op: Op, operands: &[T]) -> Result<(), Error>
+    where
+        T: Atomic,
+    {
         let outcome = match (op, &self.core.bulk) {
             (Op::NoOp, _) => Ok(()),
             (_, Some(bulk)) if !operands.is_empty() => {
