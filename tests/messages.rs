@@ -19,7 +19,7 @@ fn every_length_arrives_in_a_circle() {
     on(&ranks::SIZES, "every_length_arrives_in_a_circle", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        for round in 0..ranks::rounds(3) {
+        for round in 0..ranks::rounds(30) / 10 {
             for len in LENGTHS {
                 let mine = pattern(rank + round, len);
                 let mut got = vec![0; len + 5];
