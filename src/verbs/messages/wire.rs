@@ -105,6 +105,7 @@ impl VerbsWire {
             immediate: !whole_word,
             write: true,
             read: true,
+            bandwidth: 0,
         };
         Ok(VerbsWire {
             register_from: rail.register_from,
