@@ -161,7 +161,7 @@ fn rank(world: &World) -> Result<(), Error> {
     }
     if me == 0 {
         println!("{}", report.join(", "));
-        println!("  {:?}", world.message_counters()?);
+        println!("  {:?}", world.counters()?);
     }
     Ok(())
 }

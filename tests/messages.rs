@@ -260,7 +260,7 @@ fn floods_are_bounded_and_lose_nothing() {
         for from in 1..size {
             world.recv(from, ONE).unwrap();
         }
-        let kept = world.message_counters().unwrap().unexpected_peak;
+        let kept = world.counters().unwrap().unexpected_peak;
         assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes are kept");
         let mut next = vec![0; size];
         for _ in 0..many as usize * (size - 1) {

@@ -20,7 +20,7 @@ fn counted(world: &World, bytes: usize, times: usize) -> impl Fn(&str) -> u64 {
             world.send(other, DATA, &vec![7; bytes]).unwrap();
         }
     }
-    let counts: Vec<_> = world.message_counters().unwrap().rows().collect();
+    let counts: Vec<_> = world.counters().unwrap().rows().collect();
     move |name| counts.iter().find(|(row, _)| *row == name).unwrap().1
 }
 
@@ -72,7 +72,7 @@ fn a_flood_waits_for_its_ring() {
         on_with(&variables, &[2], "a_flood_waits_for_its_ring", |world| {
             if world.rank() == 0 {
                 (0..3000).for_each(|_| world.send(1, DATA, &[1]).unwrap());
-                let meter = world.message_counters().unwrap();
+                let meter = world.counters().unwrap();
                 assert!(meter.ring_packets > 100, "{meter:?}");
                 let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
                 // Between hosts both ways are the adapter's.

@@ -52,7 +52,7 @@ fn messages_by_datagrams_take_no_queue_pairs() {
                 assert!(got == pattern(from, length), "{length} bytes from {from}");
             }
         }
-        let counters = world.message_counters().unwrap();
+        let counters = world.counters().unwrap();
         assert!(
             counters.copied_bytes >= 3 * 41_000 && counters.read_bytes + counters.written_bytes == 0,
             "{counters:?}"
@@ -405,9 +405,9 @@ fn a_message_is_one_request() {
         let (me, verbs) = (world.rank(), verbs(&world));
         let (other, tag) = (1 - me, Tag::<u8>::new(1));
         let counted = |what: &mut dyn FnMut()| {
-            let (requests, before) = (verbs.work_requests_to_others(), world.message_counters().unwrap());
+            let (requests, before) = (verbs.work_requests_to_others(), world.counters().unwrap());
             what();
-            let (requests, now) = (verbs.work_requests_to_others() - requests, world.message_counters().unwrap());
+            let (requests, now) = (verbs.work_requests_to_others() - requests, world.counters().unwrap());
             let packets = [now.queue_packets - before.queue_packets, now.ring_packets - before.ring_packets];
             let others = now.controls - before.controls + now.joins - before.joins;
             (requests, packets, others)

@@ -191,14 +191,8 @@ impl Hub {
         self.enter(|core| core.engine.try_send(to, context, tag, Data::Bytes(data)))
     }
 
-    /// Receives what lies in the ring of the source, without a request, as much of it as there is room for; none if the rank has
-    /// left.
-    #[inline(never)]
-    pub fn receive_now(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
-        self.enter(|core| core.engine.try_receive(context, source, tag, into))
-    }
-
-    /// As [`receive_now`](Self::receive_now), also of what comes soon.
+    /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
+    /// none if the rank has left.
     #[inline(never)]
     pub fn receive_short(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
         match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {

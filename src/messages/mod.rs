@@ -26,6 +26,7 @@ mod error;
 mod futures;
 pub(crate) mod hold;
 pub(crate) mod hub;
+mod landing;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
@@ -52,8 +53,8 @@ pub use transom_channel::{Lost, Meter};
 use crate::world::World;
 use bytemuck::Pod;
 use comm::Comm;
-use hold::Parts as _;
 use hub::{Core, Fault, Key};
+use landing::Landing;
 use request::{Call, Under};
 use std::future::Future;
 use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
@@ -282,7 +283,7 @@ impl World {
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,
-        mut into: Vec<T>,
+        into: Vec<T>,
     ) -> Request<'static, Vec<T>> {
         let tags = tag.into();
         let select = self.space().comm().and_then(|comm| Ok((comm, comm.select(from.into(), tags.number())?)));
@@ -291,15 +292,7 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
-        match receive_now(comm, select, &mut into) {
-            Some(Ok(status)) => {
-                into.truncate(status.len);
-                return Request::over(Ok((into, status)));
-            }
-            Some(Err(error)) => return Request::over(Err(Failed { error, buffer: Some(into) })),
-            None => {}
-        }
-        let started = request_receive(comm, select, into.hold(), size_of::<T>(), Vec::back);
+        let started = request_receive(comm, select, into);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
@@ -420,10 +413,10 @@ impl World {
     /// ```
     /// let world = transom::init()?;
     /// world.send(0, transom::messages::Tag::new(1), &[1_u8])?;
-    /// assert_eq!(world.message_counters()?.eager, 1);
+    /// assert_eq!(world.counters()?.eager, 1);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn message_counters(&self) -> Result<Meter, Error> {
+    pub fn counters(&self) -> Result<Meter, Error> {
         self.space().comm()?.hub.meter()
     }
 }
@@ -489,14 +482,6 @@ fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Option<Status>
     sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
 }
 
-/// Receives what lies in the ring of its source, without a request: what came of it then.
-#[inline]
-fn receive_now<T: Pod>(comm: &Comm, select: Select, into: &mut [T]) -> Option<Result<Status, Error>> {
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
-    let short = comm.hub.receive_now(select.context, select.source?, select.tag, bytes);
-    came_short(comm, select.source?, short, bytes.len(), size_of::<T>())
-}
-
 /// Starts to send a message.
 fn request_send<'a, T, B>(
     comm: &Comm,
@@ -519,22 +504,35 @@ fn request_send<'a, T, B>(
     ))
 }
 
-/// Starts to receive a message.
-fn request_receive<'a, B>(
-    comm: &Comm,
-    select: Select,
-    bytes: Bytes,
-    element: usize,
-    back: fn(Bytes, usize) -> Option<B>,
-) -> Result<Request<'a, B>, Error> {
-    let room = bytes.len();
-    let id = comm.hub.with(|core| {
-        let id = core.engine.receive(select, Room::Into(bytes, room));
+/// Receives what lies in the ring of its source; else makes a request of it.
+fn request_receive<'a, L: Landing>(comm: &Comm, select: Select, mut into: L) -> Result<Request<'a, L::Back>, Error> {
+    let element = size_of::<L::Element>();
+    let started = comm.hub.with(|core| {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(into.room());
+        let room = bytes.len();
+        if let Some(source) = select.source
+            && let short @ Short::Done { .. } = core.engine.try_receive(select.context, source, select.tag, bytes)
+        {
+            return Err((into, came_short(comm, source, Some(short), room, element)));
+        }
+        let id = core.engine.receive(select, Room::Into(into.hold(), room));
         core.note(id, None);
-        Key::Message(id)
+        Ok(Key::Message(id))
     })?;
-    let call = Call::Message { name: "irecv", tag: select.tag };
-    Ok(Request::under_way(Under { comm: comm.clone(), id, element, call, awaited: comm.awaited(select.source) }, back))
+    Ok(match started {
+        Ok(id) => {
+            let call = Call::Message { name: "irecv", tag: select.tag };
+            let awaited = comm.awaited(select.source);
+            let back = |bytes, received| L::back(bytes, received).map(|into| into.came(usize::MAX));
+            Request::under_way(Under { comm: comm.clone(), id, element, call, awaited }, back)
+        }
+        Err((into, Some(Ok(status)))) => Request::over(Ok((into.came(status.len), status))),
+        Err((into, Some(Err(error)))) => {
+            let buffer = Some(into.came(usize::MAX));
+            Request::over(Err(Failed { error, buffer }))
+        }
+        Err((_, None)) => unreachable!("what was received has come"),
+    })
 }
 
 /// Starts to receive into memory that is taken when the length is known.

@@ -1,10 +1,10 @@
 //! Messages and collectives that are started again and again, from and into one buffer.
 
 use super::error::{Error, Failed};
-use super::hold::{Again, Parts as _, Whole};
+use super::hold::{Again, Whole};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
-use super::{NOTHING, receive_now, request_receive, request_send, send_now};
+use super::{NOTHING, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
@@ -93,14 +93,9 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
         let select = comm.select(from.into(), tag.into().number())?;
-        Ok(Persistent::new(buffer, move |mut buffer| {
+        Ok(Persistent::new(buffer, move |buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            match receive_now(&comm, select, &mut buffer) {
-                Some(Ok(status)) => return Ok(Request::over(Ok((Whole(buffer), status)))),
-                Some(Err(error)) => return Ok(Request::over(Err(Failed { error, buffer: Some(Whole(buffer)) }))),
-                None => {}
-            }
-            request_receive(&comm, select, buffer.hold(), size_of::<T>(), Whole::back)
+            request_receive(&comm, select, Whole(buffer))
         }))
     }
 }

@@ -4,9 +4,10 @@ use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
 use super::hub::Key;
+use super::landing::Lent;
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
-use super::{NOTHING, receive_now, request_receive, request_send, send_now};
+use super::{NOTHING, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -119,19 +120,9 @@ impl<'s> Scope<'s, '_> {
             Ok(None) => return Request::over(Ok((&mut into[..0], NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
-        match receive_now(&self.comm, select, into) {
-            Some(Ok(status)) => return Request::over(Ok((&mut into[..status.len], status))),
-            Some(Err(error)) => return Request::over(Err(Failed { error, buffer: Some(into) })),
-            None => {}
-        }
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
-        let bytes = unsafe { hold::lend_mut(into) };
-        let started = request_receive(&self.comm, select, bytes, size_of::<T>(), |bytes, received| {
-            // SAFETY: lent above, for `'s`; the engine has given it back.
-            let elements: &'s mut [T] = unsafe { hold::lent_mut(&bytes) }?;
-            let came = received.checked_div(size_of::<T>()).unwrap_or(0).min(elements.len());
-            Some(&mut elements[..came])
-        });
+        let into = unsafe { Lent::new(into) };
+        let started = request_receive(&self.comm, select, into);
         match started {
             Ok(request) => self.noted(request),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),

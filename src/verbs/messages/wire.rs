@@ -305,6 +305,7 @@ impl Wire for VerbsWire {
         }
         // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
         let lasting = memory.lasting().filter(|lasting| !writable && self.cache.takes(lasting.len));
+        let lasting = lasting.as_ref();
         let service = self.service.clone();
         let memory = &service.core.memory;
         let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
