@@ -269,3 +269,19 @@ fn the_other_rails_are_connected_when_they_are_needed() {
     assert!(!packets(Spread::First, (128 << 10) - 1).1);
     assert!(packets(Spread::First, 128 << 10).1);
 }
+
+/// A rail that is full, or never comes up, holds up nothing.
+#[test]
+fn who_is_bound_to_a_rail_that_takes_nothing_goes_by_the_first() {
+    let conditions = Conditions { rails: vec![rail(1); 2], depth: 1, ..Conditions::default() };
+    let config = Config { spread: Spread::Binding, rings: 0, ..Config::default() };
+    let mut sim = Sim::new(3, 2, conditions, &config).unwrap();
+    for _ in 0..20 {
+        sim.engine(0).receive(Select { context: 0, source: Some(1), tag: None }, Room::Allocate);
+        sim.engine(1).send(0, 0, 0, Memory::pattern(1, 100), 100, false);
+    }
+    [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+    while sim.step().is_some() {}
+    let [first, second, ..] = sim.posts(1);
+    assert!(first > 0 && second > 0, "{first} and {second}");
+}

@@ -450,11 +450,12 @@ fn post<W: Wire>(
         };
         let taken = match only {
             Some(rail) => request(rail, peer, wire).then_some(rail),
-            // By the next of the row, or else by the next other one that takes it.
+            // By the next of the row, or else by the next other one that takes it, or the first: a rail may never come up.
             None => {
                 let mut refused = [false; RAILS];
                 let next = (0..row.len())
-                    .map(|i| ((peer.turn + i) % row.len(), usize::from(row[(peer.turn + i) % row.len()])));
+                    .map(|i| ((peer.turn + i) % row.len(), usize::from(row[(peer.turn + i) % row.len()])))
+                    .chain([(peer.turn, 0)]);
                 let taken = next.into_iter().find(|(_, rail)| {
                     let taken = !refused[*rail] && request(*rail, peer, wire);
                     refused[*rail] = !taken;
