@@ -226,6 +226,8 @@ fn bad_variables_are_told() {
     for (variable, value, wanted) in [
         ("TRANSOM_FABRIC", "infiniband", "expected `auto`"),
         ("TRANSOM_HYBRID", "perhaps", "expected `auto`"),
+        ("TRANSOM_VERBS_DEVICE", "rxe0,rxe0", "up to 4"),
+        ("TRANSOM_VERBS_DEVICE", "a,b,c,d,e", "up to 4"),
         ("TRANSOM_VERBS_PORT", "0", "from 1 to 254"),
         ("TRANSOM_VERBS_GID", "256", "from 0 to 255"),
         ("TRANSOM_VERBS_MTU", "1500", "expected 256"),

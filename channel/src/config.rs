@@ -7,6 +7,7 @@ pub use fields::{Changes, FIELDS, Field};
 use crate::pipe;
 use crate::polling::Order;
 use crate::ring::Shape;
+use crate::striping::{Spread, Stripe};
 
 /// Sizes and limits of a rank. Ranks may differ in all but `floor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +34,11 @@ pub struct Config {
     pub credit_delay: u64,
     /// Bytes from which on a message is not copied in packets, if memory can be registered.
     pub zero_copy_from: u64,
-    /// Bytes of a stripe at least.
+    /// By which rails packets go that may go by any.
+    pub spread: Spread,
+    /// How what is long is divided among rails.
+    pub stripe: Stripe,
+    /// Bytes of a stripe at least, on average.
     pub stripe_from: u64,
     /// Whether a message that waits offers its memory to be read.
     pub offer: bool,
@@ -72,6 +77,8 @@ impl Default for Config {
             spill: 4 << 20,
             credit_delay: 50_000,
             zero_copy_from: 32 << 10,
+            spread: Spread::First,
+            stripe: Stripe::Adaptive,
             stripe_from: 64 << 10,
             offer: true,
             batch: 64,

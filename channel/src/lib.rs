@@ -16,6 +16,7 @@ pub mod ring;
 pub mod sequence;
 pub mod sim;
 mod slab;
+pub mod striping;
 pub mod wire;
 
 pub use config::{Changes, Config, FIELDS, Field, Misconfigured, Paths};

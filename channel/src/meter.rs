@@ -28,6 +28,8 @@ meter! {
     written_bytes,
     /// Their bytes that were read.
     read_bytes,
+    /// Bytes that were written or read by another rail than the first.
+    other_rails_bytes,
     /// Packets by a ring.
     ring_packets,
     /// Packets by a queue.

@@ -35,16 +35,6 @@ pub fn movers(facts: Facts) -> impl Iterator<Item = Mover> {
     ROWS.into_iter().filter(move |(_, holds)| holds(&facts)).map(|(mover, _)| mover)
 }
 
-/// Cuts a length into a stripe for each lane, as even as it goes, of at least `least` bytes but for one alone: (lane,
-/// offset, length).
-pub fn stripes(length: u64, lanes: usize, least: u64) -> impl Iterator<Item = (usize, u64, u64)> {
-    let lanes = (length / least.max(1)).clamp(1, lanes as u64);
-    (0..lanes).map(move |lane| {
-        let cut = |lane: u64| (u128::from(length) * u128::from(lane) / u128::from(lanes)) as u64;
-        (lane as usize, cut(lane), cut(lane + 1) - cut(lane))
-    })
-}
-
 /// The event does not fit the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a packet of a rendezvous that does not fit its state")]

@@ -36,6 +36,8 @@ pub struct Rail {
     pub write: bool,
     /// `Read` is there.
     pub read: bool,
+    /// How many bytes it moves in a time, beside the others of its rank; 0 if that is not known.
+    pub bandwidth: u32,
 }
 
 /// Names registered memory to a peer, on one rail.

@@ -3,6 +3,7 @@
 use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
+use transom_channel::striping::{Spread, Stripe};
 use transom_channel::{Changes, Config, FIELDS, Misconfigured, Paths};
 
 fn config(text: &str) -> Config {
@@ -17,7 +18,7 @@ fn refused(text: &str) -> String {
 fn each_field_is_read() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
-         stripe_from=5,offer=no,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
+         spread=window:64,stripe=even,stripe_from=5,offer=no,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
          pipe_zero_copy_from=9,paths=ud,ud_lanes=16,checksum=yes",
     );
     let Config { floor, spill, batch, .. } = Config::default();
@@ -33,6 +34,8 @@ fn each_field_is_read() {
         spill,
         credit_delay: 7,
         zero_copy_from: 1,
+        spread: Spread::Window(64),
+        stripe: Stripe::Even,
         stripe_from: 5,
         offer: false,
         batch,
@@ -46,6 +49,17 @@ fn each_field_is_read() {
         assert_eq!(config(&format!("order={text}")).order, order);
     }
     assert!(config("offer=yes").offer);
+    for (text, spread) in [
+        ("first", Spread::First),
+        ("binding", Spread::Binding),
+        ("round_robin", Spread::RoundRobin),
+        ("weighted", Spread::Weighted),
+    ] {
+        assert_eq!(config(&format!("spread={text}")).spread, spread);
+    }
+    for (text, stripe) in [("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive)] {
+        assert_eq!(config(&format!("stripe={text}")).stripe, stripe);
+    }
     for (text, step) in
         [("basic", Step::Basic), ("pipeline", Step::Pipeline), ("read", Step::Read), ("write", Step::Write)]
     {
@@ -62,8 +76,8 @@ fn what_is_wrong_is_named_and_what_was_expected() {
     assert_eq!(
         refused("egaer=1"),
         "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, rings, ring_after, order, window, \
-         zero_copy_from, stripe_from, offer, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, pipe_zero_copy_from, \
-         paths, ud_lanes, checksum"
+         zero_copy_from, spread, stripe, stripe_from, offer, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, \
+         pipe_zero_copy_from, paths, ud_lanes, checksum"
     );
     assert_eq!(refused("rings"), "\"rings\" is not FIELD=VALUE");
     assert_eq!(refused("rings=1,window=4,rings=2"), "rings is there twice");
@@ -86,6 +100,10 @@ fn what_is_wrong_is_named_and_what_was_expected() {
         "ring_after=-1",
         "zero_copy_from=0",
         "offer=maybe",
+        "spread=window",
+        "spread=window:0",
+        "spread=window:65",
+        "stripe=odd",
         "budget=1073741825",
         "pipe_chunk=60",
         "pipe_chunk=65537",
@@ -119,7 +137,7 @@ fn a_field_says_its_value() {
     let fields: Vec<_> =
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,rings=8,ring_after=16,order=circular,window=64,\
-                    zero_copy_from=32768,stripe_from=65536,offer=yes,credit_delay=50000,budget=4194304,pipe=read,\
+                    zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,credit_delay=50000,budget=4194304,pipe=read,\
                     pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,ud_lanes=4,checksum=no";
     assert_eq!(fields.join(","), expected);
     assert_eq!(config(expected), Config::default());

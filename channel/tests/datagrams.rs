@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::striping::Spread;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Request};
 use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
 
@@ -94,8 +95,15 @@ fn config() -> Config {
 
 /// Datagrams of 4 KiB, at 1 GB/s and 20 us there and back.
 fn conditions(faults: Faults) -> Conditions {
-    let rail =
-        Rail { longest: 4096 + 96, mark_last: true, whole_word: true, immediate: true, write: false, read: false };
+    let rail = Rail {
+        longest: 4096 + 96,
+        mark_last: true,
+        whole_word: true,
+        immediate: true,
+        write: false,
+        read: false,
+        bandwidth: 0,
+    };
     let (faults, latency) = (Some(faults), 10_000..10_001);
     Conditions { rails: vec![rail], latency, picoseconds: 1000, faults, ..Conditions::default() }
 }
@@ -364,6 +372,7 @@ fn where_one_rail_loses_everything_the_others_go_on() {
     let lost = Rc::new(RefCell::new(0));
     let mut conditions = conditions(NONE);
     conditions.rails = vec![conditions.rails[0]; 3];
+    let config = || Config { spread: Spread::RoundRobin, ..config() };
     let over = |wire| Delivery::new(Mute { wire, rail: 1, from: 200_000, lost: lost.clone() }, Settings::default());
     let mut sim = Sim::over(7, conditions, vec![config(); 2], over).unwrap();
     for number in 0..500 {

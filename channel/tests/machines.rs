@@ -6,7 +6,7 @@ use transom_channel::credit::{Budget, Grant, HEADER, Owed, Purse};
 use transom_channel::matching::{Label, Matching};
 use transom_channel::packet::Mover;
 use transom_channel::polling::{Change, Order, PollingSet};
-use transom_channel::rendezvous::{Facts, Receiving, Sending, movers, stripes};
+use transom_channel::rendezvous::{Facts, Receiving, Sending, movers};
 use transom_channel::ring::{Look, Marker, Receiver, Sender, Shape};
 use transom_channel::sequence::{Beyond, Incoming, Outgoing, Place};
 use transom_channel::wire::{Key, Rail};
@@ -147,7 +147,7 @@ fn a_ring_refuses_what_cannot_be() {
         assert!(!Shape { slots, bytes }.is_sound());
     }
     let rail = |mark_last, immediate, whole_word| {
-        Marker::of(&Rail { longest: 512, mark_last, immediate, whole_word, write: true, read: true })
+        Marker::of(&Rail { longest: 512, mark_last, immediate, whole_word, write: true, read: true, bandwidth: 0 })
     };
     assert_eq!(rail(true, true, true), Some(Marker::Last));
     assert_eq!(rail(false, true, true), Some(Marker::Immediate));
@@ -405,11 +405,6 @@ fn the_table_of_movers() {
     assert_eq!(best(Facts { writable: false, ..facts }), Mover::Read);
     assert_eq!(best(Facts { writable: false, readable: false, ..facts }), Mover::Copy);
     assert_eq!(best(Facts { length: 99, ..facts }), Mover::Copy);
-    assert_eq!(stripes(10, 3, 1).collect::<Vec<_>>(), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
-    assert_eq!(stripes(10, 3, 5).collect::<Vec<_>>(), [(0, 0, 5), (1, 5, 5)]);
-    assert_eq!(stripes(10, 3, 11).collect::<Vec<_>>(), [(0, 0, 10)]);
-    let long = (1 << 62) - 1;
-    assert_eq!(stripes(long, 4, 1).map(|stripe| stripe.2).sum::<u64>(), long);
 }
 
 /// Matching as the standard says it, by rows that are searched from the front.

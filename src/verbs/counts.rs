@@ -9,7 +9,7 @@ use super::wr::Verb;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuePairs {
-    /// To other ranks, one each, made when first needed by either, and again where a connection broke.
+    /// To other ranks, one each by each rail, made when first needed by either, and again where a connection broke.
     pub to_others: usize,
     /// To itself, for words of its own memory and, if data moves through shared memory, of its host's.
     pub to_itself: usize,
@@ -84,6 +84,20 @@ impl std::ops::Add for WorkRequests {
             compare_and_swaps: self.compare_and_swaps + other.compare_and_swaps,
             fetch_and_adds: self.fetch_and_adds + other.fetch_and_adds,
             markers: self.markers + other.markers,
+        }
+    }
+}
+
+impl std::ops::Add for Registrations {
+    type Output = Registrations;
+
+    fn add(self, other: Registrations) -> Registrations {
+        Registrations {
+            found: self.found + other.found,
+            passing: self.passing + other.passing,
+            refused: self.refused + other.refused,
+            reused: self.reused + other.reused,
+            made: self.made + other.made,
         }
     }
 }

@@ -49,6 +49,12 @@
 //! What one rank does at another is done in order. What a thread does at several is not, so after
 //! [`order`](transom_windows::Fabric::order) its next verb to another waits until what it did before was acknowledged.
 //!
+//! # Rails
+//! With several devices in `TRANSOM_VERBS_DEVICE` each is a rail: a device, its registrations, connections, receive buffers and thread,
+//! as those of the first. Windows, rings and pipes have the first, and short messages, unless `spread` says otherwise; announced ones are divided among all. Further
+//! connections to a peer are made when the first such message needs them. One that cannot be made is done without; one that has
+//! ended for good, as below, is the end of messages with its peer: none takes over for another.
+//!
 //! # Collectives
 //! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a
 //! barrier or a window, goes by lanes in ceil(log2 n) steps, each of one write and one word to one peer, and for what is
@@ -119,7 +125,7 @@
 //! # What is not here
 //! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. An access to memory that is no
 //! longer registered ends the connection between the two. Words that change wake
-//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone. One rail.
+//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone. Windows have one rail.
 //!
 //! # Leaving
 //! Dropping a window is not collective: its memory stays registered until all have dropped theirs, as they tell each other
@@ -162,7 +168,7 @@ pub use error::VerbsError;
 pub use messages::{VerbsWire, Waiter};
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
-/// Opens the device that a job would use, and describes it in a line.
+/// Opens the device that a job would use, or the devices, and describes them in a line.
 ///
 /// # Errors
 /// Why there is none: [`VerbsError`].
@@ -171,7 +177,12 @@ pub use rma::{Moving, Pending, Region, Remote, Verbs};
 /// See [`VerbsError`].
 pub fn probe() -> Result<String, VerbsError> {
     let settings = settings::Settings::from_env()?;
-    Ok(rail::Rail::open(&settings)?.describe())
+    let rails = settings
+        .rails()
+        .iter()
+        .map(|of| Ok(rail::Rail::open(of)?.describe()))
+        .collect::<Result<Vec<_>, VerbsError>>()?;
+    Ok(rails.join("; "))
 }
 
 /// What is wrong with the value of a TRANSOM_VERBS_ variable, if something is.

@@ -5,6 +5,7 @@ use ibverbs_sys::*;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
+use transom_channel::wire::RAILS;
 use transom_channel::{Changes, Config, Paths};
 
 /// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
@@ -17,6 +18,8 @@ const KEEP: u32 = 256 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     pub device: Option<String>,
+    /// Those of the further rails, which messages are divided among.
+    pub further: Vec<String>,
     pub port: Option<u8>,
     pub gid: Option<u8>,
     pub mtu: Option<ibv_mtu>,
@@ -56,8 +59,10 @@ pub(super) enum NotifyBy {
 
 impl Settings {
     pub fn from_env() -> Result<Self, VariableError> {
+        let mut devices = get::<Devices>("TRANSOM_VERBS_DEVICE")?.map_or(Vec::new(), |devices| devices.0).into_iter();
         Ok(Settings {
-            device: get::<String>("TRANSOM_VERBS_DEVICE")?,
+            device: devices.next(),
+            further: devices.collect(),
             port: get::<Within<1, 254>>("TRANSOM_VERBS_PORT")?.map(|port| port.0 as u8),
             gid: get::<Within<0, 255>>("TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
             mtu: get::<Mtu>("TRANSOM_VERBS_MTU")?.map(|mtu| mtu.0),
@@ -77,6 +82,13 @@ impl Settings {
         })
     }
 
+    /// Of each rail. Datagrams, if messages go by them, go by the first.
+    pub fn rails(&self) -> Vec<Settings> {
+        let further = self.further.iter().filter(|_| self.datagrams.is_none());
+        let further = further.map(|name| Settings { device: Some(name.clone()), ..self.clone() });
+        std::iter::once(self.clone()).chain(further).collect()
+    }
+
     /// The exponent of the adapter's timeout, which is 4.096 us times a power of two.
     pub fn timeout_exponent(&self) -> u8 {
         (1..=31).find(|&power| Duration::from_nanos(4096) * (1 << power) >= self.timeout).unwrap_or(31)
@@ -92,6 +104,25 @@ fn datagrams() -> Option<usize> {
 /// Whether the value of one of these variables is understood; `None` if it is not one of these.
 pub fn mistake(name: &str) -> Option<VariableError> {
     Settings::from_env().err().filter(|error| error.name == name)
+}
+
+/// Names of devices.
+struct Devices(Vec<String>);
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        if names.len() > RAILS {
+            return Err(format!("{} devices, where a rank has {RAILS} rails at most", names.len()));
+        }
+        match names.iter().enumerate().find(|(at, name)| name.is_empty() || names[..*at].contains(name)) {
+            Some((_, name)) if name.is_empty() => Err("a device without a name".into()),
+            Some((_, name)) => Err(format!("{name} is there twice")),
+            None => Ok(Devices(names)),
+        }
+    }
 }
 
 /// A number within bounds.

@@ -5,6 +5,7 @@ use crate::packet::{LONGEST, SYNC};
 use crate::pipe::Step;
 use crate::polling::Order;
 use crate::sequence::FARTHEST;
+use crate::striping::{Spread, Stripe};
 use std::str::FromStr;
 
 /// A field of a [`Config`] that a text can choose.
@@ -55,6 +56,14 @@ macro_rules! choice {
 const ORDERS: [(&str, Order); 3] =
     [("sequential", Order::Sequential), ("circular", Order::Circular), ("recent", Order::RecentFirst)];
 const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
+const SPREADS: [(&str, Spread); 4] = [
+    ("first", Spread::First),
+    ("binding", Spread::Binding),
+    ("round_robin", Spread::RoundRobin),
+    ("weighted", Spread::Weighted),
+];
+const STRIPES: [(&str, Stripe); 3] =
+    [("even", Stripe::Even), ("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive)];
 const PATHS: [(&str, Paths); 2] = [("rc", Paths::Connections), ("ud", Paths::Datagrams)];
 const STEPS: [(&str, Step); 5] = [
     ("basic", Step::Basic),
@@ -90,9 +99,38 @@ pub const FIELDS: &[Field] = &[
         "a number from 1 on",
         |config, _| config.zero_copy_from > 0
     ),
-    row!("stripe_from", stripe_from, "bytes of a part at least, where there are several rails", "a number", |_, _| {
-        true
-    }),
+    Field {
+        name: "spread",
+        meaning: "by which rails packets go, where there are several: the first, one for each rank, each in turn, by what they \
+                  declare, or so many packets in a row",
+        must: "first, binding, round_robin, weighted or window:PACKETS, of 1 to 64 packets",
+        get: |config| match config.spread {
+            Spread::Window(packets) => format!("window:{packets}"),
+            other => SPREADS.iter().find(|(_, spread)| *spread == other).expect("all are named").0.to_owned(),
+        },
+        set: |config, text| {
+            let named = SPREADS.iter().find(|(name, _)| *name == text).map(|(_, spread)| *spread);
+            let window = || text.strip_prefix("window:")?.parse().ok().map(Spread::Window);
+            config.spread = named.or_else(window)?;
+            Some(())
+        },
+        holds: |config, _| !matches!(config.spread, Spread::Window(0 | 65..)),
+    },
+    choice!(
+        "stripe",
+        stripe,
+        STRIPES,
+        "how announced messages that are written or read are divided, where there are several rails: as much by each, by what \
+         they declare, or by what the last took",
+        "even, weighted or adaptive"
+    ),
+    row!(
+        "stripe_from",
+        stripe_from,
+        "bytes of a part at least, on average, where there are several rails",
+        "a number",
+        |_, _| true
+    ),
     choice!("offer", offer, YES_OR_NO, "whether an announced message offers its memory to be read", "yes or no"),
     row!(
         "credit_delay",

@@ -31,7 +31,7 @@ impl<W: Wire> Engine<W> {
                     }
                 }
                 Event::Done(token, _) if pipe::is_token(token) => self.pipe_moved(token),
-                Event::Done(token, _) => self.moved(token),
+                Event::Done(token, at) => self.moved(token, at),
                 Event::Arrived { lane, slot, at, length } => {
                     let part = Part { memory: &slot, at, length };
                     let taken =

@@ -10,7 +10,7 @@ use crate::packet::{Body, DATA, Envelope, LONGEST, Packet};
 use crate::rendezvous::Sending;
 use crate::ring::Marker;
 use crate::slab::Id;
-use crate::wire::{self, Data, Lane, Part, Rail, Rank, Wire};
+use crate::wire::{self, Data, Lane, Part, RAILS, Rail, Rank, Wire};
 
 /// What came of trying to post.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,8 +97,18 @@ impl<W: Wire> Engine<W> {
         }
         // Answers first: they let others go on, and there are a few for each request at most.
         if let Some(Reply { body, rail }) = peer.replies.pop_front() {
-            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, rail)
-            {
+            if post(
+                &mut self.wire,
+                &mut self.meter,
+                &self.rails,
+                &self.row,
+                self.marker,
+                self.rank,
+                peer,
+                &body,
+                Data::None,
+                rail,
+            ) {
                 return Step::Posted;
             }
             peer.replies.push_front(Reply { body, rail });
@@ -122,7 +132,7 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(next) = peer.moves.front() else { return Step::Waits };
         let lane = Lane { peer: rank, rail: next.rail };
-        let (at, length, token) = (next.offset as usize, next.length as usize, next.id.to_wire());
+        let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
         let memory = match self.requests.get(next.id) {
             Some(Request::Send(send)) => &send.memory,
             Some(Request::Receive(receive)) => match &receive.room {
@@ -140,6 +150,15 @@ impl<W: Wire> Engine<W> {
             return Step::Busy;
         }
         let done = peer.moves.pop_front().expect("was looked at");
+        let timed = match self.requests.get_mut(done.id) {
+            Some(Request::Send(send)) => send.timed.as_mut(),
+            Some(Request::Receive(receive)) => receive.moving.as_mut().and_then(|moving| moving.timed.as_mut()),
+            _ => None,
+        };
+        if let Some(timed) = timed {
+            timed.posted(done.rail, self.wire.now());
+        }
+        self.meter.other_rails_bytes += if done.rail > 0 { done.length } else { 0 };
         match done.fin {
             Some(body) => {
                 self.meter.written_bytes += done.length;
@@ -164,7 +183,18 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         let body = Body::Eager { envelope, sync };
-        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
+        if !post(
+            &mut self.wire,
+            &mut self.meter,
+            &self.rails,
+            &self.row,
+            self.marker,
+            self.rank,
+            peer,
+            &body,
+            data,
+            None,
+        ) {
             return false;
         }
         peer.purse.spend(cost as u32);
@@ -187,7 +217,18 @@ impl<W: Wire> Engine<W> {
         if envelope.length <= self.config.eager as u64 && u64::from(granted) >= cost(envelope.length) {
             let data = Data::Of(Part { memory: &send.memory, at: 0, length: envelope.length as usize });
             let body = Body::Eager { envelope, sync: send.sync.then_some(id) };
-            if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
+            if !post(
+                &mut self.wire,
+                &mut self.meter,
+                &self.rails,
+                &self.row,
+                self.marker,
+                self.rank,
+                peer,
+                &body,
+                data,
+                None,
+            ) {
                 return Step::Busy;
             }
             peer.purse.spend(cost(envelope.length) as u32);
@@ -200,13 +241,25 @@ impl<W: Wire> Engine<W> {
             }
             return Step::Posted;
         }
+        self.widen(rank, envelope.length);
         if self.config.offer && envelope.length >= self.config.zero_copy_from {
             self.offer(id, rank);
         }
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let body = Body::Rts { envelope, sender: id, keys: send.keys.as_deref().copied().unwrap_or_default() };
-        if !post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, Data::None, None) {
+        if !post(
+            &mut self.wire,
+            &mut self.meter,
+            &self.rails,
+            &self.row,
+            self.marker,
+            self.rank,
+            peer,
+            &body,
+            Data::None,
+            None,
+        ) {
             return Step::Busy;
         }
         peer.purse.spend(HEADER);
@@ -234,7 +287,18 @@ impl<W: Wire> Engine<W> {
             let piece = left.min((most - DATA) as u64);
             let body = Body::Data { receiver, offset: at, length: piece as u32 };
             let data = Data::Of(Part { memory: &send.memory, at: at as usize, length: piece as usize });
-            if post(&mut self.wire, &mut self.meter, &self.rails, self.marker, self.rank, peer, &body, data, None) {
+            if post(
+                &mut self.wire,
+                &mut self.meter,
+                &self.rails,
+                &self.row,
+                self.marker,
+                self.rank,
+                peer,
+                &body,
+                data,
+                None,
+            ) {
                 posted = Some(piece);
                 break;
             }
@@ -279,6 +343,7 @@ impl<W: Wire> Engine<W> {
                     &mut self.wire,
                     &mut self.meter,
                     &self.rails,
+                    &self.row,
                     self.marker,
                     self.rank,
                     peer,
@@ -317,12 +382,27 @@ impl<W: Wire> Engine<W> {
     }
 }
 
+/// The bits of a token that say which rail: no rank has so many requests at once.
+const RAIL: u32 = 28;
+
+/// Names the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
+fn stripe_token(id: Id, rail: usize) -> u64 {
+    id.to_wire() | (rail as u64) << RAIL
+}
+
+/// Of which request, and by which rail.
+pub(super) fn stripe_of(token: u64) -> Option<(Id, usize)> {
+    let rails = (RAILS as u64 - 1) << RAIL;
+    Some((Id::from_wire(token & !rails)?, ((token & rails) >> RAIL) as usize))
+}
+
 /// Posts one packet: by the ring if it is open and has room; else by a queue, whichever lane takes it.
 #[expect(clippy::too_many_arguments, reason = "the parts of an engine, some of them lent elsewhere")]
 fn post<W: Wire>(
     wire: &mut W,
     meter: &mut Meter,
     rails: &[Rail],
+    row: &[u8],
     marker: Option<Marker>,
     source: Rank,
     peer: &mut Peer<W::Memory>,
@@ -370,10 +450,26 @@ fn post<W: Wire>(
         };
         let taken = match only {
             Some(rail) => request(rail, peer, wire).then_some(rail),
-            None => (0..rails.len()).map(|i| (peer.turn + i) % rails.len()).find(|rail| request(*rail, peer, wire)),
+            // By the next of the row, or else by the next other one that takes it, or the first: a rail may never come up.
+            None => {
+                let mut refused = [false; RAILS];
+                let next = (0..row.len())
+                    .map(|i| ((peer.turn + i) % row.len(), usize::from(row[(peer.turn + i) % row.len()])))
+                    .chain([(peer.turn, 0)]);
+                let taken = next.into_iter().find(|(_, rail)| {
+                    let taken = !refused[*rail] && request(*rail, peer, wire);
+                    refused[*rail] = !taken;
+                    taken
+                });
+                taken.map(|(at, rail)| {
+                    peer.turn = at + 1;
+                    rail
+                })
+            }
         };
-        let Some(rail) = taken else { return false };
-        peer.turn = rail + 1;
+        if taken.is_none() {
+            return false;
+        }
         meter.queue_packets += 1;
     }
     if !control {

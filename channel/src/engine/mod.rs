@@ -39,6 +39,8 @@ pub struct Engine<W: Wire> {
     ranks: Rank,
     config: Config,
     rails: Vec<Rail>,
+    /// The rails of packets, which go round in it.
+    row: Vec<u8>,
     marker: Option<Marker>,
     peers: Peers<W::Memory>,
     lost: HashMap<Rank, Lost>,
@@ -86,6 +88,7 @@ impl<W: Wire> Engine<W> {
             rank,
             ranks,
             marker,
+            row: config.spread.row(rank, &rails),
             rails,
             peers: Peers::default(),
             lost: HashMap::new(),
@@ -121,7 +124,7 @@ impl<W: Wire> Engine<W> {
     pub fn send(&mut self, to: Rank, context: u32, tag: u32, memory: W::Memory, length: usize, sync: bool) -> Id {
         let envelope = Envelope { context, tag, length: length as u64 };
         let reached = self.reach(to);
-        let send = Send { to, envelope, sync, memory, state: Sending::Queued, keys: None, receiver: None };
+        let send = Send { to, envelope, sync, memory, state: Sending::Queued, keys: None, receiver: None, timed: None };
         let id = self.requests.insert(Request::Send(send));
         match reached {
             Ok(()) => {
@@ -354,12 +357,30 @@ impl<W: Wire> Engine<W> {
             return Err(Error::Lost { rank, lost: lost.clone() });
         }
         if !self.peers.contains_key(&rank) {
-            self.peers.insert(rank, Peer::new(rank, &self.config));
+            self.peers.insert(rank, Peer::new(rank, &self.config, &self.rails));
             for rail in 0..self.rails.len() {
-                self.wire.connect(Lane { peer: rank, rail });
+                // Rings are the first rail's.
+                if rail == 0 || self.row.contains(&(rail as u8)) {
+                    self.connect(Lane { peer: rank, rail });
+                }
             }
         }
         Ok(())
+    }
+
+    /// Something long goes to this peer, or comes from it: from now on by all rails, as they come up.
+    fn widen(&mut self, rank: Rank, length: u64) {
+        if self.rails.len() > 1 && length >= self.config.zero_copy_from.max(2 * self.config.stripe_from) {
+            (0..self.rails.len()).for_each(|rail| self.connect(Lane { peer: rank, rail }));
+        }
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        if let Some(peer) = self.peers.get_mut(&lane.peer)
+            && !std::mem::replace(&mut peer.asked[lane.rail], true)
+        {
+            self.wire.connect(lane);
+        }
     }
 
     fn complete(&mut self, id: Id, result: Result<Status, Error>) {

@@ -6,14 +6,19 @@ use crate::packet::{Body, Packet, Values};
 use crate::ring;
 use crate::sequence::{FARTHEST, Incoming, Outgoing};
 use crate::slab::Id;
-use crate::wire::{Key, RAILS, Rank};
+use crate::striping::Weights;
+use crate::wire::{Key, RAILS, Rail, Rank};
 use std::collections::VecDeque;
 
 pub(super) struct Peer<M> {
     pub rank: Rank,
     pub up: [bool; RAILS],
-    /// The rail that the next packet by a queue goes by.
+    /// Rails that it was asked for.
+    pub asked: [bool; RAILS],
+    /// Where the next packet by a queue is in the row of rails.
     pub turn: usize,
+    /// What long messages to it, or from it, are divided by.
+    pub weights: Weights,
     pub outgoing: Outgoing,
     pub incoming: Incoming<Held<M>>,
     pub purse: Purse,
@@ -82,11 +87,13 @@ pub(super) struct Move {
 }
 
 impl<M> Peer<M> {
-    pub fn new(rank: Rank, config: &Config) -> Peer<M> {
+    pub fn new(rank: Rank, config: &Config, rails: &[Rail]) -> Peer<M> {
         Peer {
             rank,
             up: [false; RAILS],
+            asked: [false; RAILS],
             turn: 0,
+            weights: Weights::new(config.stripe, rails.iter().map(|rail| rail.bandwidth)),
             outgoing: Outgoing::new(config.window),
             incoming: Incoming::new(FARTHEST),
             purse: Purse::new(config.floor),

@@ -1,15 +1,17 @@
 //! Messages that have met their receive; the receiver's and the sender's part of a rendezvous.
 
 use super::arrive::STRAY;
+use super::depart::stripe_of;
 use super::peer::Move;
 use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
 use super::{Engine, Room};
 use crate::error::{Error, Lost, Status};
 use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys, Mover};
-use crate::rendezvous::{Facts, Receiving, Sending, movers, stripes};
+use crate::rendezvous::{Facts, Receiving, Sending, movers};
 use crate::slab::Id;
-use crate::wire::{Lane, Part, Rank, Wire};
+use crate::striping::{self, Timed};
+use crate::wire::{Lane, Part, RAILS, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn post_receive(&mut self, id: Id, select: Select) {
@@ -107,8 +109,9 @@ impl<W: Wire> Engine<W> {
             receive.room = Room::Into(memory, envelope.length as usize);
         }
         let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
-        let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done };
+        let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None };
         let length = moving.length();
+        self.widen(from, length);
         let peer = self.peers.get_mut(&from).expect("it sent this");
         let up: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail]).collect();
         let readable: Vec<usize> =
@@ -127,8 +130,8 @@ impl<W: Wire> Engine<W> {
         for mover in movers(facts) {
             let rails = match mover {
                 Mover::Copy => Vec::new(),
-                Mover::Write => self.register(id, &writable),
-                Mover::Read => self.register(id, &readable),
+                Mover::Write => self.register(id, from, length, &writable),
+                Mover::Read => self.register(id, from, length, &readable),
             };
             if mover == Mover::Copy || !rails.is_empty() {
                 chosen = Some((mover, rails));
@@ -141,13 +144,20 @@ impl<W: Wire> Engine<W> {
         let keys = receive.keys.as_deref().copied().unwrap_or_default();
         if mover == Mover::Read {
             let peer = self.peers.get_mut(&from).expect("it sent this");
-            let mut count = 0;
-            for (lane, offset, length) in stripes(length, rails.len(), self.config.stripe_from) {
-                let key = offered[rails[lane]].expect("it is readable");
-                peer.moves.push_back(Move { id, rail: rails[lane], offset, length, key, fin: None });
-                count += 1;
+            let parts = peer.weights.cut(length, &rails, self.config.stripe_from);
+            for part in &parts {
+                let key = offered[part.rail].expect("it is readable");
+                peer.moves.push_back(Move {
+                    id,
+                    rail: part.rail,
+                    offset: part.at,
+                    length: part.length,
+                    key,
+                    fin: None,
+                });
             }
-            moving.state = Receiving::new(mover, length, count);
+            moving.state = Receiving::new(mover, length, parts.len() as u8);
+            moving.timed = timed(&parts);
             receive.moving = Some(Box::new(moving));
             self.list(from);
         } else {
@@ -158,8 +168,13 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Registers a request's memory on these rails; gives those where that could be done.
-    fn register(&mut self, id: Id, rails: &[usize]) -> Vec<usize> {
+    /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
+    /// where that could be done.
+    fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize]) -> Vec<usize> {
+        let weights = &self.peers[&peer].weights;
+        let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
+        let mut rails = rails.to_vec();
+        rails.sort_by_key(|rail| std::cmp::Reverse(weights.now()[*rail]));
         let (memory, keys) = match self.requests.get_mut(id) {
             Some(Request::Send(send)) => (&send.memory, &mut send.keys),
             Some(Request::Receive(Receive { room: Room::Into(memory, _), keys, .. })) => (&*memory, keys),
@@ -173,14 +188,16 @@ impl<W: Wire> Engine<W> {
             keys[*rail] = keys[*rail].or_else(|| self.wire.register(memory, *rail));
             keys[*rail].is_some()
         };
-        rails.iter().copied().filter(registered).collect()
+        rails.into_iter().filter(registered).take(most).collect()
     }
 
     /// The memory of a message is offered, where the peer may read it.
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
         let rails: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail] && self.rails[*rail].read).collect();
-        self.register(id, &rails);
+        let Some(Request::Send(send)) = self.requests.get(id) else { return };
+        let length = send.envelope.length;
+        self.register(id, to, length, &rails);
     }
 
     /// The receiver has answered an RTS.
@@ -214,19 +231,21 @@ impl<W: Wire> Engine<W> {
         let rails: Vec<usize> = (0..self.rails.len())
             .filter(|rail| up[*rail] && self.rails[*rail].write && keys[*rail].is_some())
             .collect();
-        let rails = self.register(id, &rails);
+        let rails = self.register(id, from, length, &rails);
         if rails.is_empty() {
             self.reply(from, Body::Nak { receiver });
             return Ok(());
         }
-        let cut: Vec<_> = stripes(length, rails.len(), self.config.stripe_from).collect();
-        let lanes = cut.len() as u8;
-        self.sending(from, id)?.state.write(lanes)?;
+        let parts = self.peers[&from].weights.cut(length, &rails, self.config.stripe_from);
+        let lanes = parts.len() as u8;
+        let send = self.sending(from, id)?;
+        send.state.write(lanes)?;
+        send.timed = timed(&parts);
         let peer = self.peers.get_mut(&from).expect("it sent this");
-        for (lane, offset, length) in cut {
-            let key = keys[rails[lane]].expect("it is writable");
+        for part in parts {
+            let key = keys[part.rail].expect("it is writable");
             let fin = Some(Body::Fin { receiver, lanes });
-            peer.moves.push_back(Move { id, rail: rails[lane], offset, length, key, fin });
+            peer.moves.push_back(Move { id, rail: part.rail, offset: part.at, length: part.length, key, fin });
         }
         self.list(from);
         Ok(())
@@ -254,18 +273,24 @@ impl<W: Wire> Engine<W> {
     }
 
     /// A write or a read has ended.
-    pub(super) fn moved(&mut self, token: u64) {
-        let Some(id) = Id::from_wire(token) else { return };
+    pub(super) fn moved(&mut self, token: u64, at: u64) {
+        let Some((id, rail)) = stripe_of(token) else { return };
         match self.requests.get_mut(id) {
             Some(Request::Send(send)) => {
                 let ended = send.state.written();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
+                if let (Some(peer), true) = (self.peers.get_mut(&send.to), took(&mut send.timed, rail, at)) {
+                    send.timed.take().inspect(|timed| peer.weights.learn(timed));
+                }
                 self.ended(id);
             }
             Some(Request::Receive(Receive { moving: Some(moving), .. })) => {
                 let ended = moving.state.read();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
                 let (from, sender) = (moving.from, moving.sender);
+                if let (Some(peer), true) = (self.peers.get_mut(&from), took(&mut moving.timed, rail, at)) {
+                    moving.timed.take().inspect(|timed| peer.weights.learn(timed));
+                }
                 if moving.state == Receiving::Done {
                     self.reply(from, Body::Ack { sender });
                     self.arrived_whole(id);
@@ -306,4 +331,14 @@ impl<W: Wire> Engine<W> {
             _ => Err(STRAY),
         }
     }
+}
+
+/// What is kept of stripes, if there are several.
+fn timed(parts: &[striping::Part]) -> Option<Box<Timed>> {
+    (parts.len() > 1).then(|| Box::new(Timed::new(parts)))
+}
+
+/// A stripe has ended. Whether all of several have.
+fn took(timed: &mut Option<Box<Timed>>, rail: usize, at: u64) -> bool {
+    timed.as_mut().is_some_and(|timed| timed.done(rail, at))
 }

@@ -4,6 +4,7 @@ use crate::error::{Error, Status};
 use crate::packet::{Envelope, Keys};
 use crate::rendezvous::{Receiving, Sending};
 use crate::slab::Id;
+use crate::striping::Timed;
 use crate::wire::Rank;
 
 /// Where a message is received.
@@ -68,6 +69,8 @@ pub(super) struct Send<M> {
     pub keys: Option<Box<Keys>>,
     /// The receiver's request, once it has answered.
     pub receiver: Option<Id>,
+    /// Its stripes, if they are several.
+    pub timed: Option<Box<Timed>>,
 }
 
 pub(super) struct Receive<M> {
@@ -86,6 +89,8 @@ pub(super) struct Moving {
     /// What there is room for; `None` if there was no memory to take.
     pub room: Option<u64>,
     pub state: Receiving,
+    /// Its stripes, if it is read in several.
+    pub timed: Option<Box<Timed>>,
 }
 
 /// A message that no receive waits for.

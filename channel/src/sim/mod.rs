@@ -10,7 +10,7 @@ pub use wire::SimWire;
 
 use crate::config::{Config, Misconfigured};
 use crate::engine::Engine;
-use crate::wire::{Rail, Rank, Wire};
+use crate::wire::{RAILS, Rail, Rank, Wire};
 use net::Net;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -25,6 +25,8 @@ pub struct Conditions {
     pub latency: Range<u64>,
     /// Picoseconds for each byte on a lane.
     pub picoseconds: u64,
+    /// How many times as many on some rails; 1 on those that it does not have.
+    pub slower: Vec<u64>,
     /// How long a rank takes to notice what comes.
     pub pause: Range<u64>,
     /// Requests on a lane at once.
@@ -58,12 +60,20 @@ pub struct Faults {
 
 impl Default for Conditions {
     fn default() -> Conditions {
-        let rail =
-            Rail { longest: 16 << 10, mark_last: true, whole_word: true, immediate: true, write: true, read: true };
+        let rail = Rail {
+            longest: 16 << 10,
+            mark_last: true,
+            whole_word: true,
+            immediate: true,
+            write: true,
+            read: true,
+            bandwidth: 0,
+        };
         Conditions {
             rails: vec![rail],
             latency: 500..1500,
             picoseconds: 100,
+            slower: Vec::new(),
             pause: 50..500,
             depth: 64,
             slots: 256,
@@ -141,6 +151,11 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         self.net.borrow().ranks[rank as usize].keys.len()
     }
 
+    /// How many requests a rank has posted, by rails.
+    pub fn posts(&self, rank: Rank) -> [u64; RAILS] {
+        self.net.borrow().ranks[rank as usize].posts
+    }
+
     /// Virtual nanoseconds since the start.
     pub fn now(&self) -> u64 {
         self.net.borrow().now
@@ -169,6 +184,13 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
             }
         }
         Some(rank)
+    }
+
+    /// From now on a rail is so many times as slow as [`Conditions::picoseconds`] says, for all.
+    pub fn slow_down(&mut self, rail: usize, times: u64) {
+        let slower = &mut self.net.borrow_mut().conditions.slower;
+        slower.resize(slower.len().max(rail + 1), 1);
+        slower[rail] = times;
     }
 
     /// The rank makes no progress until it is started again. It is not dead: what is sent to it waits.

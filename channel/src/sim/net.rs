@@ -2,7 +2,7 @@
 
 use super::memory::{self, Memory, Run};
 use super::{Conditions, Faults};
-use crate::wire::{Event, Key, Lane, Rank, Why};
+use crate::wire::{Event, Key, Lane, RAILS, Rank, Why};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
@@ -29,6 +29,8 @@ pub(super) struct Place {
     /// Slots that have arrived and are not given back.
     pub slots: usize,
     pub keys: BTreeMap<u64, Keyed>,
+    /// By rails.
+    pub posts: [u64; RAILS],
 }
 
 /// Registered memory.

@@ -89,6 +89,7 @@ impl Wire for SimWire {
         if flights.queue.len() >= net.conditions.depth || net.rng.u32(..) % 1000 < net.conditions.busy {
             return Err(Busy);
         }
+        net.ranks[self.rank as usize].posts[lane.rail] += 1;
         let rail = self.rails[lane.rail];
         let part = |data: Data<'_, Memory>| match data {
             Data::None => Vec::new(),
@@ -147,7 +148,8 @@ impl Wire for SimWire {
         let latency = net.latency();
         let lane = (self.rank, lane.peer, lane.rail);
         let flights = net.lanes.get_mut(&lane).expect("was looked at");
-        flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds / 1000;
+        let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
+        flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds * slower / 1000;
         if let (Flying::Send(bytes), Some(_)) = (&what, &net.conditions.faults) {
             let at = flights.free_at;
             net.throw(lane.0, lane.1, lane.2, bytes, at);

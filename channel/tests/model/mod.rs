@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
 use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
+use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select, Wire};
 
@@ -34,6 +35,7 @@ impl Setup {
                 immediate,
                 write: rng.u8(..4) > 0,
                 read: rng.u8(..4) > 0,
+                bandwidth: rng.u32(..5),
             }
         };
         let rails = (0..rng.usize(1..=3)).map(|_| rail(rng)).collect();
@@ -41,6 +43,7 @@ impl Setup {
             rails,
             latency: if rng.bool() { 500..1500 } else { 100..50_000 },
             picoseconds: 100,
+            slower: (0..3).map(|_| *rng.choice(&[1, 1, 4, 100]).unwrap()).collect(),
             pause: if rng.bool() { 50..500 } else { 1..20_000 },
             depth: *rng.choice(&[1, 2, 8, 64]).unwrap(),
             slots: *rng.choice(&[1, 2, 8, 256]).unwrap(),
@@ -62,6 +65,10 @@ impl Setup {
             spill: *rng.choice(&[64, 640, 1 << 16]).unwrap(),
             credit_delay: rng.u64(100..100_000),
             zero_copy_from: *rng.choice(&[1, 1000, 10_000]).unwrap(),
+            spread: *rng
+                .choice(&[Spread::First, Spread::Binding, Spread::RoundRobin, Spread::Weighted, Spread::Window(3)])
+                .unwrap(),
+            stripe: *rng.choice(&[Stripe::Even, Stripe::Weighted, Stripe::Adaptive]).unwrap(),
             stripe_from: *rng.choice(&[1, 500, 1 << 20]).unwrap(),
             offer: rng.bool(),
             batch: *rng.choice(&[1, 3, 64]).unwrap(),

@@ -14,8 +14,15 @@ use transom_channel::{Id, Rank};
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];
 
-const RAIL: Rail =
-    Rail { longest: 16 << 10, mark_last: false, whole_word: false, immediate: false, write: true, read: true };
+const RAIL: Rail = Rail {
+    longest: 16 << 10,
+    mark_last: false,
+    whole_word: false,
+    immediate: false,
+    write: true,
+    read: true,
+    bandwidth: 0,
+};
 
 /// One kind of rail for each marker.
 fn rails() -> [Rail; 3] {

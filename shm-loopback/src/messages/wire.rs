@@ -87,6 +87,7 @@ impl ShmWire {
             immediate: false,
             write: false,
             read: true,
+            bandwidth: 0,
         };
         let mut wire = ShmWire {
             rails: [rail],

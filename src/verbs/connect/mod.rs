@@ -32,33 +32,64 @@ pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::
 /// What a rank has of its adapter, and the thread that connects. All that a rank's teams share.
 pub(super) struct Service {
     pub core: Arc<Core>,
+    /// Of the further rails.
+    further: Vec<Service>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Collective: opens the device and tells all others where this rank is.
+    /// Collective: opens the devices and tells all others where this rank is.
     pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
-        let made = Self::prepare(settings, job.rank());
-        let mine = made.as_ref().map_or(Vec::new(), |made| made.card.to_bytes());
+        let made = settings.rails().iter().map(|rail| Self::prepare(rail, job.rank())).collect::<Result<Vec<_>, _>>();
+        let mine = made.as_ref().map_or(Vec::new(), |made| made.iter().flat_map(|made| made.card.to_bytes()).collect());
         let theirs = job.all_gather(&mine)?;
-        let Prepared { rail, post, mail, card: mine } = made?;
-        let cards = theirs.iter().enumerate();
-        let cards = cards.map(|(rank, card)| Card::from_bytes(card).ok_or(VerbsError::Peer { rank }));
-        let cards = cards.collect::<Result<Vec<_>, _>>()?;
+        let made = made?;
+        let count = made.len();
+        if let Some((rank, other)) =
+            theirs.iter().enumerate().find(|(_, other)| !other.is_empty() && other.len() != mine.len())
+        {
+            return Err(other_rails(rank, other.len() * count / mine.len(), job.rank(), count));
+        }
+        let cards = |rail: usize| {
+            let card = |(rank, told): (Rank, &Vec<u8>)| {
+                let card = told.chunks(mine.len() / count).nth(rail).and_then(Card::from_bytes);
+                card.ok_or(VerbsError::Peer { rank })
+            };
+            theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
+        };
+        let mut rails = made.into_iter().enumerate().map(|(rail, made)| Self::start(job.rank(), made, cards(rail)?));
+        let mut first = rails.next().expect("there is one at least")?;
+        first.further = rails.collect::<Result<_, _>>()?;
+        Ok(first)
+    }
+
+    /// Starts one rail, by what all tell of theirs.
+    fn start(me: Rank, made: Prepared, cards: Vec<Card>) -> Result<Self, VerbsError> {
+        let Prepared { rail, post, mail, card: mine } = made;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
-            return Err(other_link(rank, &rail, job.rank()));
+            return Err(other_link(rank, &rail, me));
         }
         if let Some(rank) = cards.iter().position(|card| (card.messages == 0) != (mine.messages == 0)) {
-            return Err(other_paths(rank, job.rank(), mail.is_some()));
+            return Err(other_paths(rank, me, mail.is_some()));
         }
         let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
-        let core = Arc::new(Core::new(job.rank(), rail, same_adapter, mail)?);
+        let core = Arc::new(Core::new(me, rail, same_adapter, mail)?);
         let addresses = cards.into_iter().map(|card| card.address).collect();
         let connector = Connector::new(core.clone(), post, addresses);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
         let thread = thread.map_err(|source| VerbsError::system("a thread that answers peers", source))?;
-        Ok(Service { core, thread: Some(thread) })
+        Ok(Service { core, further: Vec::new(), thread: Some(thread) })
+    }
+
+    /// What the rank has of each rail.
+    pub fn cores(&self) -> impl Iterator<Item = &Core> {
+        std::iter::once(&*self.core).chain(self.further.iter().map(|service| &*service.core))
+    }
+
+    /// What it has of one.
+    pub fn core_of(&self, rail: usize) -> &Core {
+        rail.checked_sub(1).map_or(&self.core, |further| &self.further[further].core)
     }
 
     fn prepare(settings: &Settings, me: Rank) -> Result<Prepared, VerbsError> {
@@ -98,6 +129,11 @@ struct Prepared {
 fn recipient(rail: &Rail, card: &Card) -> (Recipient, u8) {
     let Destination { gid, lid, key, .. } = card.address.datagrams;
     (Recipient { path: rail.path(gid, lid), queue_pair: card.messages, key }, card.address.mtu)
+}
+
+fn other_rails(rank: Rank, theirs: usize, me: Rank, mine: usize) -> VerbsError {
+    let what = format!("TRANSOM_VERBS_DEVICE: rank {rank} has {theirs} rail(s), and rank {me} has {mine}");
+    VerbsError::unusable(what, "name as many RDMA devices at each rank".into())
 }
 
 fn other_paths(rank: Rank, me: Rank, mine: bool) -> VerbsError {

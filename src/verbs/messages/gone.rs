@@ -3,7 +3,7 @@
 use super::posting::BUFFER;
 use super::wire::VerbsWire;
 use crate::verbs::wr::Verb;
-use transom_channel::wire::{Data, Rank, Why};
+use transom_channel::wire::{Data, Lane, Rank, Why};
 use transom_locks::Awaited;
 use transom_windows::FabricError;
 
@@ -32,7 +32,10 @@ impl VerbsWire {
                     mailbox.send(rank, CLOSED.len(), |into| into.copy_from_slice(&CLOSED));
                     false
                 }
-                None => self.copied(rank, Verb::Send, BUFFER, &CLOSED, Data::None, None).is_ok(),
+                None => {
+                    let lane = Lane { peer: rank, rail: 0 };
+                    self.copied(lane, Verb::Send, BUFFER, &CLOSED, Data::None, None).is_ok()
+                }
             };
             self.peers.entry(rank).or_default().told = told;
         }
@@ -57,16 +60,18 @@ impl VerbsWire {
     /// Has a lane made anew that broke, and takes note of one that ended though its peer lives; of a peer that closes as
     /// this rank does neither receives.
     fn look_after(&mut self, rank: Rank) {
-        let core = &self.service.core;
+        let service = self.service.clone();
+        let lanes = || service.cores().filter_map(|core| Some((core, core.endpoints.lane(rank as usize)?)));
         let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
-        let lane = core.endpoints.lane(rank as usize);
-        let (closed, told, reached) = (peer.closed, peer.told, lane.is_some() || self.mailbox.is_some());
-        if lane.is_some_and(|lane| lane.failure().is_some()) {
+        let reached = self.mailbox.is_some() || service.core.endpoints.lane(rank as usize).is_some();
+        let (closed, told) = (peer.closed, peer.told);
+        if lanes().any(|(_, lane)| lane.failure().is_some()) {
             peer.ended += 1;
             if peer.ended > ALIVE {
                 self.notice(rank, Why::Unreachable);
             }
-        } else if lane.is_some_and(|lane| lane.is_broken() && !lane.is_idle()) {
+        }
+        for (core, _) in lanes().filter(|(_, lane)| lane.is_broken() && !lane.is_idle()) {
             core.want(rank as usize);
         }
         if self.closing {
@@ -84,7 +89,7 @@ impl VerbsWire {
         if rank as usize != self.service.core.me && !peer.noticed && !peer.over {
             peer.noticed = true;
             if why == Why::Died {
-                self.service.core.died(rank as usize);
+                self.service.cores().for_each(|core| core.died(rank as usize));
             }
             self.gone.push((rank, why, 0));
         }

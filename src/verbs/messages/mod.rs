@@ -28,7 +28,8 @@
 //! packets come as it has buffers. Its thread of connections turns them for it once a second, so nobody waits longer.
 //!
 //! # What is not here
-//! Neighbours of a host go by the adapter, too. One rail.
+//! Neighbours of a host go by the adapter, too. Rings, pipes, datagrams and what stays registered between messages have the first
+//! rail alone, and no rail takes over for another.
 
 mod cache;
 mod gone;

@@ -6,41 +6,44 @@ use crate::verbs::connect::Link;
 use crate::verbs::lane::{Signal, Stop};
 use crate::verbs::memory::Lent;
 use crate::verbs::wr::{Place, Verb};
-use transom_channel::wire::{Busy, Data, Event, Key, Part, Rank, Why};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why};
 use transom_shm_loopback::messages::Bytes;
 
 /// Of a message: whichever the peer has.
 pub(super) const BUFFER: Place = Place { address: 0, key: 0 };
 
 impl VerbsWire {
-    /// Posts what is left of a peer's moves, and tells of those that are done.
-    pub(super) fn moved(&mut self, rank: Rank) {
-        let _ = self.post_moves(rank);
-        let (Some(peer), Some(lane)) = (self.peers.get_mut(&rank), self.service.core.endpoints.lane(rank as usize))
-        else {
-            return;
-        };
-        while let Some(token) = peer.moves.done(lane.completed()) {
+    /// Posts what is left of a lane's moves, and tells of those that are done.
+    pub(super) fn moved(&mut self, lane: Lane) {
+        let _ = self.post_moves(lane);
+        let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
+        let moves = &mut peer.moves[lane.rail];
+        let Some(ended) = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize) else { return };
+        while let Some(token) = moves.done(ended.completed()) {
             self.events.push_back(Event::Done(token, self.began.elapsed().as_nanos() as u64));
         }
-        if !peer.moves.is_empty() {
-            self.moving.push(rank);
+        if !moves.is_empty() {
+            self.moving.push(lane);
         }
     }
 
-    /// Returns when all that was begun to a peer is posted.
-    pub(super) fn post_moves(&mut self, rank: Rank) -> Result<(), Busy> {
-        let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.moves.is_empty()) else { return Ok(()) };
-        let lane = self.service.core.endpoints.lane(rank as usize).ok_or(Busy)?;
+    /// Returns when all that was begun on a lane is posted.
+    pub(super) fn post_moves(&mut self, lane: Lane) -> Result<(), Busy> {
+        let Some(peer) = self.peers.get_mut(&lane.peer) else { return Ok(()) };
+        let moves = &mut peer.moves[lane.rail];
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let to = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize).ok_or(Busy)?;
         // SAFETY: the engine ends a registration once what it is for was told done, or the lane was severed, and then has ended.
-        let posted = unsafe { peer.moves.post(lane) };
-        posted.map_err(|stop| self.stopped(rank, &stop))
+        let posted = unsafe { moves.post(to) };
+        posted.map_err(|stop| self.stopped(lane, &stop))
     }
 
-    fn stopped(&self, rank: Rank, stop: &Stop) -> Busy {
+    fn stopped(&self, lane: Lane, stop: &Stop) -> Busy {
         match stop {
-            Stop::Broken => _ = self.core().want(rank as usize),
-            Stop::System(error) => tracing::warn!(rank, %error, "a message could not be posted now"),
+            Stop::Broken => _ = self.service.core_of(lane.rail).want(lane.peer as usize),
+            Stop::System(error) => tracing::warn!(?lane, %error, "a message could not be posted now"),
             // What makes room is under way; who ended is told.
             Stop::Full | Stop::Failed(_) => {}
         }
@@ -50,7 +53,7 @@ impl VerbsWire {
     /// Posts what is copied, in the request or in a slot.
     pub(super) fn copied(
         &mut self,
-        rank: Rank,
+        by: Lane,
         verb: Verb,
         to: Place,
         head: &[u8],
@@ -61,7 +64,7 @@ impl VerbsWire {
         let mark = mark.as_ref().map_or(&[][..], |mark| mark);
         let bytes = head.len() + body.length() + mark.len();
         let write = |into: &mut [u8]| write(into, head, body, mark);
-        let most = self.core().memory.messages.bytes();
+        let most = self.service.core_of(by.rail).memory.messages.bytes();
         if bytes > most {
             // Of a pipe. If a piece does not go now, all are posted again, to where nobody looks before the last has come.
             let mut whole = vec![0; bytes];
@@ -69,12 +72,12 @@ impl VerbsWire {
             return whole.chunks(most).enumerate().try_for_each(|(nth, piece)| {
                 let verb = if (nth + 1) * most < bytes { Verb::Write } else { verb };
                 let to = Place { address: to.address.wrapping_add((nth * most) as u64), ..to };
-                self.copied(rank, verb, to, piece, Data::None, None)
+                self.copied(by, verb, to, piece, Data::None, None)
             });
         }
-        self.connect_for(rank)?;
-        let core = &*self.service.core;
-        let lane = core.endpoints.lane(rank as usize).ok_or(Busy)?;
+        self.connect_for(by)?;
+        let core = self.service.core_of(by.rail);
+        let lane = core.endpoints.lane(by.peer as usize).ok_or(Busy)?;
         let posted = if bytes <= lane.inline() {
             self.scratch.resize(bytes, 0);
             write(&mut self.scratch);
@@ -96,38 +99,38 @@ impl VerbsWire {
                 Err(stop) => Err(stop),
             }
         };
-        posted.map_err(|stop| self.stopped(rank, &stop))
+        posted.map_err(|stop| self.stopped(by, &stop))
     }
 
     /// A write from, or a read to, the memory of a message.
     pub(super) fn begin(
         &mut self,
-        rank: Rank,
+        lane: Lane,
         verb: Verb,
         memory: Part<'_, Bytes>,
         key: Key,
         at: usize,
         token: u64,
     ) -> Result<(), Busy> {
-        let at = self.place(rank, key, at)?;
+        let at = self.place(lane.peer, key, at)?;
         let whole = whole(memory.memory).expect("what moves is a buffer");
-        let (_, registered) = self.registered.get(&whole).expect("what moves is registered");
+        let (_, registered) = self.registered[lane.rail].get(&whole).expect("what moves is registered");
         let offset = (whole.0 - registered.address) as usize + memory.at;
         let piece = registered.piece(offset, 0);
         assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
         let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
-        self.connect_for(rank)?;
-        self.peers.entry(rank).or_default().moves.push(next);
-        if !self.moving.contains(&rank) {
-            self.moving.push(rank);
+        self.connect_for(lane)?;
+        self.peers.entry(lane.peer).or_default().moves[lane.rail].push(next);
+        if !self.moving.contains(&lane) {
+            self.moving.push(lane);
         }
-        let _ = self.post_moves(rank);
+        let _ = self.post_moves(lane);
         Ok(())
     }
 
     /// Where sends go by datagrams, a connection is made when something else needs it.
-    pub(super) fn connect_for(&mut self, rank: Rank) -> Result<(), Busy> {
-        if self.core().endpoints.lane(rank as usize).is_some() {
+    pub(super) fn connect_for(&mut self, Lane { peer: rank, rail }: Lane) -> Result<(), Busy> {
+        if self.service.core_of(rail).endpoints.lane(rank as usize).is_some() {
             return Ok(());
         }
         if self.mailbox.is_some()

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
-use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
+use transom_channel::wire::{Busy, Event, Key, Lane, Part, RAILS, Rail, Rank, Request, Why, Wire};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
@@ -30,20 +30,21 @@ pub struct VerbsWire {
     pub(super) exchange: Arc<dyn Bootstrap>,
     /// The ranks of this host.
     pub(super) here: Loopback,
-    pub(super) rails: [Rail; 1],
+    pub(super) rails: Vec<Rail>,
     /// By which sends go, if not by connections.
     pub(super) mailbox: Option<Mailbox>,
     pub(super) waiter: Waiter,
     pub(super) register_from: usize,
     /// By rank, those that this one has anything to do with.
     pub(super) peers: HashMap<Rank, Peer>,
-    /// Peers whose lanes are asked for.
-    pub(super) wanted: Vec<Rank>,
-    /// Peers to or from which memory moves.
-    pub(super) moving: Vec<Rank>,
-    /// Memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a program may
-    /// send the same memory twice at once. A registration may be of more than that.
-    pub(super) registered: BTreeMap<Whole, (usize, Arc<Registered>)>,
+    /// Lanes that are asked for.
+    pub(super) wanted: Vec<Lane>,
+    /// Lanes by which memory moves.
+    pub(super) moving: Vec<Lane>,
+    /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
+    /// program may send the same memory twice at once. A registration may be of more than that.
+    pub(super) registered: [BTreeMap<Whole, (usize, Arc<Registered>)>; RAILS],
+    /// What stays registered with the first rail.
     cache: Cache,
     /// Rings, by address and key, and whose they are.
     pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
@@ -66,7 +67,8 @@ pub(super) fn whole(memory: &Bytes) -> Option<Whole> {
 
 #[derive(Default)]
 pub(super) struct Peer {
-    pub(super) moves: Moves,
+    /// By rail.
+    pub(super) moves: [Moves; RAILS],
     /// The engine was told that it is gone, or has cut it off.
     pub(super) over: bool,
     /// It is in the list of those that are gone.
@@ -89,26 +91,29 @@ impl VerbsWire {
     ) -> Result<VerbsWire, FabricError> {
         let rail = &service.core.rail;
         let mailbox = service.core.take_mailbox();
-        if mailbox.is_none() && !service.core.receives.works() {
-            let what = format!("messages by RDMA device {}", rail.name());
+        if let (None, Some(core)) = (&mailbox, service.cores().find(|core| !core.receives.works())) {
+            let what = format!("messages by RDMA device {}", core.rail.name());
             let why = "it has no shared receive queues";
             return Err(FabricError::System {
                 what,
                 source: std::io::Error::new(std::io::ErrorKind::Unsupported, why),
             });
         }
-        let whole_word = rail.notify_by == NotifyBy::Write;
-        let promise = Rail {
-            longest: mailbox.as_ref().map_or(LONGEST, Mailbox::longest),
-            mark_last: whole_word && rail.writes_in_order(),
-            whole_word,
-            immediate: !whole_word,
-            write: true,
-            read: true,
+        let promise = |core: &Core| {
+            let whole_word = core.rail.notify_by == NotifyBy::Write;
+            Rail {
+                longest: mailbox.as_ref().map_or(LONGEST, Mailbox::longest),
+                mark_last: whole_word && core.rail.writes_in_order(),
+                whole_word,
+                immediate: !whole_word,
+                write: true,
+                read: true,
+                bandwidth: core.rail.bandwidth,
+            }
         };
         Ok(VerbsWire {
             register_from: rail.register_from,
-            rails: [promise],
+            rails: service.cores().map(promise).collect(),
             mailbox,
             waiter: Waiter::new(service.core.me, here.size()),
             service: service.clone(),
@@ -117,7 +122,7 @@ impl VerbsWire {
             peers: HashMap::new(),
             wanted: Vec::new(),
             moving: Vec::new(),
-            registered: BTreeMap::new(),
+            registered: Default::default(),
             cache: Cache::new(rail.keep),
             rings: BTreeMap::new(),
             events: VecDeque::new(),
@@ -158,24 +163,25 @@ impl VerbsWire {
     #[inline(never)]
     fn collect(&mut self) {
         let service = self.service.clone();
-        let core = &*service.core;
-        progress::poll(&core.rail, &core.endpoints);
         let mut found = false;
-        for _ in 0..AT_ONCE {
-            let Some(came) = core.receives.take() else { break };
-            found = true;
-            self.came(came);
+        for (rail, core) in service.cores().enumerate() {
+            progress::poll(&core.rail, &core.endpoints);
+            for _ in 0..AT_ONCE {
+                let Some(came) = core.receives.take() else { break };
+                found = true;
+                self.came(rail, came);
+            }
         }
         for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
             found = true;
             let length = letter.bytes;
-            self.message(peer, length, Opened(letter));
+            self.message(Lane { peer, rail: 0 }, length, Opened(letter));
         }
-        for rank in std::mem::take(&mut self.wanted) {
-            self.connected(rank);
+        for lane in std::mem::take(&mut self.wanted) {
+            self.connected(lane);
         }
-        for rank in std::mem::take(&mut self.moving) {
-            self.moved(rank);
+        for lane in std::mem::take(&mut self.moving) {
+            self.moved(lane);
         }
         if !found {
             self.gone.iter_mut().for_each(|(.., looks)| *looks += 1);
@@ -185,49 +191,51 @@ impl VerbsWire {
         }
     }
 
-    fn came(&mut self, came: Came) {
+    fn came(&mut self, rail: usize, came: Came) {
         match came {
             Came::Value(peer, value) => {
                 if !self.peers.entry(peer).or_default().over {
-                    self.events.push_back(Event::Immediate(Lane { peer, rail: 0 }, value));
+                    self.events.push_back(Event::Immediate(Lane { peer, rail }, value));
                 }
             }
             Came::Message(peer, filled) => {
                 let length = filled.bytes;
-                self.message(peer, length, Arrived(filled));
+                self.message(Lane { peer, rail }, length, Arrived(filled));
             }
         }
     }
 
     /// What is thrown away gives its buffer back.
-    fn message(&mut self, peer: Rank, length: usize, bytes: impl Owner) {
-        let known = self.peers.entry(peer).or_default();
+    fn message(&mut self, lane: Lane, length: usize, bytes: impl Owner) {
+        let known = self.peers.entry(lane.peer).or_default();
         if length == CLOSED.len() {
             known.closed = true;
         } else if !known.over {
-            let lane = Lane { peer, rail: 0 };
             self.events.push_back(Event::Arrived { lane, slot: Bytes::owned(bytes), at: 0, length });
         }
     }
 
-    fn connected(&mut self, peer: Rank) {
-        let lane = Lane { peer, rail: 0 };
+    fn connected(&mut self, lane: Lane) {
+        let Lane { peer, rail } = lane;
         if self.mailbox.is_some() {
             self.events.push_back(Event::Up(lane));
             return;
         }
-        match self.core().want(peer as usize) {
+        match self.service.core_of(rail).want(peer as usize) {
             Link::Ready => {
                 self.events.push_back(Event::Up(lane));
-                if self.closing {
+                if self.closing && rail == 0 {
                     self.say_closed(peer);
                 }
             }
-            Link::Wanted | Link::Absent => self.wanted.push(peer),
+            Link::Wanted | Link::Absent => self.wanted.push(lane),
             Link::Refused { by_peer, errno } => {
                 let error = std::io::Error::from_raw_os_error(errno);
-                tracing::warn!(peer, by_peer, %error, "no connection for messages");
-                self.notice(peer, Why::Unreachable);
+                tracing::warn!(peer, rail, by_peer, %error, "no connection for messages");
+                // What is divided goes by the others.
+                if rail == 0 {
+                    self.notice(peer, Why::Unreachable);
+                }
             }
         }
     }
@@ -242,19 +250,20 @@ impl Wire for VerbsWire {
 
     fn connect(&mut self, lane: Lane) {
         self.peers.entry(lane.peer).or_default();
-        self.connected(lane.peer);
+        self.connected(lane);
     }
 
     fn sever(&mut self, rank: Rank) {
-        let core = &*self.service.core;
         let peer = self.peers.entry(rank).or_default();
         peer.over = true;
-        if !std::mem::take(&mut peer.moves).is_empty() {
-            // With its queue pair goes what the adapter might still do.
-            core.give_up(rank as usize);
+        for (core, moves) in self.service.cores().zip(&mut peer.moves) {
+            if !std::mem::take(moves).is_empty() {
+                // With its queue pair goes what the adapter might still do.
+                core.give_up(rank as usize);
+            }
         }
-        self.wanted.retain(|wanted| *wanted != rank);
-        self.moving.retain(|moving| *moving != rank);
+        self.wanted.retain(|wanted| wanted.peer != rank);
+        self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.0 != rank);
         self.events.retain(|event| match event {
             Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
@@ -285,33 +294,38 @@ impl Wire for VerbsWire {
     }
 
     fn opens(&mut self, lane: Lane) -> bool {
-        self.mailbox.is_none() || self.connect_for(lane.peer).is_ok()
+        self.mailbox.is_none() || self.connect_for(lane).is_ok()
     }
 
     fn reads(&mut self, _: Lane) -> bool {
         true
     }
 
-    fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
+    fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
         let (start, whole) = (memory.start()?, whole(memory)?);
         let (address, bytes, writable) = whole;
-        if let Some((times, registered)) = self.registered.get_mut(&whole) {
+        if let Some((times, registered)) = self.registered[rail].get_mut(&whole) {
             *times += 1;
             return Some(key(address, registered));
         }
-        if !writable && let Some(registered) = self.core().memory.readable(address, bytes) {
+        // What windows and buffers have is registered with the first rail.
+        if rail == 0
+            && !writable
+            && let Some(registered) = self.core().memory.readable(address, bytes)
+        {
             let key = key(address, &registered);
-            self.registered.insert(whole, (1, registered));
+            self.registered[rail].insert(whole, (1, registered));
             return Some(key);
         }
         if bytes < self.register_from {
             return None;
         }
         // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
-        let lasting = memory.lasting().filter(|lasting| !writable && self.cache.takes(lasting.len));
+        let lasting = memory.lasting().filter(|lasting| rail == 0 && !writable && self.cache.takes(lasting.len));
         let lasting = lasting.as_ref();
         let service = self.service.clone();
-        let memory = &service.core.memory;
+        let core = service.core_of(rail);
+        let memory = &core.memory;
         let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
         let registered = if let Some(kept) = kept {
             memory.found();
@@ -322,7 +336,7 @@ impl Wire for VerbsWire {
             // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given
             // back the engine releases that. What lasts stays until its place was cleared, and is only read: by peers also when
             // the program writes there, which is not what they were told to do, and gives them any bytes.
-            let register = || unsafe { Registered::new(&service.core.rail.domain, start, bytes, access) };
+            let register = || unsafe { Registered::new(&core.rail.domain, start, bytes, access) };
             let registered = register().or_else(|error| match self.cache.let_go(0) {
                 // The limit of locked memory may be all that is in the way.
                 true => register(),
@@ -336,19 +350,20 @@ impl Wire for VerbsWire {
             registered
         };
         let key = key(address, &registered);
-        self.registered.insert(whole, (1, registered));
+        self.registered[rail].insert(whole, (1, registered));
         Some(key)
     }
 
-    fn release(&mut self, _: usize, released: Key) {
-        let mut there = self.registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
+    fn release(&mut self, rail: usize, released: Key) {
+        let registered = &mut self.registered[rail];
+        let mut there = registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
         if let Some((whole, (times, _))) =
             there.find(|((address, ..), (_, registered))| key(*address, registered) == released)
         {
             let whole = *whole;
             *times -= 1;
             if *times == 0 {
-                self.registered.remove(&whole);
+                registered.remove(&whole);
             }
         } else if let Some((peer, ring)) = self.rings.remove(&(released.address, released.key))
             && self.peers.get(&peer).is_some_and(|peer| peer.over)
@@ -364,16 +379,16 @@ impl Wire for VerbsWire {
             let bytes = head.len() + body.length();
             return mailbox.send(rank, bytes, |into| write(into, head, *body, &[])).then_some(()).ok_or(Busy);
         }
-        self.post_moves(rank)?;
+        self.post_moves(lane)?;
         match request {
-            Request::Send { head, body } => self.copied(rank, Verb::Send, BUFFER, head, body, None),
+            Request::Send { head, body } => self.copied(lane, Verb::Send, BUFFER, head, body, None),
             Request::Put { to, at, head, body, mark, immediate } => {
                 let verb = immediate.map_or(Verb::Write, Verb::WriteAndTell);
                 let to = self.place(rank, to, at)?;
-                self.copied(rank, verb, to, head, body, mark)
+                self.copied(lane, verb, to, head, body, mark)
             }
-            Request::Write { from, to, at, token } => self.begin(rank, Verb::Write, from, to, at, token),
-            Request::Read { from, at, into, token } => self.begin(rank, Verb::Read, into, from, at, token),
+            Request::Write { from, to, at, token } => self.begin(lane, Verb::Write, from, to, at, token),
+            Request::Read { from, at, into, token } => self.begin(lane, Verb::Read, into, from, at, token),
         }
     }
 
@@ -412,11 +427,13 @@ fn key(address: u64, registered: &Registered) -> Key {
 
 impl Drop for VerbsWire {
     fn drop(&mut self) {
-        let core = &*self.service.core;
-        for (rank, _) in self.peers.iter().filter(|(_, peer)| !peer.moves.is_empty()) {
-            core.give_up(*rank as usize);
+        for (rail, core) in self.service.cores().enumerate() {
+            for (rank, _) in self.peers.iter().filter(|(_, peer)| !peer.moves[rail].is_empty()) {
+                core.give_up(*rank as usize);
+            }
         }
-        std::mem::take(&mut self.rings).into_values().for_each(|(_, ring)| core.receives.keep(ring));
-        core.receives.discard(true);
+        let rings = std::mem::take(&mut self.rings).into_values();
+        rings.for_each(|(_, ring)| self.service.core.receives.keep(ring));
+        self.service.cores().for_each(|core| core.receives.discard(true));
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Rail {
     pub register_from: usize,
     /// How many bytes of memory that messages are sent from stay registered after them.
     pub keep: usize,
+    /// In Mb/s, as the port tells it; 0 if that is not understood.
+    pub bandwidth: u32,
     choice: Choice,
     capacity: Capacity,
     service_level: u8,
@@ -80,6 +82,7 @@ impl Rail {
             _ => NotifyBy::Write,
         });
         let limits = &context.limits;
+        let asked = context.port(choice.port)?;
         let most = limits.max_qp_wr.min(limits.max_cqe).max(4) as u32;
         let depth = settings.depth.min(most);
         let rail = Rail {
@@ -89,6 +92,7 @@ impl Rail {
             notify_by,
             register_from: settings.register_from as usize,
             keep: settings.keep as usize,
+            bandwidth: bandwidth(asked.active_width.into(), asked.active_speed.into()),
             choice,
             capacity: Capacity { depth, receives: 1, inline: settings.inline },
             service_level: settings.service_level,
@@ -206,6 +210,29 @@ pub(super) enum LastWord {
     None,
 }
 
+/// In Mb/s, of the width and the speed that a port tells, as they are numbered in the InfiniBand specification.
+fn bandwidth(width: u32, speed: u32) -> u32 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let each = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    lanes * each
+}
+
 fn has_atomics(limits: &ibv_device_attr) -> bool {
     limits.atomic_cap != IBV_ATOMIC_NONE
 }
@@ -244,6 +271,12 @@ fn look_at_port(context: &Context, port: u8, settings: &Settings) -> Result<Port
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_says_how_fast_it_is() {
+        assert_eq!([bandwidth(2, 32), bandwidth(1, 1), bandwidth(8, 4)], [100_000, 2_500, 120_000]);
+        assert_eq!([bandwidth(3, 1), bandwidth(1, 0)], [0, 0]);
+    }
 
     #[test]
     fn a_device_says_whether_it_has_atomics() {

@@ -116,18 +116,18 @@ impl Member {
 
     /// Returns when what was put before has arrived, or its target has gone.
     fn drain(&self) {
-        let endpoints = &self.core().endpoints;
         let began = Instant::now();
         let mut patience = self.patience();
         loop {
-            self.progress();
-            let Some(peer) = endpoints.busy() else { return };
-            for (_, lane) in endpoints.all() {
+            self.service.cores().for_each(|core| progress::poll(&core.rail, &core.endpoints));
+            let busy = self.service.cores().find_map(|core| Some((core, core.endpoints.busy()?)));
+            let Some((core, peer)) = busy else { return };
+            for (_, lane) in core.endpoints.all() {
                 let _ = lane.ask();
             }
             let rank = self.way_to(peer).map(|way| way.rank);
             let gone = || rank.is_some_and(|rank| self.exchange.check_peers(Awaited::Rank(rank)).is_err());
-            if patience.pause() && gone() || began.elapsed() > DRAIN || self.core().rail.health.broken().is_some() {
+            if patience.pause() && gone() || began.elapsed() > DRAIN || core.rail.health.broken().is_some() {
                 return tracing::debug!(peer, "left with operations under way");
             }
         }

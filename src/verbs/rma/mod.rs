@@ -56,7 +56,7 @@ use transom_windows::{Exchange, FabricError};
 pub struct Verbs(Arc<Member>);
 
 impl Verbs {
-    /// Collective: the ranks of `job` over this machine's RDMA device, as the TRANSOM_VERBS_ variables say.
+    /// Collective: the ranks of `job` over this machine's RDMA devices, as the TRANSOM_VERBS_ variables say.
     ///
     /// # Errors
     /// On all ranks if on one: see [`VerbsError`].
@@ -162,12 +162,13 @@ impl Verbs {
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
-        QueuePairs { to_others: core.made.load(Relaxed), to_itself }
+        QueuePairs { to_others: self.0.service.cores().map(|core| core.made.load(Relaxed)).sum(), to_itself }
     }
 
     /// What this rank has posted so far to its queue pairs to others: each is one remote operation.
     pub fn work_requests_to_others(&self) -> WorkRequests {
-        self.0.core().endpoints.counts()[0]
+        let posted = self.0.service.cores().map(|core| core.endpoints.counts()[0]);
+        posted.fold(WorkRequests::default(), |sum, of| sum + of)
     }
 
     /// What this rank has posted so far to its queue pair to itself: words of its own memory and, if data moves through
@@ -178,7 +179,8 @@ impl Verbs {
 
     /// How often memory was registered, for buffers and large operations, and how often that was not needed.
     pub fn registrations(&self) -> Registrations {
-        self.0.core().memory.registrations()
+        let made = self.0.service.cores().map(|core| core.memory.registrations());
+        made.fold(Registrations::default(), |sum, of| sum + of)
     }
 
     /// Bytes of puts and gets that were copied to or from registered memory of the library's own, on their way.
@@ -189,7 +191,7 @@ impl Verbs {
     /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it
     /// and it has attached, and what operations travel through.
     pub fn registered_bytes(&self) -> usize {
-        self.0.core().rail.domain.registered()
+        self.0.service.cores().map(|core| core.rail.domain.registered()).sum()
     }
 }
 

@@ -1,0 +1,287 @@
+//! Which rail a packet goes by, how what is long is divided among rails, and what that gains where they are alike, 4 to 1, and
+//! where another takes a part of one for a while.
+
+use proptest::prelude::*;
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::striping::{FLOOR, Part, Spread, Stripe, TOTAL, Timed, Weights};
+use transom_channel::wire::Rail;
+use transom_channel::{Config, Room, Select};
+
+fn rail(bandwidth: u32) -> Rail {
+    Rail { bandwidth, ..Conditions::default().rails[0] }
+}
+
+#[test]
+fn the_row_of_rails() {
+    let rails = [rail(100), rail(400), rail(100)];
+    let row = |spread: Spread| spread.row(4, &rails);
+    assert_eq!(row(Spread::First), [0]);
+    assert_eq!(row(Spread::Binding), [1], "rank 4 of 3 rails");
+    assert_eq!(row(Spread::RoundRobin), [0, 1, 2]);
+    assert_eq!(row(Spread::Weighted), [0, 1, 1, 1, 1, 2]);
+    assert_eq!(row(Spread::Window(3)), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!(Spread::Weighted.row(0, &[rail(0), rail(0)]), [0, 1], "of which nothing is declared");
+}
+
+fn lengths(parts: &[Part]) -> Vec<(usize, u64, u64)> {
+    parts.iter().map(|part| (part.rail, part.at, part.length)).collect()
+}
+
+#[test]
+fn a_length_is_cut_by_the_weights() {
+    let even = Weights::new(Stripe::Even, [400, 100, 400].into_iter());
+    assert_eq!(lengths(&even.cut(10, &[0, 1, 2], 1)), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
+    assert_eq!(lengths(&even.cut(10, &[0, 1, 2], 5)), [(0, 0, 5), (1, 5, 5)]);
+    assert_eq!(lengths(&even.cut(10, &[2, 1], 11)), [(2, 0, 10)]);
+    assert_eq!(lengths(&even.cut(0, &[1], 1)), [(1, 0, 0)]);
+    let weighted = Weights::new(Stripe::Weighted, [400, 100].into_iter());
+    assert_eq!(weighted.now(), [2458, 614]);
+    // By cells: 255 of 256 are 0.8 * 256, rounded down.
+    assert_eq!(lengths(&weighted.cut(1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
+    assert_eq!(lengths(&weighted.cut(100_000, &[0, 1], 65536)), [(0, 0, 100_000)], "the heaviest alone");
+    assert_eq!(Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(), [1536, 1536], "not known");
+    assert_eq!(Weights::new(Stripe::Weighted, [1000, 1].into_iter()).now(), [3024, 48], "the floor");
+    assert_eq!(Weights::new(Stripe::Adaptive, [4, 1, 1].into_iter()).now(), [1024, 1024, 1024]);
+}
+
+/// Where the stripes of what was cut took so long.
+fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
+    let mut timed = Timed::new(parts);
+    parts.iter().for_each(|part| timed.posted(part.rail, 500));
+    for (nth, part) in parts.iter().enumerate() {
+        assert_eq!(timed.done(part.rail, 500 + took[nth]), nth + 1 == parts.len());
+    }
+    weights.learn(&timed);
+}
+
+#[test]
+fn formula_four() {
+    let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
+    // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; what is left over is the heaviest one's.
+    let parts = weights.cut(1 << 20, &[0, 1], 1);
+    learn(&mut weights, &parts, &[1000, 4000]);
+    assert_eq!(weights.now(), [2366, 706]);
+    // By the shares of the message, not by those of now: an older message says the same again.
+    learn(&mut weights, &parts, &[1000, 4000]);
+    assert_eq!(weights.now(), [2449, 623]);
+    // All found together: the weights become the shares of that message.
+    let parts = weights.cut(1 << 30, &[0, 1], 1);
+    learn(&mut weights, &parts, &[9000, 9000]);
+    assert_eq!(weights.now(), [2449, 623]);
+    // A rail that stands still keeps the floor.
+    (0..9).for_each(|_| learn(&mut weights, &parts, &[1, 1_000_000_000]));
+    assert_eq!(weights.now(), [3024, 48]);
+    // A rail that the message did not use keeps its weight, and the others share theirs.
+    let mut three = Weights::new(Stripe::Adaptive, [1, 1, 1].into_iter());
+    let parts = three.cut(1 << 20, &[0, 2], 1);
+    learn(&mut three, &parts, &[1000, 3000]);
+    assert_eq!(three.now(), [1485, 1024, 563]);
+    for policy in [Stripe::Even, Stripe::Weighted] {
+        let mut weights = Weights::new(policy, [1, 1].into_iter());
+        let parts = weights.cut(1 << 20, &[0, 1], 1);
+        learn(&mut weights, &parts, &[1000, 4000]);
+        assert_eq!(weights.now(), [1536, 1536], "{policy:?} learns nothing");
+    }
+}
+
+proptest! {
+    /// Whatever was learnt before.
+    #[test]
+    fn every_byte_goes_once(
+        policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive)],
+        bandwidths in prop::collection::vec(0_u32..1000, 1..=4),
+        steps in prop::collection::vec((0_u64..1 << 40, 0_u8..16, 0_u64..1 << 20, prop::array::uniform4(any::<u32>())), 1..20),
+    ) {
+        let mut weights = Weights::new(policy, bandwidths.iter().copied());
+        for (length, mask, least, took) in steps {
+            let rails: Vec<usize> = (0..bandwidths.len()).filter(|rail| mask >> rail & 1 == 1).collect();
+            let rails = if rails.is_empty() { vec![0] } else { rails };
+            let parts = weights.cut(length, &rails, least);
+            prop_assert!(!parts.is_empty());
+            let mut at = 0;
+            for part in &parts {
+                prop_assert_eq!(part.at, at);
+                prop_assert!(part.length > 0 || length == 0);
+                prop_assert!(rails.contains(&part.rail));
+                at += part.length;
+            }
+            prop_assert_eq!(at, length);
+            prop_assert!(parts.windows(2).all(|two| two[0].rail < two[1].rail));
+            prop_assert!(parts.len() == 1 || length >= least * parts.len() as u64);
+            let took: Vec<u64> = took.iter().map(|took| u64::from(*took)).collect();
+            learn(&mut weights, &parts, &took);
+            prop_assert!(weights.now().iter().all(|weight| *weight >= FLOOR));
+            prop_assert_eq!(weights.now().iter().sum::<u32>(), TOTAL);
+        }
+    }
+}
+
+/// What each of so many messages of `length` bytes took, one after the other, in nanoseconds.
+fn times(
+    config: &Config,
+    rails: &[Rail],
+    slower: Vec<u64>,
+    length: usize,
+    count: usize,
+    change: impl Fn(usize, &mut Sim),
+) -> Vec<u64> {
+    let latency = 1000..1001;
+    let conditions = Conditions { rails: rails.to_vec(), slower, latency, pause: 50..51, ..Conditions::default() };
+    let mut sim = Sim::new(3, 2, conditions, config).unwrap();
+    let mut times = Vec::new();
+    for number in 0..count {
+        change(number, &mut sim);
+        let began = sim.now();
+        sim.engine(1)
+            .receive(Select { context: 0, source: Some(0), tag: None }, Room::Into(Memory::zero(length), length));
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number as u64, length), length, false);
+        [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+        let mut took = None;
+        while sim.step().is_some() {
+            if let Some(done) = sim.engine(1).completed() {
+                assert_eq!(done.memory.unwrap().whose(length), Some(number as u64));
+                took = Some(sim.now() - began);
+            }
+            while sim.engine(0).completed().is_some() {}
+        }
+        times.push(took.expect("it came"));
+    }
+    assert_eq!([0, 1].map(|rank| sim.registrations(rank)), [0, 0]);
+    times
+}
+
+fn config(stripe: Stripe) -> Config {
+    Config { stripe, rings: 0, ..Config::default() }
+}
+
+const LONG: usize = 8 << 20;
+
+/// Nanoseconds of a message, once the rails are connected and the weights are learnt.
+fn settled(stripe: Stripe, rails: &[Rail], slower: Vec<u64>, length: usize) -> u64 {
+    *times(&config(stripe), rails, slower, length, 12, |_, _| ()).last().unwrap()
+}
+
+/// Nanoseconds of 32 messages of 1 MiB that are under way together, once the rails are connected.
+fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
+    let conditions = Conditions { rails: rails.to_vec(), latency: 1000..1001, pause: 50..51, ..Conditions::default() };
+    let mut sim = Sim::new(3, 2, conditions, &config(stripe)).unwrap();
+    let mut took = 0;
+    for _ in 0..2 {
+        let began = sim.now();
+        for number in 0..32 {
+            let select = Select { context: 0, source: Some(0), tag: Some(number) };
+            sim.engine(1).receive(select, Room::Into(Memory::zero(1 << 20), 1 << 20));
+            sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), 1 << 20), 1 << 20, false);
+        }
+        [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+        let mut come = 0;
+        while sim.step().is_some() {
+            while let Some(done) = sim.engine(1).completed() {
+                let tag = done.result.unwrap().tag;
+                assert_eq!(done.memory.unwrap().whose(1 << 20), Some(tag.into()));
+                (come, took) = (come + 1, sim.now() - began);
+            }
+            while sim.engine(0).completed().is_some() {}
+        }
+        assert_eq!(come, 32);
+    }
+    took
+}
+
+/// At 10 bytes in a nanosecond and rail, and 1 us there.
+#[test]
+fn two_rails_move_twice_as_much_and_one_is_as_it_was() {
+    let one = [settled(Stripe::Even, &[rail(0)], vec![], 1 << 20), stream(Stripe::Even, &[rail(0)])];
+    // 104.9 us, and 32 of them.
+    assert!((104_858..112_000).contains(&one[0]) && (3_355_443..3_420_000).contains(&one[1]), "{one:?}");
+    for stripe in [Stripe::Even, Stripe::Weighted, Stripe::Adaptive] {
+        let two = [settled(stripe, &[rail(0); 2], vec![], 1 << 20), stream(stripe, &[rail(0); 2])];
+        println!("1 MiB and 32 MiB, ns: one rail {one:?}, two by {stripe:?} {two:?}");
+        assert!(two[0] * 100 <= one[0] * 55 && two[0] >= 52_429, "latency, {stripe:?}: {two:?} of {one:?}");
+        assert!(two[1] * 19 <= one[1] * 10 && two[1] >= 1_677_722, "bandwidth, {stripe:?}: {two:?} of {one:?}");
+    }
+}
+
+#[test]
+fn where_one_rail_is_a_quarter_of_the_other_adaptive_is_as_weighted() {
+    let rails = [rail(400), rail(100)];
+    let [even, weighted, adaptive] =
+        [Stripe::Even, Stripe::Weighted, Stripe::Adaptive].map(|stripe| settled(stripe, &rails, vec![1, 4], LONG));
+    println!("8 MiB, ns, rails 4:1: even {even}, weighted {weighted}, adaptive {adaptive}");
+    // 2.5 is what can be: half by the slow one takes 2, and a fifth takes 0.8.
+    assert!(even > 2 * weighted + weighted / 5 && even < 3 * weighted, "{even} beside {weighted}");
+    assert!(100 * weighted >= 95 * adaptive, "{adaptive} beside {weighted}");
+    assert!(10 * even >= 22 * adaptive, "{adaptive} beside {even}");
+}
+
+/// Figure 20: in the middle another program takes seven eighths of the second rail.
+#[test]
+fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
+    let disturb = |number: usize, sim: &mut Sim| match number {
+        10 => sim.slow_down(1, 8),
+        30 => sim.slow_down(1, 1),
+        _ => {}
+    };
+    let of = |stripe| times(&config(stripe), &[rail(0); 2], vec![], LONG, 60, disturb);
+    let (even, adaptive) = (of(Stripe::Even), of(Stripe::Adaptive));
+    let peak = even[9];
+    println!(
+        "8 MiB, ns, before {peak}, disturbed: even {}, adaptive {:?}, and then {:?}",
+        even[29],
+        &adaptive[10..14],
+        &adaptive[30..33]
+    );
+    assert!(even[29] > 7 * peak, "{} beside {peak}", even[29]);
+    assert!(adaptive[29] < 2 * peak, "{} beside {peak}", adaptive[29]);
+    assert!(adaptive[12] < 2 * peak, "after two messages");
+    // Two messages are enough to be back, of 1.2 ms together.
+    assert!(
+        100 * adaptive[9] < 102 * peak && adaptive[30..32].iter().sum::<u64>() < 1_300_000,
+        "{:?}",
+        &adaptive[30..]
+    );
+    assert!(adaptive[32..].iter().all(|took| 100 * took < 102 * peak), "{:?} beside {peak}", &adaptive[32..]);
+}
+
+/// Whom nothing long goes to has one lane; packets go by as many as are chosen.
+#[test]
+fn the_other_rails_are_connected_when_they_are_needed() {
+    let packets = |spread: Spread, length: usize| {
+        let conditions = Conditions { rails: vec![rail(1), rail(3)], ..Conditions::default() };
+        let mut sim = Sim::new(3, 2, conditions, &Config { spread, rings: 0, ..Config::default() }).unwrap();
+        for _ in 0..2 {
+            for _ in 0..40 {
+                sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
+                sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
+            }
+            [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+            while sim.step().is_some() {}
+        }
+        (sim.posts(0), sim.engine(0).meter().other_rails_bytes > 0)
+    };
+    assert_eq!(packets(Spread::First, 100), ([81, 0, 0, 0], false));
+    let ([first, second, ..], _) = packets(Spread::Weighted, 100);
+    assert!((18..=22).contains(&first) && (58..=62).contains(&second), "{first} and {second}");
+    let ([first, second, ..], _) = packets(Spread::RoundRobin, 100);
+    assert!(first.abs_diff(second) <= 1, "{first} and {second}");
+    // Rank 0 is bound to the first rail, and nothing is divided that is shorter than two parts.
+    assert_eq!(packets(Spread::Binding, 100).0[1], 0);
+    assert!(!packets(Spread::First, (128 << 10) - 1).1);
+    assert!(packets(Spread::First, 128 << 10).1);
+}
+
+/// A rail that is full, or never comes up, holds up nothing.
+#[test]
+fn who_is_bound_to_a_rail_that_takes_nothing_goes_by_the_first() {
+    let conditions = Conditions { rails: vec![rail(1); 2], depth: 1, ..Conditions::default() };
+    let config = Config { spread: Spread::Binding, rings: 0, ..Config::default() };
+    let mut sim = Sim::new(3, 2, conditions, &config).unwrap();
+    for _ in 0..20 {
+        sim.engine(0).receive(Select { context: 0, source: Some(1), tag: None }, Room::Allocate);
+        sim.engine(1).send(0, 0, 0, Memory::pattern(1, 100), 100, false);
+    }
+    [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+    while sim.step().is_some() {}
+    let [first, second, ..] = sim.posts(1);
+    assert!(first > 0 && second > 0, "{first} and {second}");
+}
