@@ -189,6 +189,38 @@ fn attempts() {
     }
 }
 
+/// Who asks with a deadline gets its turn in order or leaves the queue; those behind it go on in order, and none waits for it.
+#[test]
+fn deadlines() {
+    let until = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)];
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    let timed = |mix: &[Vec<Call>]| mix.iter().flatten().any(|call| matches!(call, Call::AcquireUntil(..)));
+    // Once each, and twice, where the second may revive what the first gave up.
+    let again = |first: &[Call], second: &[Call]| [&first[..2], second].concat();
+    let twice: Vec<_> = rows.iter().flat_map(|first| rows.iter().map(|second| again(first, second))).collect();
+    for delivery in [Immediate, Deferred] {
+        let begun = Instant::now();
+        let (mut states, mut count) = (0, 0);
+        let mut run = |mix: Vec<Vec<Call>>| {
+            if timed(&mix) {
+                let verdict = check(Mix::<16>::new(mix.clone()).sim().with_delivery(delivery));
+                assert_eq!(verdict.wrong, None, "{mix:?}, {delivery:?}");
+                (states, count) = (states + verdict.states, count + 1);
+            }
+        };
+        for (at, first) in twice.iter().enumerate() {
+            twice[at..].iter().for_each(|second| run(vec![first.clone(), second.clone()]));
+        }
+        for kinds in 0..4usize.pow(3) {
+            let kinds = [kinds / 16, kinds / 4 % 4, kinds % 4];
+            if kinds.is_sorted() {
+                run(kinds.map(|kind| rows[kind].clone()).into());
+            }
+        }
+        println!("with deadlines, {delivery:?}: {count} mixes, {states} states, {:.1?}", begun.elapsed());
+    }
+}
+
 /// A chain of waiting readers longer than one word names.
 #[test]
 fn five_ranks_four_readers_wait() {
