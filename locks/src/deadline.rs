@@ -334,7 +334,9 @@ impl<const C: u32> TargetLock<C> {
         let me = network.rank();
         let inside =
             |word: LockWord<C>| readers.checked_sub(word.departed()).ok_or(Error::Corrupt { target, word: word.0 });
-        let mut seen = LockWord::<C>(self.seen);
+        // As it was when this rank became the head, if it was the tail then.
+        let first = LockWord::<C>(self.seen).with_head(me);
+        let mut seen = first;
         let departed = loop {
             let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.reopened(inside(seen)?).0)?);
             if found == seen {
@@ -349,7 +351,7 @@ impl<const C: u32> TargetLock<C> {
                 continue;
             }
             let Some(next) = Self::successor(network, layout, target)? else {
-                seen = LockWord(self.seen);
+                seen = first;
                 continue;
             };
             let found = Self::make_head(network, layout, target, next.rank, found)?;

@@ -376,7 +376,7 @@ impl OpenCall {
         let many = ranks as u32;
         let most = match self.call {
             Call::AcquireUntil(..) if self.left => [6 + many, 6 * many, 3, many],
-            Call::Release(_) | Call::ReleaseHeld(_) if timed => [3, 4 * many, 1, many],
+            Call::Release(_) | Call::ReleaseHeld(_) if timed => [4 * many, 4 * many, 1, many],
             Call::Settle(_) => [0; 4],
             // A reader compares-and-swaps either to register or to make room in the count.
             Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => [1, 1, 0, 0],
