@@ -439,13 +439,24 @@ fn every_mutant_is_caught() {
     let tries: Vec<_> = [Shared, Exclusive].map(|mode| vec![attempt(mode), exclusive(0)]).into();
     report(Mutant::Believed, caught::<16>(Mutant::Believed, &tries));
     report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, &[vec![attempt(Exclusive)]]));
+    assert!(passed.is_empty(), "not caught: {passed:?}");
+}
+
+#[test]
+fn every_mutant_of_deadlines_is_caught() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     let again = [until(Shared)[..2].to_vec(), until(Shared)].concat();
     let stale = vec![shared(0).repeat(2), exclusive(0), until(Exclusive)];
     let timed = [with_deadlines(&rows, 2), vec![vec![again, exclusive(0)], stale], with_deadlines(&rows, 3)].concat();
+    let mut passed = Vec::new();
     for mutant in mutants::OF_DEADLINES {
+        // What tells nobody lets a request wait for a holder, no more.
         let late = || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check().wrong);
-        report(mutant, late().or_else(|| caught::<16>(mutant, &timed)));
+        let is_late = [Mutant::MovedUntold, Mutant::NotSettled].contains(&mutant);
+        match if is_late { late() } else { caught::<16>(mutant, &timed) } {
+            Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+            None => passed.push(mutant),
+        }
     }
     assert!(passed.is_empty(), "not caught: {passed:?}");
 }
