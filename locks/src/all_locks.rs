@@ -81,8 +81,11 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// Awaits the turns of requests that were given up.
     fn settle(&mut self) -> Result<(), N> {
         let (network, layout) = (self.network, self.layout);
-        let each = self.locks.iter_mut().enumerate();
-        each.map(|(target, lock)| lock.lock().settle(network, layout, target)).fold(Ok(()), |all, one| all.and(one))
+        let mut outcome = Ok(());
+        for (target, lock) in self.locks.iter_mut().enumerate() {
+            outcome = outcome.and(lock.lock().settle(network, layout, target));
+        }
+        outcome
     }
 
     fn any_broken(&mut self, from: Rank) -> bool {

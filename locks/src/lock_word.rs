@@ -154,7 +154,7 @@ impl Next {
     const TIMED: u64 = 1 << 63;
 
     pub fn pack(self) -> u64 {
-        u64::from(self.timed) * Self::TIMED | (self.rank as u64 + 1) << 32 | self.readers
+        (u64::from(self.timed) * Self::TIMED) | ((self.rank as u64 + 1) << 32) | self.readers
     }
 
     pub fn unpack(word: u64) -> Self {
@@ -238,7 +238,7 @@ impl Waiters {
     }
 
     pub fn pushed(self, waiter: Waiter) -> Self {
-        let name = u64::from(waiter.timed) * Self::TIMED | (waiter.rank as u64 + 1);
+        let name = (u64::from(waiter.timed) * Self::TIMED) | (waiter.rank as u64 + 1);
         Waiters((self.count() + 1) << 48 | name << 32 | (self.0 >> 16 & 0xffff_ffff))
     }
 
