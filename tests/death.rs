@@ -152,6 +152,35 @@ fn who_tries_again_and_again_is_told() {
     });
 }
 
+/// A dead holder is an error, however much time is left; and who gave up before goes in peace.
+#[test]
+fn who_waits_with_a_deadline_is_told() {
+    with_a_death("who_waits_with_a_deadline_is_told", |world| {
+        let mut sign = Sign::new(&world);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let value = world.rw_lock(0, 0_u64).unwrap();
+        let soon = Duration::from_millis(20);
+        if world.rank() == VICTIM {
+            let _epoch = window.lock_exclusive(0).unwrap();
+            let _guard = value.write().unwrap();
+            world.barrier().unwrap();
+            world.barrier().unwrap();
+            sign.give();
+            die();
+        }
+        world.barrier().unwrap();
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            assert!(window.try_lock_for(0, mode, soon).unwrap().is_none());
+        }
+        assert!(value.try_read_for(soon).unwrap().is_none());
+        world.barrier().unwrap();
+        sign.await_it();
+        let mode = if world.rank().is_multiple_of(2) { Mode::Exclusive } else { Mode::Shared };
+        fails_in_time(|| window.try_lock_for(0, mode, 60 * IN_TIME));
+        fails_in_time(|| value.try_write_for(60 * IN_TIME));
+    });
+}
+
 #[test]
 fn one_that_waits_dies() {
     with_a_death("one_that_waits_dies", |world| {

@@ -45,6 +45,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         for (target, lock) in self.locks.iter_mut().enumerate() {
             lock.lock().check_free(target)?;
         }
+        self.settle()?;
         let (mut held, mut waited) = (0, false);
         while held < self.locks.len() {
             match self.acquire_from(held) {
@@ -72,7 +73,19 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     pub fn release_held(&mut self) -> bool {
         // A release that fails leaves its lock broken.
         let _ = self.release_range(0..self.locks.len());
+        // What it has in the queues still is to be out of them before its words serve another handle. Others need not wait for it.
+        let _ = self.settle();
         !self.any_broken(0)
+    }
+
+    /// Awaits the turns of requests that were given up.
+    fn settle(&mut self) -> Result<(), N> {
+        let (network, layout) = (self.network, self.layout);
+        let mut outcome = Ok(());
+        for (target, lock) in self.locks.iter_mut().enumerate() {
+            outcome = outcome.and(lock.lock().settle(network, layout, target));
+        }
+        outcome
     }
 
     fn any_broken(&mut self, from: Rank) -> bool {
@@ -96,7 +109,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         let mut waiting = Vec::new();
         for (target, lock, under_way) in self.each(first..self.locks.len()) {
             let Some((_, pending)) = under_way.take() else { continue };
-            match lock.lock().place_shared(network, layout, target, pending) {
+            match lock.lock().place_shared(network, layout, target, pending, false) {
                 Ok(Placed::Granted) => {}
                 Ok(placed) => waiting.push((target, placed)),
                 Err(error) => outcome = outcome.and(Err(error)),

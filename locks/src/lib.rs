@@ -3,6 +3,7 @@
 
 mod all_locks;
 mod barrier;
+mod deadline;
 mod error;
 mod layout;
 mod lock_word;

@@ -9,7 +9,8 @@ use std::fmt;
 ///     departed (C)   readers that left the open group
 ///     arrived  (C)   readers that joined since the last exclusive request
 ///     (32-2C unused)
-///     tail     (16)  rank+1 of the last exclusive requester, 0 none
+///     marked   (1)   a request behind the tail has left the queue: the tail's `next` says so
+///     tail     (15)  rank+1 of the last exclusive requester, 0 none
 ///     head     (16)  rank+1 of the exclusive requester the open group's readers must tell, 0 none
 /// ```
 ///
@@ -37,7 +38,8 @@ impl<const C: u32> LockWord<C> {
     pub const MAX_RANKS: usize = (1 << (C - 1)) - 1;
 
     const COUNT: u64 = (1 << C) - 1;
-    const RANK: u64 = 0xffff;
+    const RANK: u64 = 0x7fff;
+    const MARKED: u64 = 1 << 31;
 
     fn pack(departed: u64, arrived: u64, tail: u64, head: u64) -> Self {
         LockWord((departed * Self::DEPARTED) | (arrived * Self::ARRIVED) | (tail << 16) | head)
@@ -87,6 +89,24 @@ impl<const C: u32> LockWord<C> {
         Self::pack(0, self.arrived(), 0, 0)
     }
 
+    /// After the tail has left the queue, behind the request of `rank` and `readers` readers: that request is the tail again.
+    /// The mark makes the first guess of its release fail.
+    pub(crate) fn without_tail(self, rank: Rank, readers: u64) -> Self {
+        let word = Self::pack(self.departed(), self.arrived() + readers, rank as u64 + 1, self.0 & Self::RANK);
+        LockWord(word.0 | Self::MARKED)
+    }
+
+    /// After the tail, which is the head, has left the queue: so many readers of the open group are inside, and those behind it
+    /// join them.
+    pub(crate) fn reopened(self, inside: u64) -> Self {
+        Self::pack(0, inside + self.arrived(), 0, 0)
+    }
+
+    /// After the request of `rank` has become the one that the open group's readers tell, all of them counted anew.
+    pub(crate) fn with_head(self, rank: Rank) -> Self {
+        LockWord(Self::pack(0, self.arrived(), 0, rank as u64 + 1).0 | self.0 & (Self::MARKED | Self::RANK << 16))
+    }
+
     /// Whether a reader that finds this must renormalise before it goes on: nobody is queued and the arrivals are
     /// past the half of their field.
     #[inline]
@@ -123,16 +143,74 @@ impl<const C: u32> fmt::Debug for LockWord<C> {
 pub(crate) struct Next {
     pub rank: Rank,
     pub readers: u64,
+    /// It asked with a deadline, and may take this word back to leave the queue; so it is taken by an atomic.
+    pub timed: bool,
 }
 
 impl Next {
+    /// Who stood behind has left the queue: the lock word says who does now.
+    pub const LOOK: u64 = 1 << 61;
+    const LEAVES: u64 = 1 << 62;
+    const TIMED: u64 = 1 << 63;
+
     pub fn pack(self) -> u64 {
-        (self.rank as u64 + 1) << 32 | self.readers
+        (u64::from(self.timed) * Self::TIMED) | ((self.rank as u64 + 1) << 32) | self.readers
     }
 
     pub fn unpack(word: u64) -> Self {
         // Wrapping: a word that no protocol wrote names no rank, and the network says so.
-        Next { rank: ((word >> 32) as Rank).wrapping_sub(1), readers: word & 0xffff_ffff }
+        let rank = ((word & !Self::TIMED) >> 32) as Rank;
+        Next { rank: rank.wrapping_sub(1), readers: word & 0xffff_ffff, timed: word & Self::TIMED != 0 }
+    }
+
+    /// The request of `rank`, which stands behind, is about to leave the queue; this word changes soon.
+    pub fn leaves(rank: Rank) -> u64 {
+        Self::LEAVES | (rank as u64 + 1) << 32
+    }
+
+    pub fn is_leaving(word: u64) -> bool {
+        word & Self::LEAVES != 0
+    }
+
+    /// Whether this is no plain request, but a timed one or a word about one.
+    #[inline(always)]
+    pub fn is_special(word: u64) -> bool {
+        word >> 61 != 0
+    }
+}
+
+/// `go` of a node with a deadline: the request that it stood behind has left the queue, and this one stands behind another now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moved {
+    /// Who left. So no two such words of one time are the same.
+    pub by: Rank,
+    /// Behind whom this one stands.
+    pub behind: Rank,
+    /// How many readers stand between.
+    pub readers: u64,
+}
+
+impl Moved {
+    const MOVED: u64 = 1 << 63;
+    const SETTLED: u64 = 1 << 62;
+
+    /// Until that rank's `next` says so too.
+    pub fn pending(self) -> u64 {
+        Self::MOVED | (self.by as u64) << 32 | (self.behind as u64) << 16 | self.readers
+    }
+
+    pub fn settled(self) -> u64 {
+        self.pending() | Self::SETTLED
+    }
+
+    pub fn is_pending(word: u64) -> bool {
+        word >> 62 == Self::MOVED >> 62
+    }
+
+    pub fn unpack(word: u64) -> Option<Self> {
+        let field = |shift: u32| (word >> shift & 0xffff) as Rank;
+        let by = (word >> 32 & 0x3fff_ffff) as Rank;
+        (word & Self::MOVED != 0).then(|| Moved { by, behind: field(16), readers: word & 0xffff })
     }
 }
 
@@ -142,21 +220,35 @@ impl Next {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Waiters(pub u64);
 
+/// A reader that registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waiter {
+    pub rank: Rank,
+    /// It asked with a deadline, and may have given up; so it is granted by an addition, which shows that.
+    pub timed: bool,
+}
+
 impl Waiters {
     /// How many ranks one word names.
     pub const NAMED: u64 = 3;
+    const TIMED: u64 = 1 << 15;
 
     pub fn count(self) -> u64 {
         self.0 >> 48
     }
 
-    pub fn pushed(self, rank: Rank) -> Self {
-        Waiters((self.count() + 1) << 48 | (rank as u64 + 1) << 32 | (self.0 >> 16 & 0xffff_ffff))
+    pub fn pushed(self, waiter: Waiter) -> Self {
+        let name = (u64::from(waiter.timed) * Self::TIMED) | (waiter.rank as u64 + 1);
+        Waiters((self.count() + 1) << 48 | name << 32 | (self.0 >> 16 & 0xffff_ffff))
     }
 
     /// The last ranks pushed, the latest first: three, or as many as there are.
-    pub fn named(self) -> impl Iterator<Item = Rank> {
-        [32, 16, 0].into_iter().map_while(move |shift| ((self.0 >> shift & 0xffff) as Rank).checked_sub(1))
+    pub fn named(self) -> impl Iterator<Item = Waiter> {
+        [32, 16, 0].into_iter().map_while(move |shift| {
+            let name = self.0 >> shift & 0xffff;
+            let rank = ((name & !Self::TIMED) as Rank).checked_sub(1)?;
+            Some(Waiter { rank, timed: name & Self::TIMED != 0 })
+        })
     }
 }
 
@@ -170,7 +262,10 @@ pub(crate) enum Grant {
 }
 
 impl Grant {
-    const OPEN: u64 = u64::MAX;
+    /// In `grant` of one's own node: I have given up. Whoever grants adds, and so sees it, and leaves in my name; I see by what
+    /// was added that my request is no more in the queue.
+    pub const ABANDONED: u64 = 1 << 63;
+    const OPEN: u64 = 1 << 40;
 
     pub fn pack(self) -> u64 {
         match self {
@@ -214,9 +309,34 @@ mod tests {
 
     #[test]
     fn a_waiters_word_names_the_last_three() {
-        let word = [7, 0, 65_533, 2].into_iter().fold(Waiters::default(), Waiters::pushed);
+        let waiter = |(rank, timed)| Waiter { rank, timed };
+        let [seven, zero, highest, two] = [(7, true), (0, false), (32_766, true), (2, false)].map(waiter);
+        let word = [seven, zero, highest, two].into_iter().fold(Waiters::default(), Waiters::pushed);
         assert_eq!(word.count(), 4);
-        assert_eq!(word.named().collect::<Vec<_>>(), [2, 65_533, 0]);
-        assert_eq!(Waiters::default().pushed(7).named().collect::<Vec<_>>(), [7]);
+        assert_eq!(word.named().collect::<Vec<_>>(), [two, highest, zero]);
+        assert_eq!(Waiters::default().pushed(seven).named().collect::<Vec<_>>(), [seven]);
+    }
+
+    #[test]
+    fn words_about_requests_with_a_deadline() {
+        let next = Next { rank: 32_766, readers: 32_766, timed: true };
+        assert_eq!(Next::unpack(next.pack()), next);
+        let words = [next.pack(), Next::leaves(0), Next::LOOK, Next { timed: false, ..next }.pack()];
+        assert_eq!(words.map(Next::is_special), [true, true, true, false]);
+        assert_eq!(words.map(Next::is_leaving), [false, true, false, false]);
+        let moved = Moved { by: 32_766, behind: 32_765, readers: 32_764 };
+        assert_eq!([moved.pending(), moved.settled()].map(Moved::unpack), [Some(moved); 2]);
+        assert_eq!([moved.pending(), moved.settled()].map(Moved::is_pending), [true, false]);
+        assert_eq!(Moved::unpack(32_768), None, "the turn, after 32,767 departures");
+
+        let word = LockWord::<16>::default().with_exclusive(32_766);
+        let left = LockWord::<16>(word.0 + 3 * LockWord::<16>::ARRIVED + LockWord::<16>::DEPARTED).without_tail(5, 2);
+        assert_eq!((left.tail(), left.head(), left.arrived(), left.departed()), (Some(5), Some(32_766), 5, 1));
+        let [headed, reopened] = [left.with_head(9), left.reopened(4)];
+        assert_eq!((headed.tail(), headed.head(), headed.arrived(), headed.departed()), (Some(5), Some(9), 5, 0));
+        assert_eq!((reopened.tail(), reopened.head(), reopened.readers()), (None, None, 9));
+        let unmarked = LockWord::<16>(LockWord::<16>::DEPARTED).with_exclusive(1);
+        assert_ne!(left.with_exclusive(1).0 >> 31 & 1, 1, "a new tail is not marked");
+        assert_eq!((left.0 >> 31 & 1, headed.0 >> 31 & 1, unmarked.0 >> 31 & 1), (1, 1, 0));
     }
 }

@@ -1,5 +1,7 @@
 //! The four verbs on 64-bit words that every protocol of this crate is made of.
 
+use std::time::Instant;
+
 /// A rank: the number of a process (or thread) in its job or team, from 0.
 pub type Rank = usize;
 
@@ -141,6 +143,19 @@ pub trait Network {
     /// Waits until one's own word satisfies `until`, and returns the value that did. `on` is who can end the wait. No
     /// remote operation.
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error>;
+
+    /// As [`wait`](Self::wait), until `deadline` at most: then nothing. The method that is here serves where `wait` asks `until` of
+    /// the word again from time to time, whether it changed or not, and only then.
+    fn wait_until(
+        &self,
+        word: usize,
+        on: Awaited,
+        deadline: Instant,
+        until: impl Fn(u64) -> bool,
+    ) -> Result<Option<u64>, Self::Error> {
+        let value = self.wait(word, on, |value| until(value) || Instant::now() >= deadline)?;
+        Ok(until(value).then_some(value))
+    }
 }
 
 // A pointer to a network is one too: protocols may share it.
@@ -188,6 +203,17 @@ macro_rules! through {
             #[inline]
             fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
                 (**self).wait(word, on, until)
+            }
+
+            #[inline]
+            fn wait_until(
+                &self,
+                word: usize,
+                on: Awaited,
+                deadline: Instant,
+                until: impl Fn(u64) -> bool,
+            ) -> Result<Option<u64>, Self::Error> {
+                (**self).wait_until(word, on, deadline, until)
             }
         }
     )*};

@@ -4,6 +4,7 @@ use crate::all_locks::{AllLocks, LockState, UnderWay};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
 use crate::{Ahead, Error, LockLayout, LockWord, Network, Rank, TargetLock};
+use std::time::{Duration, Instant};
 
 /// How a lock is held.
 ///
@@ -26,7 +27,8 @@ pub enum Mode {
 /// they queue on a mutex of the handle before they ask for the lock. The `_mut` calls need `&mut` access and do without
 /// that mutex.
 ///
-/// A handle that is dropped releases the locks that it holds, by whichever call they were taken. A call that fails
+/// A handle that is dropped releases the locks that it holds, by whichever call they were taken, and awaits the turns of shared
+/// requests that were given up. A call that fails
 /// midway may leave a lock [`Broken`](Error::Broken); then others may wait for this rank until the network tells them
 /// that they need not.
 ///
@@ -125,6 +127,43 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         Self::try_mode(&mut lock, &self.network, self.layout, target, mode)
     }
 
+    /// [`acquire`](Self::acquire), unless the lock is not this thread's within `limit`: then nothing. It takes its place in the
+    /// queue as `acquire` does. At the deadline an exclusive request leaves the queue; a shared one stays there, where who comes
+    /// to it passes over it, and the next one of this rank goes on in its place ([`TargetLock::shared_until`]). Nobody waits
+    /// longer for either than for the verbs of this rank. `limit` 0 is [`try_acquire`](Self::try_acquire), and one that no clock
+    /// can show is `acquire`.
+    ///
+    /// # Errors
+    /// As `acquire`.
+    ///
+    /// # Examples
+    #[cfg_attr(not(feature = "loom"), doc = "```")]
+    #[cfg_attr(feature = "loom", doc = "```no_run")]
+    /// use std::time::Duration;
+    /// use transom_locks::model::{sim, Sim};
+    /// use transom_locks::{LockLayout, Mode, PassiveLock};
+    ///
+    /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
+    ///     let lock = <PassiveLock<_>>::new(network, 0)?;
+    ///     assert!(lock.acquire_for(0, Mode::Exclusive, Duration::from_millis(1))?.is_some());
+    ///     lock.release(0)
+    /// }));
+    /// net.run_random(7).unwrap();
+    /// ```
+    pub fn acquire_for(&self, target: Rank, mode: Mode, limit: Duration) -> Result<Option<Ahead>, Error<N::Error>> {
+        let Some(deadline) = deadline(limit) else { return self.acquire(target, mode).map(Some) };
+        if limit.is_zero() {
+            return Ok(self.try_acquire(target, mode)?.then(Ahead::default));
+        }
+        Error::check_rank(target, self.queues.len())?;
+        let queue = &self.queues[target];
+        if queue.is_mine() {
+            return Err(Error::AlreadyLocked { target });
+        }
+        let Some(mut lock) = queue.turn_by(deadline) else { return Ok(None) };
+        Self::until(&mut lock, &self.network, self.layout, target, mode, deadline)
+    }
+
     /// Releases the lock of `target`, by the thread that acquired it, or any if a `_mut` call did.
     ///
     /// # Errors
@@ -156,6 +195,38 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     pub fn try_acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
         Self::try_mode(queue.lock(), network, layout, target, mode)
+    }
+
+    /// [`acquire_for`](Self::acquire_for) by the only thread that uses the handle.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_for_mut(
+        &mut self,
+        target: Rank,
+        mode: Mode,
+        limit: Duration,
+    ) -> Result<Option<Ahead>, Error<N::Error>> {
+        let Some(deadline) = deadline(limit) else { return self.acquire_mut(target, mode).map(Some) };
+        if limit.is_zero() {
+            return Ok(self.try_acquire_mut(target, mode)?.then(Ahead::default));
+        }
+        let (network, layout, queue) = self.parts(target)?;
+        Self::until(queue.lock(), network, layout, target, mode, deadline)
+    }
+
+    fn until(
+        lock: &mut TargetLock<C>,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        mode: Mode,
+        deadline: Instant,
+    ) -> Result<Option<Ahead>, Error<N::Error>> {
+        match mode {
+            Mode::Exclusive => lock.exclusive_until(network, layout, target, deadline),
+            Mode::Shared => lock.shared_until(network, layout, target, deadline),
+        }
     }
 
     fn try_mode(
@@ -226,6 +297,11 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         let queue = self.queues.get_mut(target).ok_or(Error::NoSuchRank { rank: target, ranks })?;
         Ok((&self.network, self.layout, queue))
     }
+}
+
+/// When so long has passed; nothing if that is beyond all clocks.
+fn deadline(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit)
 }
 
 impl<N: Network, const C: u32> Drop for PassiveLock<N, C> {

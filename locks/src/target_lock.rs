@@ -1,7 +1,7 @@
 //! The passive lock's steps. [`TargetLock`] is what one rank knows of one lock; README.md beside the code numbers the
 //! steps and says why nobody is lost or overtaken.
 
-use crate::lock_word::{Grant, Next, Waiters};
+use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank};
 
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
@@ -22,10 +22,12 @@ pub struct Ahead {
 
 /// What this rank has of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Status {
+pub(crate) enum Status {
     /// No request.
     Free,
     Held(HeldAs),
+    /// Its deadline has passed, and its shared request is in the queue still, behind the exclusive one of this rank.
+    Abandoned(u32),
     /// A call failed midway: what the queue holds of this rank is unknown.
     Broken,
 }
@@ -58,9 +60,9 @@ pub(crate) enum HeldAs {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetLock<const C: u32 = 16> {
-    status: Status,
+    pub(crate) status: Status,
     /// The word as last seen: the first guess of the next compare-and-swap.
-    seen: u64,
+    pub(crate) seen: u64,
 }
 
 /// A shared request that has its place in the queue.
@@ -72,7 +74,14 @@ pub(crate) enum Placed {
     Behind(Rank),
 }
 
-type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
+pub(crate) type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
+
+impl HeldAs {
+    #[inline(always)]
+    pub fn exclusive(ahead: Ahead) -> Self {
+        HeldAs::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1))
+    }
+}
 
 impl<const C: u32> Default for TargetLock<C> {
     fn default() -> Self {
@@ -104,7 +113,18 @@ impl<const C: u32> TargetLock<C> {
     /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
-        self.enter(target)?;
+        let ahead = self.ask(network, layout, target)?;
+        if ahead != Ahead::default() {
+            Self::wait_for_turn(network, layout, target, ahead)?;
+        }
+        self.status = Status::Held(HeldAs::exclusive(ahead));
+        Ok(ahead)
+    }
+
+    /// Takes a place in the queue for an exclusive request; returns who stands before it.
+    #[inline(always)]
+    pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+        self.enter(network, layout, target)?;
         let mut seen = LockWord::<C>(self.seen);
         loop {
             let new = seen.with_exclusive(network.rank());
@@ -115,15 +135,10 @@ impl<const C: u32> TargetLock<C> {
             }
             seen = LockWord(found);
         }
-        let ahead = match seen.tail() {
+        Ok(match seen.tail() {
             None => Ahead { exclusive: None, readers: seen.readers() },
             Some(tail) => Ahead { exclusive: Some(tail), readers: seen.arrived() },
-        };
-        if ahead != Ahead::default() {
-            Self::wait_for_turn(network, layout, target, ahead)?;
-        }
-        self.status = Status::Held(HeldAs::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1)));
-        Ok(ahead)
+        })
     }
 
     /// Takes the lock of `target` exclusively if nobody has it or waits for it; whether it did. Asks for no place in the queue,
@@ -160,7 +175,10 @@ impl<const C: u32> TargetLock<C> {
         held: HeldAs,
         to: impl Fn(LockWord<C>) -> Option<LockWord<C>>,
     ) -> Result<bool, N> {
-        self.enter(target)?;
+        if self.is_abandoned_still(network, layout, target)? {
+            return Ok(false);
+        }
+        self.enter(network, layout, target)?;
         // What was seen last may be long past: only what is found now is a reason to give up.
         let mut seen = if to(LockWord(self.seen)).is_some() { LockWord(self.seen) } else { LockWord(0) };
         while let Some(new) = to(seen) {
@@ -178,27 +196,53 @@ impl<const C: u32> TargetLock<C> {
     #[cold]
     fn wait_for_turn<N: Network>(network: &N, layout: LockLayout, target: Rank, ahead: Ahead) -> Result<(), N> {
         let me = network.rank();
-        let next = Next { rank: me, readers: ahead.readers };
-        // Each rank has one request at most, and this one is mine.
-        if ahead.exclusive == Some(me) || ahead.readers >= network.ranks() as u64 {
-            return Err(Error::Corrupt { target, word: next.pack() });
-        }
+        let mut readers = ahead.readers;
+        Self::check_ahead(network, target, ahead)?;
         if let Some(tail) = ahead.exclusive {
+            let next = Next { rank: me, readers, timed: false };
             network.notify(layout.node(tail, target, Field::Next), next.pack())?;
             // Cleared when this rank releases: nobody tells it anew before it asks anew.
             let go = network.wait(layout.node(me, target, Field::Go).word, Awaited::Behind(tail), |go| go != 0)?;
-            if go != ahead.readers + 1 {
-                return Err(Error::Corrupt { target, word: go });
-            }
+            // More than stood between when it asked, if a request that did has left the queue since.
+            readers = Self::readers_of_go(network, target, go, readers)?;
         }
-        if ahead.readers > 0 {
+        if readers > 0 {
             let drained = layout.node(me, target, Field::Drained);
-            match network.wait(drained.word, Awaited::Anyone, |told| told >= ahead.readers)? {
-                told if told == ahead.readers => network.notify(drained, 0)?,
-                word => return Err(Error::Corrupt { target, word }),
-            }
+            let told = network.wait(drained.word, Awaited::Anyone, |told| told >= readers)?;
+            Self::drained(network, layout, target, readers, told)?;
         }
         Ok(())
+    }
+
+    /// Checks who stands before an exclusive request that must wait.
+    pub(crate) fn check_ahead<N: Network>(network: &N, target: Rank, ahead: Ahead) -> Result<(), N> {
+        // Each rank has one request at most, and this one is mine.
+        if ahead.exclusive == Some(network.rank()) || ahead.readers >= network.ranks() as u64 {
+            let next = Next { rank: network.rank(), readers: ahead.readers, timed: false };
+            return Err(Error::Corrupt { target, word: next.pack() });
+        }
+        Ok(())
+    }
+
+    /// How many departures an exclusive request awaits that was told `go`; no fewer than it knows of.
+    pub(crate) fn readers_of_go<N: Network>(network: &N, target: Rank, go: u64, known: u64) -> Result<u64, N> {
+        let readers = go.wrapping_sub(1);
+        let may_be = known..network.ranks() as u64;
+        if may_be.contains(&readers) { Ok(readers) } else { Err(Error::Corrupt { target, word: go }) }
+    }
+
+    /// All before an exclusive request have left, as it was `told`.
+    pub(crate) fn drained<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        readers: u64,
+        told: u64,
+    ) -> Result<(), N> {
+        if told != readers {
+            return Err(Error::Corrupt { target, word: told });
+        }
+        Ok(network.notify(layout.node(network.rank(), target, Field::Drained), 0)?)
     }
 
     /// Takes the lock of `target` together with other readers: 1 fetch-and-add if no exclusive request is held or
@@ -209,8 +253,13 @@ impl<const C: u32> TargetLock<C> {
     /// As [`exclusive`](Self::exclusive).
     #[inline(always)]
     pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+        if let Status::Abandoned(tail) = self.status
+            && self.revive(network, layout, target)?
+        {
+            return self.await_shared(network, layout, target, Placed::Behind(tail as Rank));
+        }
         let pending = self.start_shared(network, layout, target)?;
-        let placed = self.place_shared(network, layout, target, pending)?;
+        let placed = self.place_shared(network, layout, target, pending, false)?;
         self.await_shared(network, layout, target, placed)
     }
 
@@ -223,14 +272,14 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
     ) -> Result<N::Pending, N> {
-        self.enter(target)?;
+        self.enter(network, layout, target)?;
         network.start_add(layout.home(target), LockWord::<C>::ARRIVED).map_err(|error| {
             self.status = Status::Free;
             error.into()
         })
     }
 
-    /// Takes the place in the queue that the atomic gave.
+    /// Takes the place in the queue that the atomic gave, for a request that is `timed` or not.
     #[inline(always)]
     pub(crate) fn place_shared<N: Network>(
         &mut self,
@@ -238,6 +287,7 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         pending: N::Pending,
+        timed: bool,
     ) -> Result<Placed, N> {
         let found = LockWord::<C>(network.finish(pending)?);
         self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
@@ -248,7 +298,7 @@ impl<const C: u32> TargetLock<C> {
             self.status = Status::Held(HeldAs::Shared(Grant::Open));
             return Ok(Placed::Granted);
         };
-        Self::register(network, layout, target, found, tail)
+        Self::register(network, layout, target, found, tail, timed)
     }
 
     /// Waits for the grant, unless it is there.
@@ -276,6 +326,7 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         found: LockWord<C>,
         tail: Rank,
+        timed: bool,
     ) -> Result<Placed, N> {
         let me = network.rank();
         if tail == me {
@@ -284,7 +335,11 @@ impl<const C: u32> TargetLock<C> {
         let mut waiters = Waiters::default();
         loop {
             network.notify(layout.node(me, target, Field::Link), waiters.0)?;
-            let found = network.cas(layout.node(tail, target, Field::Waiters), waiters.0, waiters.pushed(me).0)?;
+            let found = network.cas(
+                layout.node(tail, target, Field::Waiters),
+                waiters.0,
+                waiters.pushed(Waiter { rank: me, timed }).0,
+            )?;
             if found == waiters.0 {
                 return Ok(Placed::Behind(tail));
             }
@@ -340,21 +395,24 @@ impl<const C: u32> TargetLock<C> {
         let seen = LockWord::<C>(self.seen);
         // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
         let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
+        if Next::is_special(told) {
+            return self.leave_to_others(network, layout, target, before, None);
+        }
         if told == 0 {
             let new = seen.without_exclusive();
             let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 && seen.arrived() == 0 {
                 return self.finish_exclusive(network, layout, target, before, new);
             }
-            return self.leave_to_others(network, layout, target, before, LockWord(found));
+            return self.leave_to_others(network, layout, target, before, Some(LockWord(found)));
         }
-        let next = Self::hand_over(network, layout, target, told)?;
+        let next = Self::hand_over(network, layout, target, Self::checked_next(network, target, told)?, seen)?;
         // A guess: where ranks take turns, the one that this one followed has asked again by now.
         let seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
         self.finish_exclusive(network, layout, target, before, seen)
     }
 
-    /// After the first compare-and-swap of the word found `found`: it took, or somebody has asked since.
+    /// After the first compare-and-swap of the word found `found`, if there was one: it took, or somebody has asked since.
     #[cold]
     fn leave_to_others<N: Network>(
         &mut self,
@@ -362,23 +420,28 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         before: u32,
-        found: LockWord<C>,
+        found: Option<LockWord<C>>,
     ) -> Result<(), N> {
-        let me = network.rank();
-        let (mut seen, mut found) = (LockWord::<C>(self.seen), found);
-        while found != seen {
-            seen = found;
-            if seen.tail() != Some(me) {
-                let told =
-                    network.wait(layout.node(me, target, Field::Next).word, Awaited::Anyone, |next| next != 0)?;
-                Self::hand_over(network, layout, target, told)?;
-                return self.finish_exclusive(network, layout, target, before, seen);
+        let (mine, mut seen, mut found) = (LockWord::<C>(self.seen), LockWord::<C>(self.seen), found);
+        while found != Some(seen) {
+            match found {
+                Some(found) if found.tail() == mine.tail() => seen = found,
+                _ => {
+                    if let Some(next) = Self::successor(network, layout, target)? {
+                        let seen = found.unwrap_or(mine.with_exclusive(next.rank));
+                        Self::hand_over(network, layout, target, next, seen)?;
+                        return self.finish_exclusive(network, layout, target, before, seen);
+                    }
+                    // Who stood behind has left. Only a word whose tail this rank is may be changed.
+                    seen = mine;
+                }
             }
-            found = LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0)?);
+            found = Some(LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0)?));
         }
         if seen.arrived() > 0 {
             Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
         }
+        Self::clear_mark(network, layout, target)?;
         self.finish_exclusive(network, layout, target, before, seen.without_exclusive())
     }
 
@@ -401,23 +464,60 @@ impl<const C: u32> TargetLock<C> {
     }
 
     /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come; returns it.
+    /// The word is taken to be `guess`.
     #[cold]
-    fn hand_over<N: Network>(network: &N, layout: LockLayout, target: Rank, word: u64) -> Result<Rank, N> {
-        let next = Next::unpack(word);
-        if next.rank >= network.ranks() || next.readers >= network.ranks() as u64 {
-            return Err(Error::Corrupt { target, word });
+    fn hand_over<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        next: Next,
+        guess: LockWord<C>,
+    ) -> Result<Rank, N> {
+        let mut grant = Grant::Before(next.rank as u32);
+        if next.timed && next.readers > 0 {
+            // Through the word, so that it can be put before another if it leaves the queue.
+            Self::make_head(network, layout, target, next.rank, guess)?;
+            grant = Grant::Open;
         }
         network.notify(layout.node(next.rank, target, Field::Go), next.readers + 1)?;
-        network.notify(layout.node(network.rank(), target, Field::Next), 0)?;
+        if !next.timed {
+            network.notify(layout.node(network.rank(), target, Field::Next), 0)?;
+        }
         if next.readers > 0 {
-            Self::admit(network, layout, target, next.readers, Grant::Before(next.rank as u32))?;
+            Self::admit(network, layout, target, next.readers, grant)?;
         }
         Ok(next.rank)
     }
 
     /// Grants `readers` registered readers, awaiting those that are about to register.
     #[cold]
-    fn admit<N: Network>(network: &N, layout: LockLayout, target: Rank, readers: u64, grant: Grant) -> Result<(), N> {
+    pub(crate) fn admit<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        readers: u64,
+        grant: Grant,
+    ) -> Result<(), N> {
+        Self::each_waiter(network, layout, target, readers, |reader| {
+            let at = layout.node(reader.rank, target, Field::Grant);
+            if !reader.timed {
+                Ok(network.notify(at, grant.pack())?)
+            } else if network.add(at, grant.pack())? == Grant::ABANDONED {
+                Self::leave_for(network, layout, target, grant)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    /// Takes `readers` readers off the stack, awaiting those that are about to register.
+    pub(crate) fn each_waiter<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        readers: u64,
+        mut take: impl FnMut(Waiter) -> Result<(), N>,
+    ) -> Result<(), N> {
         let node = layout.node(network.rank(), target, Field::Waiters);
         let mut waiters = Waiters(network.wait(node.word, Awaited::Anyone, |word| Waiters(word).count() >= readers)?);
         network.notify(node, 0)?;
@@ -431,12 +531,10 @@ impl<const C: u32> TargetLock<C> {
             left -= named;
             // A reader that was granted may come back and write its link anew: read on first.
             let rest = match waiters.named().last() {
-                Some(last) if left > 0 => network.add(layout.node(last, target, Field::Link), 0)?,
+                Some(last) if left > 0 => network.add(layout.node(last.rank, target, Field::Link), 0)?,
                 _ => 0,
             };
-            for reader in waiters.named() {
-                network.notify(layout.node(reader, target, Field::Grant), grant.pack())?;
-            }
+            waiters.named().try_for_each(&mut take)?;
             if left == 0 {
                 return Ok(());
             }
@@ -475,11 +573,18 @@ impl<const C: u32> TargetLock<C> {
         let found = network.finish(pending)?;
         if grant == Grant::Open {
             self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
-            if let Some(head) = LockWord::<C>(found).head() {
-                network.add(layout.node(head, target, Field::Drained), 1)?;
-            }
+            Self::tell_head(network, layout, target, found)?;
         }
         self.status = Status::Free;
+        Ok(())
+    }
+
+    /// After a reader of the open group has left, and found the word so.
+    #[inline(always)]
+    pub(crate) fn tell_head<N: Network>(network: &N, layout: LockLayout, target: Rank, found: u64) -> Result<(), N> {
+        if let Some(head) = LockWord::<C>(found).head() {
+            network.add(layout.node(head, target, Field::Drained), 1)?;
+        }
         Ok(())
     }
 
@@ -487,16 +592,19 @@ impl<const C: u32> TargetLock<C> {
     #[inline(always)]
     pub(crate) fn check_free<E>(&self, target: Rank) -> std::result::Result<(), Error<E>> {
         match self.status {
-            Status::Free => Ok(()),
+            Status::Free | Status::Abandoned(_) => Ok(()),
             Status::Held(_) => Err(Error::AlreadyLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
     }
 
-    /// Before a request: until it succeeds the lock is broken.
+    /// Before a request: until it succeeds the lock is broken. Awaits the turn of one that was abandoned.
     #[inline(always)]
-    fn enter<E>(&mut self, target: Rank) -> std::result::Result<(), Error<E>> {
+    fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         self.check_free(target)?;
+        if let Status::Abandoned(_) = self.status {
+            self.settle(network, layout, target)?;
+        }
         self.status = Status::Broken;
         Ok(())
     }
@@ -509,7 +617,7 @@ impl<const C: u32> TargetLock<C> {
                 self.status = Status::Broken;
                 Ok(held)
             }
-            Status::Free => Err(Error::NotLocked { target }),
+            Status::Free | Status::Abandoned(_) => Err(Error::NotLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
     }

@@ -6,6 +6,10 @@ use crate::primitive::{Condvar, Mutex, MutexGuard, this_thread};
 use std::ops::{Deref, DerefMut};
 use std::sync::TryLockError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long who waits with a deadline for another thread of its rank sleeps between two looks: at first, and at most.
+const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 
 /// The lock of one target, and the threads of this rank that want it.
 ///
@@ -76,6 +80,21 @@ impl<const C: u32> ThreadQueue<C> {
         }
         self.holder.store(this_thread(), Relaxed);
         Some(Turn { state, queue: self })
+    }
+
+    /// As [`turn_at_once`](Self::turn_at_once), or by the deadline; at least one attempt. Looks again and again, at memory of this
+    /// rank: the standard library's mutex waits for ever.
+    pub fn turn_by(&self, deadline: Instant) -> Option<Turn<'_, C>> {
+        let mut pause = PAUSES[0];
+        loop {
+            let turn = self.turn_at_once();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if turn.is_some() || left.is_zero() {
+                return turn;
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(PAUSES[1]);
+        }
     }
 
     /// This thread's turn to release the lock; nothing if another thread holds it or asks for it.

@@ -13,7 +13,7 @@ use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Delivery::{self, Deferred, Immediate};
 use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
-use transom_locks::{Error, Field, LockLayout, Mode, Rank, TargetLock};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock};
 
 /// A simulated network as stateright's model. A failing step leads to a state that says why.
 struct Checked<P>(Sim<P>);
@@ -189,6 +189,146 @@ fn attempts() {
     }
 }
 
+fn until(mode: Mode) -> Vec<Call> {
+    vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)]
+}
+
+/// Every choice of so many of these rows, in whatever order, in which there is a deadline.
+fn with_deadlines(rows: &[Vec<Call>], ranks: u32) -> Vec<Vec<Vec<Call>>> {
+    let timed = |mix: &Vec<Vec<Call>>| mix.iter().flatten().any(|call| matches!(call, Call::AcquireUntil(..)));
+    let kinds = |mix: usize| (0..ranks).map(move |rank| mix / rows.len().pow(rank) % rows.len());
+    let all = (0..rows.len().pow(ranks)).filter(|&mix| kinds(mix).is_sorted());
+    all.map(|mix| kinds(mix).map(|kind| rows[kind].clone()).collect()).filter(timed).collect()
+}
+
+fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
+    for delivery in [Immediate, Deferred] {
+        let (begun, mut states) = (Instant::now(), 0);
+        for mix in mixes {
+            let verdict = check(Mix::<C>::new(mix.clone()).sim().with_delivery(delivery));
+            assert_eq!(verdict.wrong, None, "{mix:?}, {delivery:?}");
+            states += verdict.states;
+        }
+        println!("deadlines, {what}, {delivery:?}: {} mixes, {states} states, {:.1?}", mixes.len(), begun.elapsed());
+    }
+}
+
+/// Who asks with a deadline gets its turn in order or leaves the queue; those behind it go on in order, and none waits for it.
+#[test]
+fn deadlines() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    // The second may revive what the first gave up.
+    let again = |first: &[Call], second: &[Call]| [&first[..2], second].concat();
+    let twice: Vec<_> = rows.iter().flat_map(|first| rows.iter().map(|second| again(first, second))).collect();
+    check_deadlines::<16>("2 ranks x 2", &with_deadlines(&twice, 2));
+    check_deadlines::<16>("3 ranks x 1", &with_deadlines(&rows, 3));
+    check_deadlines::<3>("3 ranks x 1, counts of 3 bits", &with_deadlines(&rows, 3));
+    let tries = [until(Shared), until(Exclusive), attempt(Shared), attempt(Exclusive), shared(0), exclusive(0)];
+    check_deadlines::<16>("3 ranks x 1, and attempts", &with_deadlines(&tries, 3));
+}
+
+/// What has too many states: random schedules.
+#[test]
+fn deadlines_of_four_ranks() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    for mix in with_deadlines(&rows, 4) {
+        check_few::<16>("4 ranks with deadlines", &mix);
+    }
+}
+
+/// Rank 0 takes the lock and, if it `sits`, keeps it, as every other rank does that gets it, until all others' requests with
+/// deadlines have returned: so none of them waits for a holder.
+struct Punctual {
+    rows: Vec<Mode>,
+    sits: bool,
+    mutant: Option<Mutant>,
+}
+
+impl Punctual {
+    fn check(self) -> Verdict {
+        let ranks = self.rows.len();
+        // One word more at each rank: how many requests have returned.
+        check(Sim::new(ranks, LockLayout::words(ranks) + 1, self))
+    }
+}
+
+impl Program for Punctual {
+    type Local = Vec<TargetLock>;
+
+    fn start(&self, _: Rank) -> Self::Local {
+        vec![TargetLock::new(); self.rows.len()]
+    }
+
+    fn phases(&self, _: Rank) -> usize {
+        5
+    }
+
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        locks: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
+        let ranks = self.rows.len();
+        if let Some(call) = self.call(rank, phase) {
+            let network = Mutated::<_, 16> { network, layout: LockLayout::new(0, ranks), mutant: self.mutant };
+            return call.run(locks, &network, 0);
+        }
+        let word = LockLayout::words(ranks);
+        match (phase, rank) {
+            (1, 1..) => (0..ranks).try_for_each(|rank| network.add(At { rank, word }, 1).map(drop))?,
+            (2, 1..) => drop(network.wait(word, Awaited::Anyone, |returned| returned == ranks as u64 - 1)?),
+            (2, _) if self.sits => drop(network.wait(word, Awaited::Anyone, |returned| returned == ranks as u64 - 1)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn locks(&self) -> Option<LockLayout> {
+        Some(LockLayout::new(0, self.rows.len()))
+    }
+
+    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
+        match (phase, rank) {
+            (0, 0) => Some(Call::Acquire(0, self.rows[0])),
+            (0, _) => Some(Call::AcquireUntil(0, self.rows[rank])),
+            (3, _) => Some(Call::ReleaseHeld(0)),
+            (4, _) => Some(Call::Settle(0)),
+            _ => None,
+        }
+    }
+}
+
+/// Who has the lock first, who asks with deadlines, and whether the first sits.
+fn holders() -> impl Iterator<Item = (Vec<Mode>, bool)> {
+    let modes = [Shared, Exclusive];
+    let three = (0..8).map(move |bits| [0, 1, 2].map(|rank| modes[bits >> rank & 1]).to_vec());
+    three.flat_map(|rows| [true, false].map(|sits| (rows.clone(), sits)))
+}
+
+/// A deadline is kept whatever others do that have the lock: to leave the queue takes other ranks' verbs under way, and no
+/// release.
+#[test]
+fn deadlines_wait_for_no_holder() {
+    for (rows, sits) in holders() {
+        let begun = Instant::now();
+        let what = format!("{rows:?}, the first {}", if sits { "sits" } else { "goes" });
+        let verdict = Punctual { rows, sits, mutant: None }.check();
+        assert_eq!(verdict.wrong, None, "{what}");
+        println!("{what}: {} states, {:.1?}", verdict.states, begun.elapsed());
+    }
+}
+
+/// A reader gives up and asks for all locks.
+#[test]
+fn deadlines_and_all_locks() {
+    let reads = [until(Shared)[..2].to_vec(), all()].concat();
+    let tries = [until(Shared)[..2].to_vec(), attempt(Shared), attempt(Exclusive), exclusive(0)].concat();
+    check_deadlines::<16>("and all locks", &[vec![reads.clone(), exclusive(0)], vec![reads, all(), exclusive(0)]]);
+    check_deadlines::<16>("then attempts", &[vec![tries.clone(), exclusive(0)], vec![tries, shared(0), exclusive(0)]]);
+}
+
 /// A chain of waiting readers longer than one word names.
 #[test]
 fn five_ranks_four_readers_wait() {
@@ -299,6 +439,25 @@ fn every_mutant_is_caught() {
     let tries: Vec<_> = [Shared, Exclusive].map(|mode| vec![attempt(mode), exclusive(0)]).into();
     report(Mutant::Believed, caught::<16>(Mutant::Believed, &tries));
     report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, &[vec![attempt(Exclusive)]]));
+    assert!(passed.is_empty(), "not caught: {passed:?}");
+}
+
+#[test]
+fn every_mutant_of_deadlines_is_caught() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    let again = [until(Shared)[..2].to_vec(), until(Shared)].concat();
+    let stale = vec![shared(0).repeat(2), exclusive(0), until(Exclusive)];
+    let timed = [with_deadlines(&rows, 2), vec![vec![again, exclusive(0)], stale], with_deadlines(&rows, 3)].concat();
+    let mut passed = Vec::new();
+    for mutant in mutants::OF_DEADLINES {
+        // What tells nobody lets a request wait for a holder, no more.
+        let late = || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check().wrong);
+        let is_late = [Mutant::MovedUntold, Mutant::NotSettled].contains(&mutant);
+        match if is_late { late() } else { caught::<16>(mutant, &timed) } {
+            Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+            None => passed.push(mutant),
+        }
+    }
     assert!(passed.is_empty(), "not caught: {passed:?}");
 }
 

@@ -70,6 +70,15 @@ fn two_ranks_that_spin() {
     check_mixes("2 ranks x 2, spinning, 5 preemptions", spinning, 2, &doubles());
 }
 
+/// A deadline passes at whichever step the schedule has it.
+#[test]
+fn deadlines() {
+    let until = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)];
+    let timed = [Mode::Shared, Mode::Exclusive].map(until).to_vec();
+    check_mixes("2 ranks with deadlines, all schedules", Setup::default(), 2, &[singles(), timed.clone()].concat());
+    check_mixes("3 ranks with deadlines, 2 preemptions", at_most(2), 3, &[singles(), timed].concat());
+}
+
 #[test]
 fn attempts_and_requests() {
     let rows = [singles(), attempts()].concat();

@@ -63,6 +63,40 @@ fn mixes_of_many_ranks() {
     }
 }
 
+/// Requests of which every second has a deadline: it passes at once, or, as the schedule has it, later.
+fn with_deadlines(ranks: usize, requests: usize, one_in: u64, seed: u64) -> Vec<Vec<Call>> {
+    let mut rows = mix(ranks, requests, 2, one_in, seed);
+    for (at, row) in rows.iter_mut().enumerate() {
+        let mut until = false;
+        for (place, call) in row.iter_mut().enumerate() {
+            match *call {
+                Call::Acquire(target, mode) => {
+                    until = (seed + (at * requests + place / 2) as u64).is_multiple_of(2);
+                    if until {
+                        *call = Call::AcquireUntil(target, mode);
+                    }
+                }
+                Call::Release(target) if until => *call = Call::ReleaseHeld(target),
+                _ => {}
+            }
+        }
+        row.extend([Call::Settle(0), Call::Settle(1)]);
+    }
+    rows
+}
+
+#[test]
+fn deadlines_of_many_ranks() {
+    for (ranks, requests, schedules) in
+        [(3, 6, 20_000), (4, 6, 10_000), (5, 6, 8000), (9, 4, 3000), (33, 3, 200), (64, 2, 40)]
+    {
+        for one_in in [1, 2, 8] {
+            let what = format!("{ranks} ranks x {requests}, half of them with deadlines, 1 writer in {one_in}");
+            run(&what, schedules, |seed| Mix::<16>::new(with_deadlines(ranks, requests, one_in, seed)).sim());
+        }
+    }
+}
+
 /// All readers queue behind one writer, so that the chain of links has many words.
 #[test]
 fn a_long_chain_of_readers() {

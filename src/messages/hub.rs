@@ -222,7 +222,7 @@ impl Hub {
         awaited: Awaited,
         mut look: impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<R, Error> {
-        let wait = Wait { rank: self.waiter.rank(), call, awaited };
+        let wait = Wait { rank: self.waiter.rank(), call, awaited, deadline: None };
         let look = || {
             let looked = self.with(|core| {
                 // What is looked for may be there already.

@@ -6,6 +6,7 @@ use crate::value::{ValueLock, Which};
 use crate::{Counters, Error, Fabric};
 use bytemuck::Pod;
 use std::fmt;
+use std::time::Duration;
 use transom_locks::{Mode, Rank};
 
 /// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
@@ -110,6 +111,27 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// ```
     pub fn try_lock(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
         self.0.try_write()
+    }
+
+    /// [`lock`](Self::lock), unless it takes longer than `limit`: [`GlobalRwLock::try_write_for`].
+    ///
+    /// # Errors
+    /// As `lock`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// use std::time::Duration;
+    /// let next = transom_windows::GlobalMutex::new(&fabric, 0, 0, 10u64)?;
+    /// match next.try_lock_for(Duration::from_millis(100))? {
+    ///     Some(mut next) => *next += 1,
+    ///     None => println!("not in a tenth of a second"),
+    /// }
+    /// # assert_eq!(*next.lock()?, 11);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock_for(&self, limit: Duration) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
+        self.0.try_write_for(limit)
     }
 
     /// As [`lock`](Self::lock), whether the value is poisoned or not.
@@ -268,6 +290,45 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// See `try_write`.
     pub fn try_read(&self) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
         let Some((value, poisoned)) = self.0.try_take(Mode::Shared)? else { return Ok(None) };
+        let guard = ReadGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+    }
+
+    /// [`write`](Self::write), unless the lock is not this thread's within `limit`: then none. It takes its place in the queue, and
+    /// at the deadline leaves it, as [`Window::try_lock_for`](crate::Window::try_lock_for) does, which says more; threads of one
+    /// rank come in no certain order.
+    ///
+    /// # Errors
+    /// As `write`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+    /// use std::time::Duration;
+    /// let limits = transom_windows::GlobalRwLock::new(&fabric, 0, 0, 5u64)?;
+    /// let soon = Duration::from_millis(100);
+    /// if let Some(mut limits) = limits.try_write_for(soon)? {
+    ///     *limits += 1;
+    /// }
+    /// assert_eq!(*limits.try_read_for(soon)?.expect("nobody writes"), 6);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
+        let Some((value, poisoned)) = self.0.take_for(Mode::Exclusive, limit)? else { return Ok(None) };
+        let guard = WriteGuard::new(&self.0, value);
+        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+    }
+
+    /// [`read`](Self::read) within `limit`; else as [`try_write_for`](Self::try_write_for), but that a request whose time is up stays
+    /// in the queue and is passed over there.
+    ///
+    /// # Errors
+    /// As `read`.
+    ///
+    /// # Examples
+    /// See `try_write_for`.
+    pub fn try_read_for(&self, limit: Duration) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
+        let Some((value, poisoned)) = self.0.take_for(Mode::Shared, limit)? else { return Ok(None) };
         let guard = ReadGuard::new(&self.0, value);
         if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
     }

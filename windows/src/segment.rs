@@ -294,6 +294,23 @@ fn no_such_rank(rank: Rank) -> FabricError {
     FabricError::Corrupt { why: format!("it names rank {rank}, which does not exist") }
 }
 
+impl<F: Fabric> Segment<F> {
+    #[inline]
+    fn wait_for(
+        &self,
+        word: usize,
+        awaited: Awaited,
+        deadline: Option<Instant>,
+        until: impl Fn(u64) -> bool,
+    ) -> Result<u64, FabricError> {
+        let call = Waiting { purpose: self.purpose, id: self.id, ranks: self.remotes.len(), word };
+        self.fabric.wait(&self.region, Wait { rank: self.rank, call: &call, awaited, deadline }, || {
+            let value = self.fabric.word(&self.region, word.wrapping_mul(8))?;
+            Ok(until(value).then_some(value))
+        })
+    }
+}
+
 impl<F: Fabric> Network for Segment<F> {
     type Error = FabricError;
     type Pending = F::Pending;
@@ -336,10 +353,17 @@ impl<F: Fabric> Network for Segment<F> {
 
     #[inline]
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
-        let call = Waiting { purpose: self.purpose, id: self.id, ranks: self.remotes.len(), word };
-        self.fabric.wait(&self.region, Wait { rank: self.rank, call: &call, awaited: on }, || {
-            let value = self.fabric.word(&self.region, word.wrapping_mul(8))?;
-            Ok(until(value).then_some(value))
-        })
+        self.wait_for(word, on, None, until)
+    }
+
+    fn wait_until(
+        &self,
+        word: usize,
+        on: Awaited,
+        deadline: Instant,
+        until: impl Fn(u64) -> bool,
+    ) -> Result<Option<u64>, FabricError> {
+        let ends = |value| until(value) || Instant::now() >= deadline;
+        Ok(Some(self.wait_for(word, on, Some(deadline), ends)?).filter(|&value| until(value)))
     }
 }

@@ -86,7 +86,7 @@ impl<F: Fabric> Signals<'_, F> {
             Ok(None)
         };
         let call = WaitingForSignals { window: self.core.id, signals };
-        let wait = Wait { rank, call: &call, awaited: Awaited::Anyone };
+        let wait = Wait { rank, call: &call, awaited: Awaited::Anyone, deadline: None };
         data.fabric.wait(&data.region, wait, look).map_err(|source| self.error(source))
     }
 

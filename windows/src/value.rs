@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 use transom_locks::{Ahead, Awaited, Mode, PassiveLock, Rank};
 
 /// A value in the memory of one rank, and the lock that it is behind.
@@ -137,6 +138,17 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     pub fn try_take(&self, mode: Mode) -> Result<Option<(Value<T>, bool)>, Error> {
         if !self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))? {
             // As a wait for the lock would.
+            let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
+            return alive.map(|()| None).map_err(|lost| self.lock_error(lost.into()));
+        }
+        self.data().counters.locks.bump();
+        self.taken().map(Some)
+    }
+
+    /// As [`take`](Self::take), within `limit`.
+    pub fn take_for(&self, mode: Mode, limit: Duration) -> Result<Option<(Value<T>, bool)>, Error> {
+        let taken = self.family.lock.acquire_for(self.home, mode, limit).map_err(|source| self.lock_error(source))?;
+        if taken.is_none() {
             let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
             return alive.map(|()| None).map_err(|lost| self.lock_error(lost.into()));
         }

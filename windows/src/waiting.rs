@@ -67,12 +67,17 @@ thread_local! {
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
 
+/// How near a deadline is that a sleep until memory changes may miss: these end after a tenth of a second.
+const NEAR: Duration = Duration::from_millis(200);
+/// How long a wait sleeps between looks then.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// One wait of a rank: in which call, and whose action ends it.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::Awaited;
-/// let wait = transom_windows::Wait { rank: 0, call: &"fence of window 1", awaited: Awaited::Rank(2) };
+/// let wait = transom_windows::Wait { rank: 0, call: &"fence of window 1", awaited: Awaited::Rank(2), deadline: None };
 /// assert_eq!(wait.to_string(), "rank 0 waits in fence of window 1 for rank 2");
 /// ```
 #[derive(Clone, Copy)]
@@ -83,9 +88,30 @@ pub struct Wait<'c> {
     pub call: &'c dyn fmt::Display,
     /// Whose action ends the wait.
     pub awaited: Awaited,
+    /// When the wait ends by itself, if it does: `look` finds so. What sleeps meanwhile is to look by then.
+    pub deadline: Option<Instant>,
 }
 
 impl Wait<'_> {
+    /// How long to sleep at most between two looks, now that the deadline is near: a sleep until memory changes might end too late.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use transom_locks::Awaited;
+    /// use transom_windows::Wait;
+    /// let wait = Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone, deadline: None };
+    /// assert_eq!(wait.pause(), None);
+    /// let soon = Wait { deadline: Some(Instant::now() + Duration::from_millis(20)), ..wait };
+    /// assert_eq!(soon.pause(), Some(Duration::from_millis(1)));
+    /// let late = Wait { deadline: Some(Instant::now() + Duration::from_secs(3600)), ..wait };
+    /// assert_eq!(late.pause(), None);
+    /// ```
+    pub fn pause(&self) -> Option<Duration> {
+        let left = self.deadline?.saturating_duration_since(Instant::now());
+        (left < NEAR).then_some(left.min(PAUSE))
+    }
+
     /// Returns what `look` finds: looks again and again, spins, then yields the processor between looks, then calls
     /// `sleep`, which sleeps a while, or until the memory may have changed, and may look itself. `crowded` says that
     /// ranks share cores: then it does not spin. Every tenth of a second `check` is asked whether the wait can
@@ -98,7 +124,8 @@ impl Wait<'_> {
     /// ```
     /// use transom_locks::Awaited;
     /// use transom_windows::{FabricError, Wait};
-    /// let (mut looks, wait) = (0, Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone });
+    /// let wait = Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone, deadline: None };
+    /// let mut looks = 0;
     /// let look = || {
     ///     looks += 1;
     ///     Ok((looks == 100).then_some("found"))

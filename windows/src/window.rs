@@ -12,6 +12,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::time::Duration;
 use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
@@ -185,6 +186,56 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 self.core.data.counters.locks.bump();
                 Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), true)))
             }
+            Err(source) => Err(self.core.lock_error_at(target, source)),
+        }
+    }
+
+    /// Opens an access epoch on `target`, unless the lock is not this rank's within `limit`: then none. It takes its place in the
+    /// queue as [`lock_exclusive`](Self::lock_exclusive) and [`lock_shared`](Self::lock_shared) do, and costs what they cost if it
+    /// succeeds.
+    ///
+    /// At the deadline an exclusive request leaves the queue, by a few operations of this rank (`docs/COST.md`), and those behind
+    /// it move up. A shared one stays in the queue, where who comes to it passes over it: the next shared request of this rank
+    /// goes on in its place, if its turn has not passed, and an exclusive one, or the end of the window, waits until it has.
+    /// Nobody else waits for either. `limit` 0 is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    /// As `lock_exclusive`: that a rank has died is an error, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use std::time::Duration;
+    /// use transom_windows::Mode;
+    /// match window.try_lock_for(0, Mode::Exclusive, Duration::from_millis(100))? {
+    ///     Some(epoch) => epoch.put(0, &[1])?,
+    ///     None => println!("not in a tenth of a second"),
+    /// }
+    /// # assert_eq!(window.local().get(0)?, 1);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock_for(
+        &mut self,
+        target: Rank,
+        mode: Mode,
+        limit: Duration,
+    ) -> Result<Option<LockEpoch<'_, T, F>>, Error> {
+        let opened = Target::locked(&self.core, target, mode)?;
+        self.core.checks.synchronised(&self.core.data.counters);
+        match self.lock.acquire_for_mut(target, mode, limit) {
+            Ok(Some(ahead)) => {
+                self.core.data.counters.locks.bump();
+                if ahead != Ahead::default() {
+                    waited(self.core.id, target, mode, ahead);
+                }
+                Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, ahead, true)))
+            }
+            // Who asks again and again, for short times, is told of a death too.
+            Ok(None) => match self.core.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
+                Ok(()) => Ok(None),
+                Err(lost) => Err(self.core.lock_error_at(target, lost.into())),
+            },
             Err(source) => Err(self.core.lock_error_at(target, source)),
         }
     }

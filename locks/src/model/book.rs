@@ -18,6 +18,11 @@ pub enum Call {
     Release(Rank),
     /// Take the lock of this target if nobody is in the way.
     TryAcquire(Rank, Mode),
+    /// Take the lock of this target, unless its turn has not come when it has taken its place: a deadline that has passed. For
+    /// one that passes later, let its rank be slow.
+    AcquireUntil(Rank, Mode),
+    /// Await the turn of a request for the lock of this target that was given up.
+    Settle(Rank),
     /// Release the lock of this target if it is held.
     ReleaseHeld(Rank),
     /// Take the locks of all targets, shared.
@@ -110,6 +115,8 @@ pub struct Book {
     queues: Vec<Vec<Entry>>,
     /// For each rank the call it is in.
     calls: Vec<Option<OpenCall>>,
+    /// Whether there was a request with a deadline: those who meet it pay for it.
+    timed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,6 +124,8 @@ struct Entry {
     rank: Rank,
     mode: Mode,
     granted: bool,
+    /// Given up, and in the queue still.
+    abandoned: bool,
 }
 
 /// A call that has not returned, and what it cost so far.
@@ -134,12 +143,14 @@ struct OpenCall {
     failed: Option<(At, bool)>,
     /// Of an attempt: somebody was in the way of its last verb.
     blocked: bool,
+    /// Of a request with a deadline: it has given up.
+    left: bool,
 }
 
 impl Book {
     /// A book on the locks of `ranks` ranks in the words of `layout`.
     pub fn new(layout: LockLayout, ranks: usize) -> Self {
-        Book { layout, queues: vec![Vec::new(); ranks], calls: vec![None; ranks] }
+        Book { layout, queues: vec![Vec::new(); ranks], calls: vec![None; ranks], timed: false }
     }
 
     /// `rank` begins `call` with its next verb: a lock that it releases is held until then.
@@ -150,8 +161,9 @@ impl Book {
         match &mut self.calls[rank] {
             Some(open) => Err(format!("rank {rank} begins {call:?} within {:?}", open.call)),
             none => {
-                let (begun, failed, blocked) = (false, None, false);
-                *none = Some(OpenCall { call, begun, cas: 0, add: 0, notify: 0, grants: 0, failed, blocked });
+                let (begun, failed, blocked, left) = (false, None, false, false);
+                *none = Some(OpenCall { call, begun, cas: 0, add: 0, notify: 0, grants: 0, failed, blocked, left });
+                self.timed |= matches!(call, Call::AcquireUntil(..));
                 Ok(())
             }
         }
@@ -163,15 +175,11 @@ impl Book {
     /// It begins the release of what is not held, or a compare-and-swap failed again though nobody touched the word
     /// since it failed before.
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
-        self.begin(rank)?;
+        self.begin(rank, false)?;
         let at = verb.at();
         let field = self.layout.field(at);
         if !matches!(verb, Verb::Cas { expected, .. } if expected != found) {
-            for call in self.calls.iter_mut().flatten() {
-                if let Some((failed, touched)) = &mut call.failed {
-                    *touched |= *failed == at;
-                }
-            }
+            self.touched(at);
         }
         let in_the_way = self.in_the_way(rank);
         let Some(open) = &mut self.calls[rank] else { return Ok(()) };
@@ -192,10 +200,22 @@ impl Book {
             Verb::Notify { .. } if matches!(field, Some((_, Field::Grant))) => open.grants += 1,
             Verb::Notify { .. } => open.notify += 1,
         }
+        let done = !matches!(verb, Verb::Cas { expected, .. } if expected != found);
+        if let (true, Some((target, field))) = (done, field)
+            && self.saw_given_up(rank, target, field, verb, found)
+        {
+            return Ok(());
+        }
+        let Some(open) = &self.calls[rank] else { return Ok(()) };
         let mode = match (open.call, verb) {
-            (Call::Acquire(_, Mode::Exclusive), Verb::Cas { expected, .. }) if expected == found => Mode::Exclusive,
-            (Call::TryAcquire(_, mode), Verb::Cas { expected, .. }) if expected == found => mode,
-            (Call::Acquire(_, Mode::Shared) | Call::AcquireAll, Verb::Add { .. }) => Mode::Shared,
+            (Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive), Verb::Cas { .. }) if done => {
+                Mode::Exclusive
+            }
+            (Call::TryAcquire(_, mode), Verb::Cas { .. }) if done => mode,
+            (
+                Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) | Call::AcquireAll,
+                Verb::Add { .. },
+            ) => Mode::Shared,
             _ => return Ok(()),
         };
         let Some((target, field @ (Field::Word | Field::Drained))) = field else { return Ok(()) };
@@ -203,10 +223,56 @@ impl Book {
         match queue.iter().position(|entry| entry.rank == rank) {
             // Whoever asks for all locks gives up some places while it waits for another.
             Some(given_up) => drop(queue.remove(given_up)),
-            None if field == Field::Word => queue.push(Entry { rank, mode, granted: false }),
+            None if field == Field::Word => queue.push(Entry { rank, mode, granted: false, abandoned: false }),
             None => {}
         }
         Ok(())
+    }
+
+    /// Whether a verb was about a request that is given up, or was: it took one out of the order, or back.
+    fn saw_given_up(&mut self, rank: Rank, target: Rank, field: Field, verb: Verb, found: u64) -> bool {
+        let (Some(queue), Some(open)) = (self.queues.get_mut(target), &mut self.calls[rank]) else { return false };
+        let at = verb.at();
+        let place = |of: Rank| queue.iter().position(|entry| entry.rank == of);
+        match verb {
+            // The reader itself gives up, or takes that back.
+            Verb::Cas { new, .. } if field == Field::Grant && at.rank == rank => {
+                open.left = new != 0;
+                if let Some(place) = place(rank) {
+                    queue[place].abandoned = new != 0;
+                }
+                true
+            }
+            // Who grants it finds that it has.
+            Verb::Add { .. } if field == Field::Grant && found != 0 => {
+                if let Some(place) = place(at.rank) {
+                    queue.remove(place);
+                }
+                true
+            }
+            Verb::Cas { .. } if open.call == Call::AcquireUntil(target, Mode::Exclusive) => {
+                // Its word is taken back from the one before it, or as the first it gives the lock word to others.
+                let leaves = place(rank).filter(|_| match field {
+                    Field::Next => at.rank != rank,
+                    field => field == Field::Word,
+                });
+                if let Some(place) = leaves {
+                    queue.remove(place);
+                    open.left = true;
+                }
+                open.left
+            }
+            _ => false,
+        }
+    }
+
+    /// This word changed, also if that was asked for before.
+    pub(super) fn touched(&mut self, at: At) {
+        for call in self.calls.iter_mut().flatten() {
+            if let Some((failed, touched)) = &mut call.failed {
+                *touched |= *failed == at;
+            }
+        }
     }
 
     /// The call of `rank` returned.
@@ -214,15 +280,26 @@ impl Book {
     /// # Errors
     /// What was granted too early, or cost too much, in words.
     pub fn returned(&mut self, rank: Rank) -> Result<(), String> {
-        self.begin(rank)?;
+        self.begin(rank, true)?;
         let Some(open) = self.calls[rank].take() else { return Ok(()) };
-        open.check(rank, self.queues.len())?;
+        open.check(rank, self.queues.len(), self.timed)?;
+        let abandoned = |target: Rank| {
+            self.queues.get(target).is_some_and(|queue| queue.iter().any(|entry| entry.rank == rank && entry.abandoned))
+        };
         match open.call {
             Call::Acquire(target, _) => self.granted(rank, target),
             Call::AcquireAll => (0..self.queues.len()).try_for_each(|target| self.granted(rank, target)),
             Call::TryAcquire(target, _) if open.cas > 0 => self.granted(rank, target),
+            Call::AcquireUntil(target, _) | Call::TryAcquire(target, _) if abandoned(target) => Ok(()),
+            Call::AcquireUntil(..) if open.left => Ok(()),
+            Call::AcquireUntil(target, _) => self.granted(rank, target),
             Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up, and nobody was in the way")),
-            Call::TryAcquire(..) | Call::Release(_) | Call::ReleaseHeld(_) | Call::ReleaseAll => Ok(()),
+            Call::Settle(target) if abandoned(target) => {
+                Err(format!("rank {rank} has a request at the lock of rank {target} still"))
+            }
+            Call::Settle(_) | Call::TryAcquire(..) | Call::Release(_) | Call::ReleaseHeld(_) | Call::ReleaseAll => {
+                Ok(())
+            }
         }
     }
 
@@ -233,6 +310,7 @@ impl Book {
         let releases = |call: &OpenCall| match call.call {
             Call::Release(of) | Call::ReleaseHeld(of) => of == target && call.begun,
             Call::ReleaseAll => call.begun,
+            Call::AcquireUntil(of, _) => of == target && call.left,
             _ => false,
         };
         self.queues.get(target).is_some_and(|queue| queue.iter().any(entry))
@@ -249,7 +327,7 @@ impl Book {
     }
 
     /// A release begun is a release.
-    fn begin(&mut self, rank: Rank) -> Result<(), String> {
+    fn begin(&mut self, rank: Rank, returned: bool) -> Result<(), String> {
         let Some(open) = self.calls[rank].as_mut().filter(|open| !open.begun) else { return Ok(()) };
         open.begun = true;
         let targets = match open.call {
@@ -261,7 +339,8 @@ impl Book {
             let queue = self.queues.get_mut(target).ok_or_else(|| format!("there is no lock of rank {target}"))?;
             match queue.iter().position(|entry| entry.rank == rank && entry.granted) {
                 Some(place) => drop(queue.remove(place)),
-                None if matches!(self.calls[rank], Some(OpenCall { call: Call::ReleaseHeld(_), .. })) => {}
+                // Without a verb: it was not held.
+                None if returned && matches!(self.calls[rank], Some(OpenCall { call: Call::ReleaseHeld(_), .. })) => {}
                 None => return Err(format!("rank {rank} releases the lock of rank {target}, which it does not hold")),
             }
         }
@@ -274,8 +353,10 @@ impl Book {
             return Err(format!("rank {rank} was granted the lock of rank {target} without a place in the order"));
         };
         let mode = queue[place].mode;
-        if let Some(first) =
-            queue[..place].iter().find(|entry| mode == Mode::Exclusive || entry.mode == Mode::Exclusive)
+        if let Some(first) = queue[..place]
+            .iter()
+            .filter(|entry| !entry.abandoned)
+            .find(|entry| [mode, entry.mode].contains(&Mode::Exclusive))
         {
             return Err(format!(
                 "rank {rank} was granted the lock of rank {target} ({mode:?}) before rank {} ({:?}), which came first, \
@@ -291,11 +372,15 @@ impl Book {
 impl OpenCall {
     /// The cost that README.md promises. Each failed compare-and-swap has been seen to be due to another rank, or is
     /// the first guess.
-    fn check(&self, rank: Rank, ranks: usize) -> Result<(), String> {
+    fn check(&self, rank: Rank, ranks: usize, timed: bool) -> Result<(), String> {
+        let many = ranks as u32;
         let most = match self.call {
+            Call::AcquireUntil(..) if self.left => [6 + many, 6 * many, 3, many],
+            Call::Release(_) | Call::ReleaseHeld(_) if timed => [4 * many, 4 * many, 1, many],
+            Call::Settle(_) => [0; 4],
             // A reader compares-and-swaps either to register or to make room in the count.
-            Call::Acquire(_, Mode::Shared) => [1, 1, 0, 0],
-            Call::Acquire(_, Mode::Exclusive) => [1, 0, 1, 0],
+            Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => [1, 1, 0, 0],
+            Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive) => [1, 0, 1, 0],
             Call::TryAcquire(..) => [1, 0, 0, 0],
             // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.
             Call::AcquireAll => [ranks as u32 * ranks as u32, 3 * ranks as u32 * ranks as u32, 0, 0],

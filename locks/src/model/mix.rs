@@ -7,6 +7,7 @@ use super::sim::Sim;
 use super::state::State;
 use crate::all_locks::AllLocks;
 use crate::{At, Error, Field, LockLayout, LockWord, Mode, Network, Rank, TargetLock};
+use std::time::Instant;
 #[cfg(feature = "loom")]
 use {
     super::loom::{Net, RankNetwork, Setup, Wrong, explore},
@@ -136,8 +137,8 @@ impl<const C: u32> Mix<C> {
     /// The locks that are used.
     fn targets(&self) -> Vec<Rank> {
         let uses = |target: Rank, call: &Call| match *call {
-            Call::Acquire(other, _) | Call::TryAcquire(other, _) => other == target,
-            Call::Release(other) | Call::ReleaseHeld(other) => other == target,
+            Call::Acquire(other, _) | Call::TryAcquire(other, _) | Call::AcquireUntil(other, _) => other == target,
+            Call::Release(other) | Call::ReleaseHeld(other) | Call::Settle(other) => other == target,
             Call::AcquireAll | Call::ReleaseAll => true,
         };
         (0..self.rows.len()).filter(|&target| self.rows.iter().flatten().any(|call| uses(target, call))).collect()
@@ -156,10 +157,14 @@ impl<const C: u32> Mix<C> {
                 panic!("rank {}, {call:?}: {wrong}", rank.rank());
             }
             match call {
-                Call::Acquire(target, mode) | Call::TryAcquire(target, mode) if locks[target].is_held() => match mode {
-                    Mode::Exclusive => data[target].with_mut(drop),
-                    Mode::Shared => data[target].with(drop),
-                },
+                Call::Acquire(target, mode) | Call::TryAcquire(target, mode) | Call::AcquireUntil(target, mode)
+                    if locks[target].is_held() =>
+                {
+                    match mode {
+                        Mode::Exclusive => data[target].with_mut(drop),
+                        Mode::Shared => data[target].with(drop),
+                    }
+                }
                 Call::AcquireAll => data.iter().for_each(|data| data.with(drop)),
                 _ => {}
             }
@@ -230,6 +235,16 @@ impl Call {
                     Mode::Shared => lock.try_shared(network, layout, target)?,
                 };
             }
+            Call::AcquireUntil(target, mode) => {
+                let lock = locks.get_mut(target).ok_or(no_such(target))?;
+                // It has passed whenever it is looked at: what a rank does is the same in each run of its row.
+                let passed = Instant::now();
+                match mode {
+                    Mode::Exclusive => lock.exclusive_until(network, layout, target, passed)?,
+                    Mode::Shared => lock.shared_until(network, layout, target, passed)?,
+                };
+            }
+            Call::Settle(target) => locks.get_mut(target).ok_or(no_such(target))?.settle(network, layout, target)?,
             Call::Release(target) | Call::ReleaseHeld(target) => {
                 let lock = locks.get_mut(target).ok_or(no_such(target))?;
                 if lock.is_held() || self == Call::Release(target) {

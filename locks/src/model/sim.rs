@@ -232,6 +232,9 @@ impl<P: Program> Sim<P> {
         let touched = match message {
             Message::Notify { at, value } => {
                 state.memory.set(at, value);
+                if let Some(book) = &mut state.book {
+                    book.touched(at);
+                }
                 at
             }
             Message::Add { at, delta, phase, entry } => {

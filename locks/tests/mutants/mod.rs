@@ -28,7 +28,58 @@ pub enum Mutant {
     Believed,
     /// An attempt finds somebody who is not there.
     GivenUp,
+    /// Who leaves the queue takes its word to have been taken back from the one before it.
+    TakenBack,
+    /// Who leaves as the tail does not tell the one before it to look at the word again.
+    NoLook,
+    /// Who leaves does not tell the one before it who stands behind.
+    NotForwarded,
+    /// Who stands behind one that leaves is not told behind whom it stands then.
+    MovedUntold,
+    /// Or not that this holds now.
+    NotSettled,
+    /// A timed request is taken to stand there still when its turn has come.
+    StillThere,
+    /// A tail that is one again is not marked.
+    NotMarked,
+    /// The readers before a tail that leaves are not counted as those behind the one before it.
+    ReadersForgotten,
+    /// The readers inside are not counted when the head leaves.
+    InsideForgotten,
+    /// The departures told to one head are counted for the next.
+    DeparturesKept,
+    /// A reader gives up, though it was granted.
+    GivenUpGranted,
+    /// A reader goes on in a place that was passed over.
+    RevivedPassed,
+    /// Who grants a reader does not see that it has given up.
+    AbandonedUnseen,
 }
+
+/// Those of requests with deadlines, which three ranks show.
+pub const OF_DEADLINES: [Mutant; 13] = [
+    Mutant::TakenBack,
+    Mutant::NoLook,
+    Mutant::NotForwarded,
+    Mutant::MovedUntold,
+    Mutant::NotSettled,
+    Mutant::StillThere,
+    Mutant::NotMarked,
+    Mutant::ReadersForgotten,
+    Mutant::InsideForgotten,
+    Mutant::DeparturesKept,
+    Mutant::GivenUpGranted,
+    Mutant::RevivedPassed,
+    Mutant::AbandonedUnseen,
+];
+
+/// What tells words of deadlines apart, of the lock word and of a node.
+const MARKED: u64 = 1 << 31;
+const LOOK: u64 = 1 << 61;
+const LEAVES: u64 = 1 << 62;
+const TIMED: u64 = 1 << 63;
+const MOVED: u64 = 1 << 63;
+const ABANDONED: u64 = 1 << 63;
 
 /// Those that three ranks show. The rest: a link matters from four waiting readers on, and only a narrow count is soon
 /// crowded.
@@ -59,10 +110,41 @@ pub struct Mutated<N, const C: u32> {
     pub mutant: Option<Mutant>,
 }
 
-/// An addition: under way or left out, and whether the head is to be hidden from its result.
-pub struct Pending<P>(Option<P>, bool);
+/// An addition: under way or left out, and what is to be hidden of its result.
+pub struct Pending<P>(Option<P>, u64);
 
 impl<N: Network, const C: u32> Mutated<N, C> {
+    /// What a mutant of deadlines makes of a compare-and-swap: another new value, whether it is not executed, and whether it is
+    /// taken to have succeeded.
+    fn of_deadlines(&self, at: At, expected: u64, new: u64) -> Option<(u64, bool, bool)> {
+        let (field, own) = (self.layout.field(at)?.1, at.rank == self.rank());
+        let (before, after, me) = (LockWord::<C>(expected), LockWord::<C>(new), Some(self.rank()));
+        let tail_leaves = before.tail() == me && after.tail() != me;
+        let more = after.arrived().wrapping_sub(before.arrived()).wrapping_mul(LockWord::<C>::ARRIVED);
+        let is_head_moved = before.tail() == after.tail() && before.head() != after.head();
+        let (left_out, believed) = (Some((new, true, true)), Some((new, false, true)));
+        match (self.mutant?, field) {
+            (Mutant::TakenBack, Field::Next) if new & LEAVES != 0 => believed,
+            (Mutant::NoLook, Field::Next) if new == LOOK => left_out,
+            (Mutant::NotForwarded, Field::Next) if !own && expected & LEAVES != 0 && new != LOOK => left_out,
+            (Mutant::NotSettled, Field::Go) => left_out,
+            (Mutant::StillThere, Field::Next) if own && expected & TIMED != 0 => believed,
+            (Mutant::NotMarked, Field::Word) if tail_leaves => Some((new & !MARKED, false, false)),
+            (Mutant::ReadersForgotten, Field::Word) if tail_leaves && after.tail().is_some() => {
+                Some((new.wrapping_sub(more), false, false))
+            }
+            (Mutant::InsideForgotten, Field::Word) if tail_leaves && after.tail().is_none() => {
+                Some((new.wrapping_sub(more), false, false))
+            }
+            (Mutant::DeparturesKept, Field::Word) if is_head_moved && after.tail().is_some() => {
+                Some((new + before.departed() * LockWord::<C>::DEPARTED, false, false))
+            }
+            (Mutant::GivenUpGranted, Field::Grant) if own && new == ABANDONED => believed,
+            (Mutant::RevivedPassed, Field::Grant) if own && expected == ABANDONED => believed,
+            _ => None,
+        }
+    }
+
     fn is(&self, at: At, mutant: impl Fn(Field) -> Mutant) -> bool {
         let Some((_, field)) = self.layout.field(at) else { return false };
         self.mutant == Some(mutant(field))
@@ -82,6 +164,10 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
     }
 
     fn cas(&self, at: At, expected: u64, mut new: u64) -> Result<u64, N::Error> {
+        if let Some((new, is_left_out, is_believed)) = self.of_deadlines(at, expected, new) {
+            let found = if is_left_out { expected } else { self.network.cas(at, expected, new)? };
+            return Ok(if is_believed { expected } else { found });
+        }
         match self.layout.field(at) {
             Some((_, Field::Waiters)) if self.mutant == Some(Mutant::NoRegistration) => return Ok(expected),
             Some((_, Field::Word)) => {
@@ -113,19 +199,28 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
 
     fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, N::Error> {
         if delta > 0 && self.is(at, Mutant::Untold) {
-            return Ok(Pending(None, false));
+            return Ok(Pending(None, 0));
         }
-        let hide = self.mutant == Some(Mutant::NoSignalToHead) && delta == LockWord::<C>::DEPARTED;
-        Ok(Pending(Some(self.network.start_add(at, delta)?), hide))
+        let is_grant = matches!(self.layout.field(at), Some((_, Field::Grant)));
+        let hidden = match self.mutant {
+            Some(Mutant::AbandonedUnseen) if is_grant => u64::MAX,
+            Some(Mutant::NoSignalToHead) if delta == LockWord::<C>::DEPARTED => 0xffff,
+            _ => 0,
+        };
+        Ok(Pending(Some(self.network.start_add(at, delta)?), hidden))
     }
 
     fn finish(&self, Pending(pending, hide): Self::Pending) -> Result<u64, N::Error> {
         let found = pending.map_or(Ok(0), |pending| self.network.finish(pending))?;
-        Ok(if hide { found & !0xffff } else { found })
+        Ok(found & !hide)
     }
 
     fn notify(&self, at: At, value: u64) -> Result<(), N::Error> {
         let own = at.rank == self.rank();
+        let is_go = matches!(self.layout.field(at), Some((_, Field::Go)));
+        if is_go && self.mutant == Some(Mutant::MovedUntold) && value & MOVED != 0 {
+            return Ok(());
+        }
         let left_out = if own && value == 0 { self.is(at, Mutant::Uncleared) } else { self.is(at, Mutant::Untold) };
         if left_out { Ok(()) } else { self.network.notify(at, value) }
     }

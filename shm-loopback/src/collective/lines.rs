@@ -219,7 +219,7 @@ impl<S: Slate> Lines<S> {
         let line = self.block.line(rank, round, halved);
         // Where it would be if its rank called something else.
         let elsewhere = (self.block.ranks() == 2).then(|| self.block.line(rank, round, !halved));
-        let wait = Wait { rank: self.me, call: &self.name, awaited };
+        let wait = Wait { rank: self.me, call: &self.name, awaited, deadline: None };
         let look = || {
             let (number, theirs) = (self.slate.load(line, SeqCst), self.slate.load(line + 8, SeqCst));
             if number > round {

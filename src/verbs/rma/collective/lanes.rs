@@ -150,7 +150,8 @@ impl Steps for Collective<'_> {
             Ok(Some(word).filter(|word| word >> 1 == self.number))
         };
         let (mut nap, mut dying) = (NAPS[0], None);
-        let wait = Wait { rank: self.member.exchange.rank(), call: &self.call, awaited: Awaited::Rank(from) };
+        let wait =
+            Wait { rank: self.member.exchange.rank(), call: &self.call, awaited: Awaited::Rank(from), deadline: None };
         let crowded = is_crowded(self.member.node.ranks());
         let word = wait.until(
             crowded,

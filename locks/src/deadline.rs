@@ -1,0 +1,443 @@
+//! Requests with a deadline, and how a request leaves the queue before its turn; README.md beside the code has the steps.
+
+use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
+use crate::target_lock::{HeldAs, Placed, Result, Status};
+use crate::{Ahead, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use std::time::Instant;
+
+impl<const C: u32> TargetLock<C> {
+    /// [`exclusive`](Self::exclusive), unless its turn has not come by `deadline`: then it leaves the queue, which delays nobody,
+    /// and returns nothing. As dear as `exclusive` if it succeeds.
+    ///
+    /// # Errors
+    /// As `exclusive`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Instant;
+    /// use transom_locks::model::{sim, Sim};
+    /// use transom_locks::{LockLayout, TargetLock};
+    ///
+    /// let layout = LockLayout::new(0, 1);
+    /// let net = Sim::new(1, LockLayout::words(1), sim::once(move |_, network| {
+    ///     let mut lock = TargetLock::<16>::new();
+    ///     assert!(lock.exclusive_until(network, layout, 0, Instant::now())?.is_some());
+    ///     lock.release(network, layout, 0)
+    /// }));
+    /// net.run_random(1).unwrap();
+    /// ```
+    pub fn exclusive_until<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        deadline: Instant,
+    ) -> Result<Option<Ahead>, N> {
+        self.check_free(target)?;
+        if let Status::Abandoned(tail) = self.status {
+            let grant = layout.node(network.rank(), target, Field::Grant).word;
+            let passed = network.wait_until(grant, Awaited::Behind(tail as Rank), deadline, has_passed)?;
+            if passed.is_none() {
+                return Ok(None);
+            }
+        }
+        let ahead = self.ask(network, layout, target)?;
+        if ahead != Ahead::default() && !self.wait_for_turn_until(network, layout, target, ahead, deadline)? {
+            self.status = Status::Free;
+            return Ok(None);
+        }
+        self.status = Status::Held(HeldAs::exclusive(ahead));
+        Ok(Some(ahead))
+    }
+
+    /// [`shared`](Self::shared), unless its turn has not come by `deadline`: then it returns nothing. The request stays in the
+    /// queue, where whoever comes to it passes over it; the next shared request of this rank goes on in its place, if it stands
+    /// there still, and an exclusive one waits until it does not.
+    ///
+    /// # Errors
+    /// As `shared`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Instant;
+    /// use transom_locks::model::{sim, Sim};
+    /// use transom_locks::{LockLayout, TargetLock};
+    ///
+    /// let layout = LockLayout::new(0, 1);
+    /// let net = Sim::new(1, LockLayout::words(1), sim::once(move |_, network| {
+    ///     let mut lock = TargetLock::<16>::new();
+    ///     assert!(lock.shared_until(network, layout, 0, Instant::now())?.is_some());
+    ///     lock.release(network, layout, 0)
+    /// }));
+    /// net.run_random(1).unwrap();
+    /// ```
+    pub fn shared_until<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        deadline: Instant,
+    ) -> Result<Option<Ahead>, N> {
+        let placed = if let Status::Abandoned(tail) = self.status
+            && self.revive(network, layout, target)?
+        {
+            Placed::Behind(tail as Rank)
+        } else {
+            let pending = self.start_shared(network, layout, target)?;
+            self.place_shared(network, layout, target, pending, true)?
+        };
+        if let Placed::Behind(tail) = placed {
+            let node = layout.node(network.rank(), target, Field::Grant);
+            let granted = network.wait_until(node.word, Awaited::Behind(tail), deadline, |grant| grant != 0)?;
+            if granted.is_none() && network.cas(node, 0, Grant::ABANDONED)? == 0 {
+                self.status = Status::Abandoned(tail as u32);
+                return Ok(None);
+            }
+        }
+        self.await_shared(network, layout, target, placed).map(Some)
+    }
+
+    /// Awaits the turn of a shared request that [`shared_until`](Self::shared_until) gave up, if there is one: afterwards nobody
+    /// touches this rank's words for it. To be called before other handles use these words.
+    ///
+    /// # Errors
+    /// [`Error::Network`]; the lock is broken then.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::model::{sim, Sim};
+    /// use transom_locks::{LockLayout, TargetLock};
+    ///
+    /// let layout = LockLayout::new(0, 1);
+    /// let net = Sim::new(1, LockLayout::words(1), sim::once(move |_, network| {
+    ///     TargetLock::<16>::new().settle(network, layout, 0) // nothing was given up
+    /// }));
+    /// net.run_random(1).unwrap();
+    /// ```
+    pub fn settle<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
+        if let Status::Abandoned(tail) = self.status {
+            self.status = Status::Broken;
+            let node = layout.node(network.rank(), target, Field::Grant);
+            network.wait(node.word, Awaited::Behind(tail as Rank), has_passed)?;
+            network.notify(node, 0)?;
+            self.status = Status::Free;
+        }
+        Ok(())
+    }
+
+    /// Whether a request that was given up is in the queue still; local.
+    pub(crate) fn is_abandoned_still<N: Network>(
+        &self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+    ) -> Result<bool, N> {
+        let Status::Abandoned(tail) = self.status else { return Ok(false) };
+        let grant = layout.node(network.rank(), target, Field::Grant).word;
+        Ok(!has_passed(network.wait(grant, Awaited::Behind(tail as Rank), |_| true)?))
+    }
+
+    /// Takes back that a request was given up, if its turn has not passed; whether it did. Otherwise the lock can be asked for
+    /// anew.
+    #[cold]
+    pub(crate) fn revive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
+        let node = layout.node(network.rank(), target, Field::Grant);
+        let revived = network.cas(node, Grant::ABANDONED, 0)? == Grant::ABANDONED;
+        if revived {
+            self.status = Status::Broken;
+        }
+        Ok(revived)
+    }
+
+    /// Leaves the queue in the name of a reader that has given up, and was granted this.
+    #[cold]
+    pub(crate) fn leave_for<N: Network>(network: &N, layout: LockLayout, target: Rank, grant: Grant) -> Result<(), N> {
+        match grant {
+            Grant::Open => {
+                let found = network.add(layout.home(target), LockWord::<C>::DEPARTED)?;
+                Self::tell_head(network, layout, target, found)
+            }
+            Grant::Before(next) => {
+                network.add(layout.node(next as Rank, target, Field::Drained), 1)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until nobody stands before an exclusive request, or leaves the queue; whether its turn has come.
+    #[cold]
+    fn wait_for_turn_until<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        ahead: Ahead,
+        deadline: Instant,
+    ) -> Result<bool, N> {
+        Self::check_ahead(network, target, ahead)?;
+        let mut readers = ahead.readers;
+        if let Some(tail) = ahead.exclusive {
+            match self.await_go(network, layout, target, tail, readers, deadline)? {
+                Some(told) => readers = told,
+                None => return Ok(false),
+            }
+        }
+        if readers == 0 {
+            return Ok(true);
+        }
+        // Whoever was told this with a deadline is the head: these readers leave through the word.
+        let drained = layout.node(network.rank(), target, Field::Drained).word;
+        match network.wait_until(drained, Awaited::Anyone, deadline, |told| told >= readers)? {
+            Some(told) => Self::drained(network, layout, target, readers, told).map(|()| true),
+            None => {
+                self.leave_as_head(network, layout, target, readers)?;
+                if ahead.exclusive.is_some() {
+                    network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Tells the request of rank `tail`, before which `readers` readers stand, who comes next, and waits for the turn; returns how
+    /// many readers must leave then. If it has not come by the deadline, leaves the queue, and returns nothing.
+    fn await_go<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        mut tail: Rank,
+        mut readers: u64,
+        deadline: Instant,
+    ) -> Result<Option<u64>, N> {
+        let (me, ranks) = (network.rank(), network.ranks());
+        let node = layout.node(me, target, Field::Go);
+        let mut last = 0;
+        let asked = |readers| Next { rank: me, readers, timed: true }.pack();
+        network.notify(layout.node(tail, target, Field::Next), asked(readers))?;
+        loop {
+            let go = match network.wait_until(node.word, Awaited::Behind(tail), deadline, |go| go != last)? {
+                Some(go) => go,
+                None => {
+                    if !Moved::is_pending(last) {
+                        let next = layout.node(tail, target, Field::Next);
+                        if network.cas(next, asked(readers), Next::leaves(me))? == asked(readers) {
+                            self.leave_from_behind(network, layout, target, tail, readers)?;
+                            if last != 0 {
+                                network.notify(node, 0)?;
+                            }
+                            return Ok(None);
+                        }
+                    }
+                    // That request has taken this one's word, to pass its turn on or to leave: it says so in a moment.
+                    network.wait(node.word, Awaited::Behind(tail), |go| go != last)?
+                }
+            };
+            let Some(moved) = Moved::unpack(go) else {
+                return Self::readers_of_go(network, target, go, readers).map(Some);
+            };
+            if moved.behind >= ranks || moved.behind == me || moved.readers >= ranks as u64 {
+                return Err(Error::Corrupt { target, word: go });
+            }
+            (last, tail, readers) = (go, moved.behind, moved.readers);
+        }
+    }
+
+    /// Leaves the queue, now that `next` of rank `tail` says that this rank is about to: that rank passes on nothing before it is
+    /// changed again. Those behind are put behind that rank.
+    fn leave_from_behind<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        tail: Rank,
+        readers: u64,
+    ) -> Result<(), N> {
+        let me = network.rank();
+        let (next_of_tail, leaves) = (layout.node(tail, target, Field::Next), Next::leaves(me));
+        let mut seen = LockWord::<C>(self.seen);
+        let behind = loop {
+            let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.without_tail(tail, readers).0)?);
+            if found == seen {
+                // Fails if somebody has come to stand there since, and said so.
+                network.cas(next_of_tail, leaves, Next::LOOK)?;
+                Self::clear_mark(network, layout, target)?;
+                break seen.arrived();
+            }
+            if found.tail() == Some(me) {
+                seen = found;
+                continue;
+            }
+            let Some(next) = Self::successor(network, layout, target)? else {
+                seen = LockWord(self.seen);
+                continue;
+            };
+            let moved = Moved { by: me, behind: tail, readers: readers + next.readers };
+            let go = layout.node(next.rank, target, Field::Go);
+            if next.timed {
+                network.notify(go, moved.pending())?;
+                // That has taken effect when this has: before whatever the request before it puts there.
+                network.add(go, 0)?;
+            } else {
+                network.notify(layout.node(me, target, Field::Next), 0)?;
+            }
+            network.cas(next_of_tail, leaves, Next { readers: moved.readers, ..next }.pack())?;
+            if next.timed {
+                // Fails if that request has been told something else since.
+                network.cas(go, moved.pending(), moved.settled())?;
+            }
+            break next.readers;
+        };
+        if behind > 0 {
+            let mut waiters = Waiters::default();
+            Self::each_waiter(network, layout, target, behind, |reader| {
+                Self::push_for(network, layout, target, tail, reader, &mut waiters)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Registers a reader with rank `tail`, whose stack is taken to be `waiters`.
+    fn push_for<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        tail: Rank,
+        reader: Waiter,
+        waiters: &mut Waiters,
+    ) -> Result<(), N> {
+        let link = layout.node(reader.rank, target, Field::Link);
+        // An addition, since a notify might be under way still when the stack is read. The reader itself only waits.
+        let mut held = network.add(link, 0)?;
+        loop {
+            network.add(link, waiters.0.wrapping_sub(held))?;
+            held = waiters.0;
+            let pushed = waiters.pushed(reader);
+            let found = network.cas(layout.node(tail, target, Field::Waiters), waiters.0, pushed.0)?;
+            if found == waiters.0 {
+                *waiters = pushed;
+                return Ok(());
+            }
+            *waiters = Waiters(found);
+        }
+    }
+
+    /// Leaves the queue as the head, which awaits `readers` departures: those that have not happened are awaited by the next
+    /// exclusive request, or by nobody.
+    fn leave_as_head<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        readers: u64,
+    ) -> Result<(), N> {
+        let me = network.rank();
+        let inside =
+            |word: LockWord<C>| readers.checked_sub(word.departed()).ok_or(Error::Corrupt { target, word: word.0 });
+        // As it was when this rank became the head, if it was the tail then.
+        let first = LockWord::<C>(self.seen).with_head(me);
+        let mut seen = first;
+        let departed = loop {
+            let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.reopened(inside(seen)?).0)?);
+            if found == seen {
+                if seen.arrived() > 0 {
+                    Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
+                }
+                Self::clear_mark(network, layout, target)?;
+                break seen.departed();
+            }
+            if found.tail() == Some(me) {
+                seen = found;
+                continue;
+            }
+            let Some(next) = Self::successor(network, layout, target)? else {
+                seen = first;
+                continue;
+            };
+            let found = Self::make_head(network, layout, target, next.rank, found)?;
+            network.notify(layout.node(next.rank, target, Field::Go), inside(found)? + next.readers + 1)?;
+            if !next.timed {
+                network.notify(layout.node(me, target, Field::Next), 0)?;
+            }
+            if next.readers > 0 {
+                Self::admit(network, layout, target, next.readers, Grant::Open)?;
+            }
+            break found.departed();
+        };
+        if departed > 0 {
+            let drained = layout.node(me, target, Field::Drained).word;
+            let told = network.wait(drained, Awaited::Anyone, |told| told >= departed)?;
+            Self::drained(network, layout, target, departed, told)?;
+        }
+        Ok(())
+    }
+
+    /// Has the open group's readers tell `rank` when they leave, and counts their departures anew; returns the word before, which is
+    /// taken to be `seen`.
+    #[cold]
+    pub(crate) fn make_head<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        rank: Rank,
+        mut seen: LockWord<C>,
+    ) -> Result<LockWord<C>, N> {
+        loop {
+            let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.with_head(rank).0)?);
+            if found == seen {
+                return Ok(seen);
+            }
+            seen = found;
+        }
+    }
+
+    /// Who stands behind this rank, where the word shows that somebody does or did; nobody, if it has left since, and the word
+    /// is to be looked at again. A timed request is taken out of `next`; an other is left there, to be cleared by the caller.
+    #[cold]
+    pub(crate) fn successor<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<Option<Next>, N> {
+        let node = layout.node(network.rank(), target, Field::Next);
+        let mut told = network.wait(node.word, Awaited::Anyone, |told| told != 0)?;
+        loop {
+            if Next::is_leaving(told) {
+                let leaves = told;
+                told = network.wait(node.word, Awaited::Anyone, |told| told != leaves)?;
+                continue;
+            }
+            if !Next::is_special(told) {
+                return Self::checked_next(network, target, told).map(Some);
+            }
+            // Somebody may come to stand there, or leave, at the same time.
+            let found = network.cas(node, told, 0)?;
+            match told {
+                _ if found != told => told = found,
+                Next::LOOK => return Ok(None),
+                _ => return Self::checked_next(network, target, told).map(Some),
+            }
+        }
+    }
+
+    /// What `next` says, if a rank can have said so.
+    pub(crate) fn checked_next<N: Network>(network: &N, target: Rank, word: u64) -> Result<Next, N> {
+        let next = Next::unpack(word);
+        if next.rank >= network.ranks() || next.readers >= network.ranks() as u64 {
+            return Err(Error::Corrupt { target, word });
+        }
+        Ok(next)
+    }
+
+    /// Clears what requests that have left may have put into `next`, now that this rank is the tail no more and nobody stood
+    /// behind it.
+    pub(crate) fn clear_mark<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
+        let node = layout.node(network.rank(), target, Field::Next);
+        let told = network.wait(node.word, Awaited::Anyone, |told| !Next::is_leaving(told))?;
+        if told == Next::LOOK {
+            network.notify(node, 0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether whoever granted has passed over the request that was given up.
+fn has_passed(grant: u64) -> bool {
+    grant & !Grant::ABANDONED != 0
+}
