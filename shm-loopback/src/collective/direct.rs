@@ -59,7 +59,8 @@ impl Board {
     fn read_directly(&self, reach: &Reach, rank: Rank, from: (Key, usize), into: &mut [u8]) -> Result<(), Failure> {
         // SAFETY: an exclusive slice.
         let read = unsafe { reach.read(rank, from, (into.as_mut_ptr(), into.len())) };
-        read.map_err(|error| self.lines.give_up(error))
+        // Who has found the board broken takes back what it offered: what it found is what went wrong.
+        read.map_err(|error| if self.lines.is_broken() { self.lines.why_broken() } else { self.lines.give_up(error) })
     }
 
     /// Every other rank reads the `data` of the root where it is.
