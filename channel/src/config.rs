@@ -7,12 +7,13 @@ pub use fields::{Changes, FIELDS, Field};
 use crate::pipe;
 use crate::polling::Order;
 use crate::ring::Shape;
+use crate::rules::Rules;
 use crate::striping::{Spread, Stripe};
 
 /// Sizes and limits of a rank. Ranks may differ in all but `floor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The longest message that is sent unasked, in bytes.
+    /// The longest message that is sent unasked, in bytes; as `zero_copy_from`, for where no [`rules`](Self::rules) are given.
     pub eager: usize,
     /// The rings.
     pub ring: Shape,
@@ -46,6 +47,12 @@ pub struct Config {
     pub batch: usize,
     /// Pipes of which nothing else is said.
     pub pipe: pipe::Config,
+    /// Which path a message takes; those that `eager` and `zero_copy_from` make, if none are given.
+    pub rules: Option<Rules>,
+    /// Connections that a rank has at most, where it has datagrams too.
+    pub connections: usize,
+    /// The messages after which it asks a peer for one.
+    pub connect_after: u32,
     /// By what packets go between hosts that have no ring. The same at all ranks.
     pub paths: Paths,
     /// Queues that datagrams are sent by in turn.
@@ -83,6 +90,9 @@ impl Default for Config {
             offer: true,
             batch: 64,
             pipe: pipe::Config::default(),
+            rules: None,
+            connections: 16,
+            connect_after: 16,
             paths: Paths::Connections,
             ud_lanes: 4,
             checksum: false,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod connection;
 pub mod credit;
 pub mod delivery;
 mod engine;
@@ -13,6 +14,7 @@ pub mod pipe;
 pub mod polling;
 pub mod rendezvous;
 pub mod ring;
+pub mod rules;
 pub mod sequence;
 pub mod sim;
 mod slab;
@@ -20,7 +22,7 @@ pub mod striping;
 pub mod wire;
 
 pub use config::{Changes, Config, FIELDS, Field, Misconfigured, Paths};
-pub use engine::{Cancelled, Completion, Engine, Kept, Room, Short};
+pub use engine::{Cancelled, Channels, Completion, Engine, Kept, Room, Short};
 pub use error::{Error, Lost, Status};
 pub use matching::Select;
 pub use meter::Meter;

@@ -18,7 +18,7 @@ macro_rules! meter {
 }
 
 meter! {
-    /// Messages that were sent whole, in one packet.
+    /// Messages that were sent at once, in one packet or several.
     eager,
     /// Messages that were announced by an RTS.
     rendezvous,
@@ -34,6 +34,8 @@ meter! {
     ring_packets,
     /// Packets by a queue.
     queue_packets,
+    /// Those of them that went by datagrams.
+    datagram_packets,
     /// Packets by a queue though there is a ring: no slot was free.
     fallbacks,
     /// Packets for nothing but values.
@@ -62,6 +64,12 @@ meter! {
     joins,
     /// Rings taken back.
     leaves,
+    /// Connections made with peers that are spoken with most, where there are datagrams for all.
+    connects,
+    /// Connections given up for others.
+    disconnects,
+    /// Connections that a peer had no room for.
+    refusals,
     /// Receives that were answered by another mover than the best, since memory could not be registered.
     downgrades,
 }

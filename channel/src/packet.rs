@@ -5,6 +5,7 @@ mod fields;
 
 pub use eager::Eager;
 
+use crate::connection::Say;
 use crate::slab::Id;
 use crate::wire::{Key, RAILS, Rank};
 use fields::{MOST, Reader, Writer};
@@ -18,6 +19,8 @@ pub const EAGER: usize = 32;
 pub const SYNC: usize = COMMON + 24;
 /// Header bytes before a piece of a message's data.
 pub const DATA: usize = COMMON + 20;
+/// Header bytes before a piece of a message that goes unasked.
+pub const PIECE: usize = COMMON + 24 + 12;
 const COMMON: usize = 32;
 
 /// What a rank writes before data, or alone.
@@ -71,7 +74,7 @@ pub enum Mover {
     Read,
 }
 
-/// What a packet says. Data follows in [`Body::Eager`] and [`Body::Data`] only.
+/// What a packet says. Data follows in [`Body::Eager`], [`Body::Piece`] and [`Body::Data`] only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// A whole message.
@@ -80,6 +83,22 @@ pub enum Body {
         envelope: Envelope,
         /// Who wants an [`Body::Ack`] when it is matched.
         sync: Option<Id>,
+    },
+    /// A piece of a message that goes unasked, the next of that message.
+    Piece {
+        /// What the message is.
+        envelope: Envelope,
+        /// Who wants an [`Body::Ack`] when it is matched.
+        sync: Option<Id>,
+        /// Where in the message it begins.
+        at: u64,
+        /// Its length in bytes.
+        length: u32,
+    },
+    /// What is said of connections; see [`connection`](crate::connection).
+    Link {
+        /// What.
+        say: Say,
     },
     /// A message that waits at its sender.
     Rts {
@@ -198,7 +217,7 @@ impl Body {
     pub fn data(&self) -> u64 {
         match self {
             Body::Eager { envelope, .. } => envelope.length,
-            Body::Data { length, .. } => u64::from(*length),
+            Body::Data { length, .. } | Body::Piece { length, .. } => u64::from(*length),
             _ => 0,
         }
     }
@@ -217,6 +236,8 @@ impl Body {
             Body::Leave { .. } => 9,
             Body::Left { .. } => 10,
             Body::Control { .. } => 11,
+            Body::Piece { .. } => 13,
+            Body::Link { .. } => 14,
         }
     }
 }
@@ -281,6 +302,13 @@ impl Packet {
             }
             Body::Leave { ring } | Body::Left { ring } => out.put(ring.to_le_bytes()),
             Body::Control { mask } => out.u64(*mask),
+            Body::Piece { envelope, sync, at, length } => {
+                out.envelope(envelope);
+                out.u64(sync.map_or(0, Id::to_wire));
+                out.u64(*at);
+                out.u32(*length);
+            }
+            Body::Link { say } => out.put([Say::ALL.iter().position(|one| one == say).expect("all are there") as u8]),
         }
         out.at
     }
@@ -337,6 +365,23 @@ impl Packet {
             10 => Body::Left { ring: u16::from_le_bytes(from.get()?) },
             11 => Body::Control { mask: from.u64()? },
             12 => Body::Eager { envelope: from.envelope()?, sync: Some(from.id()?) },
+            13 => {
+                let (envelope, sync, at, length) = (from.envelope()?, from.u64()?, from.length()?, from.u32()?);
+                // All pieces bring something, and none more than the message has.
+                if length == 0 || at.checked_add(length.into()).is_none_or(|end| end > envelope.length) {
+                    return Err(Malformed::Field { field: "length", value: length.into() });
+                }
+                let sync = match sync {
+                    0 => None,
+                    value => Some(Id::from_wire(value).ok_or(Malformed::Field { field: "request", value })?),
+                };
+                Body::Piece { envelope, sync, at, length }
+            }
+            14 => {
+                let [say] = from.get()?;
+                let said = Say::ALL.get(usize::from(say));
+                Body::Link { say: *said.ok_or(Malformed::Field { field: "say", value: say.into() })? }
+            }
             kind => return Err(Malformed::Kind(kind)),
         };
         let came = total.checked_sub(from.at).ok_or(Malformed::Short { came: total, needed: from.at })?;

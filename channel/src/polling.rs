@@ -105,6 +105,23 @@ impl PollingSet {
         })
     }
 
+    /// Whether one more can enter.
+    pub fn has_room(&self) -> bool {
+        self.members.len() < self.cap
+    }
+
+    /// The peer enters, though it has not spoken so much: it was asked, or asks itself.
+    pub fn admit(&mut self, peer: Rank) {
+        debug_assert!(self.has_room());
+        let hits = self.outside.remove(&peer).unwrap_or(0);
+        self.members.push(Member { peer, hits, leaving: false });
+    }
+
+    /// The peer that was to leave does not.
+    pub fn stay(&mut self, peer: Rank) {
+        self.members.iter_mut().filter(|member| member.peer == peer).for_each(|member| member.leaving = false);
+    }
+
     /// The peer has left, has no ring, or is dead.
     pub fn left(&mut self, peer: Rank) {
         self.members.retain(|member| member.peer != peer);

@@ -6,16 +6,14 @@ use crate::packet::Mover;
 /// What the receiver chooses by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Bytes that will move.
-    pub length: u64,
+    /// It is to be written or read in place, as the [rules](crate::rules) say.
+    pub in_place: bool,
     /// The receive was posted before the RTS came.
     pub receiver_first: bool,
     /// The sender offered its memory, and this rank can read it.
     pub readable: bool,
     /// The rails write, and the receiver has not been refused it for this message.
     pub writable: bool,
-    /// Below this many bytes registering is not worth it.
-    pub zero_copy_from: u64,
 }
 
 type Row = (Mover, fn(&Facts) -> bool);
@@ -23,7 +21,7 @@ type Row = (Mover, fn(&Facts) -> bool);
 /// The first row that holds is taken. A receiver that was first has its CTS under way at once, and writing wins; one that is
 /// late reads, and saves a crossing.
 const ROWS: [Row; 5] = [
-    (Mover::Copy, |facts| facts.length < facts.zero_copy_from),
+    (Mover::Copy, |facts| !facts.in_place),
     (Mover::Write, |facts| facts.writable && facts.receiver_first),
     (Mover::Read, |facts| facts.readable),
     (Mover::Write, |facts| facts.writable),
@@ -45,6 +43,8 @@ pub struct Unfit;
 pub enum Sending {
     /// Nothing has gone to the receiver.
     Queued,
+    /// It goes in pieces, unasked: bytes that have gone.
+    Pushing(u64),
     /// The RTS is out; or the whole message, and its sender wants to know when it is matched.
     Announced,
     /// Stripes that the adapters have not ended.
@@ -56,9 +56,9 @@ pub enum Sending {
 }
 
 impl Sending {
-    /// The first packet is out.
+    /// The first packet is out; or the last piece.
     pub fn announce(&mut self) -> Result<(), Unfit> {
-        self.step(matches!(self, Sending::Queued), Sending::Announced)
+        self.step(matches!(self, Sending::Queued | Sending::Pushing(_)), Sending::Announced)
     }
 
     /// The CTS asks for so many bytes, which the sender is going to write in so many stripes.

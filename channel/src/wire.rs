@@ -20,9 +20,22 @@ pub struct Lane {
     pub rail: usize,
 }
 
+/// By what a rail reaches peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RailKind {
+    /// By a connection with each: where the rank has datagrams too, to few at a time.
+    Connection,
+    /// Sends are datagrams, to all, and as they are they may be lost; see [`delivery`](crate::delivery).
+    Datagram,
+    /// By memory that is shared, to those [near](Wire::is_near).
+    Memory,
+}
+
 /// What a device, port or memory promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rail {
+    /// By what it reaches peers.
+    pub kind: RailKind,
     /// Longest `Send`, head and body together, in bytes; at least [`SHORTEST`].
     pub longest: usize,
     /// The mark of a `Put` is seen only when all its other bytes are (a release store; a device that writes the last
@@ -230,6 +243,16 @@ pub trait Wire {
     fn rails(&self) -> &[Rail];
     /// Asks for a lane. `Up` or `Failed` follows, at once if it was up before. The peer is told `Up` as well.
     fn connect(&mut self, lane: Lane);
+    /// Gives a lane up that both sides have agreed to use no more; nothing is under way there but packets that may be lost. The peer
+    /// does the same. No event of it follows; it can be asked for again. Only lanes of a rank that has datagrams too are given up.
+    fn disconnect(&mut self, lane: Lane) {
+        let _ = lane;
+    }
+    /// Whether rails of [`RailKind::Memory`] reach this peer. Those are the only way to it then.
+    fn is_near(&self, peer: Rank) -> bool {
+        let _ = peer;
+        false
+    }
     /// Ends all lanes to a peer; no event of it follows, and when this returns neither adapter nor peer touches memory
     /// that requests to this peer named.
     fn sever(&mut self, peer: Rank);

@@ -9,7 +9,7 @@ use transom_channel::polling::{Change, Order, PollingSet};
 use transom_channel::rendezvous::{Facts, Receiving, Sending, movers};
 use transom_channel::ring::{Look, Marker, Receiver, Sender, Shape};
 use transom_channel::sequence::{Beyond, Incoming, Outgoing, Place};
-use transom_channel::wire::{Key, Rail};
+use transom_channel::wire::{Key, Rail, RailKind};
 use transom_channel::{Rank, Select};
 
 /// Visits every state; `next` gives those that follow, and none for an end.
@@ -147,7 +147,16 @@ fn a_ring_refuses_what_cannot_be() {
         assert!(!Shape { slots, bytes }.is_sound());
     }
     let rail = |mark_last, immediate, whole_word| {
-        Marker::of(&Rail { longest: 512, mark_last, immediate, whole_word, write: true, read: true, bandwidth: 0 })
+        Marker::of(&Rail {
+            kind: RailKind::Connection,
+            longest: 512,
+            mark_last,
+            immediate,
+            whole_word,
+            write: true,
+            read: true,
+            bandwidth: 0,
+        })
     };
     assert_eq!(rail(true, true, true), Some(Marker::Last));
     assert_eq!(rail(false, true, true), Some(Marker::Immediate));
@@ -397,14 +406,14 @@ fn a_rendezvous_refuses_what_does_not_fit() {
 
 #[test]
 fn the_table_of_movers() {
-    let facts = Facts { length: 100, receiver_first: true, readable: true, writable: true, zero_copy_from: 100 };
+    let facts = Facts { in_place: true, receiver_first: true, readable: true, writable: true };
     let best = |facts| movers(facts).next().unwrap();
     assert_eq!(best(facts), Mover::Write);
     assert_eq!(best(Facts { receiver_first: false, ..facts }), Mover::Read);
     assert_eq!(best(Facts { receiver_first: false, readable: false, ..facts }), Mover::Write);
     assert_eq!(best(Facts { writable: false, ..facts }), Mover::Read);
     assert_eq!(best(Facts { writable: false, readable: false, ..facts }), Mover::Copy);
-    assert_eq!(best(Facts { length: 99, ..facts }), Mover::Copy);
+    assert_eq!(best(Facts { in_place: false, ..facts }), Mover::Copy);
 }
 
 /// Matching as the standard says it, by rows that are searched from the front.

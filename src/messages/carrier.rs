@@ -169,6 +169,11 @@ mod several {
             each!(self, wire => wire.ring(peer, length))
         }
 
+        #[inline(always)]
+        fn is_near(&self, peer: Rank) -> bool {
+            each!(self, wire => wire.is_near(peer))
+        }
+
         fn opens(&mut self, lane: Lane) -> bool {
             each!(self, wire => wire.opens(lane))
         }

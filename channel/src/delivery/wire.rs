@@ -1,16 +1,17 @@
-//! A wire that loses nothing, made of one whose sends may be lost, come twice, late or spoiled.
+//! A wire that loses nothing, made of one whose datagrams may be lost, come twice, late or spoiled.
 
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
-use crate::wire::{Busy, Data, Event, Key, Lane, Losses, Part, RAILS, Rail, Rank, Request, Why, Wire};
+use crate::wire::{Busy, Data, Event, Key, Lane, Losses, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A [`Wire`] over one whose `Send`s may be lost, come twice, late or spoiled. All else is the other's, as it is.
+/// A [`Wire`] over one whose `Send`s by rails of [`RailKind::Datagram`] may be lost, come twice, late or spoiled. All else is the
+/// other's, as it is.
 ///
-/// The rails to a peer have one sequence: each time that a packet goes, it goes by the next rail that is up, so where one rail
-/// fails the others go on. A `Send` comes before or after whatever else was posted on its lane, so there is no `Write` here.
+/// These rails to a peer have one sequence: each time that a packet goes, it goes by the next of them that is up, so where one
+/// fails the others go on. A `Send` comes before or after whatever else was posted on its lane, so there is no `Write` by them.
 pub struct Delivery<W: Wire> {
     wire: W,
     rails: Vec<Rail>,
@@ -57,7 +58,10 @@ const KEPT: usize = 2 * FARTHEST as usize;
 impl<W: Wire> Delivery<W> {
     /// Over a wire, of whose sends nothing is expected but that some come.
     pub fn new(wire: W, settings: Settings) -> Delivery<W> {
-        let rails = wire.rails().iter().map(|rail| Rail { longest: rail.longest - HEADER, write: false, ..*rail });
+        let rails = wire.rails().iter().map(|rail| match rail.kind {
+            RailKind::Datagram => Rail { longest: rail.longest - HEADER, write: false, ..*rail },
+            RailKind::Connection | RailKind::Memory => *rail,
+        });
         Delivery {
             rails: rails.collect(),
             wire,
@@ -90,6 +94,10 @@ impl<W: Wire> Delivery<W> {
             turn: 0,
             is_active: false,
         })
+    }
+
+    fn is_datagrams(&self, lane: Lane) -> bool {
+        self.rails[lane.rail].kind == RailKind::Datagram
     }
 
     /// A share of the room that this rank has, for each peer.
@@ -292,6 +300,14 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.connect(lane);
     }
 
+    fn disconnect(&mut self, lane: Lane) {
+        self.wire.disconnect(lane);
+    }
+
+    fn is_near(&self, peer: Rank) -> bool {
+        self.wire.is_near(peer)
+    }
+
     fn sever(&mut self, peer: Rank) {
         self.over.insert(peer);
         if let Some(mut link) = self.links.remove(&peer) {
@@ -340,12 +356,14 @@ impl<W: Wire> Wire for Delivery<W> {
     }
 
     fn post(&mut self, lane: Lane, request: Request<'_, W::Memory>) -> Result<(), Busy> {
-        let Request::Send { head, body } = request else { return self.wire.post(lane, request) };
+        let (Request::Send { head, body }, true) = (&request, self.is_datagrams(lane)) else {
+            return self.wire.post(lane, request);
+        };
         let link = self.links.get(&lane.peer).filter(|link| link.up.contains(&true)).ok_or(Busy)?;
         if link.outgoing.kept() >= KEPT {
             return Err(Busy);
         }
-        let packet = Packet::new(&mut self.wire, head, body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
+        let packet = Packet::new(&mut self.wire, head, *body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
         self.link(lane.peer).outgoing.push(packet);
         self.flush(lane.peer, false);
         self.attend(lane.peer);
@@ -367,19 +385,19 @@ impl<W: Wire> Wire for Delivery<W> {
                     self.turn();
                     return self.events.pop_front();
                 }
-                Some(Event::Arrived { lane, slot, at, length }) => {
+                Some(Event::Arrived { lane, slot, at, length }) if self.is_datagrams(lane) => {
                     let event = self.arrived(lane, slot, at, length);
                     if event.is_some() {
                         return event;
                     }
                 }
-                Some(Event::Up(lane)) => {
+                Some(Event::Up(lane)) if self.is_datagrams(lane) => {
                     if !self.over.contains(&lane.peer) {
                         self.link(lane.peer).up[lane.rail] = true;
                         return Some(Event::Up(lane));
                     }
                 }
-                Some(Event::Failed(lane, why)) => {
+                Some(Event::Failed(lane, why)) if self.is_datagrams(lane) => {
                     if let Entry::Occupied(mut link) = self.links.entry(lane.peer) {
                         link.get_mut().up[lane.rail] = false;
                         if why == Why::Unreachable && link.get().up.contains(&true) {

@@ -1,18 +1,18 @@
 //! What comes: events of the wire, packets of queues and rings.
 
-use super::peer::{Held, Peer, Reply, RingIn};
+use super::peer::{Gathering, Held, Peer, Reply, RingIn};
 use super::request::{Request, Unexpected, What, cost};
 use super::{Engine, Room};
 use crate::credit::{HEADER, Owed};
 use crate::error::Lost;
 use crate::matching::Label;
-use crate::packet::{Body, LONGEST, Packet, Values};
+use crate::packet::{Body, Envelope, LONGEST, Packet, Values};
 use crate::pipe;
 use crate::polling::Change;
 use crate::ring::{Look, Receiver, Sender, Shape};
 use crate::sequence::Place;
 use crate::slab::Id;
-use crate::wire::{Event, Lane, Part, Rank, Wire};
+use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
 /// A packet that comes for a request which is not there, or another rank's.
 pub(super) const STRAY: Lost = Lost::Broken("a packet for no request of it");
@@ -26,7 +26,11 @@ impl<W: Wire> Engine<W> {
             match event {
                 Event::Up(lane) => {
                     if self.reach(lane.peer).is_ok() {
-                        self.peers.get_mut(&lane.peer).expect("was reached").up[lane.rail] = true;
+                        let peer = self.peers.get_mut(&lane.peer).expect("was reached");
+                        let by_choice =
+                            self.routes.is_mixed && self.routes.rails[lane.rail].kind == RailKind::Connection;
+                        peer.wired[lane.rail] = true;
+                        peer.up[lane.rail] = !by_choice || peer.connection.is_held();
                         self.list(lane.peer);
                     }
                 }
@@ -136,7 +140,8 @@ impl<W: Wire> Engine<W> {
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
         // Those about rings themselves do not: else peers that say nothing else would take turns for ever.
-        let speaks = !matches!(packet.body, Body::Join { .. } | Body::Leave { .. } | Body::Left { .. });
+        let speaks =
+            !matches!(packet.body, Body::Join { .. } | Body::Leave { .. } | Body::Left { .. } | Body::Link { .. });
         let data = Part { at: part.at + header, length: part.length - header, ..part };
         match peer.incoming.place(packet.sequence) {
             Place::Now => {
@@ -155,7 +160,8 @@ impl<W: Wire> Engine<W> {
             Place::Old => self.meter.old += 1,
             Place::TooFar => return Err(Lost::Broken("it sent more than the window")),
         }
-        if speaks && !self.peers[&from].ring_refused {
+        let peer = &self.peers[&from];
+        if speaks && !peer.ring_refused && peer.up[0] {
             match self.polling.packet(from) {
                 Some(Change::Join(peer)) => self.join(peer),
                 Some(Change::Leave(peer)) => {
@@ -202,6 +208,9 @@ impl<W: Wire> Engine<W> {
                 self.sort(posted, label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
                 self.feed(from);
             }
+            Body::Piece { envelope, sync, at, length } => {
+                self.gather(from, Gathering { envelope, sync, memory: (), at }, length.into(), data)?;
+            }
             Body::Rts { envelope, sender, keys } => {
                 let label = self.admit(from, envelope, cost(0))?;
                 let posted = self.matching.arrived(label);
@@ -245,13 +254,42 @@ impl<W: Wire> Engine<W> {
                     return Err(Lost::Broken("it left a ring that it does not have"));
                 }
             }
+            Body::Link { say } => self.told_of_link(from, say)?,
             Body::Control { .. } => unreachable!("has no place in the sequence"),
         }
         Ok(())
     }
 
+    /// A piece of a message that goes unasked. Once the last is there it is as if it had come whole: nothing that its sender sent
+    /// later comes before.
+    fn gather(&mut self, from: Rank, piece: Gathering<()>, length: u64, data: Part<'_, W::Memory>) -> Result<(), Lost> {
+        let Gathering { envelope, sync, at, .. } = piece;
+        let peer = self.peers.get_mut(&from).expect("it sent this");
+        let mut gathering = match peer.gathering.take() {
+            None if at == 0 => {
+                self.admit(from, envelope, cost(envelope.length))?;
+                let memory = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length));
+                Gathering { envelope, sync, memory: memory.ok_or(Lost::NoMemory)?, at: 0 }
+            }
+            Some(begun) if begun.at == at && (begun.envelope, begun.sync) == (envelope, sync) => begun,
+            _ => return Err(Lost::Broken("a piece that is not the next of its message")),
+        };
+        self.wire.copy(data, &gathering.memory, at as usize);
+        gathering.at = at + length;
+        if gathering.at < envelope.length {
+            self.peers.get_mut(&from).expect("it sent this").gathering = Some(gathering);
+            return Ok(());
+        }
+        let label = label(from, envelope);
+        let posted = self.matching.arrived(label);
+        let what = What::Eager { data: gathering.memory, sync };
+        self.sort(posted, label, Unexpected { from, envelope, what });
+        self.feed(from);
+        Ok(())
+    }
+
     /// A message came that was granted, or its sender is cut off.
-    fn admit(&mut self, from: Rank, envelope: crate::packet::Envelope, cost: u64) -> Result<Label, Lost> {
+    fn admit(&mut self, from: Rank, envelope: Envelope, cost: u64) -> Result<Label, Lost> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         if !peer.joined {
             peer.joined = true;
@@ -260,7 +298,7 @@ impl<W: Wire> Engine<W> {
         }
         peer.grant.arrived(cost)?;
         self.kept += cost;
-        Ok(Label { context: envelope.context, source: from, tag: envelope.tag })
+        Ok(label(from, envelope))
     }
 
     /// A message goes to the receive that was posted for it, or is kept.
@@ -291,7 +329,7 @@ impl<W: Wire> Engine<W> {
         let shape = self.config.ring;
         let ring = self.wire.ring(rank, shape.size());
         let peer = self.peers.get_mut(&rank).expect("was reached");
-        let (Some((memory, key)), Some(marker)) = (ring, self.marker) else {
+        let (Some((memory, key)), Some(marker)) = (ring, self.routes.marker) else {
             peer.ring_refused = true;
             self.polling.left(rank);
             return;
@@ -320,6 +358,10 @@ impl<W: Wire> Engine<W> {
             self.list(to);
         }
     }
+}
+
+fn label(source: Rank, Envelope { context, tag, .. }: Envelope) -> Label {
+    Label { context, source, tag }
 }
 
 #[inline(always)]

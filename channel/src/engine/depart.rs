@@ -1,23 +1,27 @@
 //! What goes: moves, answers, messages and their data, and credits.
 
 use super::Engine;
-use super::peer::{Peer, Reply};
+use super::peer::Reply;
 use super::request::{Request, cost};
+use super::route::{Post, put_mark};
 use crate::credit::HEADER;
 use crate::error::Status;
-use crate::meter::Meter;
-use crate::packet::{Body, DATA, Envelope, LONGEST, Packet};
+use crate::packet::{Body, DATA, EAGER, Envelope, PIECE, SYNC};
 use crate::rendezvous::Sending;
-use crate::ring::Marker;
+use crate::rules::Path;
 use crate::slab::Id;
-use crate::wire::{self, Data, Lane, Part, RAILS, Rail, Rank, Wire};
+use crate::wire::{self, Data, Lane, Part, RAILS, Rank, Wire};
 
-/// [`post`] by the parts of an engine, of which some others are lent to its other arguments.
+/// [`Post::packet`] by the parts of an engine, of which some others are lent to its other arguments.
 macro_rules! post {
     ($engine:ident, $($rest:expr),*) => {
-        post(
-            &mut $engine.wire, &mut $engine.meter, &$engine.rails, &$engine.row, $engine.marker, $engine.rank, $($rest),*
-        )
+        Post {
+            wire: &mut $engine.wire,
+            meter: &mut $engine.meter,
+            routes: &$engine.routes,
+            source: $engine.rank,
+        }
+        .packet($($rest),*)
     };
 }
 
@@ -62,7 +66,7 @@ impl<W: Wire> Engine<W> {
                 Step::Posted => posted += 1,
                 Step::Waits => {
                     if let Some(peer) = self.peers.get_mut(&rank) {
-                        peer.clear = !peer.has_work();
+                        peer.clear = !(peer.has_work() || peer.connection.is_leaving());
                     }
                     return posted;
                 }
@@ -168,19 +172,17 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Sends a whole message, if it is granted, the window is open and the wire takes it.
-    pub(super) fn send_eager(
-        &mut self,
-        to: Rank,
-        envelope: Envelope,
-        sync: Option<Id>,
-        data: Data<'_, W::Memory>,
-    ) -> bool {
+    pub(super) fn send_eager(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
         let peer = self.peers.get_mut(&to).expect("was reached");
         let cost = cost(envelope.length);
         if u64::from(peer.purse.room()) < cost || peer.outgoing.room() == 0 {
             return false;
         }
-        let body = Body::Eager { envelope, sync };
+        let path = self.routes.choose(envelope.length, EAGER, true, peer);
+        if !path.is_at_once() || envelope.length > self.routes.longest(path, peer).saturating_sub(EAGER) as u64 {
+            return false;
+        }
+        let body = Body::Eager { envelope, sync: None };
         if !post!(self, peer, &body, data, None) {
             return false;
         }
@@ -189,6 +191,7 @@ impl<W: Wire> Engine<W> {
         if peer.mark.is_some() {
             self.list(to);
         }
+        self.speaks_to(to);
         true
     }
 
@@ -197,29 +200,58 @@ impl<W: Wire> Engine<W> {
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let (envelope, granted) = (send.envelope, peer.purse.room());
         let status = Status { peer: rank, tag: envelope.tag, length: envelope.length };
-        if granted < HEADER {
+        // Where it is in the message, if that goes in pieces and some have gone: they were granted together.
+        let begun = if let Sending::Pushing(at) = send.state { Some(at) } else { None };
+        if granted < HEADER && begun.is_none() {
             self.meter.stalls += 1;
             return Step::Waits;
         }
-        if envelope.length <= self.config.eager as u64 && u64::from(granted) >= cost(envelope.length) {
-            let data = Data::Of(Part { memory: &send.memory, at: 0, length: envelope.length as usize });
-            let body = Body::Eager { envelope, sync: send.sync.then_some(id) };
+        let head = if send.sync { SYNC } else { EAGER };
+        let affordable = begun.is_some() || u64::from(granted) >= cost(envelope.length);
+        let path = self.routes.choose(envelope.length, head, affordable, peer);
+        if path.is_at_once() || begun.is_some() {
+            // What has begun goes on by whatever there is now.
+            let longest = match self.routes.longest(path, peer) {
+                0 => self.routes.widest(peer),
+                longest => longest,
+            };
+            let (at, sync) = (begun.unwrap_or(0), send.sync.then_some(id));
+            let left = envelope.length - at;
+            let whole = begun.is_none() && envelope.length <= longest.saturating_sub(head) as u64;
+            let (body, length) = if whole {
+                (Body::Eager { envelope, sync }, left)
+            } else {
+                let length = left.min(longest.saturating_sub(PIECE) as u64);
+                (Body::Piece { envelope, sync, at, length: length as u32 }, length)
+            };
+            let data = Data::Of(Part { memory: &send.memory, at: at as usize, length: length as usize });
             if !post!(self, peer, &body, data, None) {
                 return Step::Busy;
             }
-            peer.purse.spend(cost(envelope.length) as u32);
-            peer.sends.pop_front();
-            self.meter.eager += 1;
-            let announced = send.state.announce();
-            debug_assert_eq!(announced, Ok(()));
-            if !send.sync {
-                self.complete(id, Ok(status));
+            if begun.is_none() {
+                peer.purse.spend(cost(envelope.length) as u32);
+                self.meter.eager += 1;
+            }
+            if length < left {
+                send.state = Sending::Pushing(at + length);
+            } else {
+                peer.sends.pop_front();
+                let announced = send.state.announce();
+                debug_assert_eq!(announced, Ok(()));
+                if !send.sync {
+                    self.complete(id, Ok(status));
+                }
+            }
+            if begun.is_none() {
+                self.speaks_to(rank);
             }
             return Step::Posted;
         }
-        self.widen(rank, envelope.length);
-        if self.config.offer && envelope.length >= self.config.zero_copy_from {
-            self.offer(id, rank);
+        if path == Path::Move {
+            self.widen(rank, envelope.length);
+            if self.config.offer {
+                self.offer(id, rank);
+            }
         }
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
@@ -232,6 +264,7 @@ impl<W: Wire> Engine<W> {
         self.meter.rendezvous += 1;
         let announced = send.state.announce();
         debug_assert_eq!(announced, Ok(()));
+        self.speaks_to(rank);
         Step::Posted
     }
 
@@ -241,9 +274,8 @@ impl<W: Wire> Engine<W> {
         let (Sending::Copying(at, length), Some(receiver)) = (send.state, send.receiver) else {
             unreachable!("what is copied was answered")
         };
-        let slot = peer.ring_out.as_ref().filter(|ring| ring.claim(DATA + 1).is_some());
-        let slot = slot.map_or(0, |ring| ring.shape.longest());
-        let queue = self.rails.iter().map(|rail| rail.longest).min().expect("there is a rail");
+        let slot = if peer.has_slot(DATA + 1) { self.routes.longest(Path::Ring, peer) } else { 0 };
+        let queue = self.routes.widest(peer);
         // By the path that takes the most at once; if that takes nothing now, by the other.
         let left = length - at;
         let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
@@ -337,92 +369,4 @@ fn stripe_token(id: Id, rail: usize) -> u64 {
 pub(super) fn stripe_of(token: u64) -> Option<(Id, usize)> {
     let rails = (RAILS as u64 - 1) << RAIL;
     Some((Id::from_wire(token & !rails)?, ((token & rails) >> RAIL) as usize))
-}
-
-/// Posts one packet: by the ring if it is open and has room; else by a queue, whichever lane takes it.
-#[expect(clippy::too_many_arguments, reason = "the parts of an engine, some of them lent elsewhere")]
-fn post<W: Wire>(
-    wire: &mut W,
-    meter: &mut Meter,
-    rails: &[Rail],
-    row: &[u8],
-    marker: Option<Marker>,
-    source: Rank,
-    peer: &mut Peer<W::Memory>,
-    body: &Body,
-    data: Data<'_, W::Memory>,
-    only: Option<usize>,
-) -> bool {
-    let control = matches!(body, Body::Control { .. });
-    let sequence = if control { 0 } else { peer.outgoing.sequence() };
-    let packet = Packet { source, sequence, values: peer.values(), body: body.clone() };
-    let mut head = [0; LONGEST];
-    let header = packet.encode(&mut head);
-    let head = &head[..header];
-    let total = header + data.length();
-    let mut posted = false;
-    if let (Some(ring), Some(marker), None, false) = (&mut peer.ring_out, marker, only, control) {
-        if let Some(spot) = ring.claim(total) {
-            let lane = Lane { peer: peer.rank, rail: 0 };
-            let together = marker != Marker::Second;
-            let request = wire::Request::Put {
-                to: ring.key,
-                at: spot.at,
-                head,
-                body: data,
-                mark: together.then_some(spot.mark),
-                immediate: (marker == Marker::Immediate).then_some(total as u32),
-            };
-            posted = wire.post(lane, request).is_ok();
-            if posted {
-                ring.sent();
-                meter.ring_packets += 1;
-                if !together && put_mark(wire, peer.rank, ring.key, spot.mark_at, spot.mark).is_err() {
-                    peer.mark = Some((ring.key, spot.mark_at, spot.mark));
-                }
-            }
-        } else if total <= ring.shape.longest() {
-            meter.fallbacks += 1;
-        }
-    }
-    if !posted {
-        let request = |rail: usize, peer: &Peer<W::Memory>, wire: &mut W| {
-            // A piece for the ring, which the wire did not take now, may be longer than a queue's slots.
-            let fits = peer.up[rail] && total <= rails[rail].longest;
-            fits && wire.post(Lane { peer: peer.rank, rail }, wire::Request::Send { head, body: data }).is_ok()
-        };
-        let taken = match only {
-            Some(rail) => request(rail, peer, wire).then_some(rail),
-            // By the next of the row, or else by the next other one that takes it, or the first: a rail may never come up.
-            None => {
-                let mut refused = [false; RAILS];
-                let next = (0..row.len())
-                    .map(|i| ((peer.turn + i) % row.len(), usize::from(row[(peer.turn + i) % row.len()])))
-                    .chain([(peer.turn, 0)]);
-                let taken = next.into_iter().find(|(_, rail)| {
-                    let taken = !refused[*rail] && request(*rail, peer, wire);
-                    refused[*rail] = !taken;
-                    taken
-                });
-                taken.map(|(at, rail)| {
-                    peer.turn = at + 1;
-                    rail
-                })
-            }
-        };
-        if taken.is_none() {
-            return false;
-        }
-        meter.queue_packets += 1;
-    }
-    if !control {
-        peer.outgoing.sent();
-    }
-    peer.told();
-    true
-}
-
-fn put_mark<W: Wire>(wire: &mut W, peer: Rank, to: wire::Key, at: usize, mark: u64) -> Result<(), wire::Busy> {
-    let request = wire::Request::Put { to, at, head: &[], body: Data::None, mark: Some(mark), immediate: None };
-    wire.post(Lane { peer, rail: 0 }, request)
 }

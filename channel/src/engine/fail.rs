@@ -1,7 +1,7 @@
 //! A peer is lost: all that waits for it ends.
 
 use super::Engine;
-use super::request::{Receive, Request, What};
+use super::request::{Receive, Request, What, cost};
 use crate::error::{Error, Lost};
 use crate::wire::{Rank, Wire};
 use std::collections::BTreeSet;
@@ -19,14 +19,20 @@ impl<W: Wire> Engine<W> {
         self.lost.insert(rank, lost.clone());
         self.lose_pipes(rank);
         if let Some(mut peer) = self.peers.remove(&rank) {
+            self.routes.peers -= 1;
             self.budget.leave(&peer.grant, peer.joined);
             self.polling.left(rank);
+            self.connected.left(rank);
             self.starved.remove(&rank);
             if let Some(ring) = peer.ring_in.take() {
                 self.wire.release(0, ring.key);
                 self.wire.give(ring.memory);
             }
             peer.incoming.drain().for_each(|held| self.wire.give(held.data));
+            if let Some(gathering) = peer.gathering.take() {
+                self.kept -= cost(gathering.envelope.length);
+                self.wire.give(gathering.memory);
+            }
         }
         let announced = |message: &super::Unexpected<W::Memory>| matches!(message.what, What::Rts { .. });
         for message in self.matching.discard(|label, message| label.source == rank && announced(message)) {

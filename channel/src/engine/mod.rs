@@ -3,13 +3,16 @@
 mod arrive;
 mod depart;
 mod fail;
+mod links;
 mod peer;
 mod peers;
 mod pipes;
 mod receive;
 mod request;
+mod route;
 mod short;
 
+pub use links::Channels;
 pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
 pub use short::Short;
@@ -22,13 +25,13 @@ use crate::meter::Meter;
 use crate::packet::Envelope;
 use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
-use crate::ring::Marker;
 use crate::slab::{Id, Slab};
-use crate::wire::{Lane, Losses, RAILS, Rail, Rank, Wire};
+use crate::wire::{Lane, Losses, RAILS, RailKind, Rank, Wire};
 use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
+use route::Routes;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// The channel of one rank. Nothing here waits: calls start requests, [`progress`](Self::progress) turns the wheels,
@@ -38,10 +41,7 @@ pub struct Engine<W: Wire> {
     rank: Rank,
     ranks: Rank,
     config: Config,
-    rails: Vec<Rail>,
-    /// The rails of packets, which go round in it.
-    row: Vec<u8>,
-    marker: Option<Marker>,
+    routes: Routes,
     peers: Peers<W::Memory>,
     lost: HashMap<Rank, Lost>,
     /// Ranks that died, and in which contexts a receive from any source was told of it.
@@ -51,6 +51,8 @@ pub struct Engine<W: Wire> {
     requests: Slab<Request<W::Memory>>,
     matching: Matching<Id, Unexpected<W::Memory>>,
     polling: PollingSet,
+    /// The peers that have connections, where there are datagrams too.
+    connected: PollingSet,
     budget: Budget,
     /// Peers that can send not even one header more.
     starved: BTreeSet<Rank>,
@@ -80,16 +82,14 @@ impl<W: Wire> Engine<W> {
         if !(1..=RAILS as u64).contains(&count) {
             return Err(Misconfigured::Value { field: "rails", value: count.to_string(), must: "1 to 4" });
         }
-        config.check(rails.iter().map(|rail| rail.longest).min().unwrap_or(0))?;
-        let marker = Marker::of(&rails[0]);
-        let rings = if marker.is_some() { config.rings } else { 0 };
+        config.check(rails.iter().map(|rail| rail.longest).max().unwrap_or(0))?;
+        let routes = Routes::new(&config, rank, &rails);
+        let rings = if routes.marker.is_some() { config.rings } else { 0 };
         Ok(Engine {
             wire,
             rank,
             ranks,
-            marker,
-            row: config.spread.row(rank, &rails),
-            rails,
+            routes,
             peers: Peers::default(),
             lost: HashMap::new(),
             dead: Vec::new(),
@@ -97,6 +97,7 @@ impl<W: Wire> Engine<W> {
             requests: Slab::default(),
             matching: Matching::default(),
             polling: PollingSet::new(rings, config.ring_after, config.order),
+            connected: PollingSet::new(config.connections, config.connect_after, config.order),
             budget: Budget::new(config.floor, config.budget, config.spill),
             starved: BTreeSet::new(),
             listed: VecDeque::new(),
@@ -335,13 +336,15 @@ impl<W: Wire> Engine<W> {
     pub fn at_rest(&self) -> Result<(), String> {
         for (rank, peer) in self.peers.iter() {
             let flying = (peer.outgoing.flying(), peer.ring_out.as_ref().map_or(0, |ring| ring.flying()));
-            if flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 {
+            let between = !(peer.connection.is_none() || peer.connection.is_held()) || peer.gathering.is_some();
+            if flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 || between {
                 let waits = (peer.moves.len(), peer.replies.len(), peer.sends.len(), peer.copies.len());
                 return Err(format!(
-                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}",
+                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}, {:?}",
                     self.rank,
                     peer.owes(),
-                    peer.incoming.held()
+                    peer.incoming.held(),
+                    peer.connection
                 ));
             }
         }
@@ -357,22 +360,26 @@ impl<W: Wire> Engine<W> {
             return Err(Error::Lost { rank, lost: lost.clone() });
         }
         if !self.peers.contains_key(&rank) {
-            self.peers.insert(rank, Peer::new(rank, &self.config, &self.rails));
-            for rail in 0..self.rails.len() {
-                // Rings are the first rail's.
-                if rail == 0 || self.row.contains(&(rail as u8)) {
-                    self.connect(Lane { peer: rank, rail });
-                }
+            self.routes.peers += 1;
+            self.peers.insert(rank, Peer::new(rank, &self.config, &self.routes.rails));
+            for rail in self.routes.first(self.wire.is_near(rank)) {
+                self.connect(Lane { peer: rank, rail });
             }
         }
         Ok(())
     }
 
-    /// Something long goes to this peer, or comes from it: from now on by all rails, as they come up.
+    /// Something goes to this peer in place, or comes from it: if it is long, from now on by all rails, as they come up.
     fn widen(&mut self, rank: Rank, length: u64) {
-        if self.rails.len() > 1 && length >= self.config.zero_copy_from.max(2 * self.config.stripe_from) {
-            (0..self.rails.len()).for_each(|rail| self.connect(Lane { peer: rank, rail }));
+        if length < 2 * self.config.stripe_from {
+            return;
         }
+        let kind = if self.wire.is_near(rank) { RailKind::Memory } else { RailKind::Connection };
+        if self.routes.is_mixed && kind == RailKind::Connection && !self.peers[&rank].connection.is_held() {
+            return;
+        }
+        let rails: Vec<usize> = self.routes.of(kind).collect();
+        rails.into_iter().for_each(|rail| self.connect(Lane { peer: rank, rail }));
     }
 
     fn connect(&mut self, lane: Lane) {

@@ -1,8 +1,9 @@
 //! What a rank keeps of one peer.
 
 use crate::config::Config;
+use crate::connection::Connection;
 use crate::credit::{Grant, Owed, Purse};
-use crate::packet::{Body, Packet, Values};
+use crate::packet::{Body, Envelope, Packet, Values};
 use crate::ring;
 use crate::sequence::{FARTHEST, Incoming, Outgoing};
 use crate::slab::Id;
@@ -12,7 +13,14 @@ use std::collections::VecDeque;
 
 pub(super) struct Peer<M> {
     pub rank: Rank,
+    /// Rails that packets and data may go by.
     pub up: [bool; RAILS],
+    /// Its connections, where there are datagrams too; else they are made at once, and kept.
+    pub connection: Connection,
+    /// Rails of these that the wire has connected.
+    pub wired: [bool; RAILS],
+    /// Packets that went to it by datagrams.
+    pub datagrams: u64,
     /// Rails that it was asked for.
     pub asked: [bool; RAILS],
     /// Where the next packet by a queue is in the row of rails.
@@ -21,6 +29,8 @@ pub(super) struct Peer<M> {
     pub weights: Weights,
     pub outgoing: Outgoing,
     pub incoming: Incoming<Held<M>>,
+    /// A message of which pieces have come, and the last has not.
+    pub gathering: Option<Gathering<M>>,
     pub purse: Purse,
     pub grant: Grant,
     /// It has sent a message, and has a share of the budget.
@@ -54,6 +64,14 @@ pub(super) struct Peer<M> {
     pub clear: bool,
     /// It stands in the engine's list of those to whom credits are owed.
     pub owing: bool,
+}
+
+/// A message in pieces.
+pub(super) struct Gathering<M> {
+    pub envelope: Envelope,
+    pub sync: Option<Id>,
+    pub memory: M,
+    pub at: u64,
 }
 
 /// A packet that came early.
@@ -91,6 +109,10 @@ impl<M> Peer<M> {
         Peer {
             rank,
             up: [false; RAILS],
+            connection: Connection::default(),
+            wired: [false; RAILS],
+            datagrams: 0,
+            gathering: None,
             asked: [false; RAILS],
             turn: 0,
             weights: Weights::new(config.stripe, rails.iter().map(|rail| rail.bandwidth)),
@@ -122,6 +144,11 @@ impl<M> Peer<M> {
 
     pub fn is_up(&self) -> bool {
         self.up.contains(&true)
+    }
+
+    /// Whether its ring takes a packet of so many bytes now.
+    pub fn has_slot(&self, bytes: usize) -> bool {
+        self.up[0] && self.ring_out.as_ref().is_some_and(|ring| ring.claim(bytes).is_some())
     }
 
     /// What rides on a packet that goes now.

@@ -35,6 +35,11 @@ impl<M> Pipes<M> {
         self.active().any(|pipe| pipe.peer() != me && pipe.is_needed())
     }
 
+    /// Whether there is one to this peer.
+    pub fn has(&self, peer: Rank) -> bool {
+        self.to(peer).next().is_some()
+    }
+
     fn active(&self) -> impl Iterator<Item = &Pipe<M>> {
         self.active.iter().filter_map(|id| self.all.get(*id))
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, Lost, Status};
 use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys, Mover};
 use crate::rendezvous::{Facts, Receiving, Sending, movers};
+use crate::rules::Path;
 use crate::slab::Id;
 use crate::striping::{self, Timed};
 use crate::wire::{Lane, Part, RAILS, Rank, Wire};
@@ -111,21 +112,18 @@ impl<W: Wire> Engine<W> {
         let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
         let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None };
         let length = moving.length();
-        self.widen(from, length);
-        let peer = self.peers.get_mut(&from).expect("it sent this");
-        let up: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail]).collect();
+        let in_place = self.chooses_in_place(from, length);
+        if in_place {
+            self.widen(from, length);
+        }
+        let peer = &self.peers[&from];
+        let up: Vec<usize> = (0..self.routes.rails.len()).filter(|rail| peer.up[*rail]).collect();
         let readable: Vec<usize> =
-            up.iter().copied().filter(|rail| self.rails[*rail].read && offered[*rail].is_some()).collect();
+            up.iter().copied().filter(|rail| self.routes.rails[*rail].read && offered[*rail].is_some()).collect();
         let readable: Vec<usize> =
             readable.into_iter().filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
-        let writable: Vec<usize> = up.into_iter().filter(|rail| self.rails[*rail].write).collect();
-        let facts = Facts {
-            length,
-            receiver_first,
-            readable: !readable.is_empty(),
-            writable: !writable.is_empty(),
-            zero_copy_from: self.config.zero_copy_from,
-        };
+        let writable: Vec<usize> = up.into_iter().filter(|rail| self.routes.rails[*rail].write).collect();
+        let facts = Facts { in_place, receiver_first, readable: !readable.is_empty(), writable: !writable.is_empty() };
         let mut chosen = None;
         for mover in movers(facts) {
             let rails = match mover {
@@ -168,6 +166,11 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// What the rules of this rank say of an announced message.
+    fn chooses_in_place(&self, from: Rank, length: u64) -> bool {
+        self.routes.choose(length, 0, false, &self.peers[&from]) == Path::Move
+    }
+
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
     /// where that could be done.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize]) -> Vec<usize> {
@@ -194,7 +197,8 @@ impl<W: Wire> Engine<W> {
     /// The memory of a message is offered, where the peer may read it.
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
-        let rails: Vec<usize> = (0..self.rails.len()).filter(|rail| peer.up[*rail] && self.rails[*rail].read).collect();
+        let rails: Vec<usize> =
+            (0..self.routes.rails.len()).filter(|rail| peer.up[*rail] && self.routes.rails[*rail].read).collect();
         let Some(Request::Send(send)) = self.requests.get(id) else { return };
         let length = send.envelope.length;
         self.register(id, to, length, &rails);
@@ -228,8 +232,8 @@ impl<W: Wire> Engine<W> {
             return Err(crate::rendezvous::Unfit.into());
         }
         let up = self.peers[&from].up;
-        let rails: Vec<usize> = (0..self.rails.len())
-            .filter(|rail| up[*rail] && self.rails[*rail].write && keys[*rail].is_some())
+        let rails: Vec<usize> = (0..self.routes.rails.len())
+            .filter(|rail| up[*rail] && self.routes.rails[*rail].write && keys[*rail].is_some())
             .collect();
         let rails = self.register(id, from, length, &rails);
         if rails.is_empty() {

@@ -59,12 +59,12 @@ impl<W: Wire> Engine<W> {
         let Some(peer) = self.peers.get_mut(&to) else { return false };
         let Some(ring) = peer.ring_out.as_mut() else { return false };
         let length = data.length();
-        if !peer.clear || length > self.config.eager || peer.outgoing.room() == 0 {
+        if !peer.clear || length >= self.routes.short_below || peer.outgoing.room() == 0 {
             return false;
         }
         let cost = cost(envelope.length) as u32;
         let Some(spot) = ring.claim(EAGER + length) else { return false };
-        if peer.purse.room() < cost || self.marker != Some(Marker::Last) {
+        if peer.purse.room() < cost || self.routes.marker != Some(Marker::Last) {
             return false;
         }
         let key = ring.key;
@@ -102,8 +102,7 @@ impl<W: Wire> Engine<W> {
         }
         // It may have died meanwhile.
         let Some(peer) = self.peers.get_mut(&to) else { return false };
-        let long = data.length() > self.config.eager;
-        !(peer.has_work() || !peer.is_up() || long) && self.send_eager(to, envelope, None, data)
+        !(peer.has_work() || !peer.is_up()) && self.send_eager(to, envelope, data)
     }
 
     /// Receives a message that lies in the ring of a source, if it is the next of that peer and nothing else is to have it.

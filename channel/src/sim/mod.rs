@@ -10,7 +10,7 @@ pub use wire::SimWire;
 
 use crate::config::{Config, Misconfigured};
 use crate::engine::Engine;
-use crate::wire::{RAILS, Rail, Rank, Wire};
+use crate::wire::{RAILS, Rail, RailKind, Rank, Wire};
 use net::Net;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -39,7 +39,9 @@ pub struct Conditions {
     pub unregistered: u32,
     /// Puts become visible in pieces.
     pub torn: bool,
-    /// What becomes of sends, if they are datagrams.
+    /// Ranks of a host, who have the rails of [`RailKind::Memory`] between them and nothing else; 0 if no rail is of that kind.
+    pub host: Rank,
+    /// What becomes of sends by rails of [`RailKind::Datagram`].
     pub faults: Option<Faults>,
 }
 
@@ -61,6 +63,7 @@ pub struct Faults {
 impl Default for Conditions {
     fn default() -> Conditions {
         let rail = Rail {
+            kind: RailKind::Connection,
             longest: 16 << 10,
             mark_last: true,
             whole_word: true,
@@ -80,6 +83,7 @@ impl Default for Conditions {
             busy: 0,
             unregistered: 0,
             torn: true,
+            host: 0,
             faults: None,
         }
     }
@@ -110,10 +114,12 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// ```
     /// use transom_channel::delivery::{Delivery, Settings};
     /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
+    /// use transom_channel::wire::Kind;
     /// use transom_channel::{Config, Room, Select};
     ///
     /// let faults = Faults { lost: 100, doubled: 10, late: 50, delay: 1..90_000, flipped: 0 };
-    /// let conditions = Conditions { faults: Some(faults), ..Conditions::default() };
+    /// let mut conditions = Conditions { faults: Some(faults), ..Conditions::default() };
+    /// conditions.rails[0].kind = RailKind::Datagram;
     /// let config = Config { rings: 0, zero_copy_from: u64::MAX, ..Config::default() };
     /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
     /// let length = 1 << 20;

@@ -2,7 +2,7 @@
 
 use super::memory::{self, Memory};
 use super::net::{Flight, Flights, Flying, Happening, Keyed, Net, Told};
-use crate::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Wire};
+use crate::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Wire};
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::rc::Rc;
@@ -33,6 +33,20 @@ impl Wire for SimWire {
                 net.happens(at, Happening::Told(from, to, lane.rail, Told::Up));
             }
         }
+    }
+
+    fn disconnect(&mut self, lane: Lane) {
+        self.net.borrow_mut().lanes.remove(&(self.rank, lane.peer, lane.rail));
+    }
+
+    fn is_near(&self, peer: Rank) -> bool {
+        let host = self.net.borrow().conditions.host;
+        host > 0 && self.rank / host == peer / host
+    }
+
+    fn opens(&mut self, lane: Lane) -> bool {
+        self.connect(lane);
+        true
     }
 
     fn sever(&mut self, peer: Rank) {
@@ -150,7 +164,7 @@ impl Wire for SimWire {
         let flights = net.lanes.get_mut(&lane).expect("was looked at");
         let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
         flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds * slower / 1000;
-        if let (Flying::Send(bytes), Some(_)) = (&what, &net.conditions.faults) {
+        if let (Flying::Send(bytes), Some(_), RailKind::Datagram) = (&what, &net.conditions.faults, rail.kind) {
             let at = flights.free_at;
             net.throw(lane.0, lane.1, lane.2, bytes, at);
             return Ok(());

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
+use transom_channel::rules::Rules;
 use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
-use transom_channel::wire::{Data, Part, Rail};
+use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select, Wire};
 
 /// What a seed makes of a job.
@@ -19,6 +20,13 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// There are datagrams, and connections for some.
+    pub fn is_mixed(&self) -> bool {
+        [RailKind::Connection, RailKind::Datagram]
+            .iter()
+            .all(|kind| self.conditions.rails.iter().any(|rail| rail.kind == *kind))
+    }
+
     pub fn random(rng: &mut fastrand::Rng) -> Setup {
         let ranks = match rng.u32(..20) {
             0 => rng.u32(16..=64),
@@ -29,6 +37,7 @@ impl Setup {
         let rail = |rng: &mut fastrand::Rng| {
             let (mark_last, immediate) = (rng.bool(), rng.bool());
             Rail {
+                kind: RailKind::Connection,
                 longest,
                 mark_last,
                 whole_word: rng.u8(..4) > 0,
@@ -50,6 +59,7 @@ impl Setup {
             busy: *rng.choice(&[0, 0, 50, 500]).unwrap(),
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
             torn: rng.bool(),
+            host: 0,
             faults: None,
         };
         let floor = 64 * rng.u32(2..5);
@@ -72,6 +82,9 @@ impl Setup {
             stripe_from: *rng.choice(&[1, 500, 1 << 20]).unwrap(),
             offer: rng.bool(),
             batch: *rng.choice(&[1, 3, 64]).unwrap(),
+            rules: rules(rng),
+            connections: rng.usize(..4),
+            connect_after: rng.u32(1..6),
             ..Config::default()
         };
         // Ranks may have their own, in all but the floor.
@@ -81,6 +94,25 @@ impl Setup {
         let actions = if ranks > 15 { rng.usize(1..12) } else { rng.usize(1..60) };
         Setup { ranks, conditions, configs, actions }
     }
+}
+
+/// None, or any that can be.
+fn rules(rng: &mut fastrand::Rng) -> Option<Rules> {
+    if rng.bool() {
+        return None;
+    }
+    let mut text = String::new();
+    for _ in 0..rng.u32(..6) {
+        let path = rng.choice(["RC-FP", "RC-SR", "UD-SR", "RC-RDMA", "UD-ZCopy", "Copy-Based"]).unwrap();
+        let conditions: [String; 4] = [
+            "TRUE".into(),
+            format!("MSG_SIZE <= {}", rng.u32(..6000)),
+            format!("QUEUED < {}", rng.u32(1..4)),
+            format!("PEERS >= {} AND MSG_SIZE > {}", rng.u32(..4), rng.u32(..500)),
+        ];
+        text += &format!("{}, {path},\n", rng.choice(&conditions).unwrap());
+    }
+    Some((text + "TRUE, Copy-Based").parse().unwrap())
 }
 
 /// A message, by its number.
@@ -376,6 +408,9 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             let rings = engine.ring_bytes() / config.ring.size();
             if registrations != rings {
                 return Err(format!("rank {rank} has {rings} rings, and {registrations} registrations"));
+            }
+            if engine.channels().connections > config.connections && self.setup.is_mixed() {
+                return Err(format!("rank {rank} has {:?}", engine.channels()));
             }
             if engine.ring_bytes() > config.rings * config.ring.size()
                 || engine.granted() > config.budget + config.spill

@@ -9,12 +9,13 @@ mod random;
 
 use transom_channel::pipe::{Config as Pipe, Offer, Step};
 use transom_channel::sim::{Memory, Sim};
-use transom_channel::wire::Rail;
+use transom_channel::wire::{Rail, RailKind};
 use transom_channel::{Id, Rank};
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];
 
 const RAIL: Rail = Rail {
+    kind: RailKind::Connection,
     longest: 16 << 10,
     mark_last: false,
     whole_word: false,

@@ -1,6 +1,6 @@
 //! The wire of `transom-channel` on shared memory.
 
-use super::bytes::{Bytes, Forget, Kind, Part as Shared, Ring};
+use super::bytes::{Bytes, Forget, Part as Shared, RailKind, Ring};
 use super::inbox::{self, Cell, Inbox};
 use super::joint;
 use super::reading::{Read, Reading};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::Instant;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, Rank, Request, Why, Wire};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_windows::FabricError;
 
 /// The wire of one rank: its inbox, and what it has mapped of its peers.
@@ -81,6 +81,7 @@ impl ShmWire {
         reach.admit();
         job.control.publish_inbox(me, key.tag, key.fd);
         let rail = Rail {
+            kind: RailKind::Memory,
             longest: inbox::LONGEST,
             mark_last: true,
             whole_word: true,
@@ -204,7 +205,8 @@ impl ShmWire {
         }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
             found = true;
-            let slot = Bytes(Kind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
+            let slot =
+                Bytes(RailKind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
             if self.peers[owner].over {
                 drop(slot);
                 self.give_cell(number);
@@ -399,7 +401,7 @@ impl Wire for ShmWire {
         let (memory, key, fd) = self.job.block(length).ok()?;
         let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
         let length = u32::try_from(length).ok()?;
-        let bytes = Bytes(Kind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
+        let bytes = Bytes(RailKind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
     }
 
@@ -412,6 +414,10 @@ impl Wire for ShmWire {
 
     fn leave(&mut self, lane: Lane, key: Key) {
         self.peers[lane.peer as usize].pipes.remove(&key);
+    }
+
+    fn is_near(&self, _: Rank) -> bool {
+        true
     }
 
     fn reads(&mut self, lane: Lane) -> bool {
@@ -427,7 +433,7 @@ impl Wire for ShmWire {
     }
 
     fn give(&mut self, memory: Bytes) {
-        if let Kind::Cell { number, .. } = memory.0 {
+        if let RailKind::Cell { number, .. } = memory.0 {
             self.give_cell(number);
         }
     }
@@ -481,7 +487,7 @@ impl Wire for ShmWire {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
+        let RailKind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
         ring.memory.0.word(at).expect("within the ring").load(SeqCst)
     }
 

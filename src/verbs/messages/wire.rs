@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
-use transom_channel::wire::{Busy, Event, Key, Lane, Part, RAILS, Rail, Rank, Request, Why, Wire};
+use transom_channel::wire::{Busy, Event, Key, Lane, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
@@ -102,6 +102,7 @@ impl VerbsWire {
         let promise = |core: &Core| {
             let whole_word = core.rail.notify_by == NotifyBy::Write;
             Rail {
+                kind: if mailbox.is_some() { RailKind::Datagram } else { RailKind::Connection },
                 longest: mailbox.as_ref().map_or(LONGEST, Mailbox::longest),
                 mark_last: whole_word && core.rail.writes_in_order(),
                 whole_word,

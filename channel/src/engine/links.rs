@@ -1,0 +1,148 @@
+//! Connections for the peers that are spoken with most, where there are datagrams for all: who is asked, who is accepted, what is given
+//! up. Both sides keep their caps.
+
+use super::Engine;
+use super::request::Request;
+use crate::connection::{Act, Here, Say};
+use crate::error::Lost;
+use crate::packet::Body;
+use crate::polling::Change;
+use crate::wire::{Lane, RailKind, Rank, Wire};
+
+/// How many peers a rank has by each way that they are spoken with. One may be among several of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Channels {
+    /// By memory that is shared.
+    pub near: usize,
+    /// By datagrams: something has gone to them so.
+    pub datagrams: usize,
+    /// By connections.
+    pub connections: usize,
+    /// By rings that this rank has for them.
+    pub rings: usize,
+}
+
+impl<W: Wire> Engine<W> {
+    /// How many peers there are by each way.
+    pub fn channels(&self) -> Channels {
+        let mut channels = Channels { rings: self.polling.len(), ..Channels::default() };
+        for (rank, peer) in self.peers.iter() {
+            let is_near = self.wire.is_near(rank);
+            let by_choice = self.routes.is_mixed && !is_near;
+            let kind = if is_near { RailKind::Memory } else { RailKind::Connection };
+            let is_up = self.routes.of(kind).any(|rail| peer.up[rail]);
+            channels.near += usize::from(is_near && is_up && rank != self.rank);
+            channels.datagrams += usize::from(peer.datagrams > 0);
+            channels.connections += usize::from(!is_near && if by_choice { !peer.connection.is_none() } else { is_up });
+        }
+        channels
+    }
+
+    /// A message has gone to this peer, or waits there to be received.
+    pub(super) fn speaks_to(&mut self, rank: Rank) {
+        if !self.routes.is_mixed || rank == self.rank || self.wire.is_near(rank) {
+            return;
+        }
+        match self.connected.packet(rank) {
+            Some(Change::Join(peer)) => {
+                let ask = self.peers.get_mut(&peer).and_then(|peer| peer.connection.ask());
+                debug_assert!(ask.is_some(), "who has none asks");
+                self.say(peer, ask);
+            }
+            Some(Change::Leave(peer)) => {
+                if !self.is_quiet(peer) {
+                    return self.connected.stay(peer);
+                }
+                let leave = self.peers.get_mut(&peer).and_then(|peer| peer.connection.leave());
+                match leave {
+                    Some(_) => self.act(peer, Act::Stop),
+                    None => self.connected.stay(peer),
+                }
+                self.say(peer, leave);
+            }
+            None => {}
+        }
+    }
+
+    /// The peer has said something of connections.
+    pub(super) fn told_of_link(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
+        if !self.routes.is_mixed || from == self.rank || self.wire.is_near(from) {
+            return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
+        }
+        let here = Here {
+            has_room: say == Say::Ask && self.connected.has_room(),
+            is_quiet: say == Say::Leave && self.is_quiet(from),
+            yields: self.rank < from,
+        };
+        let then = self.peers.get_mut(&from).expect("it sent this").connection.told(say, here)?;
+        if then.say == Some(Say::Accept) {
+            self.connected.admit(from);
+        }
+        self.meter.refusals += u64::from(say == Say::Refuse);
+        if let Some(act) = then.act {
+            self.act(from, act);
+        }
+        self.say(from, then.say);
+        Ok(())
+    }
+
+    fn say(&mut self, to: Rank, say: Option<Say>) {
+        if let Some(say) = say {
+            self.reply(to, Body::Link { say });
+        }
+    }
+
+    fn act(&mut self, rank: Rank, act: Act) {
+        let lanes: Vec<Lane> = self.routes.of(RailKind::Connection).map(|rail| Lane { peer: rank, rail }).collect();
+        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
+        match act {
+            Act::Connect => {
+                self.meter.connects += 1;
+                for lane in &lanes {
+                    peer.up[lane.rail] = peer.wired[lane.rail];
+                }
+                let row = self.routes.row_of(RailKind::Connection);
+                let first: Vec<Lane> = lanes.into_iter().filter(|lane| row.contains(&(lane.rail as u8))).collect();
+                first.into_iter().for_each(|lane| self.connect(lane));
+            }
+            Act::Stop => lanes.iter().for_each(|lane| peer.up[lane.rail] = false),
+            Act::Resume => {
+                lanes.iter().for_each(|lane| peer.up[lane.rail] = peer.wired[lane.rail]);
+                self.connected.stay(rank);
+            }
+            Act::Forget => self.connected.left(rank),
+            Act::Disconnect => {
+                self.meter.disconnects += 1;
+                self.connected.left(rank);
+                for lane in lanes.into_iter().filter(|lane| std::mem::take(&mut peer.asked[lane.rail])) {
+                    (peer.wired[lane.rail], peer.up[lane.rail]) = (false, false);
+                    // One that was opened meanwhile goes there.
+                    if !self.pipes.has(rank) {
+                        self.wire.disconnect(lane);
+                    }
+                }
+            }
+        }
+        // The short path looks at what has changed.
+        self.list(rank);
+    }
+
+    /// Whether nothing is under way to or from a peer but packets, which have a place in the sequence: no ring, no memory that is
+    /// written or read, no pipe.
+    fn is_quiet(&self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get(&rank) else { return false };
+        let rings = peer.ring_out.is_some() || peer.ring_in.is_some() || peer.ring_polled.is_some();
+        let moves = !peer.moves.is_empty() || peer.replies.iter().any(|reply| reply.rail.is_some());
+        let connected = self.routes.of(RailKind::Connection).any(|rail| peer.up[rail]);
+        let lends = |request: &Request<W::Memory>| match request {
+            Request::Send(send) => send.to == rank && send.keys.is_some(),
+            Request::Receive(receive) => {
+                receive.keys.is_some() && receive.moving.as_ref().is_some_and(|moving| moving.from == rank)
+            }
+            Request::Message(_) | Request::Piped(_) | Request::Over(..) => false,
+        };
+        connected
+            && !(rings || moves || self.pipes.has(rank))
+            && !self.requests.iter().any(|(_, request)| lends(request))
+    }
+}

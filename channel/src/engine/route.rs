@@ -1,0 +1,242 @@
+//! By what a message and a packet go: the one place where a path is chosen.
+
+use super::peer::Peer;
+use crate::config::Config;
+use crate::meter::Meter;
+use crate::packet::{Body, LONGEST, Packet};
+use crate::ring::Marker;
+use crate::rules::{Facts, Path, Rules};
+use crate::wire::{Busy, Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
+
+/// The table, and the rails that its paths go by.
+pub(super) struct Routes {
+    rules: Rules,
+    pub rails: Vec<Rail>,
+    pub marker: Option<Marker>,
+    /// What the short path may send by a ring without asking the table; see [`Rules`].
+    pub short_below: usize,
+    /// The rails of packets of each kind, which go round in it.
+    rows: [Vec<u8>; KINDS.len()],
+    /// Peers that this rank has talked with.
+    pub peers: u64,
+    /// There are datagrams, so that connections are for those who are spoken with most.
+    pub is_mixed: bool,
+}
+
+const KINDS: [RailKind; 3] = [RailKind::Connection, RailKind::Datagram, RailKind::Memory];
+/// By what packets go for which no rule has a path: those that are no message, and pieces of announced ones.
+const ANY: [Path; 3] = [Path::Ring, Path::Queue, Path::Datagram];
+
+impl Path {
+    /// A message goes at once, not announced.
+    pub(super) fn is_at_once(self) -> bool {
+        ANY.contains(&self)
+    }
+
+    fn is_by(self, kind: RailKind) -> bool {
+        match self {
+            Path::Queue => kind != RailKind::Datagram,
+            Path::Datagram => kind == RailKind::Datagram,
+            Path::Ring | Path::Move | Path::DatagramMove | Path::Copy => false,
+        }
+    }
+}
+
+impl Routes {
+    pub fn new(config: &Config, rank: Rank, rails: &[Rail]) -> Routes {
+        let row = |kind| {
+            let of_kind: Vec<usize> = (0..rails.len()).filter(|rail| rails[*rail].kind == kind).collect();
+            let promises: Vec<Rail> = of_kind.iter().map(|rail| rails[*rail]).collect();
+            config.spread.row(rank, &promises).into_iter().map(|at| of_kind[usize::from(at)] as u8).collect()
+        };
+        let rules = config.rules.clone().unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from));
+        let has = |kind| rails.iter().any(|rail| rail.kind == kind);
+        Routes {
+            marker: Marker::of(&rails[0]),
+            short_below: rules.short_below(),
+            rules,
+            rows: KINDS.map(row),
+            rails: rails.to_vec(),
+            peers: 0,
+            is_mixed: has(RailKind::Datagram) && has(RailKind::Connection),
+        }
+    }
+
+    /// The rails that are connected when a peer is first talked with.
+    pub fn first(&self, is_near: bool) -> Vec<usize> {
+        let kind = match is_near {
+            true => RailKind::Memory,
+            false if self.rails.iter().any(|rail| rail.kind == RailKind::Datagram) => RailKind::Datagram,
+            false => RailKind::Connection,
+        };
+        let row = &self.rows[kind as usize];
+        let of_kind = self.of(kind);
+        // Rings are the first rail's.
+        of_kind.filter(|rail| *rail == 0 || row.contains(&(*rail as u8))).collect()
+    }
+
+    /// The rails of a kind that packets go by.
+    pub fn row_of(&self, kind: RailKind) -> &[u8] {
+        &self.rows[kind as usize]
+    }
+
+    /// The rails of a kind.
+    pub fn of(&self, kind: RailKind) -> impl Iterator<Item = usize> {
+        (0..self.rails.len()).filter(move |rail| self.rails[*rail].kind == kind)
+    }
+
+    /// The path of a message whose header takes `head` bytes: that of the first rule that holds and whose path exists now. One that
+    /// is not granted can only be announced.
+    pub fn choose<M>(&self, size: u64, head: usize, granted: bool, peer: &Peer<M>) -> Path {
+        let exists = |path: &Path| match path {
+            Path::Ring => granted && peer.has_slot(head.saturating_add(size as usize)),
+            Path::Queue | Path::Datagram => granted && self.longest(*path, peer) > 0,
+            Path::Move => (0..self.rails.len()).any(|rail| {
+                let Rail { read, write, .. } = self.rails[rail];
+                peer.up[rail] && (read || write)
+            }),
+            Path::DatagramMove => false,
+            Path::Copy => true,
+        };
+        self.rules.paths(self.facts(size, peer)).find(exists).expect("the last rule always has a path")
+    }
+
+    fn facts<M>(&self, size: u64, peer: &Peer<M>) -> Facts {
+        Facts { size, peers: self.peers, queued: peer.sends.len() as u64 }
+    }
+
+    /// The longest packet of a path; 0 if it does not exist.
+    pub fn longest<M>(&self, path: Path, peer: &Peer<M>) -> usize {
+        if path == Path::Ring {
+            return peer.ring_out.as_ref().filter(|_| peer.up[0]).map_or(0, |ring| ring.shape.longest());
+        }
+        let up = (0..self.rails.len()).filter(|rail| peer.up[*rail] && path.is_by(self.rails[*rail].kind));
+        up.map(|rail| self.rails[rail].longest).max().unwrap_or(0)
+    }
+
+    /// The longest packet that goes by no ring.
+    pub fn widest<M>(&self, peer: &Peer<M>) -> usize {
+        self.longest(Path::Queue, peer).max(self.longest(Path::Datagram, peer))
+    }
+}
+
+/// What a packet is posted with.
+pub(super) struct Post<'a, W: Wire> {
+    pub wire: &'a mut W,
+    pub meter: &'a mut Meter,
+    pub routes: &'a Routes,
+    pub source: Rank,
+}
+
+impl<W: Wire> Post<'_, W> {
+    /// Posts one packet: by the first rule that holds for as many bytes as it brings, and whose path takes it now; by whatever takes
+    /// it, if there is none. `only` names the rail that it must go by.
+    pub fn packet(
+        &mut self,
+        peer: &mut Peer<W::Memory>,
+        body: &Body,
+        data: Data<'_, W::Memory>,
+        only: Option<usize>,
+    ) -> bool {
+        let control = matches!(body, Body::Control { .. });
+        let sequence = if control { 0 } else { peer.outgoing.sequence() };
+        let packet = Packet { source: self.source, sequence, values: peer.values(), body: body.clone() };
+        let mut head = [0; LONGEST];
+        let header = packet.encode(&mut head);
+        let head = &head[..header];
+        let posted = match only {
+            Some(rail) => self.send(peer, rail, head, data),
+            None => {
+                let routes = self.routes;
+                let facts = routes.facts(data.length() as u64, peer);
+                let mut refused = [control, false, false];
+                routes.rules.paths(facts).chain(ANY).any(|path| {
+                    let Some(at) = ANY.iter().position(|any| *any == path) else { return false };
+                    let taken = !refused[at] && self.by(path, peer, head, data);
+                    refused[at] = !taken;
+                    taken
+                })
+            }
+        };
+        if posted {
+            if !control {
+                peer.outgoing.sent();
+            }
+            peer.told();
+        }
+        posted
+    }
+
+    fn by(&mut self, path: Path, peer: &mut Peer<W::Memory>, head: &[u8], data: Data<'_, W::Memory>) -> bool {
+        if path == Path::Ring {
+            return self.put(peer, head, data);
+        }
+        let routes = self.routes;
+        let mut refused = [false; RAILS];
+        for kind in KINDS.into_iter().filter(|kind| path.is_by(*kind)) {
+            let row = &routes.rows[kind as usize];
+            let turn = peer.turn;
+            let in_row = (0..row.len()).map(|i| (turn + i) % row.len()).map(|at| (at, usize::from(row[at])));
+            // By the next of the row, or else by any other that takes it: a rail may never come up.
+            for (at, rail) in in_row.chain(routes.of(kind).map(|rail| (turn, rail))) {
+                if !refused[rail] && self.send(peer, rail, head, data) {
+                    peer.turn = at + 1;
+                    return true;
+                }
+                refused[rail] = true;
+            }
+        }
+        false
+    }
+
+    /// By a queue.
+    fn send(&mut self, peer: &mut Peer<W::Memory>, rail: usize, head: &[u8], data: Data<'_, W::Memory>) -> bool {
+        // A piece for another path may be longer than what this one takes.
+        let fits = peer.up[rail] && head.len() + data.length() <= self.routes.rails[rail].longest;
+        let posted = fits && self.wire.post(Lane { peer: peer.rank, rail }, Request::Send { head, body: data }).is_ok();
+        if posted {
+            self.meter.queue_packets += 1;
+            if self.routes.rails[rail].kind == RailKind::Datagram {
+                self.meter.datagram_packets += 1;
+                peer.datagrams += 1;
+            }
+        }
+        posted
+    }
+
+    /// By the ring, if it is open and has room.
+    fn put(&mut self, peer: &mut Peer<W::Memory>, head: &[u8], data: Data<'_, W::Memory>) -> bool {
+        let (Some(ring), Some(marker), true) = (&mut peer.ring_out, self.routes.marker, peer.up[0]) else {
+            return false;
+        };
+        let total = head.len() + data.length();
+        let Some(spot) = ring.claim(total) else {
+            self.meter.fallbacks += u64::from(total <= ring.shape.longest());
+            return false;
+        };
+        let together = marker != Marker::Second;
+        let request = Request::Put {
+            to: ring.key,
+            at: spot.at,
+            head,
+            body: data,
+            mark: together.then_some(spot.mark),
+            immediate: (marker == Marker::Immediate).then_some(total as u32),
+        };
+        if self.wire.post(Lane { peer: peer.rank, rail: 0 }, request).is_err() {
+            return false;
+        }
+        ring.sent();
+        self.meter.ring_packets += 1;
+        if !together && put_mark(self.wire, peer.rank, ring.key, spot.mark_at, spot.mark).is_err() {
+            peer.mark = Some((ring.key, spot.mark_at, spot.mark));
+        }
+        true
+    }
+}
+
+/// The mark of a message that is in the ring already.
+pub(super) fn put_mark<W: Wire>(wire: &mut W, peer: Rank, to: Key, at: usize, mark: u64) -> Result<(), Busy> {
+    let request = Request::Put { to, at, head: &[], body: Data::None, mark: Some(mark), immediate: None };
+    wire.post(Lane { peer, rail: 0 }, request)
+}
