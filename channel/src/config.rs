@@ -1,13 +1,15 @@
 //! What can be chosen, by a program or by a text.
 
 mod fields;
+mod named;
 
 pub use fields::{Changes, FIELDS, Field};
+pub use named::{NAMED, Named};
 
 use crate::pipe;
 use crate::polling::Order;
 use crate::ring::Shape;
-use crate::rules::Rules;
+use crate::rules::{Rules, RulesError};
 use crate::striping::{Spread, Stripe};
 
 /// Sizes and limits of a rank. Ranks may differ in all but `floor`.
@@ -68,6 +70,8 @@ pub enum Paths {
     Connections,
     /// Datagrams, acknowledged here ([`delivery`](crate::delivery)): one queue for all peers.
     Datagrams,
+    /// Datagrams to all, and connections for the peers that are spoken with most.
+    Both,
 }
 
 impl Default for Config {
@@ -117,12 +121,23 @@ pub enum Misconfigured {
     /// A text names a field that is none.
     #[error("there is no field {0:?}; there are {all}", all = fields::names())]
     Unknown(String),
-    /// A part of a text is no field and value.
-    #[error("{0:?} is not FIELD=VALUE")]
+    /// A part of a text is no field and value, and no name.
+    #[error("{0:?} is neither FIELD=VALUE nor one of {all}", all = named::names())]
     NoValue(String),
     /// A text names a field twice.
     #[error("{0} is there twice")]
     Twice(&'static str),
+    /// Rules that are none.
+    #[error("rules: {0}")]
+    Rules(#[from] RulesError),
+    /// A file of rules that cannot be read.
+    #[error("rules: the file {path:?} cannot be read: {why}")]
+    File {
+        /// Which.
+        path: String,
+        /// What the system says.
+        why: String,
+    },
 }
 
 impl Config {

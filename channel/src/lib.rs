@@ -21,7 +21,7 @@ mod slab;
 pub mod striping;
 pub mod wire;
 
-pub use config::{Changes, Config, FIELDS, Field, Misconfigured, Paths};
+pub use config::{Changes, Config, FIELDS, Field, Misconfigured, NAMED, Named, Paths};
 pub use engine::{Cancelled, Channels, Completion, Engine, Kept, Room, Short};
 pub use error::{Error, Lost, Status};
 pub use matching::Select;

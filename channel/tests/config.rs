@@ -3,8 +3,9 @@
 use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
+use transom_channel::rules::Rules;
 use transom_channel::striping::{Spread, Stripe};
-use transom_channel::{Changes, Config, FIELDS, Misconfigured, Paths};
+use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths};
 
 fn config(text: &str) -> Config {
     text.parse::<Changes>().unwrap_or_else(|error| panic!("{text}: {error}")).of(Config::default())
@@ -19,7 +20,7 @@ fn each_field_is_read() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
          spread=window:64,stripe=even,stripe_from=5,offer=no,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
-         pipe_zero_copy_from=9,paths=ud,ud_lanes=16,checksum=yes",
+         pipe_zero_copy_from=9,paths=ud,connections=4,connect_after=0,ud_lanes=16,checksum=yes,rules=MSG_SIZE < 7, UD-SR, TRUE, Copy-Based",
     );
     let Config { floor, spill, batch, .. } = Config::default();
     let expected = Config {
@@ -40,6 +41,9 @@ fn each_field_is_read() {
         offer: false,
         batch,
         pipe: pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 1024, zero_copy_from: 9 },
+        rules: Some("MSG_SIZE < 7, UD-SR, TRUE, Copy-Based".parse().unwrap()),
+        connections: 4,
+        connect_after: 0,
         paths: Paths::Datagrams,
         ud_lanes: 16,
         checksum: true,
@@ -77,9 +81,13 @@ fn what_is_wrong_is_named_and_what_was_expected() {
         refused("egaer=1"),
         "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, rings, ring_after, order, window, \
          zero_copy_from, spread, stripe, stripe_from, offer, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, \
-         pipe_zero_copy_from, paths, ud_lanes, checksum"
+         pipe_zero_copy_from, paths, connections, connect_after, ud_lanes, checksum, rules"
     );
-    assert_eq!(refused("rings"), "\"rings\" is not FIELD=VALUE");
+    assert_eq!(refused("rings"), "\"rings\" is neither FIELD=VALUE nor one of ics, ipdps, multirail, aptus, rc, ud");
+    assert_eq!(
+        refused("rings=1, rules=MSG_SIZE <= 10 RC-SR"),
+        "rules: line 1, column 16: `RC-SR` is not expected here, but , or AND"
+    );
     assert_eq!(refused("rings=1,window=4,rings=2"), "rings is there twice");
     assert_eq!(refused("window=1"), "window is 1, and must be 2 to 1024");
     assert_eq!(refused("window=1025"), "window is 1025, and must be 2 to 1024");
@@ -138,7 +146,47 @@ fn a_field_says_its_value() {
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,rings=8,ring_after=16,order=circular,window=64,\
                     zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,credit_delay=50000,budget=4194304,pipe=read,\
-                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,ud_lanes=4,checksum=no";
+                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,connections=16,connect_after=16,ud_lanes=4,checksum=no,rules=MSG_SIZE <= 8192, RC-FP, \
+                    MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, Copy-Based";
     assert_eq!(fields.join(","), expected);
-    assert_eq!(config(expected), Config::default());
+    let said = config(expected);
+    assert_eq!(said.rules, Some(Rules::usual(8192, 32768)));
+    assert_eq!(Config { rules: None, ..said }, Config::default());
+}
+
+#[test]
+fn a_name_stands_before_what_changes_it() {
+    let aptus = config("aptus");
+    assert_eq!((aptus.paths, aptus.rings, aptus.ring_after), (Paths::Both, 8, 32));
+    assert_eq!((aptus.connections, aptus.connect_after), (16, 16));
+    assert!(
+        aptus.rules.as_ref().unwrap().to_string().starts_with("MSG_SIZE <= 2048, RC-FP, MSG_SIZE <= 2008, UD-SR, ")
+    );
+    for text in ["aptus,rings=3", "rings=3, aptus"] {
+        assert_eq!(config(text), Config { rings: 3, ..aptus.clone() });
+    }
+    assert_eq!(refused("aptus,rings=3,rings=4"), "rings is there twice");
+    let (ics, ud, rails) = (config("ics"), config("ud"), config("multirail"));
+    assert_eq!((ics.ring, ics.offer, ics.eager), (Shape { slots: 100, bytes: 2048 }, false, 2008));
+    assert_eq!((ud.paths, ud.rings), (Paths::Datagrams, 0));
+    assert_eq!((rails.spread, rails.stripe, rails.offer), (Spread::RoundRobin, Stripe::Adaptive, false));
+    // Each is one that can be.
+    for named in NAMED {
+        assert_eq!(config(named.name).check(16 << 10), Ok(()), "{}", named.name);
+    }
+}
+
+#[test]
+fn rules_come_from_a_file() {
+    let path = std::env::temp_dir().join(format!("transom-rules-{}", std::process::id()));
+    std::fs::write(&path, "# Short ones.\nMSG_SIZE <= 9, UD-SR,\nTRUE, Copy-Based,\n").unwrap();
+    let said = config(&format!("window=9,rules=@{}", path.display()));
+    assert_eq!(said.window, 9);
+    assert_eq!(said.rules.unwrap().to_string(), "MSG_SIZE <= 9, UD-SR, TRUE, Copy-Based");
+    std::fs::write(&path, "MSG_SIZE <= 9, UD-SR,\nTRUE, RC-RDMA\n").unwrap();
+    let error = refused(&format!("rules=@{}", path.display()));
+    assert!(error.starts_with("rules: line 2, column 1: the last rule may have no path"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let error = refused(&format!("rules=@{}", path.display()));
+    assert!(error.starts_with("rules: the file ") && error.contains("cannot be read: "), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use transom_channel::Id;
+use transom_channel::connection::Say;
 use transom_channel::packet::{Body, EAGER, Eager, Envelope, LONGEST, Malformed, Mover, Packet, Values};
 use transom_channel::wire::{Key, RAILS};
 
@@ -62,6 +63,11 @@ fn body() -> impl Strategy<Value = Body> {
         any::<u16>().prop_map(|ring| Body::Leave { ring }),
         any::<u16>().prop_map(|ring| Body::Left { ring }),
         any::<u64>().prop_map(|mask| Body::Control { mask }),
+        (envelope(long), prop::option::of(id()), 1u32..300, any::<u64>()).prop_map(|(envelope, sync, length, at)| {
+            let envelope = Envelope { length: envelope.length.max(300), ..envelope };
+            Body::Piece { envelope, sync, at: at % (envelope.length - u64::from(length) + 1), length }
+        }),
+        prop::sample::select(&Say::ALL[..]).prop_map(|say| Body::Link { say }),
     ]
 }
 
@@ -75,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..14, sane: bool) {
+    fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..16, sane: bool) {
         // Mostly bytes that get past the first checks.
         if sane && bytes.len() >= 32 {
             (bytes[0], bytes[1]) = (kind, 0);
@@ -122,8 +128,8 @@ fn what_is_wrong_is_said() {
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
-    (bytes[0], bytes[1]) = (13, 0);
-    assert_eq!(says(&bytes[..40]), "kind 13 of packet is unknown");
+    (bytes[0], bytes[1]) = (15, 0);
+    assert_eq!(says(&bytes[..40]), "kind 15 of packet is unknown");
     bytes[0] = 1;
     assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
 }

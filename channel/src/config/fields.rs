@@ -1,9 +1,10 @@
 //! The fields that a text can choose, in one table: `eager=0,order=recent`.
 
-use super::{Config, Misconfigured, Paths};
+use super::{Config, Misconfigured, NAMED, Paths};
 use crate::packet::{LONGEST, SYNC};
 use crate::pipe::Step;
 use crate::polling::Order;
+use crate::rules::Rules;
 use crate::sequence::FARTHEST;
 use crate::striping::{Spread, Stripe};
 use std::str::FromStr;
@@ -64,7 +65,7 @@ const SPREADS: [(&str, Spread); 4] = [
 ];
 const STRIPES: [(&str, Stripe); 3] =
     [("even", Stripe::Even), ("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive)];
-const PATHS: [(&str, Paths); 2] = [("rc", Paths::Connections), ("ud", Paths::Datagrams)];
+const PATHS: [(&str, Paths); 3] = [("rc", Paths::Connections), ("ud", Paths::Datagrams), ("both", Paths::Both)];
 const STEPS: [(&str, Step); 5] = [
     ("basic", Step::Basic),
     ("piggyback", Step::Piggyback),
@@ -170,8 +171,23 @@ pub const FIELDS: &[Field] = &[
         "paths",
         paths,
         PATHS,
-        "by what packets go between hosts, alike at all ranks: reliable connections (rc) or datagrams (ud)",
-        "rc or ud"
+        "by what packets go between hosts, alike at all ranks: reliable connections (rc), datagrams (ud), or datagrams to all and \
+         connections for some",
+        "rc, ud or both"
+    ),
+    row!(
+        "connections",
+        connections,
+        "connections that a rank has at most, where it has datagrams too",
+        "a number from 0 on",
+        |_, _| true
+    ),
+    row!(
+        "connect_after",
+        connect_after,
+        "messages to a peer after which it is asked for a connection, where there are datagrams too",
+        "a number from 0 on",
+        |_, _| true
     ),
     row!("ud_lanes", ud_lanes, "queue pairs that datagrams are sent by in turn", "1 to 16", |config, _| {
         (1..=16).contains(&config.ud_lanes)
@@ -183,7 +199,21 @@ pub const FIELDS: &[Field] = &[
         "whether datagrams bring a checksum, which the receiver compares",
         "yes or no"
     ),
+    Field {
+        name: RULES,
+        meaning: "which path a message takes, in place of what eager and zero_copy_from say; the last of a text",
+        must: "a table of rules, or @ and the name of a file that has one",
+        get: |config| {
+            let rules = config.rules.clone();
+            rules.unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from)).to_string()
+        },
+        set: |config, text| Some(config.rules = Some(text.parse().ok()?)),
+        holds: |_, _| true,
+    },
 ];
+
+/// The field whose value has commas.
+const RULES: &str = "rules";
 
 impl Field {
     /// Its value, as text.
@@ -196,13 +226,16 @@ pub(super) fn names() -> String {
     FIELDS.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
 }
 
-/// What a text like `eager=0,order=recent` chooses.
+/// What a text like `eager=0,order=recent` chooses, or `aptus,connections=32`, or `rules=TRUE, Copy-Based`.
 ///
 /// ```
 /// use transom_channel::{Changes, Config};
 /// let changes: Changes = "eager=0,ring_slots=4".parse()?;
 /// let config = changes.of(Config::default());
 /// assert_eq!((config.eager, config.ring.slots, config.window), (0, 4, 64));
+/// let changes: Changes = "aptus,window=128".parse()?;
+/// let config = changes.of(Config::default());
+/// assert_eq!((config.connections, config.rings, config.window), (16, 8, 128));
 /// let error = "eager=much".parse::<Changes>().unwrap_err();
 /// assert!(error.to_string().starts_with("eager is much, and must be 56 bytes less"));
 /// # Ok::<(), transom_channel::Misconfigured>(())
@@ -214,21 +247,54 @@ impl FromStr for Changes {
     type Err = Misconfigured;
 
     fn from_str(text: &str) -> Result<Changes, Misconfigured> {
-        let mut changes = Changes::default();
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').ok_or_else(|| Misconfigured::NoValue(part.to_owned()))?;
+        let (mut changes, mut named) = (Changes::default(), Changes::default());
+        for part in parts(text) {
+            let Some((name, value)) = part.split_once('=') else {
+                let by_name = NAMED.iter().find(|named| named.name == part);
+                let by_name = by_name.ok_or_else(|| Misconfigured::NoValue(part.to_owned()))?;
+                // What has a name stands before what changes it, wherever that is said.
+                named.0.extend(by_name.text.parse::<Changes>()?.0);
+                continue;
+            };
             let at = FIELDS.iter().position(|field| field.name == name);
             let at = at.ok_or_else(|| Misconfigured::Unknown(name.to_owned()))?;
             if changes.0.iter().any(|(other, _)| *other == at) {
                 return Err(Misconfigured::Twice(FIELDS[at].name));
             }
-            changes.0.push((at, value.to_owned()));
+            let value = if name == RULES { rules(value)? } else { value.to_owned() };
+            changes.0.push((at, value));
         }
+        named.0.append(&mut changes.0);
+        let changes = named;
         // Whatever the packets' length, most mistakes are found now.
         let config = changes.apply(Config::default())?;
         config.check(usize::MAX)?;
         Ok(changes)
     }
+}
+
+/// The parts between commas; rules have commas of their own, and are the last.
+fn parts(mut text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    while !text.is_empty() {
+        let rules = text.trim_start().strip_prefix(RULES).is_some_and(|rest| rest.starts_with('='));
+        let (part, rest) = if rules { (text, "") } else { text.split_once(',').unwrap_or((text, "")) };
+        parts.push(part.trim());
+        text = rest;
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// The text of a table, from a file if it names one; what is wrong with it is told with its place.
+fn rules(value: &str) -> Result<String, Misconfigured> {
+    let text = match value.trim().strip_prefix('@') {
+        None => value.to_owned(),
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|why| Misconfigured::File { path: path.to_owned(), why: why.to_string() })?,
+    };
+    text.parse::<Rules>()?;
+    Ok(text)
 }
 
 impl Changes {

@@ -55,7 +55,7 @@ impl<W: Wire> Engine<W> {
                 }
                 let leave = self.peers.get_mut(&peer).and_then(|peer| peer.connection.leave());
                 match leave {
-                    Some(_) => self.act(peer, Act::Stop),
+                    Some(_) => self.use_links(peer, false),
                     None => self.connected.stay(peer),
                 }
                 self.say(peer, leave);
@@ -94,26 +94,28 @@ impl<W: Wire> Engine<W> {
 
     fn act(&mut self, rank: Rank, act: Act) {
         let lanes: Vec<Lane> = self.routes.of(RailKind::Connection).map(|rail| Lane { peer: rank, rail }).collect();
-        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
         match act {
             Act::Connect => {
                 self.meter.connects += 1;
-                for lane in &lanes {
-                    peer.up[lane.rail] = peer.wired[lane.rail];
-                }
+                self.use_links(rank, true);
                 let row = self.routes.row_of(RailKind::Connection);
                 let first: Vec<Lane> = lanes.into_iter().filter(|lane| row.contains(&(lane.rail as u8))).collect();
                 first.into_iter().for_each(|lane| self.connect(lane));
             }
-            Act::Stop => lanes.iter().for_each(|lane| peer.up[lane.rail] = false),
+            Act::Stop => {
+                self.use_links(rank, false);
+                self.close_rings(rank);
+            }
             Act::Resume => {
-                lanes.iter().for_each(|lane| peer.up[lane.rail] = peer.wired[lane.rail]);
+                self.use_links(rank, true);
                 self.connected.stay(rank);
             }
             Act::Forget => self.connected.left(rank),
             Act::Disconnect => {
                 self.meter.disconnects += 1;
                 self.connected.left(rank);
+                self.close_rings(rank);
+                let peer = self.peers.get_mut(&rank).expect("it is spoken with");
                 for lane in lanes.into_iter().filter(|lane| std::mem::take(&mut peer.asked[lane.rail])) {
                     (peer.wired[lane.rail], peer.up[lane.rail]) = (false, false);
                     // One that was opened meanwhile goes there.
@@ -123,15 +125,34 @@ impl<W: Wire> Engine<W> {
                 }
             }
         }
+    }
+
+    /// Whether packets and data may go by its connections from now on, as far as they are up.
+    fn use_links(&mut self, rank: Rank, may: bool) {
+        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
+        for rail in self.routes.of(RailKind::Connection) {
+            peer.up[rail] = may && peer.wired[rail];
+        }
         // The short path looks at what has changed.
         self.list(rank);
     }
 
-    /// Whether nothing is under way to or from a peer but packets, which have a place in the sequence: no ring, no memory that is
-    /// written or read, no pipe.
+    /// Rings go with their connection: all that was put there stands in the sequence before what was said last.
+    fn close_rings(&mut self, rank: Rank) {
+        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
+        peer.ring_out = None;
+        match peer.ring_in.take() {
+            Some(ring) => self.drop_ring(rank, ring),
+            // Who polls it finds out.
+            None => peer.ring_polled = None,
+        }
+    }
+
+    /// Whether nothing is under way to or from a peer but packets, which have a place in the sequence: no ring that is being taken
+    /// back, no memory that is written or read, no pipe.
     fn is_quiet(&self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get(&rank) else { return false };
-        let rings = peer.ring_out.is_some() || peer.ring_in.is_some() || peer.ring_polled.is_some();
+        let rings = self.polling.is_leaving(rank) || peer.mark.is_some();
         let moves = !peer.moves.is_empty() || peer.replies.iter().any(|reply| reply.rail.is_some());
         let connected = self.routes.of(RailKind::Connection).any(|rail| peer.up[rail]);
         let lends = |request: &Request<W::Memory>| match request {

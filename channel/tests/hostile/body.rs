@@ -1,8 +1,9 @@
 //! What a hostile peer does, as bytes say: run by a test with random ones, and by `channel/fuzz` with such as a fuzzer finds.
 
+use transom_channel::connection::Say;
 use transom_channel::packet::{Body, Envelope, LONGEST, Mover, Packet, Values};
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Data, Key, Lane, RAILS, Rank, Request, Wire};
+use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
 use transom_channel::{Config, Error, Id, Lost, Room, Select};
 
 /// Does to rank 1, in the name of rank 0, what these bytes say, amid traffic of all kinds. Says how rank 1 lost rank 0, if it did.
@@ -64,8 +65,11 @@ fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
     };
     let body = any_body(choices);
     let (source, sequence) = (choices.below_u32(20) / 19, choices.below_u32(40));
-    let mut bytes = [0; LONGEST];
-    let mut length = Packet { source, sequence, values, body }.encode(&mut bytes);
+    let mut bytes = vec![0; LONGEST];
+    let data = if let Body::Piece { length, .. } = body { length as usize } else { 0 };
+    let header = (&mut bytes[..]).try_into().expect("as long as the longest");
+    let mut length = data + Packet { source, sequence, values, body }.encode(header);
+    bytes.resize(bytes.len() + data, 0);
     if choices.below(4) == 3 {
         bytes[choices.below(length as u64) as usize] = choices.below(256) as u8;
     }
@@ -82,7 +86,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
     let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
     let mut keys = [None; RAILS];
     keys[0] = choices.yes().then(|| Key { address: 0, key: choices.below(20) });
-    match choices.below(11) {
+    match choices.below(13) {
         0 => Body::Eager { envelope: Envelope { length: 0, ..envelope }, sync: choices.yes().then_some(sender) },
         1 => Body::Rts { envelope, sender, keys },
         2 => {
@@ -99,6 +103,11 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
         }
         8 => Body::Leave { ring: choices.below(3) as u16 },
         9 => Body::Left { ring: choices.below(3) as u16 },
+        10 => Body::Link { say: Say::ALL[choices.below(Say::ALL.len() as u64) as usize] },
+        11 => {
+            let (at, sync) = ([0, 100, 300][choices.below(3) as usize], choices.yes().then_some(sender));
+            Body::Piece { envelope, sync, at, length: 1 + choices.below_u32(200) }
+        }
         _ => Body::Control { mask: choices.below(u64::MAX) },
     }
 }
@@ -114,14 +123,21 @@ fn write_to_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
 
 /// Posts bytes as rank 0, which speaks for itself, to rank 1.
 pub fn inject(sim: &mut Sim, bytes: &[u8]) {
-    let lane = Lane { peer: 1, rail: 0 };
-    let _ = sim.engine(0).wire().post(lane, Request::Send { head: bytes, body: Data::None });
+    // By the last rail: where there are connections for some, those may not be there.
+    let wire = sim.engine(0).wire();
+    let lane = Lane { peer: 1, rail: wire.rails().len() - 1 };
+    let _ = wire.post(lane, Request::Send { head: bytes, body: Data::None });
 }
 
-/// Ranks 0, 1 and 2 with traffic of all kinds under way.
+/// Ranks 0, 1 and 2 with traffic of all kinds under way; half of the seeds with connections for some beside datagrams.
 pub fn job(seed: u64) -> (Sim, usize) {
-    let config = Config { ring_after: 1, zero_copy_from: 20_000, ..Config::default() };
-    let mut sim = Sim::new(seed, 3, Conditions::default(), &config).unwrap();
+    let config =
+        Config { ring_after: 1, zero_copy_from: 20_000, connections: 1, connect_after: 1, ..Config::default() };
+    let mut conditions = Conditions::default();
+    if seed % 2 == 0 {
+        conditions.rails.push(Rail { kind: RailKind::Datagram, read: false, write: false, ..conditions.rails[0] });
+    }
+    let mut sim = Sim::new(seed, 3, conditions, &config).unwrap();
     let mut bystanders = 0;
     for (tag, length) in (0..).zip([0, 100, 5000, 12_000, 100_000]) {
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use transom_channel::connection::Say;
 use transom_channel::packet::{Body, Envelope, LONGEST, Mover, Packet, Values};
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Request, Wire};
@@ -29,8 +30,8 @@ fn any_bytes() {
 fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
     let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
     while sim.engine(1).completed().is_some() {}
-    let mut bytes = [0; LONGEST];
-    let length = packet.encode(&mut bytes);
+    let mut bytes = [0; LONGEST + 100];
+    let length = packet.encode((&mut bytes[..LONGEST]).try_into().unwrap()) + packet.body.data() as usize;
     inject(sim, &bytes[..length]);
     while sim.step().is_some() {}
     let mut done = std::iter::from_fn(|| sim.engine(1).completed());
@@ -58,6 +59,7 @@ fn each_rule_is_named() {
     let cts = move |sender, mover, length| Body::Cts { sender, receiver, mover, length, keys: [None; RAILS] };
     let join = move |slots, bytes| Body::Join { ring: 1, slots, bytes, key };
     let long = Envelope { context: 0, tag: 5, length: 1000 };
+    let piece = move |at| Body::Piece { envelope: Envelope { length: 300, ..long }, sync: None, at, length: 100 };
     type Row = (&'static str, u32, Box<dyn Fn(Id) -> Body>);
     let rows: Vec<Row> = vec![
         ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Copy, length + 1))),
@@ -71,6 +73,8 @@ fn each_rule_is_named() {
         ("it offered a ring that cannot be", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
         ("it took back a ring that it has not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
         ("it left a ring that it does not have", 0, Box::new(|_| Body::Left { ring: 0 })),
+        ("it speaks of connections where there is nothing to choose", 0, Box::new(|_| Body::Link { say: Say::Ask })),
+        ("a piece that is not the next of its message", 0, Box::new(move |_| piece(1))),
         ("it sent more than the window", 1024, Box::new(|id| Body::Ack { sender: id })),
     ];
     for (rule, sequence, body) in rows {
@@ -81,6 +85,18 @@ fn each_rule_is_named() {
         while sim.step().is_some() {}
         let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
         assert_eq!(after(&mut sim, &packet), Some(Lost::Broken(rule)), "{:?}", packet.body);
+    }
+    // Of two that begin alike the second is none that goes on.
+    for second in [0, 50, 101] {
+        let (mut sim, _) = job(1);
+        sim.stop(0, true);
+        while sim.step().is_some() {}
+        let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
+        assert_eq!(after(&mut sim, &packet(0, 0)), None);
+        assert_eq!(
+            after(&mut sim, &packet(1, second)),
+            Some(Lost::Broken("a piece that is not the next of its message"))
+        );
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };

@@ -1,0 +1,220 @@
+//! Connections with those who are spoken with most: the machine in every state that two sides bring it to, and engines under caps.
+
+use std::collections::{BTreeSet, VecDeque};
+use transom_channel::connection::{Act, Connection, Here, Say};
+use transom_channel::delivery::{Delivery, Settings};
+use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::wire::{Rail, RailKind};
+use transom_channel::{Config, Rank, Room, Select};
+
+/// Two sides, what each has said that the other has not heard, in order; and what they may still start.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Pair {
+    sides: [Side; 2],
+    said: [VecDeque<u8>; 2],
+    starts: u8,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Side {
+    /// By its number; [`Connection`] has no order.
+    phase: u8,
+    /// It uses the lanes, and has kept room for them.
+    uses: bool,
+    room: bool,
+}
+
+const PHASES: [Connection; 5] =
+    [Connection::None, Connection::Asked, Connection::Held, Connection::Leaving, Connection::Left];
+
+fn number(phase: Connection) -> u8 {
+    PHASES.iter().position(|one| *one == phase).unwrap() as u8
+}
+
+fn say(pair: &mut Pair, side: usize, say: Option<Say>) {
+    pair.said[side].extend(say.map(|say| Say::ALL.iter().position(|one| *one == say).unwrap() as u8));
+}
+
+/// What may happen next.
+fn next(pair: &Pair) -> Vec<Pair> {
+    let mut all = Vec::new();
+    for side in 0..2 {
+        if pair.starts > 0 {
+            for leaves in [false, true] {
+                let mut new = pair.clone();
+                let mut phase = PHASES[usize::from(new.sides[side].phase)];
+                let said = if leaves { phase.leave() } else { phase.ask() };
+                if said.is_some() {
+                    new.starts -= 1;
+                    new.sides[side] = Side { phase: number(phase), uses: false, room: true };
+                    say(&mut new, side, said);
+                    all.push(new);
+                }
+            }
+        }
+        let Some(heard) = pair.said[1 - side].front() else { continue };
+        for (has_room, is_quiet) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut new = pair.clone();
+            new.said[1 - side].pop_front();
+            let mut phase = PHASES[usize::from(new.sides[side].phase)];
+            let here = Here { has_room, is_quiet, yields: side == 0 };
+            let then = phase.told(Say::ALL[usize::from(*heard)], here).expect("nobody says what does not fit");
+            let own = &mut new.sides[side];
+            own.phase = number(phase);
+            match then.act {
+                Some(Act::Connect) => (own.uses, own.room) = (true, true),
+                Some(Act::Resume) => own.uses = true,
+                Some(Act::Stop) => own.uses = false,
+                Some(Act::Forget) => own.room = false,
+                Some(Act::Disconnect) => {
+                    assert!(!own.uses);
+                    own.room = false;
+                    assert!(!new.sides[1 - side].uses, "the other side still sends there: {pair:?}");
+                }
+                None => {}
+            }
+            assert_eq!(new.sides[side].room, phase != Connection::None, "room is kept for it as long as it is there");
+            say(&mut new, side, then.say);
+            all.push(new);
+        }
+    }
+    all
+}
+
+#[test]
+fn both_sides_agree_in_the_end() {
+    let first = Pair { sides: Default::default(), said: Default::default(), starts: 6 };
+    let (mut seen, mut waiting) = (BTreeSet::from([first.clone()]), vec![first]);
+    let mut ends = BTreeSet::new();
+    while let Some(pair) = waiting.pop() {
+        if pair.said.iter().all(VecDeque::is_empty) {
+            let phases = pair.sides.clone().map(|side| side.phase);
+            assert!(phases == [0, 0] || phases == [2, 2], "{pair:?}");
+            assert!(pair.sides.iter().all(|side| side.uses == (side.phase == 2)), "{pair:?}");
+            ends.insert(phases);
+        }
+        waiting.extend(next(&pair).into_iter().filter(|pair| seen.insert(pair.clone())));
+    }
+    assert_eq!(ends.len(), 2);
+    assert!(seen.len() > 100, "{}", seen.len());
+}
+
+#[test]
+fn nobody_says_what_does_not_fit() {
+    let here = Here { has_room: true, is_quiet: true, yields: true };
+    let fits: Vec<(Connection, Vec<Say>)> = vec![
+        (Connection::None, vec![Say::Ask]),
+        (Connection::Asked, vec![Say::Ask, Say::Accept, Say::Refuse]),
+        (Connection::Held, vec![Say::Leave]),
+        (Connection::Leaving, vec![Say::Leave, Say::Left, Say::Stay]),
+        (Connection::Left, vec![Say::Gone]),
+    ];
+    for (phase, says) in fits {
+        for say in Say::ALL {
+            let mut after = phase;
+            let told = after.told(say, here);
+            assert_eq!(told.is_ok(), says.contains(&say), "{phase:?} {say:?}");
+            assert!(told.is_ok() || after == phase);
+        }
+    }
+}
+
+type Wires = Delivery<SimWire>;
+
+fn job(ranks: Rank, host: Rank, lost: u32, config: &Config) -> Sim<Wires> {
+    let rail = Conditions::default().rails[0];
+    let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 96, read: false, ..rail };
+    let memory = Rail { kind: RailKind::Memory, ..rail };
+    let faults = Some(Faults { lost, doubled: 0, late: 0, delay: 0..1, flipped: 0 });
+    let conditions = Conditions { rails: vec![rail, datagrams, memory], host, faults, ..Conditions::default() };
+    let configs = vec![config.clone(); ranks as usize];
+    Sim::over(5, conditions, configs, |wire| Delivery::new(wire, Settings::default())).unwrap()
+}
+
+fn aptus(text: &str) -> Config {
+    text.parse::<transom_channel::Changes>().unwrap().of(Config::default())
+}
+
+/// So many messages of one to another, one after the other, which come whole.
+fn exchange(sim: &mut Sim<Wires>, pairs: &[(Rank, Rank)], messages: u64, length: usize) {
+    for number in 0..messages {
+        for (from, to) in pairs {
+            sim.engine(*to).receive(Select { context: 0, source: Some(*from), tag: None }, Room::Allocate);
+            sim.engine(*from).send(*to, 0, 0, Memory::pattern(number, length), length, false);
+            sim.wake(*from, 0);
+            sim.wake(*to, 0);
+        }
+        while let Some(rank) = sim.step() {
+            while let Some(done) = sim.engine(rank).completed() {
+                assert!(done.result.is_ok());
+                assert_eq!(done.memory.unwrap().whose(length), Some(number));
+            }
+        }
+    }
+}
+
+fn all_to_all(ranks: Rank) -> Vec<(Rank, Rank)> {
+    (1..ranks).flat_map(|by| (0..ranks).map(move |rank| (rank, (rank + by) % ranks))).collect()
+}
+
+#[test]
+fn nobody_has_more_than_its_cap() {
+    let mut sim = job(12, 0, 10, &aptus("aptus,connections=3,rings=2,connect_after=4,ring_after=8"));
+    exchange(&mut sim, &all_to_all(12), 30, 100);
+    let mut total = 0;
+    for rank in 0..12 {
+        let channels = sim.engine(rank).channels();
+        assert_eq!((channels.near, channels.datagrams), (0, 11));
+        assert!(channels.connections <= 3 && channels.rings <= 2, "{channels:?}");
+        total += channels.connections;
+        sim.engine(rank).at_rest().unwrap();
+    }
+    // A rank may find that all others are full, or have asked others.
+    assert!(total >= 12 * 3 - 8, "{total}");
+    let refusals: u64 = (0..12).map(|rank| sim.engine(rank).meter().refusals).sum();
+    assert!(refusals > 0);
+}
+
+#[test]
+fn the_few_that_never_qualify_cost_nothing() {
+    let mut sim = job(4, 0, 0, &aptus("aptus"));
+    exchange(&mut sim, &all_to_all(4), 15, 100);
+    for rank in 0..4 {
+        let engine = sim.engine(rank);
+        assert_eq!((engine.channels().connections, engine.channels().rings, engine.ring_bytes()), (0, 0, 0));
+    }
+    exchange(&mut sim, &all_to_all(4), 1, 100);
+    assert!((0..4).all(|rank| sim.engine(rank).channels().connections == 3));
+}
+
+/// Who is spoken with no more makes room for who is.
+#[test]
+fn what_is_idle_is_given_up() {
+    let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=8"));
+    exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
+    assert_eq!((sim.engine(0).channels().connections, sim.engine(0).channels().rings), (1, 1));
+    let bytes = |sim: &mut Sim<Wires>| sim.engine(0).meter().written_bytes;
+    // By the connection in place, so that something is under way there when it is to go.
+    exchange(&mut sim, &[(0, 1)], 1, 300_000);
+    assert_eq!(bytes(&mut sim), 300_000);
+    exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
+    let meter = sim.engine(0).meter();
+    assert!(meter.disconnects > 0 && meter.leaves > 0, "{meter:?}");
+    assert_eq!(sim.engine(0).channels().connections, 1);
+    assert_eq!((sim.engine(1).channels().connections, sim.engine(2).channels().connections), (0, 1));
+    exchange(&mut sim, &[(0, 1)], 1, 300_000);
+    assert_eq!(bytes(&mut sim), 300_000, "there is no connection any more: it is copied");
+    exchange(&mut sim, &[(0, 2)], 1, 300_000);
+    assert_eq!(bytes(&mut sim), 600_000);
+    (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
+#[test]
+fn neighbours_of_a_host_need_neither() {
+    let mut sim = job(4, 2, 0, &aptus("aptus"));
+    exchange(&mut sim, &all_to_all(4), 60, 100);
+    for rank in 0..4 {
+        let channels = sim.engine(rank).channels();
+        assert_eq!((channels.near, channels.datagrams, channels.connections, channels.rings), (1, 2, 2, 2));
+    }
+}
