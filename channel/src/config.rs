@@ -141,10 +141,10 @@ pub enum Misconfigured {
 }
 
 impl Config {
-    /// Whether all can be, with packets of this length.
-    pub fn check(&self, longest: usize) -> Result<(), Misconfigured> {
+    /// Whether all can be.
+    pub fn check(&self) -> Result<(), Misconfigured> {
         let wrong = |field, value: u64, must| Err(Misconfigured::Value { field, value: value.to_string(), must });
-        if let Some(field) = FIELDS.iter().find(|field| !(field.holds)(self, longest)) {
+        if let Some(field) = FIELDS.iter().find(|field| !(field.holds)(self)) {
             return Err(Misconfigured::Value { field: field.name, value: field.value(self), must: field.must });
         }
         match self {

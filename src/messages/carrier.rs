@@ -8,11 +8,12 @@ use transom_channel::ring::Shape;
 use transom_channel::{Changes, Config, Misconfigured};
 #[cfg(feature = "verbs")]
 use transom_channel::{
+    Paths,
     delivery::{Delivery, Settings},
     packet::SYNC,
     wire::SHORTEST,
 };
-use transom_shm_loopback::messages::{LONGEST, ShmWire};
+use transom_shm_loopback::messages::ShmWire;
 
 #[cfg(feature = "verbs")]
 pub(super) use several::{Carrier, Waiter};
@@ -26,6 +27,11 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
+        if asked.of(Config::default()).paths == Paths::Both {
+            let why = "TRANSOM_MESSAGES: paths=both (aptus): adapters have connections or datagrams here, and not both yet: say paths=rc or \
+                       paths=ud";
+            return Err(Error::Unavailable { why: why.into() });
+        }
         let wire = verbs.wire()?;
         if let Some(room) = wire.room() {
             // Whoever waits may sleep for half a millisecond before it looks.
@@ -43,8 +49,6 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
     // the inbox are slower than waiting for a slot.
     let ring = Shape { slots: 32, bytes: 16_704 };
     let config = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
-    // Before the wire is opened, which is done once: the next call is to say the same.
-    config.check(LONGEST).map_err(misconfigured)?;
     let wire = ShmWire::open(job)?;
     #[cfg(feature = "verbs")]
     let wire = Carrier::Shared(Box::new(wire));

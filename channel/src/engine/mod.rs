@@ -82,7 +82,7 @@ impl<W: Wire> Engine<W> {
         if !(1..=RAILS as u64).contains(&count) {
             return Err(Misconfigured::Value { field: "rails", value: count.to_string(), must: "1 to 4" });
         }
-        config.check(rails.iter().map(|rail| rail.longest).max().unwrap_or(0))?;
+        config.check()?;
         let routes = Routes::new(&config, rank, &rails);
         let rings = if routes.marker.is_some() { config.rings } else { 0 };
         Ok(Engine {

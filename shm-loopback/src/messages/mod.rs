@@ -18,7 +18,7 @@ mod wire;
 
 pub use crate::progress::Turn;
 pub use bytes::{Bytes, Lasting, Owner, Place};
-pub use inbox::{CELLS, LONGEST, inbox_bytes, ring_bytes};
+pub use inbox::{CELLS, inbox_bytes, ring_bytes};
 pub(crate) use joint::FROM as BOTH_COPY_FROM;
 pub use wait::{Look, Waiter};
 pub use wire::ShmWire;
