@@ -65,11 +65,11 @@ pub enum Act {
     Connect,
     /// The peer has refused: the room is free.
     Forget,
-    /// Nothing more goes there, and all that came there has come: rings there are no more.
+    /// Nothing more goes there.
     Stop,
     /// They can be used again.
     Resume,
-    /// Nothing more comes there: give them up, rings there, and the room.
+    /// Nothing more comes there: give them up, and the room.
     Disconnect,
 }
 
@@ -124,7 +124,7 @@ impl Connection {
             (Asked, Say::Refuse) => (None, Option::None, Some(Act::Forget)),
             (Held, Say::Leave) if here.is_quiet => (Left, Some(Say::Left), Some(Act::Stop)),
             (Held, Say::Leave) => (Held, Some(Say::Stay), Option::None),
-            (Leaving, Say::Leave) if here.yields => (Left, Some(Say::Left), Some(Act::Stop)),
+            (Leaving, Say::Leave) if here.yields => (Left, Some(Say::Left), Option::None),
             (Leaving, Say::Leave) => (Leaving, Option::None, Option::None),
             (Leaving, Say::Stay) => (Held, Option::None, Some(Act::Resume)),
             (Leaving, Say::Left) => (None, Some(Say::Gone), Some(Act::Disconnect)),

@@ -117,11 +117,6 @@ impl PollingSet {
         self.members.push(Member { peer, hits, leaving: false });
     }
 
-    /// It was asked to leave, and has not.
-    pub fn is_leaving(&self, peer: Rank) -> bool {
-        self.members.iter().any(|member| member.peer == peer && member.leaving)
-    }
-
     /// The peer that was to leave does not.
     pub fn stay(&mut self, peer: Rank) {
         self.members.iter_mut().filter(|member| member.peer == peer).for_each(|member| member.leaving = false);

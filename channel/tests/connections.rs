@@ -218,3 +218,48 @@ fn neighbours_of_a_host_need_neither() {
         assert_eq!((channels.near, channels.datagrams, channels.connections, channels.rings), (1, 2, 2, 2));
     }
 }
+
+/// Memory that a message offers lies open there until it is received.
+#[test]
+fn what_is_lent_keeps_its_connection() {
+    let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0"));
+    exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
+    sim.engine(1).send(0, 7, 0, Memory::pattern(9, 300_000), 300_000, false);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
+    assert_eq!(sim.engine(0).meter().disconnects, 0);
+    sim.engine(0).receive(Select { context: 7, source: Some(1), tag: None }, Room::Allocate);
+    sim.wake(0, 0);
+    while sim.step().is_some() {}
+    assert_eq!(sim.engine(0).completed().unwrap().memory.unwrap().whose(300_000), Some(9));
+    assert!(sim.engine(1).completed().unwrap().result.is_ok());
+    assert_eq!(sim.engine(0).meter().read_bytes, 300_000);
+    exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
+    assert_eq!(sim.engine(0).meter().disconnects, 1);
+    assert_eq!((0..3).map(|rank| sim.engine(rank).channels().connections).collect::<Vec<_>>(), [1, 0, 1]);
+}
+
+/// A pipe has its connection opened, and packets do not take it for one that was agreed upon.
+#[test]
+fn pipes_have_their_own() {
+    let mut sim = job(2, 0, 0, &aptus("aptus,connections=0"));
+    let config = Config::default().pipe;
+    let (a, first) = sim.engine(0).pipe_open(1, config).unwrap();
+    let (b, second) = sim.engine(1).pipe_open(0, config).unwrap();
+    sim.engine(0).pipe_join(a, &second.encode()).unwrap();
+    sim.engine(1).pipe_join(b, &first.encode()).unwrap();
+    assert!(sim.engine(0).pipe_opens(a) && sim.engine(1).pipe_opens(b));
+    assert_eq!(sim.engine(0).pipe_put(a, &[7; 100]), Ok(100));
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.step().is_some() {}
+    let mut into = [0; 200];
+    assert_eq!(sim.engine(1).pipe_get(b, &mut into), Ok(Some(100)));
+    assert_eq!(into[..100], [7; 100]);
+    exchange(&mut sim, &[(0, 1), (1, 0)], 20, 5000);
+    for rank in 0..2 {
+        let meter = sim.engine(rank).meter();
+        assert!(meter.datagram_packets > 0);
+        assert_eq!(meter.queue_packets, meter.datagram_packets);
+    }
+}

@@ -164,8 +164,6 @@ impl<W: Wire> Engine<W> {
         if speaks && !peer.ring_refused && peer.up[0] {
             match self.polling.packet(from) {
                 Some(Change::Join(peer)) => self.join(peer),
-                // It goes with the connection.
-                Some(Change::Leave(peer)) if self.peers[&peer].connection.is_leaving() => self.polling.stay(peer),
                 Some(Change::Leave(peer)) => {
                     let ring = self.peers[&peer].rings_made;
                     self.reply(peer, Body::Leave { ring });
@@ -345,7 +343,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// The peer has left its ring, and will write there no more.
-    pub(super) fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
+    fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
         let peer = self.peers.get_mut(&rank).expect("it has a ring");
         peer.freed = Owed::new(0);
         self.wire.release(0, ring.key);

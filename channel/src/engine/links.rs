@@ -102,10 +102,7 @@ impl<W: Wire> Engine<W> {
                 let first: Vec<Lane> = lanes.into_iter().filter(|lane| row.contains(&(lane.rail as u8))).collect();
                 first.into_iter().for_each(|lane| self.connect(lane));
             }
-            Act::Stop => {
-                self.use_links(rank, false);
-                self.close_rings(rank);
-            }
+            Act::Stop => self.use_links(rank, false),
             Act::Resume => {
                 self.use_links(rank, true);
                 self.connected.stay(rank);
@@ -114,7 +111,6 @@ impl<W: Wire> Engine<W> {
             Act::Disconnect => {
                 self.meter.disconnects += 1;
                 self.connected.left(rank);
-                self.close_rings(rank);
                 let peer = self.peers.get_mut(&rank).expect("it is spoken with");
                 for lane in lanes.into_iter().filter(|lane| std::mem::take(&mut peer.asked[lane.rail])) {
                     (peer.wired[lane.rail], peer.up[lane.rail]) = (false, false);
@@ -137,23 +133,12 @@ impl<W: Wire> Engine<W> {
         self.list(rank);
     }
 
-    /// Rings go with their connection: all that was put there stands in the sequence before what was said last.
-    fn close_rings(&mut self, rank: Rank) {
-        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
-        peer.ring_out = None;
-        match peer.ring_in.take() {
-            Some(ring) => self.drop_ring(rank, ring),
-            // Who polls it finds out.
-            None => peer.ring_polled = None,
-        }
-    }
-
-    /// Whether nothing is under way to or from a peer but packets, which have a place in the sequence: no ring that is being taken
-    /// back, no memory that is written or read, no pipe.
+    /// Whether nothing is under way to or from a peer but packets, which have a place in the sequence, those in rings too: no
+    /// memory that is written or read, no pipe. Rings stay, and are written again by the next connection.
     fn is_quiet(&self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get(&rank) else { return false };
-        let rings = self.polling.is_leaving(rank) || peer.mark.is_some();
-        let moves = !peer.moves.is_empty() || peer.replies.iter().any(|reply| reply.rail.is_some());
+        let moves =
+            peer.mark.is_some() || !peer.moves.is_empty() || peer.replies.iter().any(|reply| reply.rail.is_some());
         let connected = self.routes.of(RailKind::Connection).any(|rail| peer.up[rail]);
         let lends = |request: &Request<W::Memory>| match request {
             Request::Send(send) => send.to == rank && send.keys.is_some(),
@@ -162,8 +147,6 @@ impl<W: Wire> Engine<W> {
             }
             Request::Message(_) | Request::Piped(_) | Request::Over(..) => false,
         };
-        connected
-            && !(rings || moves || self.pipes.has(rank))
-            && !self.requests.iter().any(|(_, request)| lends(request))
+        connected && !(moves || self.pipes.has(rank)) && !self.requests.iter().any(|(_, request)| lends(request))
     }
 }
