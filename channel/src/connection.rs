@@ -144,9 +144,4 @@ impl Connection {
     pub fn is_held(self) -> bool {
         self == Connection::Held
     }
-
-    /// One of both leaves.
-    pub fn is_leaving(self) -> bool {
-        matches!(self, Connection::Leaving | Connection::Left)
-    }
 }

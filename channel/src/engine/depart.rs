@@ -66,7 +66,8 @@ impl<W: Wire> Engine<W> {
                 Step::Posted => posted += 1,
                 Step::Waits => {
                     if let Some(peer) = self.peers.get_mut(&rank) {
-                        peer.clear = !(peer.has_work() || peer.connection.is_leaving());
+                        let ring_waits = peer.ring_out.is_some() && !peer.up[0];
+                        peer.clear = !(peer.has_work() || ring_waits);
                     }
                     return posted;
                 }
@@ -178,7 +179,7 @@ impl<W: Wire> Engine<W> {
         if u64::from(peer.purse.room()) < cost || peer.outgoing.room() == 0 {
             return false;
         }
-        let path = self.routes.choose(envelope.length, EAGER, true, peer);
+        let path = self.routes.choose(envelope.length, EAGER, peer);
         if !path.is_at_once() || envelope.length > self.routes.longest(path, peer).saturating_sub(EAGER) as u64 {
             return false;
         }
@@ -208,8 +209,8 @@ impl<W: Wire> Engine<W> {
         }
         let head = if send.sync { SYNC } else { EAGER };
         let affordable = begun.is_some() || u64::from(granted) >= cost(envelope.length);
-        let path = self.routes.choose(envelope.length, head, affordable, peer);
-        if path.is_at_once() || begun.is_some() {
+        let path = self.routes.choose(envelope.length, head, peer);
+        if path.is_at_once() && affordable || begun.is_some() {
             // What has begun goes on by whatever there is now.
             let longest = match self.routes.longest(path, peer) {
                 0 => self.routes.widest(peer),

@@ -166,9 +166,9 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// What the rules of this rank say of an announced message.
+    /// What the rules of this rank say of an announced message. One that would go at once, had it been granted, is copied.
     fn chooses_in_place(&self, from: Rank, length: u64) -> bool {
-        self.routes.choose(length, 0, false, &self.peers[&from]) == Path::Move
+        self.routes.choose(length, 0, &self.peers[&from]) == Path::Move
     }
 
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those

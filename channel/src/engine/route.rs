@@ -85,12 +85,11 @@ impl Routes {
         (0..self.rails.len()).filter(move |rail| self.rails[*rail].kind == kind)
     }
 
-    /// The path of a message whose header takes `head` bytes: that of the first rule that holds and whose path exists now. One that
-    /// is not granted can only be announced.
-    pub fn choose<M>(&self, size: u64, head: usize, granted: bool, peer: &Peer<M>) -> Path {
+    /// The path of a message whose header takes `head` bytes: that of the first rule that holds and whose path exists now.
+    pub fn choose<M>(&self, size: u64, head: usize, peer: &Peer<M>) -> Path {
         let exists = |path: &Path| match path {
-            Path::Ring => granted && peer.has_slot(head.saturating_add(size as usize)),
-            Path::Queue | Path::Datagram => granted && self.longest(*path, peer) > 0,
+            Path::Ring => peer.has_slot(head.saturating_add(size as usize)),
+            Path::Queue | Path::Datagram => self.longest(*path, peer) > 0,
             Path::Move => (0..self.rails.len()).any(|rail| {
                 let Rail { read, write, .. } = self.rails[rail];
                 peer.up[rail] && (read || write)

@@ -137,7 +137,14 @@ impl Wire for SimWire {
                 let mark = mark.map(|mark| (at + length, mark.to_le_bytes()));
                 let mark = mark.inspect(|(at, _)| assert!(at % 8 == 0, "a mark that is not aligned"));
                 match mark {
-                    Some((at, mark)) if rail.mark_last => pieces.push((at, memory::said(&mark, 0))),
+                    Some((at, mark)) if rail.mark_last && net.conditions.torn => {
+                        pieces.push((at, memory::said(&mark, 0)));
+                    }
+                    // All at once.
+                    Some((_, mark)) if rail.mark_last => {
+                        let (at, bytes) = pieces.pop().unwrap_or((at, Vec::new()));
+                        pieces.push((at, memory::chain(bytes, memory::said(&mark, 0))));
+                    }
                     Some((at, mark)) if rail.whole_word && length == 0 => pieces.push((at, memory::said(&mark, 0))),
                     // Nothing is promised: any piece may be seen first, and the mark in halves.
                     Some((at, mark)) => {

@@ -1,0 +1,240 @@
+//! Who speaks to whom in some programs, and how much: of the NAS parallel benchmarks by their published set-up routines, of NAMD and SMG2000 by
+//! what is known of their neighbourhoods. Numbers are computed away: a rank waits as long.
+
+use transom_channel::Rank;
+
+/// What a rank does at once, and waits for; then it computes, in nanoseconds.
+#[derive(Debug, Default)]
+pub struct Step {
+    pub sends: Vec<(Rank, usize)>,
+    pub receives: Vec<Rank>,
+    pub compute: u64,
+}
+
+/// A program.
+#[derive(Clone, Copy)]
+pub struct Skeleton {
+    pub name: &'static str,
+    /// Its ranks must be a square.
+    pub square: bool,
+    pub iterations: u32,
+    /// What a rank of so many does in an iteration.
+    pub iteration: fn(Rank, Rank) -> Vec<Step>,
+    /// How often all reduce something at the beginning and at the end: what the others do beside their iterations.
+    pub reductions: u32,
+}
+
+pub const ALL: [Skeleton; 9] = [
+    Skeleton { name: "BT", square: true, iterations: 60, iteration: bt, reductions: 6 },
+    Skeleton { name: "CG", square: false, iterations: 100, iteration: cg, reductions: 6 },
+    Skeleton { name: "EP", square: false, iterations: 1, iteration: ep, reductions: 6 },
+    Skeleton { name: "FT", square: false, iterations: 52, iteration: ft, reductions: 6 },
+    Skeleton { name: "MG", square: false, iterations: 60, iteration: mg, reductions: 6 },
+    Skeleton { name: "LU", square: false, iterations: 100, iteration: lu, reductions: 6 },
+    Skeleton { name: "SP", square: true, iterations: 60, iteration: sp, reductions: 6 },
+    Skeleton { name: "NAMD", square: false, iterations: 60, iteration: namd, reductions: 6 },
+    Skeleton { name: "SMG2000", square: false, iterations: 30, iteration: smg, reductions: 6 },
+];
+
+/// Both ways with each of these.
+fn with(peers: impl IntoIterator<Item = Rank>, bytes: usize) -> Step {
+    let receives: Vec<Rank> = peers.into_iter().collect();
+    Step { sends: receives.iter().map(|peer| (*peer, bytes)).collect(), receives, compute: 0 }
+}
+
+fn compute(nanoseconds: u64) -> Step {
+    Step { compute: nanoseconds, ..Step::default() }
+}
+
+/// All reduce a few words: recursive doubling; where the ranks are no power of two, some of the first pairs have one that waits.
+pub fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
+    const BYTES: usize = 40;
+    let most = 1 << ranks.ilog2();
+    let beyond = ranks - most;
+    let is_paired = rank < 2 * beyond;
+    let one_way = |to: Option<Rank>, from: Option<Rank>| Step {
+        sends: to.map(|to| (to, BYTES)).into_iter().collect(),
+        receives: from.into_iter().collect(),
+        compute: 0,
+    };
+    if is_paired && rank % 2 == 0 {
+        return vec![one_way(Some(rank + 1), None), one_way(None, Some(rank + 1))];
+    }
+    let (mut steps, number) = match is_paired {
+        true => (vec![one_way(None, Some(rank - 1))], rank / 2),
+        false => (Vec::new(), rank - beyond),
+    };
+    for bit in 0..most.ilog2() {
+        let other = number ^ 1 << bit;
+        steps.push(with([if other < beyond { 2 * other + 1 } else { other + beyond }], BYTES));
+    }
+    if is_paired {
+        steps.push(one_way(Some(rank - 1), None));
+    }
+    steps
+}
+
+/// A square of ranks: faces with six neighbours, then a sweep each way in three directions.
+fn multipartition(rank: Rank, ranks: Rank, face: usize, line: usize, work: u64) -> Vec<Step> {
+    let p = ranks.isqrt();
+    let (i, j) = (rank % p, rank / p);
+    let at = |i: Rank, j: Rank| i % p + p * (j % p);
+    let successors = [at(i + 1, j), at(i, j + 1), at(i + p - 1, j + 1)];
+    let predecessors = [at(i + p - 1, j), at(i, j + p - 1), at(i + 1, j + p - 1)];
+    let mut steps = vec![with(successors.into_iter().chain(predecessors), face), compute(work)];
+    for (next, last) in successors.into_iter().zip(predecessors) {
+        for (to, from) in [(next, last), (last, next)] {
+            steps.push(Step { sends: vec![(to, line)], receives: vec![from], compute: work / 6 });
+        }
+    }
+    steps
+}
+
+fn bt(rank: Rank, ranks: Rank) -> Vec<Step> {
+    multipartition(rank, ranks, 6000, 3000, 60_000)
+}
+
+fn sp(rank: Rank, ranks: Rank) -> Vec<Step> {
+    multipartition(rank, ranks, 5000, 1500, 40_000)
+}
+
+/// Sums along a row of the matrix, by halves, and the exchange of what is transposed.
+fn cg(rank: Rank, ranks: Rank) -> Vec<Step> {
+    let bits = ranks.ilog2();
+    let (columns, rows) = (1 << bits.div_ceil(2), 1 << (bits / 2));
+    let row = rank / columns * columns;
+    let other = match columns == rows {
+        true => rank % rows * rows + rank / rows,
+        false => (rank / 2 % rows * rows + rank / 2 / rows) * 2 + rank % 2,
+    };
+    let mut steps = vec![compute(30_000)];
+    for bytes in [2400, 8] {
+        steps.extend((0..columns.ilog2()).map(|bit| with([row + (rank % columns ^ 1 << bit)], bytes)));
+        if bytes > 8 && other != rank {
+            steps.push(with([other], bytes));
+        }
+    }
+    steps
+}
+
+fn ep(_: Rank, _: Rank) -> Vec<Step> {
+    vec![compute(1_000_000)]
+}
+
+/// Everybody with everybody, one after the other.
+fn ft(rank: Rank, ranks: Rank) -> Vec<Step> {
+    let mut steps = vec![compute(200_000)];
+    steps.extend((1..ranks).map(|by| with([rank ^ by], 1024)));
+    steps
+}
+
+/// The levels of a multigrid, down and up: neighbours of those that have part of a level, further away as it is coarser.
+fn mg(rank: Rank, ranks: Rank) -> Vec<Step> {
+    const LEVELS: u32 = 9;
+    let bits = ranks.ilog2();
+    let x = bits / 3;
+    let y = (bits - x) / 2;
+    let size = [1 << x, 1 << y, 1 << (bits - x - y)];
+    let place = [rank % size[0], rank / size[0] % size[1], rank / (size[0] * size[1])];
+    let at = |place: [Rank; 3]| place[0] + size[0] * (place[1] + size[1] * place[2]);
+    let mut levels = Vec::new();
+    for level in 0..LEVELS {
+        // As many cells along each axis: where they are fewer than ranks, some have none.
+        let cells = 1 << (LEVELS - level);
+        let stride = size.map(|size| (size / cells).max(1));
+        if (0..3).any(|axis| !(place[axis] + 1).is_multiple_of(stride[axis])) {
+            break;
+        }
+        let bytes = (8usize << (2 * (LEVELS - level))).div_ceil((size[0] * size[1]) as usize).max(8);
+        levels.push((0..3).map(move |axis| (axis, stride[axis], bytes)).collect::<Vec<_>>());
+    }
+    let exchange = |(axis, stride, bytes): (usize, Rank, usize)| {
+        let moved = |by: Rank| {
+            let mut to = place;
+            to[axis] = (place[axis] + by) % size[axis];
+            at(to)
+        };
+        let peers = [moved(stride), moved(size[axis] - stride)];
+        let peers = if peers[0] == peers[1] { &peers[..1] } else { &peers };
+        with(peers.iter().copied().filter(|peer| *peer != rank), bytes)
+    };
+    let all = levels.iter().chain(levels.iter().rev());
+    all.flat_map(|level| level.iter().map(|side| exchange(*side)).chain([compute(10_000)])).collect()
+}
+
+/// Waves over a grid of ranks, plane by plane: from the first corner to the last, and back.
+fn lu(rank: Rank, ranks: Rank) -> Vec<Step> {
+    const PLANES: u32 = 20;
+    let across = 1 << ranks.ilog2().div_ceil(2);
+    let (row, column, columns) = (rank % across, rank / across, ranks / across);
+    let north = (row > 0).then(|| rank - 1);
+    let south = (row + 1 < across).then(|| rank + 1);
+    let west = (column > 0).then(|| rank - across);
+    let east = (column + 1 < columns).then(|| rank + across);
+    let mut steps = Vec::new();
+    for (from, to) in [([north, west], [south, east]), ([south, east], [north, west])] {
+        for _ in 0..PLANES {
+            steps.push(Step { receives: from.into_iter().flatten().collect(), compute: 2000, ..Step::default() });
+            steps.push(Step { sends: to.into_iter().flatten().map(|to| (to, 400)).collect(), ..Step::default() });
+        }
+    }
+    steps.push(with([north, south, west, east].into_iter().flatten(), 5000));
+    steps
+}
+
+/// A box of ranks.
+fn cube(rank: Rank, ranks: Rank) -> ([Rank; 3], [Rank; 3]) {
+    let bits = ranks.ilog2();
+    let x = bits.div_ceil(3);
+    let y = (bits - x).div_ceil(2);
+    let size = [1 << x, 1 << y, 1 << (bits - x - y)];
+    (size, [rank % size[0], rank / size[0] % size[1], rank / size[0] / size[1]])
+}
+
+/// Those at these distances along the axes; beyond an end there is nobody, or it goes on at the other.
+fn around(rank: Rank, ranks: Rank, distances: &[i64], round: bool) -> Vec<(Rank, [i64; 3])> {
+    let (size, place) = cube(rank, ranks);
+    let moved = |axis: usize, by: i64| {
+        let to = i64::from(place[axis]) + by;
+        let within = if round { to.rem_euclid(i64::from(size[axis])) } else { to };
+        (0..i64::from(size[axis])).contains(&within).then_some(within as Rank)
+    };
+    let mut peers: Vec<(Rank, [i64; 3])> = Vec::new();
+    for x in distances {
+        for y in distances {
+            for z in distances {
+                let (Some(a), Some(b), Some(c)) = (moved(0, *x), moved(1, *y), moved(2, *z)) else { continue };
+                let peer = a + size[0] * (b + size[1] * c);
+                if peer != rank && peers.iter().all(|(other, _)| *other != peer) {
+                    peers.push((peer, [*x, *y, *z]));
+                }
+            }
+        }
+    }
+    peers
+}
+
+/// Patches send their atoms to those up to two away, and get forces; those next to them far more often.
+fn namd(rank: Rank, ranks: Rank) -> Vec<Step> {
+    let peers = around(rank, ranks, &[0, 1, -1, 2, -2], true);
+    let near = peers
+        .iter()
+        .filter(|(_, by)| by.iter().filter(|by| **by != 0).count() == 1 && by.iter().all(|by| by.abs() < 2));
+    let all = || with(peers.iter().map(|(peer, _)| *peer), 1800);
+    let near = || with(near.clone().map(|(peer, _)| *peer), 3000);
+    vec![all(), compute(100_000), near(), compute(20_000), near()]
+}
+
+/// Levels of a multigrid that is made coarser along one axis at a time: all corners at distances that are powers of two.
+fn smg(rank: Rank, ranks: Rank) -> Vec<Step> {
+    let peers = around(rank, ranks, &[0, 1, -1, 2, -2, 4, -4], false);
+    let at = |least: i64, most: i64| {
+        let far = |by: &[i64; 3]| by.iter().map(|by| by.abs()).max().expect("three axes");
+        peers.iter().filter(move |(_, by)| (least..=most).contains(&far(by))).map(|(peer, _)| *peer)
+    };
+    let mut steps = Vec::new();
+    for _ in 0..2 {
+        steps.extend([with(at(1, 1), 600), compute(20_000), with(at(2, 2), 200), compute(5_000), with(at(4, 4), 80)]);
+    }
+    steps
+}
