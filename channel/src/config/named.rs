@@ -32,7 +32,7 @@ pub const NAMED: &[Named] = &[
     Named {
         name: "aptus",
         meaning: "MVAPICH-Aptus (Koop, Jones, Panda 2008): datagrams to all, connections with 16, rings for 8, by the rules of its slides",
-        text: "paths=both,ring_slots=32,ring_bytes=2048,rings=8,ring_after=32,connections=16,connect_after=16,rules=\
+        text: "paths=both,ring_slots=32,ring_bytes=2048,rings=8,ring_after=32,connections=16,connect_after=16,offer=no,rules=\
                MSG_SIZE <= 2048, RC-FP, MSG_SIZE <= 2008, UD-SR, MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, \
                TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based",
     },

@@ -165,6 +165,7 @@ impl<W: Wire> Engine<W> {
         match done.fin {
             Some(body) => {
                 self.meter.written_bytes += done.length;
+                peer.writes += 1;
                 peer.replies.push_back(Reply { body, rail: Some(done.rail) });
             }
             None => self.meter.read_bytes += done.length,

@@ -19,6 +19,8 @@ pub(super) struct Peer<M> {
     pub connection: Connection,
     /// Rails of these that the wire has connected.
     pub wired: [bool; RAILS],
+    /// Writes to it that have not ended.
+    pub writes: u32,
     /// Packets that went to it by datagrams.
     pub datagrams: u64,
     /// Rails that it was asked for.
@@ -111,6 +113,7 @@ impl<M> Peer<M> {
             up: [false; RAILS],
             connection: Connection::default(),
             wired: [false; RAILS],
+            writes: 0,
             datagrams: 0,
             gathering: None,
             asked: [false; RAILS],

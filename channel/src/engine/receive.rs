@@ -283,8 +283,12 @@ impl<W: Wire> Engine<W> {
             Some(Request::Send(send)) => {
                 let ended = send.state.written();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
-                if let (Some(peer), true) = (self.peers.get_mut(&send.to), took(&mut send.timed, rail, at)) {
-                    send.timed.take().inspect(|timed| peer.weights.learn(timed));
+                let measured = took(&mut send.timed, rail, at);
+                if let Some(peer) = self.peers.get_mut(&send.to) {
+                    peer.writes -= 1;
+                    if measured {
+                        send.timed.take().inspect(|timed| peer.weights.learn(timed));
+                    }
                 }
                 self.ended(id);
             }

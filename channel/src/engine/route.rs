@@ -149,7 +149,9 @@ impl<W: Wire> Post<'_, W> {
                 let routes = self.routes;
                 let facts = routes.facts(data.length() as u64, peer);
                 let mut refused = [control, false, false];
-                routes.rules.paths(facts).chain(ANY).any(|path| {
+                // What lets the peer go on does not wait behind data that is written to it.
+                let first = (peer.writes > 0 && data.length() == 0).then_some(Path::Datagram);
+                first.into_iter().chain(routes.rules.paths(facts)).chain(ANY).any(|path| {
                     let Some(at) = ANY.iter().position(|any| *any == path) else { return false };
                     let taken = !refused[at] && self.by(path, peer, head, data);
                     refused[at] = !taken;

@@ -30,7 +30,7 @@ pub const ALL: [Skeleton; 9] = [
     Skeleton { name: "EP", square: false, iterations: 1, iteration: ep, reductions: 6 },
     Skeleton { name: "FT", square: false, iterations: 52, iteration: ft, reductions: 6 },
     Skeleton { name: "MG", square: false, iterations: 60, iteration: mg, reductions: 6 },
-    Skeleton { name: "LU", square: false, iterations: 100, iteration: lu, reductions: 6 },
+    Skeleton { name: "LU", square: false, iterations: 40, iteration: lu, reductions: 6 },
     Skeleton { name: "SP", square: true, iterations: 60, iteration: sp, reductions: 6 },
     Skeleton { name: "NAMD", square: false, iterations: 60, iteration: namd, reductions: 6 },
     Skeleton { name: "SMG2000", square: false, iterations: 30, iteration: smg, reductions: 6 },
@@ -46,7 +46,8 @@ fn compute(nanoseconds: u64) -> Step {
     Step { compute: nanoseconds, ..Step::default() }
 }
 
-/// All reduce a few words: recursive doubling; where the ranks are no power of two, some of the first pairs have one that waits.
+/// All reduce a few words: recursive doubling. Where the ranks are no power of two, they meet before, and one of each of the first
+/// pairs waits for the other.
 pub fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
     const BYTES: usize = 40;
     let most = 1 << ranks.ilog2();
@@ -57,12 +58,22 @@ pub fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
         receives: from.into_iter().collect(),
         compute: 0,
     };
-    if is_paired && rank % 2 == 0 {
-        return vec![one_way(Some(rank + 1), None), one_way(None, Some(rank + 1))];
+    let mut steps = Vec::new();
+    if beyond > 0 {
+        // A barrier by dissemination.
+        let steps_of = (0..=most.ilog2()).map(|bit| 1 << bit);
+        steps.extend(steps_of.map(|by| one_way(Some((rank + by) % ranks), Some((rank + ranks - by) % ranks))));
     }
-    let (mut steps, number) = match is_paired {
-        true => (vec![one_way(None, Some(rank - 1))], rank / 2),
-        false => (Vec::new(), rank - beyond),
+    if is_paired && rank % 2 == 0 {
+        steps.extend([one_way(Some(rank + 1), None), one_way(None, Some(rank + 1))]);
+        return steps;
+    }
+    let number = match is_paired {
+        true => {
+            steps.push(one_way(None, Some(rank - 1)));
+            rank / 2
+        }
+        false => rank - beyond,
     };
     for bit in 0..most.ilog2() {
         let other = number ^ 1 << bit;

@@ -1,0 +1,34 @@
+//! Skeletons of programs at 64 ranks: the channels that they come to by Aptus's rules, and that these cost no time. At 512, beside the
+//! figures of the slides: `cargo bench -p transom-channel --bench skeletons`.
+
+mod patterns;
+mod run;
+
+use patterns::ALL;
+
+/// Channels of a rank on average, by counting on paper.
+#[test]
+fn channels_are_those_of_the_patterns() {
+    for (name, expected) in [
+        // Rows of 8 are a host. Partners of reductions at 1, 2, 4 are there, those at 8, 16, 32 are not. A square is transposed with another
+        // host but on its diagonal of 8.
+        ("CG", [3.0, 3.0 + 0.875, 0.875, 0.875]),
+        ("EP", [3.0, 3.0, 0.0, 0.0]),
+        ("FT", [7.0, 56.0, 16.0, 8.0]),
+        // 8 x 8: along a row 14 neighbours of 8 ranks, 8 of them at 1 as in reductions; across as many, at 8.
+        ("LU", [3.75, 3.75, 1.75, 1.75]),
+    ] {
+        let skeleton = ALL.iter().find(|skeleton| skeleton.name == name).unwrap();
+        let [rc, ud, aptus] = ["rc", "ud", "aptus"].map(|text| run::run(skeleton, 64, text));
+        let channels = [
+            aptus.average(|channels| channels.near),
+            aptus.average(|channels| channels.datagrams),
+            aptus.average(|channels| channels.connections),
+            aptus.average(|channels| channels.rings),
+        ];
+        assert_eq!(channels, expected, "{name}");
+        assert!(aptus.channels.iter().all(|channels| channels.connections <= 16 && channels.rings <= 8));
+        let better = rc.took.min(ud.took);
+        assert!(aptus.took * 100 <= better * 102, "{name}: {} ns, and the better {better}", aptus.took);
+    }
+}
