@@ -12,6 +12,7 @@ mod network;
 mod passive;
 mod primitive;
 mod pscw;
+mod release;
 mod target_lock;
 mod threads;
 

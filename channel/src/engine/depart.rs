@@ -12,6 +12,15 @@ use crate::ring::Marker;
 use crate::slab::Id;
 use crate::wire::{self, Data, Lane, Part, RAILS, Rail, Rank, Wire};
 
+/// [`post`] by the parts of an engine, of which some others are lent to its other arguments.
+macro_rules! post {
+    ($engine:ident, $($rest:expr),*) => {
+        post(
+            &mut $engine.wire, &mut $engine.meter, &$engine.rails, &$engine.row, $engine.marker, $engine.rank, $($rest),*
+        )
+    };
+}
+
 /// What came of trying to post.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
@@ -97,18 +106,7 @@ impl<W: Wire> Engine<W> {
         }
         // Answers first: they let others go on, and there are a few for each request at most.
         if let Some(Reply { body, rail }) = peer.replies.pop_front() {
-            if post(
-                &mut self.wire,
-                &mut self.meter,
-                &self.rails,
-                &self.row,
-                self.marker,
-                self.rank,
-                peer,
-                &body,
-                Data::None,
-                rail,
-            ) {
+            if post!(self, peer, &body, Data::None, rail) {
                 return Step::Posted;
             }
             peer.replies.push_front(Reply { body, rail });
@@ -183,18 +181,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         let body = Body::Eager { envelope, sync };
-        if !post(
-            &mut self.wire,
-            &mut self.meter,
-            &self.rails,
-            &self.row,
-            self.marker,
-            self.rank,
-            peer,
-            &body,
-            data,
-            None,
-        ) {
+        if !post!(self, peer, &body, data, None) {
             return false;
         }
         peer.purse.spend(cost as u32);
@@ -217,18 +204,7 @@ impl<W: Wire> Engine<W> {
         if envelope.length <= self.config.eager as u64 && u64::from(granted) >= cost(envelope.length) {
             let data = Data::Of(Part { memory: &send.memory, at: 0, length: envelope.length as usize });
             let body = Body::Eager { envelope, sync: send.sync.then_some(id) };
-            if !post(
-                &mut self.wire,
-                &mut self.meter,
-                &self.rails,
-                &self.row,
-                self.marker,
-                self.rank,
-                peer,
-                &body,
-                data,
-                None,
-            ) {
+            if !post!(self, peer, &body, data, None) {
                 return Step::Busy;
             }
             peer.purse.spend(cost(envelope.length) as u32);
@@ -248,18 +224,7 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let body = Body::Rts { envelope, sender: id, keys: send.keys.as_deref().copied().unwrap_or_default() };
-        if !post(
-            &mut self.wire,
-            &mut self.meter,
-            &self.rails,
-            &self.row,
-            self.marker,
-            self.rank,
-            peer,
-            &body,
-            Data::None,
-            None,
-        ) {
+        if !post!(self, peer, &body, Data::None, None) {
             return Step::Busy;
         }
         peer.purse.spend(HEADER);
@@ -287,18 +252,7 @@ impl<W: Wire> Engine<W> {
             let piece = left.min((most - DATA) as u64);
             let body = Body::Data { receiver, offset: at, length: piece as u32 };
             let data = Data::Of(Part { memory: &send.memory, at: at as usize, length: piece as usize });
-            if post(
-                &mut self.wire,
-                &mut self.meter,
-                &self.rails,
-                &self.row,
-                self.marker,
-                self.rank,
-                peer,
-                &body,
-                data,
-                None,
-            ) {
+            if post!(self, peer, &body, data, None) {
                 posted = Some(piece);
                 break;
             }
@@ -339,18 +293,7 @@ impl<W: Wire> Engine<W> {
             }
             if peer.is_up() && peer.is_due(now, &self.config) {
                 let body = Body::Control { mask: 0 };
-                if post(
-                    &mut self.wire,
-                    &mut self.meter,
-                    &self.rails,
-                    &self.row,
-                    self.marker,
-                    self.rank,
-                    peer,
-                    &body,
-                    Data::None,
-                    None,
-                ) {
+                if post!(self, peer, &body, Data::None, None) {
                     peer.owing = false;
                     self.meter.controls += 1;
                 }

@@ -1,0 +1,232 @@
+//! How a request leaves the queue when its turn is over: the release, and what those behind are told. README.md beside the code
+//! numbers the steps.
+
+use crate::lock_word::{Grant, Next, Waiter, Waiters};
+use crate::target_lock::{HeldAs, Result, Status};
+use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+
+impl<const C: u32> TargetLock<C> {
+    /// Releases the lock. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the
+    /// successor has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and
+    /// `r/3` reads more. Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
+    ///
+    /// # Errors
+    /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive). A release that fails leaves the lock
+    /// broken: others may still wait for it.
+    #[inline(always)]
+    pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
+        match self.leave(target)? {
+            HeldAs::Shared(grant) => {
+                let pending = self.start_leaving(network, layout, target, grant)?;
+                self.finish_leaving(network, layout, target, grant, pending)?;
+            }
+            HeldAs::Exclusive(before) => self.leave_exclusive(network, layout, target, before)?,
+        }
+        Ok(())
+    }
+
+    /// The release of an exclusive holder that asked after the request of rank `before` - 1.
+    #[inline(always)]
+    pub(crate) fn leave_exclusive<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        before: u32,
+    ) -> Result<(), N> {
+        let seen = LockWord::<C>(self.seen);
+        // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
+        let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
+        if Next::is_special(told) {
+            return self.leave_to_others(network, layout, target, before, None);
+        }
+        if told == 0 {
+            let new = seen.without_exclusive();
+            let found = network.cas(layout.home(target), seen.0, new.0)?;
+            if found == seen.0 && seen.arrived() == 0 {
+                return self.finish_exclusive(network, layout, target, before, new);
+            }
+            return self.leave_to_others(network, layout, target, before, Some(LockWord(found)));
+        }
+        let next = Self::hand_over(network, layout, target, Self::checked_next(network, target, told)?, seen)?;
+        // A guess: where ranks take turns, the one that this one followed has asked again by now.
+        let seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
+        self.finish_exclusive(network, layout, target, before, seen)
+    }
+
+    /// After the first compare-and-swap of the word found `found`, if there was one: it took, or somebody has asked since.
+    #[cold]
+    fn leave_to_others<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        before: u32,
+        found: Option<LockWord<C>>,
+    ) -> Result<(), N> {
+        let (mine, mut seen, mut found) = (LockWord::<C>(self.seen), LockWord::<C>(self.seen), found);
+        while found != Some(seen) {
+            match found {
+                Some(found) if found.tail() == mine.tail() => seen = found,
+                _ => {
+                    if let Some(next) = Self::successor(network, layout, target)? {
+                        let seen = found.unwrap_or(mine.with_exclusive(next.rank));
+                        Self::hand_over(network, layout, target, next, seen)?;
+                        return self.finish_exclusive(network, layout, target, before, seen);
+                    }
+                    // Who stood behind has left. Only a word whose tail this rank is may be changed.
+                    seen = mine;
+                }
+            }
+            found = Some(LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0)?));
+        }
+        if seen.arrived() > 0 {
+            Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
+        }
+        Self::clear_mark(network, layout, target)?;
+        self.finish_exclusive(network, layout, target, before, seen.without_exclusive())
+    }
+
+    /// Clears what this rank was told, now that the next has been.
+    #[inline(always)]
+    fn finish_exclusive<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        before: u32,
+        seen: LockWord<C>,
+    ) -> Result<(), N> {
+        if before != 0 {
+            network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
+        }
+        self.seen = seen.0;
+        self.status = Status::Free;
+        Ok(())
+    }
+
+    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come; returns it.
+    /// The word is taken to be `guess`.
+    #[cold]
+    fn hand_over<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        next: Next,
+        guess: LockWord<C>,
+    ) -> Result<Rank, N> {
+        let mut grant = Grant::Before(next.rank as u32);
+        if next.timed && next.readers > 0 {
+            // Through the word, so that it can be put before another if it leaves the queue.
+            Self::make_head(network, layout, target, next.rank, guess)?;
+            grant = Grant::Open;
+        }
+        network.notify(layout.node(next.rank, target, Field::Go), next.readers + 1)?;
+        if !next.timed {
+            network.notify(layout.node(network.rank(), target, Field::Next), 0)?;
+        }
+        if next.readers > 0 {
+            Self::admit(network, layout, target, next.readers, grant)?;
+        }
+        Ok(next.rank)
+    }
+
+    /// Grants `readers` registered readers, awaiting those that are about to register.
+    #[cold]
+    pub(crate) fn admit<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        readers: u64,
+        grant: Grant,
+    ) -> Result<(), N> {
+        Self::each_waiter(network, layout, target, readers, |reader| {
+            let at = layout.node(reader.rank, target, Field::Grant);
+            if !reader.timed {
+                Ok(network.notify(at, grant.pack())?)
+            } else if network.add(at, grant.pack())? == Grant::ABANDONED {
+                Self::leave_for(network, layout, target, grant)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    /// Takes `readers` readers off the stack, awaiting those that are about to register.
+    pub(crate) fn each_waiter<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        readers: u64,
+        mut take: impl FnMut(Waiter) -> Result<(), N>,
+    ) -> Result<(), N> {
+        let node = layout.node(network.rank(), target, Field::Waiters);
+        let mut waiters = Waiters(network.wait(node.word, Awaited::Anyone, |word| Waiters(word).count() >= readers)?);
+        network.notify(node, 0)?;
+        let mut left = readers;
+        loop {
+            // Counts fall to 0 at the bottom of the stack; what breaks this is not one of ours.
+            let named = waiters.named().count() as u64;
+            if waiters.count() != left || named != left.min(Waiters::NAMED) {
+                return Err(Error::Corrupt { target, word: waiters.0 });
+            }
+            left -= named;
+            // A reader that was granted may come back and write its link anew: read on first.
+            let rest = match waiters.named().last() {
+                Some(last) if left > 0 => network.add(layout.node(last.rank, target, Field::Link), 0)?,
+                _ => 0,
+            };
+            waiters.named().try_for_each(&mut take)?;
+            if left == 0 {
+                return Ok(());
+            }
+            waiters = Waiters(rest);
+        }
+    }
+
+    /// The first atomic of a reader that leaves, not waited for.
+    #[inline(always)]
+    pub(crate) fn start_leaving<N: Network>(
+        &self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        grant: Grant,
+    ) -> Result<N::Pending, N> {
+        let (at, delta) = match grant {
+            Grant::Open => (layout.home(target), LockWord::<C>::DEPARTED),
+            Grant::Before(next) => (layout.node(next as Rank, target, Field::Drained), 1),
+        };
+        // Nothing has happened if it cannot be started, so it may be tried again; and who does not leave stops all that
+        // come after.
+        Ok(network.start_add(at, delta).or_else(|_| network.start_add(at, delta))?)
+    }
+
+    /// Tells the exclusive request, if any, that waits for the open group.
+    #[inline(always)]
+    pub(crate) fn finish_leaving<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        grant: Grant,
+        pending: N::Pending,
+    ) -> Result<(), N> {
+        let found = network.finish(pending)?;
+        if grant == Grant::Open {
+            self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
+            Self::tell_head(network, layout, target, found)?;
+        }
+        self.status = Status::Free;
+        Ok(())
+    }
+
+    /// After a reader of the open group has left, and found the word so.
+    #[inline(always)]
+    pub(crate) fn tell_head<N: Network>(network: &N, layout: LockLayout, target: Rank, found: u64) -> Result<(), N> {
+        if let Some(head) = LockWord::<C>(found).head() {
+            network.add(layout.node(head, target, Field::Drained), 1)?;
+        }
+        Ok(())
+    }
+}
