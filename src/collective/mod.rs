@@ -15,8 +15,10 @@
 
 mod blocks;
 mod calls;
+mod described;
 mod group;
 mod hosts;
+mod in_scope;
 mod memory;
 mod neighbours;
 mod persistent;
@@ -35,8 +37,9 @@ use crate::messages::{Error, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
+use described::{Described, What};
 use group::{Group, Made};
-use memory::{ALIGNED, Memory};
+use memory::Memory;
 use reduction::Fold;
 use running::{Running, Turned};
 use signature::Signature;
@@ -44,7 +47,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 use straight::Straight;
-use transom_collective::{Algorithm, Call, Plan, Rank, Shape, by_hosts, choose};
+use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
 
@@ -126,32 +129,24 @@ impl World {
     }
 
     /// Makes a call, and returns when this rank has done its part.
-    fn call<T: Pod, F: Fold>(
-        &self,
-        call: Signature,
-        what: Call,
-        given: &[T],
-        data: &mut [T],
-        fold: F,
-    ) -> Result<(), Error> {
-        let len = match what {
-            Call::Gather { .. } | Call::AllGather => given.len(),
-            Call::AllToAll => data.len() / self.size(),
-            _ => data.len(),
-        };
-        let group = self.group()?;
-        let shape = self.shape::<T>(group, len);
-        if by_memory(group.rules()?, what, shape) {
-            if let Some(memory) = provider::shared_memory(self.provider()) {
-                return self.straight(memory, call, what, given, data, fold);
-            }
-            if let Some(stages) = by_hosts(what, shape)
-                && let Some(host) = provider::memory_of_host(self.provider())
-            {
-                return self.carry_by_hosts((stages, host), call, given, data, fold);
+    #[inline]
+    fn call<T: Pod, F: Fold>(&self, described: Described<F>, given: &[T], data: &mut [T]) -> Result<(), Error> {
+        let Described { signature, what, fold } = described;
+        if let What::Chosen(call, len) = what {
+            let group = self.group()?;
+            let shape = self.shape::<T>(group, len);
+            if by_memory(group.rules()?, call, shape) {
+                if let Some(memory) = provider::shared_memory(self.provider()) {
+                    return self.straight(memory, signature, call, given, data, fold);
+                }
+                if let Some(stages) = by_hosts(call, shape)
+                    && let Some(host) = provider::memory_of_host(self.provider())
+                {
+                    return self.carry_by_hosts((stages, host), signature, given, data, fold);
+                }
             }
         }
-        self.carry(call, self.plan::<T>(what, len)?, given, data, fold)
+        self.carry(signature, what.plan::<T>(self)?, given, data, fold)
     }
 
     /// Makes a call through memory that all ranks share.
@@ -224,35 +219,6 @@ impl World {
             }
             None => Ok(()),
         }
-    }
-
-    /// That a rank is there, and elements are such as collectives move.
-    fn check_root<T>(&self, root: Rank) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        match root < self.size() {
-            true => Ok(()),
-            false => Err(self.group()?.refuse(Error::NoSuchRank { rank: root, ranks: self.size() })),
-        }
-    }
-
-    fn check_elements<T>(&self) -> Result<(), Error> {
-        match (size_of::<T>(), align_of::<T>()) {
-            (0, _) => self.refuse("elements of no bytes cannot be told apart".into()),
-            (_, align) if align > ALIGNED => {
-                self.refuse(format!("elements are aligned to {align} bytes; at most {ALIGNED} are done"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_operation<T: Pod, R: Reduction<T>>(&self, op: &R) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        op.check().or_else(|error| Err(self.group()?.refuse(error)))
-    }
-
-    /// A call that is wrong by itself: the other ranks learn that this one does not take part.
-    fn refuse<R>(&self, why: String) -> Result<R, Error> {
-        Err(self.group()?.refuse(Error::Misuse { why }))
     }
 }
 

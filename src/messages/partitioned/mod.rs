@@ -153,7 +153,7 @@ impl<T: Pod + Send> Partitioned<T> {
             return Piece::Ended(Ok(()));
         }
         // SAFETY: as above.
-        let bytes = unsafe { self.buffer.part(self.cut.range(index), false) };
+        let bytes = unsafe { self.buffer.part(self.cut.range(index), false) }.hold();
         let length = bytes.len();
         let id = core.engine.send(to, context, tag, bytes, length, false);
         core.note(id, None);
