@@ -17,6 +17,7 @@ mod blocks;
 mod calls;
 mod described;
 mod group;
+mod history;
 mod hosts;
 mod in_scope;
 mod memory;
@@ -38,7 +39,8 @@ use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
 use described::{Described, What};
-use group::{Group, Made};
+use group::Group;
+use history::Made;
 use memory::Memory;
 use reduction::Fold;
 use running::{Running, Turned};
@@ -46,10 +48,10 @@ use signature::Signature;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
-use straight::Straight;
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
+use transom_shm_loopback::collective::Board;
 
 /// The collectives of a world: none until the first is called.
 #[derive(Default)]
@@ -160,19 +162,18 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
-        let _inside = group.enter()?;
-        let made = group.begin(call)?;
-        let straight = match group.straight.get() {
-            Some(straight) => straight,
+        let mut turn = group.enter()?;
+        let made = group.begin(&mut turn, call)?;
+        let board = match &mut turn.board {
+            Some(board) => board,
             None => {
                 // All ranks are here, and make the same call: so all of them open it.
                 self.compare(group, made)?;
-                let opened = Straight::open(memory)?;
-                group.straight.get_or_init(|| opened)
+                group.open(&mut turn, Board::open(memory)?)
             }
         };
         let (given, data) = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(data));
-        at_board(group, straight, made, what, given, data, size_of::<T>(), &fold)
+        at_board(group, board, made, what, given, data, size_of::<T>(), &fold)
     }
 
     /// Carries out a plan, and returns when this rank has done its part.
@@ -185,8 +186,8 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
-        let _inside = group.enter()?;
-        let made = group.begin(call)?;
+        let mut turn = group.enter()?;
+        let made = group.begin(&mut turn, call)?;
         if cfg!(debug_assertions) {
             self.compare(group, made)?;
         }
@@ -237,7 +238,7 @@ fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> bool {
 #[allow(clippy::too_many_arguments, reason = "a row of a table")]
 fn at_board(
     group: &Group,
-    straight: &Straight,
+    board: &mut Board,
     made: Made,
     what: Call,
     given: &[u8],
@@ -246,7 +247,7 @@ fn at_board(
     fold: &impl Fold,
 ) -> Result<(), Error> {
     group.waiting.store(made.number.wrapping_add(1), Relaxed);
-    let done = catch_unwind(AssertUnwindSafe(|| straight.call(what, made, given, data, element, fold)));
+    let done = catch_unwind(AssertUnwindSafe(|| straight::call(board, what, made, given, data, element, fold)));
     group.waiting.store(0, Relaxed);
     match done {
         Ok(Ok(())) => Ok(()),

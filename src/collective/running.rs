@@ -1,6 +1,7 @@
 //! A plan under way: its messages posted, and what they bring folded, round by round.
 
-use super::group::{Group, Made, Patience};
+use super::group::{Group, Patience};
+use super::history::Made;
 use super::memory::Memory;
 use super::reduction::Fold;
 use crate::messages::Error;

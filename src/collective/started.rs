@@ -411,7 +411,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     given: Bytes,
     data: Bytes,
 ) -> Result<Under, Error> {
-    let made = group.begin(signature)?;
+    let made = group.begin(&mut *group.enter()?, signature)?;
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;
