@@ -5,7 +5,7 @@ use super::signature::{Kind, Signature};
 use crate::job::variables;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
-use crate::messages::hub::{Core, Ended, Fault, Key, Work};
+use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 use std::sync::{Arc, OnceLock};

@@ -2,9 +2,9 @@
 
 use super::error::Error;
 use super::hold::{Parts, Shares};
+use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
-use super::{NOTHING, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::hub::{Ended, Key};
+use super::locked::{Ended, Key};
 use super::tag::Status;
 use std::fmt;
 use std::future::Future;

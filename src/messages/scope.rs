@@ -3,11 +3,11 @@
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
-use super::hub::Key;
 use super::landing::Lent;
+use super::locked::{Core, Key};
+use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
-use super::{NOTHING, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -73,7 +73,7 @@ impl Drop for Ending<'_, '_, '_> {
             let _ = comm.hub.with(|core| started.iter().for_each(|id| core.abandon(*id)));
         }
         // What is over and was not asked for is over; what was forgotten has its message to wait for.
-        let left = |core: &mut super::Core| started.iter().any(|id| core.is_under_way(*id));
+        let left = |core: &mut Core| started.iter().any(|id| core.is_under_way(*id));
         let waited = comm.hub.wait(&"the end of a scope", Awaited::Anyone, |core| (!left(core)).then_some(()));
         // An error says that the engine is gone, and has given back all buffers.
         let _ = waited;

@@ -5,7 +5,7 @@ use super::pieces::{Piece, Pieces};
 use crate::messages::comm::{ANNOUNCED, Comm, PARTS};
 use crate::messages::error::Error;
 use crate::messages::hold::{Parts as _, Shares};
-use crate::messages::hub::{Core, Ended, Key, Work};
+use crate::messages::locked::{Core, Ended, Key, Work};
 use crate::messages::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;

@@ -13,7 +13,7 @@ pub use arriving::{Arriving, PartitionedReceive};
 use super::comm::{ANNOUNCED, Comm, PARTS};
 use super::error::Error;
 use super::hold::{Parts as _, Shares};
-use super::hub::{Core, Key};
+use super::locked::{Core, Key};
 use super::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;
