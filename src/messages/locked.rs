@@ -27,6 +27,8 @@ pub(crate) struct Core {
     pub awake: bool,
     /// When a call that does not wait has last looked who is gone.
     checked: Instant,
+    /// Of each scope that is open, by its number.
+    scopes: Vec<Option<Lending>>,
     /// Told, once, when something has happened.
     pub armed: Option<Events>,
 }
@@ -54,6 +56,18 @@ pub(crate) trait Work: Send {
     /// It is turned no more.
     fn stop(&mut self, _core: &mut Core) {}
 }
+
+/// Requests whose buffers a scope lends. Those that have ended and were asked for go when there are many.
+#[derive(Default)]
+struct Lending {
+    requests: Vec<Key>,
+    /// That many.
+    most: usize,
+}
+
+/// A scope that is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lender(usize);
 
 /// Why a request failed.
 #[derive(Clone)]
@@ -92,6 +106,7 @@ impl Core {
             wakers: Vec::new(),
             awake: false,
             checked: Instant::now(),
+            scopes: Vec::new(),
             armed: None,
         }
     }
@@ -129,6 +144,46 @@ impl Core {
             self.watched.insert(Key::Message(id), Watch { make, ..Watch::default() });
         }
         self.take_ended();
+    }
+
+    /// A scope begins.
+    pub fn open_scope(&mut self) -> Lender {
+        let free = self.scopes.iter().position(Option::is_none).unwrap_or(self.scopes.len());
+        if free == self.scopes.len() {
+            self.scopes.push(None);
+        }
+        self.scopes[free] = Some(Lending::default());
+        Lender(free)
+    }
+
+    /// A scope lends the buffers of this request.
+    #[inline]
+    pub fn lend(&mut self, Lender(scope): Lender, request: Key) {
+        let Some(lending) = &mut self.scopes[scope] else { return };
+        lending.requests.push(request);
+        if lending.requests.len() > lending.most {
+            self.sweep(scope);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sweep(&mut self, scope: usize) {
+        let mut lending = self.scopes[scope].take().unwrap_or_default();
+        lending.requests.retain(|key| self.is_under_way(*key) || self.has_ended(*key).is_some());
+        lending.most = (2 * lending.requests.len()).max(128);
+        self.scopes[scope] = Some(lending);
+    }
+
+    /// What a scope lends.
+    pub fn lent(&self, Lender(scope): Lender) -> &[Key] {
+        self.scopes[scope].as_ref().map_or(&[], |lending| &lending.requests)
+    }
+
+    /// A scope ends, and nothing that it lends is under way: nobody asks for it any more.
+    pub fn close_scope(&mut self, Lender(scope): Lender) {
+        let lending = self.scopes[scope].take().unwrap_or_default();
+        lending.requests.into_iter().for_each(|key| self.forget(key));
     }
 
     /// A work that the program will ask for.

@@ -238,7 +238,7 @@ impl World {
         if !sync && let Some(status) = send_now(comm, to, tag, data.view()) {
             return Request::over(Ok((data, status)));
         }
-        let started = request_send(comm, to, tag, data.hold(), sync, B::back);
+        let started = request_send(comm, None, to, tag, data.hold(), sync, B::back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
@@ -287,7 +287,7 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
-        let started = request_receive(comm, select, into);
+        let started = request_receive(comm, None, select, into);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 

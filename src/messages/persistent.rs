@@ -70,7 +70,7 @@ impl World {
             if let Some(status) = send_now(&comm, to, tag, all.view()) {
                 return Ok(Request::over(Ok(((), status))));
             }
-            request_send(&comm, to, tag, all.hold(), false, |_, _| Some(()))
+            request_send(&comm, None, to, tag, all.hold(), false, |_, _| Some(()))
         }))
     }
 
@@ -92,7 +92,7 @@ impl World {
         Ok(Persistent::new(buffer, None, move |buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok(((), NOTHING)))) };
             // SAFETY: as in `send_init`.
-            request_receive(&comm, select, unsafe { buffer.part(0..buffer.len(), true) })
+            request_receive(&comm, None, select, unsafe { buffer.part(0..buffer.len(), true) })
         }))
     }
 }

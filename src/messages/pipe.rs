@@ -402,9 +402,10 @@ fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Er
     let mut comm = comm.clone();
     comm.context = comm.context.wrapping_add(PIPES);
     let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
-    let coming = request_receive(&comm, select, vec![0_u8; mine.len()])?;
+    let coming = request_receive(&comm, None, select, vec![0_u8; mine.len()])?;
     let coming = coming.called(Call::Other { name: "pipe" });
-    let said = request_send(&comm, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false, <Vec<u8> as Parts>::back)?;
+    let said =
+        request_send(&comm, None, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false, <Vec<u8> as Parts>::back)?;
     let came = coming.wait()?;
     // A rank that does nothing of the library's from now on has said it.
     said.wait()?;

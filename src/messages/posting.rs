@@ -4,7 +4,7 @@ use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
 use super::landing::Landing;
-use super::locked::{Fault, Key};
+use super::locked::{Fault, Key, Lender};
 use super::request::{Call, Request, Under};
 use super::tag::{Status, Tag};
 use bytemuck::Pod;
@@ -82,9 +82,10 @@ pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Opt
     sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
 }
 
-/// Starts to send a message.
+/// Starts to send a message. A scope may lend its buffer.
 pub(super) fn request_send<'a, T, B>(
     comm: &Comm,
+    lender: Option<Lender>,
     to: u32,
     tag: Tag<T>,
     bytes: Bytes,
@@ -95,6 +96,7 @@ pub(super) fn request_send<'a, T, B>(
     let id = comm.hub.with(|core| {
         let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
         core.note(id, None);
+        lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
         Key::Message(id)
     })?;
     let call = Call::Message { name: "isend", tag: Some(tag) };
@@ -107,6 +109,7 @@ pub(super) fn request_send<'a, T, B>(
 /// Receives what lies in the ring of its source; else makes a request of it.
 pub(super) fn request_receive<'a, L: Landing>(
     comm: &Comm,
+    lender: Option<Lender>,
     select: Select,
     mut into: L,
 ) -> Result<Request<'a, L::Back>, Error> {
@@ -121,6 +124,7 @@ pub(super) fn request_receive<'a, L: Landing>(
         }
         let id = core.engine.receive(select, Room::Into(into.hold(), room));
         core.note(id, None);
+        lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
         Ok(Key::Message(id))
     })?;
     Ok(match started {
