@@ -60,11 +60,14 @@ pub(super) struct Memory {
     /// Its windows', and buffers of the program's.
     known: Arc<Known<Registered>>,
     /// Of the further rails, which buffers are registered with, too.
-    further: Mutex<Vec<(Arc<Domain>, Arc<Known<Registered>>)>>,
+    further: Mutex<Vec<Further>>,
     /// From how many bytes on the memory of an operation is registered for it.
     register_from: usize,
     tally: Tally,
 }
+
+/// Of a further rail.
+type Further = (Arc<Domain>, Arc<Known<Registered>>);
 
 /// What became of operations.
 #[derive(Default)]
