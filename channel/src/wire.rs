@@ -250,8 +250,9 @@ pub trait Wire {
     fn sever(&mut self, peer: Rank);
 
     /// Ends a lane that was [`Cut`](Event::Cut), or of which the peer says so: when this returns, nothing that was posted on it at
-    /// either end takes effect any more, nor is told done, and what had come by it has, or will be polled. Gives back what this
-    /// end had posted, in its order. No `Up` or `Cut` from before is polled after it. Memory that is given back is like what was [taken](Self::take).
+    /// either end takes effect any more; what had come by it, and what is known to be done, has been or will be polled. Gives back
+    /// what else this end had posted, in its order; memory among it is like what was [taken](Self::take). No `Up` or `Cut` from before
+    /// is polled after it.
     fn take_back(&mut self, lane: Lane) -> Vec<Left<Self::Memory>> {
         let _ = lane;
         Vec::new()

@@ -131,7 +131,8 @@ impl<W: Wire> Engine<W> {
         peer.up[rail] = false;
         let failover = peer.failover.get_or_insert_default();
         let mut items = Vec::new();
-        for left in left {
+        // From the last: of stripes with one token the earlier may be done, and not be told yet.
+        for left in left.into_iter().rev() {
             match left {
                 Left::Send(memory, length) if is_notice(&self.wire, &memory, length) => {
                     self.wire.give(memory);
@@ -142,11 +143,12 @@ impl<W: Wire> Engine<W> {
                 Left::Put(memory, length) => items.push(Item::Packet { memory, length, went: false }),
                 Left::Moved(token) if pipe::is_token(token) => {}
                 Left::Moved(token) => {
-                    let at = peer.posted.iter().position(|(posted, _)| *posted == token);
+                    let at = peer.posted.iter().rposition(|(posted, _)| *posted == token);
                     items.extend(at.map(|at| Item::Move(peer.posted.remove(at).1)));
                 }
             }
         }
+        items.reverse();
         let replies = split_off(&mut peer.replies, |reply| reply.rail == Some(rail));
         items.extend(replies.into_iter().map(|reply| Item::Reply(reply.body)));
         items.extend(split_off(&mut peer.moves, |next| next.rail == rail).into_iter().map(Item::Unposted));

@@ -26,8 +26,8 @@ pub(super) struct Net {
 /// What the network keeps of a rank.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Events, each with the peer that it is of.
-    pub inbox: VecDeque<(Rank, Event<Memory>)>,
+    /// Events, each with the lane that it is of.
+    pub inbox: VecDeque<(Lane, Event<Memory>)>,
     pub dead: bool,
     pub turn_at: Option<u64>,
     /// Slots that have arrived and are not given back.
@@ -151,12 +151,17 @@ impl Net {
                         // Lanes that have ended tell no more of what was posted on them.
                         Told::Up(generation) if self.passes((rank, peer, rail), generation) => Event::Up(lane),
                         Told::Done(token, generation) if self.passes((rank, peer, rail), generation) => {
+                            if let Some(flights) = self.lanes.get_mut(&(rank, peer, rail)) {
+                                let of = |left: &Left<Memory>| matches!(left, Left::Moved(of) if *of == token);
+                                let known = flights.landed.iter().position(|(_, left)| of(left));
+                                known.map(|known| flights.landed.remove(known));
+                            }
                             Event::Done(token, at)
                         }
                         Told::Cut(generation) if self.is_dark((rank, peer, rail), generation) => Event::Cut(lane),
                         Told::Up(_) | Told::Done(..) | Told::Cut(_) => continue,
                     };
-                    self.tell(rank, peer, event);
+                    self.tell(rank, lane, event);
                 }
             }
         }
@@ -253,15 +258,16 @@ impl Net {
 
     /// What an end had posted on a lane and does not know to have taken effect; the lane is over.
     pub fn take_back(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<Memory>> {
-        let mut all = Vec::new();
+        let (mut all, lane) = (Vec::new(), Lane { peer, rail });
+        self.ranks[me as usize].inbox.retain(|(of, event)| match event {
+            Event::Up(_) | Event::Cut(_) => *of != lane,
+            _ => true,
+        });
         if let Some(Flights { queue, landed, dark, .. }) = self.lanes.remove(&(me, peer, rail)) {
             let known = dark.unwrap_or(self.now);
             all.extend(landed.into_iter().filter(|(until, _)| *until >= known).map(|(_, left)| left));
             all.extend(queue.into_iter().filter_map(|flight| flight.whole));
         }
-        let lane = Lane { peer, rail };
-        let old = |event: &Event<Memory>| matches!(event, Event::Up(of) | Event::Cut(of) if *of == lane);
-        self.ranks[me as usize].inbox.retain(|(_, event)| !old(event));
         self.end((peer, me, rail));
         self.join(me, peer, rail);
         all
@@ -276,9 +282,9 @@ impl Net {
         self.rng.u64(self.conditions.latency.clone())
     }
 
-    fn tell(&mut self, rank: Rank, peer: Rank, event: Event<Memory>) {
+    fn tell(&mut self, rank: Rank, lane: Lane, event: Event<Memory>) {
         if !self.ranks[rank as usize].dead {
-            self.ranks[rank as usize].inbox.push_back((peer, event));
+            self.ranks[rank as usize].inbox.push_back((lane, event));
             self.wake(rank);
         }
     }
@@ -323,7 +329,7 @@ impl Net {
         {
             slot.flip(self.rng.usize(..8 * length));
         }
-        self.tell(to, from, event);
+        self.tell(to, Lane { peer: from, rail }, event);
     }
 
     /// The first request of a lane is at its peer.
@@ -401,7 +407,7 @@ impl Net {
             self.happens(done_at, Happening::Told(from, to, rail, Told::Done(token, generation)));
         }
         match event {
-            Some(event) => self.tell(to, from, event),
+            Some(event) => self.tell(to, Lane { peer: from, rail }, event),
             None => self.wake(to),
         }
     }

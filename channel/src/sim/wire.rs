@@ -39,8 +39,8 @@ impl Wire for SimWire {
         let place = &mut net.ranks[self.rank as usize];
         let slots = &mut place.slots;
         place.inbox.retain(|(of, event)| {
-            *slots -= usize::from(*of == peer && matches!(event, Event::Arrived { .. }));
-            *of != peer
+            *slots -= usize::from(of.peer == peer && matches!(event, Event::Arrived { .. }));
+            of.peer != peer
         });
     }
 
@@ -172,7 +172,17 @@ impl Wire for SimWire {
     }
 
     fn poll(&mut self) -> Option<Event<Memory>> {
-        self.net.borrow_mut().ranks[self.rank as usize].inbox.pop_front().map(|(_, event)| event)
+        let net = &mut *self.net.borrow_mut();
+        let inbox = &mut net.ranks[self.rank as usize].inbox;
+        // Lanes are looked at in any order, each in its own.
+        let at = match inbox.len() {
+            2.. if self.rails.len() > 1 => {
+                let of = inbox[net.rng.usize(..inbox.len())].0;
+                inbox.iter().position(|(lane, _)| *lane == of)?
+            }
+            _ => 0,
+        };
+        inbox.remove(at).map(|(_, event)| event)
     }
 
     fn now(&self) -> u64 {

@@ -266,9 +266,11 @@ impl Wire for VerbsWire {
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.0 != rank);
         self.events.retain(|event| match event {
-            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
-                lane.peer != rank
-            }
+            Event::Arrived { lane, .. }
+            | Event::Up(lane)
+            | Event::Cut(lane)
+            | Event::Failed(lane, _)
+            | Event::Immediate(lane, _) => lane.peer != rank,
             Event::Done(..) | Event::Worked => true,
         });
     }
