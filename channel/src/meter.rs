@@ -30,6 +30,8 @@ meter! {
     read_bytes,
     /// Bytes that were written or read by another rail than the first.
     other_rails_bytes,
+    /// Packets, writes and reads that went by another rail since theirs was cut.
+    rerouted,
     /// Packets by a ring.
     ring_packets,
     /// Packets by a queue.

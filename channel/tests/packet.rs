@@ -62,6 +62,12 @@ fn body() -> impl Strategy<Value = Body> {
         any::<u16>().prop_map(|ring| Body::Leave { ring }),
         any::<u16>().prop_map(|ring| Body::Left { ring }),
         any::<u64>().prop_map(|mask| Body::Control { mask }),
+        (0..RAILS as u8, any::<[u32; 3]>()).prop_map(|(rail, [epoch, heard, came])| Body::Cut {
+            rail,
+            epoch,
+            heard,
+            came
+        }),
     ]
 }
 
@@ -122,8 +128,8 @@ fn what_is_wrong_is_said() {
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
-    (bytes[0], bytes[1]) = (13, 0);
-    assert_eq!(says(&bytes[..40]), "kind 13 of packet is unknown");
+    (bytes[0], bytes[1]) = (14, 0);
+    assert_eq!(says(&bytes[..40]), "kind 14 of packet is unknown");
     bytes[0] = 1;
     assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
 }

@@ -1,5 +1,6 @@
 //! What comes: events of the wire, packets of queues and rings.
 
+use super::failover::was_left_for_a_cut;
 use super::peer::{Held, Peer, Reply, RingIn};
 use super::request::{Request, Unexpected, What, cost};
 use super::{Engine, Room};
@@ -21,21 +22,27 @@ impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
         let mut taken = 0;
         while taken < self.config.batch {
-            let Some(event) = self.wire.poll() else { break };
+            let Some(event) = self.wire.poll() else {
+                self.answer_cuts();
+                break;
+            };
             taken += 1;
             match event {
                 Event::Up(lane) => {
                     if self.reach(lane.peer).is_ok() {
-                        self.peers.get_mut(&lane.peer).expect("was reached").up[lane.rail] = true;
-                        self.list(lane.peer);
+                        self.is_up(lane);
                     }
                 }
                 Event::Done(token, _) if pipe::is_token(token) => self.pipe_moved(token),
                 Event::Done(token, at) => self.moved(token, at),
                 Event::Arrived { lane, slot, at, length } => {
                     let part = Part { memory: &slot, at, length };
-                    let taken =
-                        if self.reach(lane.peer).is_ok() { self.packet(lane.peer, part, false) } else { Ok(true) };
+                    let taken = if self.reach(lane.peer).is_ok() {
+                        self.count_arrival(lane, part);
+                        self.packet(lane.peer, part, false)
+                    } else {
+                        Ok(true)
+                    };
                     self.wire.give(slot);
                     if let Err(lost) = taken {
                         self.fail(lane.peer, lost);
@@ -53,6 +60,7 @@ impl<W: Wire> Engine<W> {
                     }
                 }
                 Event::Failed(lane, why) => self.fail(lane.peer, why.into()),
+                Event::Cut(lane) => self.cut(lane),
                 Event::Worked => break,
             }
         }
@@ -131,8 +139,12 @@ impl<W: Wire> Engine<W> {
         if peer.has_work() {
             self.list(from);
         }
-        if let Body::Control { .. } = packet.body {
-            return Ok(true);
+        match packet.body {
+            Body::Control { .. } => return Ok(true),
+            Body::Cut { rail, epoch, heard, came } => {
+                return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
+            }
+            _ => {}
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
         // Those about rings themselves do not: else peers that say nothing else would take turns for ever.
@@ -159,8 +171,7 @@ impl<W: Wire> Engine<W> {
             match self.polling.packet(from) {
                 Some(Change::Join(peer)) => self.join(peer),
                 Some(Change::Leave(peer)) => {
-                    let ring = self.peers[&peer].rings_made;
-                    self.reply(peer, Body::Leave { ring });
+                    self.leave_ring(peer);
                 }
                 None => {}
             }
@@ -232,7 +243,7 @@ impl<W: Wire> Engine<W> {
             }
             Body::Leave { ring } => {
                 let peer = self.peers.get_mut(&from).expect("was reached");
-                if peer.ring_out.take_if(|out| out.ring == ring).is_none() {
+                if peer.ring_out.take_if(|out| out.ring == ring).is_none() && !was_left_for_a_cut(peer, ring) {
                     return Err(Lost::Broken("it took back a ring that it has not given"));
                 }
                 self.reply(from, Body::Left { ring });
@@ -245,7 +256,7 @@ impl<W: Wire> Engine<W> {
                     return Err(Lost::Broken("it left a ring that it does not have"));
                 }
             }
-            Body::Control { .. } => unreachable!("has no place in the sequence"),
+            Body::Control { .. } | Body::Cut { .. } => unreachable!("has no place in the sequence"),
         }
         Ok(())
     }

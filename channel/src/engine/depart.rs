@@ -1,7 +1,7 @@
 //! What goes: moves, answers, messages and their data, and credits.
 
 use super::Engine;
-use super::peer::{Peer, Reply};
+use super::peer::{Move, Peer, Reply};
 use super::request::{Request, cost};
 use crate::credit::HEADER;
 use crate::error::Status;
@@ -23,7 +23,7 @@ macro_rules! post {
 
 /// What came of trying to post.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Posted,
     /// Nothing to post, or what the peer tells will open it.
     Waits,
@@ -79,7 +79,7 @@ impl<W: Wire> Engine<W> {
     fn step(&mut self, rank: Rank) -> Step {
         let Some(peer) = self.peers.get_mut(&rank) else { return Step::Waits };
         if !peer.is_up() {
-            return Step::Waits;
+            return self.post_again(rank);
         }
         if let Some((to, at, mark)) = peer.mark {
             if put_mark(&mut self.wire, rank, to, at, mark).is_err() {
@@ -87,7 +87,21 @@ impl<W: Wire> Engine<W> {
             }
             peer.mark = None;
         }
-        // A move that the wire does not take now keeps nothing else from going.
+        // What the wire does not take now keeps nothing else from going.
+        match self.post_again(rank) {
+            Step::Posted => return Step::Posted,
+            Step::Waits => {}
+            Step::Busy => {
+                return match self.post_rest(rank) {
+                    Step::Waits => Step::Busy,
+                    step => step,
+                };
+            }
+        }
+        self.post_rest(rank)
+    }
+
+    fn post_rest(&mut self, rank: Rank) -> Step {
         match self.post_move(rank) {
             Step::Posted => Step::Posted,
             Step::Waits => self.post_packet(rank),
@@ -128,43 +142,55 @@ impl<W: Wire> Engine<W> {
 
     fn post_move(&mut self, rank: Rank) -> Step {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
-        let Some(next) = peer.moves.front() else { return Step::Waits };
+        let Some(next) = peer.moves.pop_front() else { return Step::Waits };
+        match self.hand_over(rank, next) {
+            Ok(()) => Step::Posted,
+            Err(next) => {
+                self.peers.get_mut(&rank).expect("was looked at").moves.push_front(next);
+                Step::Busy
+            }
+        }
+    }
+
+    /// Posts a write or read, behind which its FIN goes; it comes back if the wire does not take it now.
+    pub(super) fn hand_over(&mut self, rank: Rank, mut next: Move) -> Result<(), Move> {
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
         let lane = Lane { peer: rank, rail: next.rail };
+        let Some(key) = next.keys[next.rail].filter(|_| peer.up[next.rail]) else { return Err(next) };
         let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
-        let memory = match self.requests.get(next.id) {
-            Some(Request::Send(send)) => &send.memory,
+        let (memory, timed) = match self.requests.get_mut(next.id) {
+            Some(Request::Send(send)) => (&send.memory, send.timed.as_mut()),
             Some(Request::Receive(receive)) => match &receive.room {
-                super::Room::Into(memory, _) => memory,
+                super::Room::Into(memory, _) => {
+                    (memory, receive.moving.as_mut().and_then(|moving| moving.timed.as_mut()))
+                }
                 _ => unreachable!("what is read has memory"),
             },
             _ => unreachable!("a request is kept until what it posts has ended"),
         };
         let part = Part { memory, at, length };
-        let request = match next.fin {
-            Some(_) => wire::Request::Write { from: part, to: next.key, at, token },
-            None => wire::Request::Read { from: next.key, at, into: part, token },
+        let request = match next.writes {
+            true => wire::Request::Write { from: part, to: key, at, token },
+            false => wire::Request::Read { from: key, at, into: part, token },
         };
         if self.wire.post(lane, request).is_err() {
-            return Step::Busy;
+            return Err(next);
         }
-        let done = peer.moves.pop_front().expect("was looked at");
-        let timed = match self.requests.get_mut(done.id) {
-            Some(Request::Send(send)) => send.timed.as_mut(),
-            Some(Request::Receive(receive)) => receive.moving.as_mut().and_then(|moving| moving.timed.as_mut()),
-            _ => None,
-        };
         if let Some(timed) = timed {
-            timed.posted(done.rail, self.wire.now());
+            timed.posted(next.rail, self.wire.now());
         }
-        self.meter.other_rails_bytes += if done.rail > 0 { done.length } else { 0 };
-        match done.fin {
-            Some(body) => {
-                self.meter.written_bytes += done.length;
-                peer.replies.push_back(Reply { body, rail: Some(done.rail) });
-            }
-            None => self.meter.read_bytes += done.length,
+        self.meter.other_rails_bytes += if next.rail > 0 { next.length } else { 0 };
+        match next.writes {
+            true => self.meter.written_bytes += next.length,
+            false => self.meter.read_bytes += next.length,
         }
-        Step::Posted
+        if let Some(body) = next.fin.take() {
+            peer.replies.push_back(Reply { body, rail: Some(next.rail) });
+        }
+        if self.rails.len() > 1 {
+            peer.posted.push((token, next));
+        }
+        Ok(())
     }
 
     /// Sends a whole message, if it is granted, the window is open and the wire takes it.
@@ -246,6 +272,8 @@ impl<W: Wire> Engine<W> {
         let queue = self.rails.iter().map(|rail| rail.longest).min().expect("there is a rail");
         // By the path that takes the most at once; if that takes nothing now, by the other.
         let left = length - at;
+        // What a ring brings may have to go by a queue, if its rail is cut.
+        let slot = if self.rails.len() > 1 { slot.min(queue) } else { slot };
         let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
         let mut posted = None;
         for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {
@@ -329,7 +357,7 @@ impl<W: Wire> Engine<W> {
 const RAIL: u32 = 28;
 
 /// Names the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
-fn stripe_token(id: Id, rail: usize) -> u64 {
+pub(super) fn stripe_token(id: Id, rail: usize) -> u64 {
     id.to_wire() | (rail as u64) << RAIL
 }
 
@@ -395,10 +423,13 @@ fn post<W: Wire>(
             Some(rail) => request(rail, peer, wire).then_some(rail),
             // By the next of the row, or else by the next other one that takes it, or the first: a rail may never come up.
             None => {
+                // Where the first passes nothing any other will do.
+                let others = if peer.up[0] { 0 } else { rails.len() };
                 let mut refused = [false; RAILS];
                 let next = (0..row.len())
                     .map(|i| ((peer.turn + i) % row.len(), usize::from(row[(peer.turn + i) % row.len()])))
-                    .chain([(peer.turn, 0)]);
+                    .chain([(peer.turn, 0)])
+                    .chain((0..others).map(|rail| (peer.turn, rail)));
                 let taken = next.into_iter().find(|(_, rail)| {
                     let taken = !refused[*rail] && request(*rail, peer, wire);
                     refused[*rail] = !taken;
@@ -410,9 +441,8 @@ fn post<W: Wire>(
                 })
             }
         };
-        if taken.is_none() {
-            return false;
-        }
+        let Some(rail) = taken else { return false };
+        peer.went[rail] = peer.went[rail].wrapping_add(1);
         meter.queue_packets += 1;
     }
     if !control {

@@ -27,6 +27,11 @@ impl<W: Wire> Engine<W> {
                 self.wire.give(ring.memory);
             }
             peer.incoming.drain().for_each(|held| self.wire.give(held.data));
+            peer.failover
+                .take()
+                .into_iter()
+                .flat_map(|failover| failover.drain())
+                .for_each(|memory| self.wire.give(memory));
         }
         let announced = |message: &super::Unexpected<W::Memory>| matches!(message.what, What::Rts { .. });
         for message in self.matching.discard(|label, message| label.source == rank && announced(message)) {

@@ -3,6 +3,7 @@
 mod arrive;
 mod depart;
 mod fail;
+mod failover;
 mod peer;
 mod peers;
 mod pipes;
@@ -62,6 +63,8 @@ pub struct Engine<W: Wire> {
     ended: VecDeque<Id>,
     over: usize,
     pipes: Pipes<W::Memory>,
+    /// Peers that are to be told what came by lanes that were cut.
+    answers: Vec<Rank>,
     kept: u64,
     /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
     in_a_row: u32,
@@ -81,7 +84,8 @@ impl<W: Wire> Engine<W> {
             return Err(Misconfigured::Value { field: "rails", value: count.to_string(), must: "1 to 4" });
         }
         config.check(rails.iter().map(|rail| rail.longest).min().unwrap_or(0))?;
-        let marker = Marker::of(&rails[0]);
+        // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
+        let marker = Marker::of(&rails[0]).filter(|marker| *marker != Marker::Second || count == 1);
         let rings = if marker.is_some() { config.rings } else { 0 };
         Ok(Engine {
             wire,
@@ -104,6 +108,7 @@ impl<W: Wire> Engine<W> {
             ended: VecDeque::new(),
             over: 0,
             pipes: Pipes::default(),
+            answers: Vec::new(),
             kept: 0,
             in_a_row: 0,
             counted: 0,
@@ -268,7 +273,7 @@ impl<W: Wire> Engine<W> {
 
     /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
     pub fn due(&self) -> Option<u64> {
-        if !self.listed.is_empty() || self.pipes.are_refused() {
+        if !self.listed.is_empty() || self.pipes.are_refused() || !self.answers.is_empty() {
             return Some(self.wire.now());
         }
         [self.credit_due(), self.wire.due()].into_iter().flatten().min()
@@ -291,6 +296,7 @@ impl<W: Wire> Engine<W> {
         !self.listed.is_empty()
             || self.wire.due().is_some()
             || self.pipes.are_needed(self.rank)
+            || self.peers.iter().any(|(_, peer)| peer.failover.as_ref().is_some_and(|failover| failover.is_needed()))
             || self.requests.iter().any(|(_, request)| moving(request))
     }
 
@@ -335,13 +341,16 @@ impl<W: Wire> Engine<W> {
     pub fn at_rest(&self) -> Result<(), String> {
         for (rank, peer) in self.peers.iter() {
             let flying = (peer.outgoing.flying(), peer.ring_out.as_ref().map_or(0, |ring| ring.flying()));
-            if flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 {
+            let cut = peer.failover.as_ref().is_some_and(|failover| failover.is_needed());
+            if cut || flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 {
                 let waits = (peer.moves.len(), peer.replies.len(), peer.sends.len(), peer.copies.len());
                 return Err(format!(
-                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}",
+                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}, up {:?}, {:?}",
                     self.rank,
                     peer.owes(),
-                    peer.incoming.held()
+                    peer.incoming.held(),
+                    peer.up,
+                    peer.failover.as_ref().map(|failover| failover.describe())
                 ));
             }
         }

@@ -193,6 +193,12 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         slower[rail] = times;
     }
 
+    /// From now on a rail passes nothing between ranks, or does again, for all. Ranks are told within 0.1 ms; what had taken effect and was
+    /// not told done is told neither.
+    pub fn cut(&mut self, rail: usize, cut: bool) {
+        self.net.borrow_mut().darken(rail, cut);
+    }
+
     /// The rank makes no progress until it is started again. It is not dead: what is sent to it waits.
     pub fn stop(&mut self, rank: Rank, stopped: bool) {
         self.stopped[rank as usize] = stopped;

@@ -82,7 +82,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
     let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
     let mut keys = [None; RAILS];
     keys[0] = choices.yes().then(|| Key { address: 0, key: choices.below(20) });
-    match choices.below(11) {
+    match choices.below(12) {
         0 => Body::Eager { envelope: Envelope { length: 0, ..envelope }, sync: choices.yes().then_some(sender) },
         1 => Body::Rts { envelope, sender, keys },
         2 => {
@@ -99,6 +99,11 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
         }
         8 => Body::Leave { ring: choices.below(3) as u16 },
         9 => Body::Left { ring: choices.below(3) as u16 },
+        10 => {
+            let number = |choices: &mut Choices<'_>| choices.below_u32(4);
+            let (epoch, heard, came) = (number(choices), number(choices), number(choices));
+            Body::Cut { rail: choices.below(4) as u8, epoch, heard, came }
+        }
         _ => Body::Control { mask: choices.below(u64::MAX) },
     }
 }

@@ -266,9 +266,11 @@ impl Wire for VerbsWire {
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.0 != rank);
         self.events.retain(|event| match event {
-            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
-                lane.peer != rank
-            }
+            Event::Arrived { lane, .. }
+            | Event::Up(lane)
+            | Event::Cut(lane)
+            | Event::Failed(lane, _)
+            | Event::Immediate(lane, _) => lane.peer != rank,
             Event::Done(..) | Event::Worked => true,
         });
     }
@@ -308,11 +310,8 @@ impl Wire for VerbsWire {
             *times += 1;
             return Some(key(address, registered));
         }
-        // What windows and buffers have is registered with the first rail.
-        if rail == 0
-            && !writable
-            && let Some(registered) = self.core().memory.readable(address, bytes)
-        {
+        // What windows and buffers have is registered with each rail.
+        if !writable && let Some(registered) = self.service.core_of(rail).memory.readable(address, bytes) {
             let key = key(address, &registered);
             self.registered[rail].insert(whole, (1, registered));
             return Some(key);
