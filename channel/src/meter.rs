@@ -64,6 +64,12 @@ meter! {
     joins,
     /// Rings taken back.
     leaves,
+    /// Bytes that are registered and used by messages now, or stay registered for later ones; where adapters need that.
+    registered_bytes,
+    /// Messages, or their parts on a rail, whose memory was registered for them.
+    registered,
+    /// Those whose memory was registered already.
+    found_registered,
     /// Receives that were answered by another mover than the best, since memory could not be registered.
     downgrades,
 }

@@ -229,6 +229,17 @@ pub struct Losses {
     pub spoiled: u64,
 }
 
+/// What is registered for messages, of a wire whose adapter needs that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registered {
+    /// Bytes that messages use now, or that stay for later ones.
+    pub bytes: u64,
+    /// Messages, or their parts on a rail, whose memory was registered for them.
+    pub made: u64,
+    /// Those whose memory was registered already.
+    pub found: u64,
+}
+
 /// The seam between the machines and a provider.
 ///
 /// `Memory` is a handle on bytes: a slot, a ring, a user's buffer. The machines never see the bytes of a user, only pass
@@ -302,6 +313,10 @@ pub trait Wire {
     /// What was lost on the way, and made good.
     fn losses(&self) -> Losses {
         Losses::default()
+    }
+    /// What is registered.
+    fn registered(&self) -> Registered {
+        Registered::default()
     }
 
     /// Copies bytes out.

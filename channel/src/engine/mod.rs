@@ -25,7 +25,7 @@ use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
 use crate::ring::Marker;
 use crate::slab::{Id, Slab};
-use crate::wire::{Lane, Losses, RAILS, Rail, Rank, Wire};
+use crate::wire::{Lane, Losses, RAILS, Rail, Rank, Registered, Wire};
 use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
@@ -313,7 +313,9 @@ impl<W: Wire> Engine<W> {
     /// What was counted.
     pub fn meter(&self) -> Meter {
         let Losses { resends, again, acknowledgements, spoiled } = self.wire.losses();
-        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..self.meter }
+        let Registered { bytes: registered_bytes, made: registered, found } = self.wire.registered();
+        let of_wire = Meter { registered_bytes, registered, found_registered: found, ..self.meter };
+        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..of_wire }
     }
 
     /// Requests that have not ended, and messages of probes.
