@@ -16,7 +16,7 @@ use std::io::Read;
 use std::process::Stdio;
 use tempfile::TempDir;
 
-const ALL: [&str; 43] = [
+const ALL: [&str; 44] = [
     "put",
     "get",
     "accumulate",
@@ -54,6 +54,7 @@ const ALL: [&str; 43] = [
     "rendezvous",
     "pipe",
     "pipe_chunk",
+    "rails",
     "kernel",
     "lu",
     "lu_outside",
@@ -65,7 +66,8 @@ const MESSAGES: [&str; 7] =
     ["pingpong", "stream", "bidirectional", "message_rate", "overhead", "overlap_messages", "registration"];
 /// Measurements in several configurations, with how many bytes and ranks.
 type Sweep = (&'static str, &'static [&'static str], &'static [usize], usize);
-const SWEEPS: [Sweep; 7] = [
+const SWEEPS: [Sweep; 8] = [
+    ("rails", &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive"], &[8, 4096], 2),
     ("polling_set", &["rings=0", "rings=1", "order=sequential", "order=circular", "order=recent"], &[8], 4),
     (
         "poll_cost",

@@ -1,25 +1,14 @@
-//! Collectives: what each is by its definition, for every type of call, length and number of ranks; misuse; many at once.
+//! Collectives: what each is by its definition, for every type of call, length and number of ranks; misuse.
 
+#[path = "ranks/numbers.rs"]
+mod numbers;
 mod ranks;
+use numbers::{folded, number, numbers};
 use ranks::on;
 use std::time::{Duration, Instant};
 use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged, Rules};
-use transom::messages::{Error, Requests, Source, Tag};
+use transom::messages::{Error, Tag};
 use transom::{Op, World};
-
-/// A number of each rank, index and round, not too large for sums in a double to be exact.
-fn number(rank: usize, index: usize, round: usize) -> u64 {
-    ((rank * 7919 + index * 104_729 + round * 1_299_709) % 1000) as u64
-}
-
-fn numbers(rank: usize, len: usize, round: usize) -> Vec<u64> {
-    (0..len).map(|index| number(rank, index, round)).collect()
-}
-
-/// The fold of an element of some ranks, one after the other.
-fn folded(ranks: std::ops::Range<usize>, index: usize, round: usize, op: impl Fn(u64, u64) -> u64) -> u64 {
-    ranks.map(|rank| number(rank, index, round)).reduce(op).unwrap()
-}
 
 /// Around what changes the algorithm, and the way of messages.
 fn lengths(world: &World) -> &'static [usize] {
@@ -281,75 +270,6 @@ fn results_are_the_same_to_the_bit() {
 }
 
 #[test]
-fn many_are_under_way_at_once() {
-    on(&[1, 2, 3, 4, 8], "many_are_under_way_at_once", |world| {
-        let (me, n) = (world.rank(), world.size());
-        for round in 0..10 {
-            let len = [1, 50, 3000][round % 3];
-            let root = round % n;
-            let barrier = world.ibarrier();
-            let sum = world.iall_reduce(numbers(me, len, round), Op::Sum);
-            let copy = world.ibroadcast(root, numbers(if me == root { 77 } else { 0 }, len, round));
-            let all = world.iall_gather(vec![me; len]);
-            drop(world.iall_reduce(vec![1_u8; 3], Op::Max)); // others get theirs all the same
-            std::mem::forget(world.iall_gather(vec![me as u8]));
-            let blocks = world.iall_to_all((0..n).map(|to| (me * n + to) as u32).collect());
-            let reduced = world.ireduce(root, vec![me as u64 + 1], Op::Prod);
-            // Others, and messages, go on between.
-            let mut most = [me];
-            world.all_reduce(&mut most, Op::Max).unwrap();
-            assert_eq!(most, [n - 1]);
-            world.send((me + 1) % n, Tag::new(3), &[round]).unwrap();
-            assert_eq!(world.recv(Source::Any, Tag::<usize>::new(3)).unwrap().0, [round]);
-            let product = if me == root { (1..=n as u64).product() } else { me as u64 + 1 };
-            assert_eq!(reduced.wait().unwrap(), [product]);
-            assert_eq!(blocks.wait().unwrap(), (0..n).map(|from| (from * n + me) as u32).collect::<Vec<_>>());
-            assert_eq!(copy.wait().unwrap(), numbers(77, len, round));
-            assert_eq!(all.wait().unwrap(), (0..n).flat_map(|rank| vec![rank; len]).collect::<Vec<_>>());
-            let sum = sum.wait().unwrap();
-            assert!((0..len).all(|index| sum[index] == folded(0..n, index, round, |a, b| a + b)));
-            barrier.wait().unwrap();
-        }
-        // The rank that asks last is not the one that is waited for.
-        let requests: Requests<_> = (0..20).map(|k| world.iall_reduce(vec![k, 1], Op::Sum)).collect();
-        if me == 0 {
-            world.barrier().unwrap();
-        }
-        for (number, done) in requests.wait_all() {
-            assert_eq!(done.unwrap(), [number * n, n]);
-        }
-        if me > 0 {
-            world.barrier().unwrap();
-        }
-    });
-}
-
-#[test]
-fn scopes_lend_buffers_to_collectives() {
-    on(&[1, 2, 3, 4], "scopes_lend_buffers_to_collectives", |world| {
-        let (me, n) = (world.rank(), world.size());
-        let (mut sums, mut copy, mut all) = (numbers(me, 5000, 0), [me; 3], vec![0; n]);
-        let given: Vec<u64> = (0..n).map(|to| (me * 10 + to) as u64).collect();
-        let mut got = vec![0; n];
-        let mine = [me + 5];
-        world
-            .scope(|scope| {
-                let sum = scope.iall_reduce(&mut sums, Op::Sum);
-                drop(scope.ibroadcast(n - 1, &mut copy)); // the scope waits for it
-                std::mem::forget(scope.iall_gather(&mine, &mut all));
-                scope.iall_to_all(&given, &mut got).wait()?;
-                let sum = sum.wait()?;
-                assert_eq!(sum[4999], folded(0..n, 4999, 0, |a, b| a + b));
-                Ok::<(), Error>(())
-            })
-            .unwrap();
-        assert_eq!(copy, [n - 1; 3]);
-        assert_eq!(all, (5..n + 5).collect::<Vec<_>>());
-        assert_eq!(got, (0..n).map(|from| (from * 10 + me) as u64).collect::<Vec<_>>());
-    });
-}
-
-#[test]
 fn teams_and_threads_have_collectives_of_their_own() {
     on(&[2, 4, 6], "teams_and_threads_have_collectives_of_their_own", |world| {
         let (me, n) = (world.rank(), world.size());
@@ -392,41 +312,5 @@ fn two_threads_in_one_team_are_told() {
             let error = waiting.join().unwrap().unwrap_err();
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         });
-    });
-}
-
-#[test]
-fn collectives_are_started_again_and_again() {
-    on(&ranks::SIZES, "collectives_are_started_again_and_again", |world| {
-        let (rank, size, len) = (world.rank(), world.size(), 1000);
-        let root = size / 2;
-        let mut sums = world.all_reduce_init(vec![0; len], Op::Sum).unwrap();
-        let mut news = world.broadcast_init(root, vec![0; len]).unwrap();
-        let mut firsts = world.reduce_init(root, vec![0; len], Ordered(|first, _| first)).unwrap();
-        for round in 0..ranks::rounds(30) {
-            sums.buffer().unwrap().copy_from_slice(&numbers(rank, len, round));
-            news.buffer().unwrap().copy_from_slice(&numbers(rank, len, round + 1));
-            firsts.buffer().unwrap().copy_from_slice(&numbers(rank, len, round + 2));
-            let (mut sum, of_root, first) = (sums.start().unwrap(), news.start().unwrap(), firsts.start().unwrap());
-            if round % 3 == 0 {
-                // Waited for by whatever is done next with the buffer.
-                let _ = of_root;
-            } else {
-                of_root.wait().unwrap();
-            }
-            // Another, between its start and its end.
-            assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), size);
-            while round % 2 == 0 && !sum.test() {}
-            first.wait().unwrap();
-            sum.wait().unwrap();
-            for index in [0, 1, len - 1] {
-                assert_eq!(sums.buffer().unwrap()[index], folded(0..size, index, round, |a, b| a + b));
-                assert_eq!(news.buffer().unwrap()[index], number(root, index, round + 1));
-                let of = if rank == root { 0 } else { rank };
-                assert_eq!(firsts.buffer().unwrap()[index], number(of, index, round + 2));
-            }
-        }
-        let misused = world.broadcast_init(size, vec![0]).map(drop).unwrap_err();
-        assert!(matches!(misused, Error::NoSuchRank { .. }), "{misused}");
     });
 }

@@ -451,9 +451,11 @@ fn what_is_sent_again_and_again_is_registered_once() {
             return;
         }
         let count = || {
-            let all = verbs(&world).registrations();
+            let (all, counters) = (verbs(&world).registrations(), world.counters().unwrap());
+            assert_eq!([counters.found_registered, counters.registered], [all.found, all.passing]);
             [all.found, all.passing]
         };
+        let registered = || world.counters().unwrap().registered_bytes;
         let costs = |what: &str, expected: [u64; 2], act: &mut dyn FnMut()| {
             let before = count();
             act();
@@ -467,7 +469,9 @@ fn what_is_sent_again_and_again_is_registered_once() {
                 sending.start().unwrap().wait().unwrap();
             }
         });
+        assert_eq!(registered(), 8 * LEN as u64);
         drop(sending);
+        assert_eq!(registered(), 0);
         costs("a buffer each", [0, 5], &mut || {
             for step in 0..5 {
                 let mut sending = world.send_init(1, TAG, vec![100 + step; LEN]).unwrap();

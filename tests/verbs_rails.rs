@@ -1,12 +1,13 @@
-//! Several rails: large messages are divided among the devices that TRANSOM_VERBS_DEVICE names.
+//! Several rails: large messages, puts and gets are divided among the devices that TRANSOM_VERBS_DEVICE names.
 //!
 //! What needs two RDMA devices says so and is skipped where there are not; `tests/soft-roce/verbs` runs it where there are.
 #![cfg(feature = "verbs")]
 
 mod adapter;
 use adapter::*;
-use transom::World;
+use std::time::{Duration, Instant};
 use transom::messages::Tag;
+use transom::{Window, World};
 
 const TAG: Tag<u8> = Tag::new(1);
 
@@ -79,6 +80,166 @@ fn large_messages_are_divided_evenly() {
 #[test]
 fn large_messages_are_divided_by_what_the_last_took() {
     divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 70);
+}
+
+/// Divided puts and gets of both ranks at once, by each call; a signal, an unlock, a flush tells of all of them.
+fn puts_and_gets(world: &World, rounds: u64) {
+    const LEN: usize = 3 << 20;
+    let (me, other) = (world.rank(), 1 - world.rank());
+    let bytes = |rank: usize, round: u64, len: usize| -> Vec<u8> {
+        (0..len).map(|at| (at / 4096 * 13 + at * 3 + round as usize * 29 + rank * 5) as u8).collect()
+    };
+    let mut window: Window<u8> = world.allocate_with_signals(LEN, 1).unwrap();
+    window.fence().unwrap();
+    for round in 1..=rounds {
+        let len = LEN - round as usize * 1013;
+        let mine = bytes(me, round, len);
+        let buffer = {
+            let mut buffer = world.buffer::<u8>(len).unwrap();
+            buffer.copy_from_slice(&mine);
+            buffer
+        };
+        let epoch = window.lock_shared(other).unwrap();
+        // Nobody waits for it but the signal behind it.
+        match round % 4 {
+            0 => drop(epoch.rput(0, mine.clone()).unwrap()),
+            1 => std::mem::forget(epoch.rput(0, mine.clone()).unwrap()),
+            2 => epoch.put(0, &mine).unwrap(),
+            _ => epoch.put(0, &buffer).unwrap(),
+        }
+        epoch.put_signal(len, &[round as u8], 0, 1).unwrap();
+        epoch.signals().wait_until(0, |told| told >= round).unwrap();
+        let mut came = vec![0; len];
+        epoch.local().read_into(0, &mut came).unwrap();
+        assert!(came == bytes(other, round, len), "round {round}: a signal came before what was put before it");
+        // What was put last is got, by rails that did not bring it.
+        let mut back = vec![0; len];
+        epoch.get(0, &mut back).unwrap();
+        assert!(back == mine, "round {round}: a get");
+        assert!(epoch.rget(0, len).unwrap().wait().unwrap() == mine, "round {round}: an rget");
+        drop(epoch);
+        world.barrier().unwrap();
+        // Who has the lock has all that was put under it.
+        let again = bytes(me, round + 100, len);
+        let epoch = window.lock_exclusive(other).unwrap();
+        drop(epoch.rput(0, again.clone()).unwrap());
+        let get = epoch.rget(0, len).unwrap();
+        let last = epoch.rput(0, mine).unwrap();
+        assert!(get.wait().unwrap() == again, "round {round}: a get between two puts");
+        last.wait().unwrap();
+        epoch.put(7, &[1, 2, 3]).unwrap();
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        let epoch = window.lock_shared(me).unwrap();
+        epoch.get(0, &mut came).unwrap();
+        let mut expected = bytes(other, round, len);
+        expected[7..10].copy_from_slice(&[1, 2, 3]);
+        assert!(came == expected, "round {round}: an unlock came before what was put before it");
+        drop(epoch);
+        world.barrier().unwrap();
+    }
+}
+
+/// Large puts and gets of a job of two, by two rails, of which each has this part at least.
+fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
+    let Some(devices) = two_devices() else { return };
+    let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe), ("TRANSOM_HYBRID", "off")];
+    on_verbs(2, name, &variables, |world| {
+        puts_and_gets(&world, 1); // until all rails are connected less are used
+        let verbs = verbs(&world);
+        let before = verbs.divided_bytes();
+        puts_and_gets(&world, 8);
+        let after = verbs.divided_bytes();
+        let moved: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+        let all: u64 = moved.iter().sum();
+        // Six of about 3 MiB in each round.
+        assert!(moved.len() == 2 && all > 8 * 6 * ((3 << 20) - 9000), "{moved:?}");
+        assert!(moved.iter().all(|moved| *moved >= least(all)), "{moved:?} bytes by the rails, {stripe}");
+        assert_eq!((verbs.queue_pairs().to_others, verbs.registrations().refused), (2, 0));
+        let mut window: Window<u8> = world.allocate(1 << 20).unwrap();
+        let epoch = window.lock_shared(1 - world.rank()).unwrap();
+        epoch.put(0, &[7; 100_000]).unwrap();
+        assert_eq!(epoch.get_one(99_999).unwrap(), 7);
+        assert_eq!(verbs.divided_bytes(), after, "what is short goes by one");
+        drop(epoch);
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn large_puts_and_gets_are_divided_evenly() {
+    windows_are_divided("large_puts_and_gets_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
+}
+
+/// Of what is measured only the least is known.
+#[test]
+fn large_puts_and_gets_are_divided_by_what_the_last_took() {
+    let name = "large_puts_and_gets_are_divided_by_what_the_last_took";
+    windows_are_divided(name, "stripe=adaptive", |all| all / 70);
+}
+
+/// The second rail loses everything for a while, under load: puts and gets go on by the first within a second or so, nothing is
+/// lost, and the second is used again when it is back. By hand, as `tests/soft-roce/verbs` does.
+#[test]
+fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
+    const LINK: &str = "rail1";
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    const LEN: usize = 1 << 20;
+    const CUT: Duration = Duration::from_secs(30);
+    let world = transom::init().expect("a rank can join its job");
+    let (me, other, verbs) = (world.rank(), 1 - world.rank(), verbs(&world));
+    let mut window: Window<u64> = world.allocate_with_signals(LEN / 8, 2).unwrap();
+    let epoch = window.lock_all().unwrap();
+    let (theirs, signals) = (epoch.target(other).unwrap(), epoch.signals());
+    let mut round = 0;
+    // The longest round, and what the second rail brought.
+    let mut rounds = |time: Duration| {
+        let (begun, mut longest, before) = (Instant::now(), Duration::ZERO, verbs.divided_bytes()[1]);
+        loop {
+            let began = Instant::now();
+            round += 1;
+            let value = |rank: usize| vec![round * 10 + rank as u64; LEN / 8];
+            let last = u64::from(begun.elapsed() > time);
+            drop(theirs.rput(0, value(me)).unwrap());
+            theirs.put_signal(0, &[], 0, 1 + (last << 32)).unwrap();
+            let told = signals.wait_until(0, |told| told & 0xffff_ffff >= round).unwrap();
+            assert!(epoch.local().read(0, LEN / 8).unwrap() == value(other), "round {round}");
+            assert!(theirs.rget(0, LEN / 8).unwrap().wait().unwrap() == value(me), "a get of round {round}");
+            longest = longest.max(began.elapsed());
+            world.barrier().unwrap();
+            if told >> 32 > 0 || last > 0 {
+                world.barrier().unwrap();
+                signals.set(0, round).unwrap();
+                world.barrier().unwrap();
+                return (longest, verbs.divided_bytes()[1] - before);
+            }
+        }
+    };
+    rounds(Duration::from_secs(3));
+    let quiet = rounds(Duration::from_secs(5));
+    assert!(quiet.1 > 0, "both rails are used");
+    if me == 0 {
+        shell(&format!("tc qdisc replace dev {LINK} root netem loss 100%"));
+    }
+    let cut = rounds(CUT);
+    // All the time but what it took to see it.
+    let without = rounds(Duration::from_secs(5));
+    if me == 0 {
+        shell(&format!("tc qdisc del dev {LINK} root"));
+    }
+    let back = Instant::now();
+    rounds(Duration::from_secs(4));
+    let again = rounds(Duration::from_secs(5));
+    println!(
+        "| rank {me} | longest round, bytes by the second rail | {quiet:?} | cut {cut:?} | {without:?} | back {again:?} |"
+    );
+    assert!(cut.0 < quiet.0 + Duration::from_secs(2), "{cut:?}, as long as {quiet:?} without");
+    assert_eq!(without.1, 0, "nothing goes by a rail that is cut");
+    assert!(again.1 > 0, "it is used again {:?} after it is back", back.elapsed());
+    drop(epoch);
+    world.barrier().unwrap();
 }
 
 #[test]

@@ -30,6 +30,8 @@ meter! {
     read_bytes,
     /// Bytes that were written or read by another rail than the first.
     other_rails_bytes,
+    /// Packets, writes and reads that went by another rail since theirs was cut.
+    rerouted,
     /// Packets by a ring.
     ring_packets,
     /// Packets by a queue.
@@ -70,6 +72,12 @@ meter! {
     disconnects,
     /// Connections that a peer had no room for.
     refusals,
+    /// Bytes that are registered and used by messages now, or stay registered for later ones; where adapters need that.
+    registered_bytes,
+    /// Messages, or their parts on a rail, whose memory was registered for them.
+    registered,
+    /// Those whose memory was registered already.
+    found_registered,
     /// Receives that were answered by another mover than the best, since memory could not be registered.
     downgrades,
 }

@@ -28,7 +28,7 @@ const COMMON: usize = 32;
 pub struct Packet {
     /// Who sent it.
     pub source: Rank,
-    /// Its place among the packets from that rank; without meaning in a [`Body::Control`].
+    /// Its place among the packets from that rank; without meaning in a [`Body::Control`] and a [`Body::Cut`].
     pub sequence: u32,
     /// What rides on every packet.
     pub values: Values,
@@ -174,6 +174,17 @@ pub enum Body {
         /// Which packets after the acknowledged ones came too; for lanes that lose.
         mask: u64,
     },
+    /// A lane is cut, and its sender has taken back what it had posted there. It stands outside the sequence.
+    Cut {
+        /// Of which rail.
+        rail: u8,
+        /// How often it was, at the sender.
+        epoch: u32,
+        /// How often it was at the receiver, as the sender has seen to.
+        heard: u32,
+        /// How many packets had come to the sender by the last of these lanes.
+        came: u32,
+    },
 }
 
 /// Why bytes are no packet.
@@ -213,6 +224,9 @@ pub enum Malformed {
 }
 
 impl Body {
+    /// The first byte of a packet with a [`Body::Cut`].
+    pub(crate) const CUT: u8 = 15;
+
     /// How many bytes of data follow.
     pub fn data(&self) -> u64 {
         match self {
@@ -238,6 +252,7 @@ impl Body {
             Body::Control { .. } => 11,
             Body::Piece { .. } => 13,
             Body::Link { .. } => 14,
+            Body::Cut { .. } => Body::CUT,
         }
     }
 }
@@ -309,6 +324,10 @@ impl Packet {
                 out.u32(*length);
             }
             Body::Link { say } => out.put([Say::ALL.iter().position(|one| one == say).expect("all are there") as u8]),
+            Body::Cut { rail, epoch, heard, came } => {
+                out.put([*rail]);
+                [epoch, heard, came].into_iter().for_each(|number| out.u32(*number));
+            }
         }
         out.at
     }
@@ -364,6 +383,13 @@ impl Packet {
             9 => Body::Leave { ring: u16::from_le_bytes(from.get()?) },
             10 => Body::Left { ring: u16::from_le_bytes(from.get()?) },
             11 => Body::Control { mask: from.u64()? },
+            Body::CUT => {
+                let [rail] = from.get()?;
+                if usize::from(rail) >= RAILS {
+                    return Err(Malformed::Field { field: "rail", value: rail.into() });
+                }
+                Body::Cut { rail, epoch: from.u32()?, heard: from.u32()?, came: from.u32()? }
+            }
             12 => Body::Eager { envelope: from.envelope()?, sync: Some(from.id()?) },
             13 => {
                 let (envelope, sync, at, length) = (from.envelope()?, from.u64()?, from.length()?, from.u32()?);

@@ -209,9 +209,24 @@ pub enum Event<M> {
     Immediate(Lane, u32),
     /// The lane has ended, and so has all that was posted on it: neither adapter nor peer touches that memory any more.
     Failed(Lane, Why),
+    /// The lane passes nothing any more, and the peer may still be reached by others. The engine [takes
+    /// back](Wire::take_back) what it posted there; once both ends have, and when it passes again, it is `Up`.
+    Cut(Lane),
     /// The provider has done a bounded piece of what it does for a peer, and there may be more: nothing for the engine to do
     /// but to ask again in its next turn.
     Worked,
+}
+
+/// What had been posted on a lane that was cut, and is not known to have taken effect. It may have: what had, was posted before
+/// all that had not.
+#[derive(Debug)]
+pub enum Left<M> {
+    /// The bytes of a `Send`, so many.
+    Send(M, usize),
+    /// Those of a `Put`, without its mark.
+    Put(M, usize),
+    /// A `Write` or `Read` that is not told done, by its token.
+    Moved(u64),
 }
 
 /// Counts of a wire on whose way datagrams are lost, since it was opened.
@@ -225,6 +240,17 @@ pub struct Losses {
     pub acknowledgements: u64,
     /// What came and was no datagram of a peer's, or not as it was sent.
     pub spoiled: u64,
+}
+
+/// What is registered for messages, of a wire whose adapter needs that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registered {
+    /// Bytes that messages use now, or that stay for later ones.
+    pub bytes: u64,
+    /// Messages, or their parts on a rail, whose memory was registered for them.
+    pub made: u64,
+    /// Those whose memory was registered already.
+    pub found: u64,
 }
 
 /// The seam between the machines and a provider.
@@ -256,6 +282,15 @@ pub trait Wire {
     /// Ends all lanes to a peer; no event of it follows, and when this returns neither adapter nor peer touches memory
     /// that requests to this peer named.
     fn sever(&mut self, peer: Rank);
+
+    /// Ends a lane that was [`Cut`](Event::Cut), or of which the peer says so: when this returns, nothing that was posted on it at
+    /// either end takes effect any more; what had come by it, and what is known to be done, has been or will be polled. Gives back
+    /// what else this end had posted, in its order; memory among it is like what was [taken](Self::take). No `Up` or `Cut` from before
+    /// is polled after it.
+    fn take_back(&mut self, lane: Lane) -> Vec<Left<Self::Memory>> {
+        let _ = lane;
+        Vec::new()
+    }
 
     /// Memory of this rank's own, for a message that has no other yet. `None` if there is not so much.
     fn take(&mut self, length: usize) -> Option<Self::Memory>;
@@ -301,6 +336,10 @@ pub trait Wire {
     /// What was lost on the way, and made good.
     fn losses(&self) -> Losses {
         Losses::default()
+    }
+    /// What is registered.
+    fn registered(&self) -> Registered {
+        Registered::default()
     }
 
     /// Copies bytes out.

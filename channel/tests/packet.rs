@@ -68,6 +68,12 @@ fn body() -> impl Strategy<Value = Body> {
             Body::Piece { envelope, sync, at: at % (envelope.length - u64::from(length) + 1), length }
         }),
         prop::sample::select(&Say::ALL[..]).prop_map(|say| Body::Link { say }),
+        (0..RAILS as u8, any::<[u32; 3]>()).prop_map(|(rail, [epoch, heard, came])| Body::Cut {
+            rail,
+            epoch,
+            heard,
+            came
+        }),
     ]
 }
 
@@ -128,8 +134,8 @@ fn what_is_wrong_is_said() {
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
-    (bytes[0], bytes[1]) = (15, 0);
-    assert_eq!(says(&bytes[..40]), "kind 15 of packet is unknown");
+    (bytes[0], bytes[1]) = (16, 0);
+    assert_eq!(says(&bytes[..40]), "kind 16 of packet is unknown");
     bytes[0] = 1;
     assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
 }

@@ -2,7 +2,7 @@
 //! numbers the steps.
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
-use crate::target_lock::{HeldAs, Result};
+use crate::target_lock::{HeldAs, Result, Status};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
 
 impl<const C: u32> TargetLock<C> {

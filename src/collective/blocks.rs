@@ -1,12 +1,11 @@
 //! What is put together of a block of each rank, or taken apart into one for each.
 
 use super::Ragged;
-use super::reduction::Nothing;
-use super::signature::{Kind, Signature};
+use super::described::total;
 use crate::messages::Error;
 use crate::world::World;
 use bytemuck::Pod;
-use transom_collective::{Call, Rank, all_gather_v, all_to_all_v, gather_v, scatter_v};
+use transom_collective::Rank;
 
 impl World {
     /// Collective: the elements of all ranks, of each as many, side by side at the root; none elsewhere.
@@ -36,13 +35,8 @@ impl World {
     /// # Errors
     /// As [`broadcast`](Self::broadcast).
     pub fn gather_into<T: Pod>(&self, root: Rank, mine: &[T], into: &mut [T]) -> Result<(), Error> {
-        self.check_root::<T>(root)?;
         let into = if root == self.rank() { into } else { &mut [] };
-        if root == self.rank() {
-            self.check_blocks("gather", into.len(), mine.len())?;
-        }
-        let what = Call::Gather { root };
-        self.call(Signature::of(Kind::Gather, size_of::<T>(), mine.len()).root(root), what, mine, into, Nothing)
+        self.call(self.of_gather::<T>(root, mine.len(), into.len())?, mine, into)
     }
 
     /// [`gather`](Self::gather) of as many elements of each rank as it has.
@@ -62,14 +56,10 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn gather_v<T: Pod>(&self, root: Rank, mine: &[T]) -> Result<Option<Ragged<T>>, Error> {
-        self.check_root::<T>(root)?;
-        let counts = self.gather(root, &[mine.len() as u64])?;
-        // Others need to know their own alone.
-        let counts = counts.map_or_else(|| vec![mine.len(); self.size()], lengths);
+        let counts = self.gather(root, &[mine.len() as u64])?.map_or_else(Vec::new, lengths);
         let here = root == self.rank();
         let mut all = if here { self.room(total(&counts))? } else { Vec::new() };
-        let plan = gather_v(self.rank(), root, &counts);
-        self.carry(Signature::of(Kind::GatherV, size_of::<T>(), 0).root(root), plan, mine, &mut all, Nothing)?;
+        self.call(self.of_gather_v::<T>(root, mine.len(), &counts, all.len())?, mine, &mut all)?;
         Ok(here.then(|| Ragged::new(all, &counts)))
     }
 
@@ -90,13 +80,8 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn scatter<T: Pod>(&self, root: Rank, data: &[T], into: &mut [T]) -> Result<(), Error> {
-        self.check_root::<T>(root)?;
         let data = if root == self.rank() { data } else { &[] };
-        if root == self.rank() {
-            self.check_blocks("scatter", data.len(), into.len())?;
-        }
-        let what = Call::Scatter { root };
-        self.call(Signature::of(Kind::Scatter, size_of::<T>(), into.len()).root(root), what, data, into, Nothing)
+        self.call(self.of_scatter::<T>(root, data.len(), into.len())?, data, into)
     }
 
     /// [`scatter`](Self::scatter) of blocks of different lengths; the root alone passes them.
@@ -126,10 +111,9 @@ impl World {
         let mut mine = [0_u64];
         self.scatter(root, &counts, &mut mine)?;
         let mut into = self.room(usize::try_from(mine[0]).ok())?;
-        let counts = if root == self.rank() { lengths(counts) } else { vec![into.len(); self.size()] };
-        let plan = scatter_v(self.rank(), root, &counts);
         let given = data.map_or(&[][..], |data| data.elements());
-        self.carry(Signature::of(Kind::ScatterV, size_of::<T>(), 0).root(root), plan, given, &mut into, Nothing)?;
+        let described = self.of_scatter_v::<T>(root, given.len(), &lengths(counts), into.len())?;
+        self.call(described, given, &mut into)?;
         Ok(into)
     }
 
@@ -157,10 +141,7 @@ impl World {
     /// # Errors
     /// As [`broadcast`](Self::broadcast).
     pub fn all_gather_into<T: Pod>(&self, mine: &[T], into: &mut [T]) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        self.check_blocks("all_gather", into.len(), mine.len())?;
-        let what = Call::AllGather;
-        self.call(Signature::of(Kind::AllGather, size_of::<T>(), mine.len()), what, mine, into, Nothing)
+        self.call(self.of_all_gather::<T>(mine.len(), into.len())?, mine, into)
     }
 
     /// [`all_gather`](Self::all_gather) of as many elements of each rank as it has. Lengths are told first;
@@ -191,14 +172,7 @@ impl World {
     /// # Errors
     /// As [`broadcast`](Self::broadcast).
     pub fn all_gather_v_into<T: Pod>(&self, mine: &[T], counts: &[usize], into: &mut [T]) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        self.check_counts("all_gather_v", counts, into.len())?;
-        if counts[self.rank()] != mine.len() {
-            let (count, mine) = (counts[self.rank()], mine.len());
-            return self.refuse(format!("all_gather_v was told of {count} elements of this rank, and given {mine}"));
-        }
-        let plan = all_gather_v(self.rank(), counts);
-        self.carry(Signature::of(Kind::AllGatherV, size_of::<T>(), into.len()), plan, mine, into, Nothing)
+        self.call(self.of_all_gather_v::<T>(mine.len(), counts, into.len())?, mine, into)
     }
 
     /// Collective: each rank has a block for every rank, and gets one of every rank: block `j` of rank `i` becomes block `i` of rank
@@ -218,12 +192,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn all_to_all<T: Pod>(&self, data: &[T], into: &mut [T]) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        let block = data.len() / self.size();
-        self.check_blocks("all_to_all", data.len(), block)?;
-        self.check_blocks("all_to_all", into.len(), block)?;
-        let what = Call::AllToAll;
-        self.call(Signature::of(Kind::AllToAll, size_of::<T>(), block), what, data, into, Nothing)
+        self.call(self.of_all_to_all::<T>(data.len(), into.len())?, data, into)
     }
 
     /// [`all_to_all`](Self::all_to_all) of blocks of different lengths. Lengths are told first.
@@ -255,48 +224,11 @@ impl World {
         self.all_to_all(&given, &mut got)?;
         let (given, got) = (lengths(given), lengths(got));
         let mut all = self.room(total(&got))?;
-        let plan = all_to_all_v(self.rank(), &given, &got);
-        self.carry(Signature::of(Kind::AllToAllV, size_of::<T>(), 0), plan, to_each.elements(), &mut all, Nothing)?;
+        self.call(self.of_all_to_all_v::<T>(&given, &got, all.len())?, to_each.elements(), &mut all)?;
         Ok(Ragged::new(all, &got))
-    }
-
-    /// That there are as many elements as blocks of this length.
-    pub(super) fn check_blocks(&self, name: &str, elements: usize, block: usize) -> Result<(), Error> {
-        match block.checked_mul(self.size()) {
-            Some(expected) if expected == elements => Ok(()),
-            _ => {
-                let ranks = self.size();
-                self.refuse(format!("{name} with blocks of {block} for {ranks} ranks was given {elements} elements"))
-            }
-        }
-    }
-
-    /// That there is a length for each rank, and as many elements.
-    pub(super) fn check_counts(&self, name: &str, counts: &[usize], elements: usize) -> Result<(), Error> {
-        if counts.len() == self.size() && total(counts) == Some(elements) {
-            return Ok(());
-        }
-        let (lengths, ranks) = (counts.len(), self.size());
-        self.refuse(format!(
-            "{name} was given {lengths} lengths for {ranks} ranks, and {elements} elements of {:?}",
-            total(counts)
-        ))
-    }
-
-    /// Zeroed elements for what others have said to be so many.
-    pub(super) fn room<T: Pod>(&self, elements: Option<usize>) -> Result<Vec<T>, Error> {
-        let made = elements.and_then(|elements| bytemuck::allocation::try_zeroed_slice_box(elements).ok());
-        match made {
-            Some(elements) => Ok(elements.into_vec()),
-            None => self.refuse("there is no memory for what all ranks have".into()),
-        }
     }
 }
 
 fn lengths(counts: Vec<u64>) -> Vec<usize> {
     counts.into_iter().map(|count| usize::try_from(count).unwrap_or(usize::MAX)).collect()
-}
-
-fn total(counts: &[usize]) -> Option<usize> {
-    counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count))
 }

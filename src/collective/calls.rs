@@ -1,13 +1,10 @@
 //! What every rank has as much of: barrier-like calls, broadcast, reductions, scans.
 
 use super::Reduction;
-use super::reduction::{Nothing, Typed};
-use super::signature::{Kind, Signature};
 use crate::messages::Error;
 use crate::world::World;
 use bytemuck::Pod;
-use std::marker::PhantomData;
-use transom_collective::{Call, Rank, reduce_scatter_v};
+use transom_collective::Rank;
 
 impl World {
     /// Collective: gives the root's elements to all ranks.
@@ -30,9 +27,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn broadcast<T: Pod>(&self, root: Rank, data: &mut [T]) -> Result<(), Error> {
-        self.check_root::<T>(root)?;
-        let what = Call::Broadcast { root };
-        self.call(Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root), what, &[], data, Nothing)
+        self.call(self.of_broadcast::<T>(root, data.len())?, &[], data)
     }
 
     /// Collective: the root's value, at all ranks. What the others pass is not looked at.
@@ -70,11 +65,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, data: &mut [T], op: R) -> Result<(), Error> {
-        self.check_root::<T>(root)?;
-        self.check_operation::<T, R>(&op)?;
-        let what = Call::Reduce { root, commutes: R::COMMUTES };
-        let call = Signature::of(Kind::Reduce, size_of::<T>(), data.len()).root(root).by(op.number());
-        self.call(call, what, &[], data, Typed(op, PhantomData))
+        self.call(self.of_reduce::<T, R>(root, data.len(), op)?, &[], data)
     }
 
     /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; they become
@@ -95,10 +86,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn all_reduce<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
-        self.check_operation::<T, R>(&op)?;
-        let what = Call::AllReduce { commutes: R::COMMUTES };
-        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
-        self.call(call, what, &[], data, Typed(op, PhantomData))
+        self.call(self.of_all_reduce::<T, R>(data.len(), op)?, &[], data)
     }
 
     /// [`all_reduce`](Self::all_reduce) of one value: the sum, the largest.
@@ -152,7 +140,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn scan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
-        self.scan_some(Kind::Scan, false, data, op)
+        self.call(self.of_scan::<T, R>(false, data.len(), op)?, &[], data)
     }
 
     /// Collective: folds the elements of all ranks before this one; they become the results. Those of the first rank are left as
@@ -174,20 +162,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn exscan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
-        self.scan_some(Kind::Exscan, true, data, op)
-    }
-
-    fn scan_some<T: Pod, R: Reduction<T>>(
-        &self,
-        kind: Kind,
-        exclusive: bool,
-        data: &mut [T],
-        op: R,
-    ) -> Result<(), Error> {
-        self.check_operation::<T, R>(&op)?;
-        let what = Call::Scan { exclusive };
-        let call = Signature::of(kind, size_of::<T>(), data.len()).by(op.number());
-        self.call(call, what, &[], data, Typed(op, PhantomData))
+        self.call(self.of_scan::<T, R>(true, data.len(), op)?, &[], data)
     }
 
     /// Collective: folds the elements of all ranks, of which each has a block for every rank; each rank gets its own block of the results.
@@ -206,11 +181,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn reduce_scatter<T: Pod, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
-        self.check_operation::<T, R>(&op)?;
-        self.check_blocks("reduce_scatter", data.len(), into.len())?;
-        let what = Call::ReduceScatter;
-        let call = Signature::of(Kind::ReduceScatter, size_of::<T>(), into.len()).by(op.number());
-        self.call(call, what, data, into, Typed(op, PhantomData))
+        self.call(self.of_reduce_scatter::<T, R>(data.len(), into.len(), op)?, data, into)
     }
 
     /// [`reduce_scatter`](Self::reduce_scatter) in blocks of these lengths, the same list at all ranks.
@@ -235,15 +206,6 @@ impl World {
         into: &mut [T],
         op: R,
     ) -> Result<(), Error> {
-        self.check_operation::<T, R>(&op)?;
-        self.check_counts("reduce_scatter_v", counts, data.len())?;
-        if counts[self.rank()] != into.len() {
-            let (count, into) = (counts[self.rank()], into.len());
-            return self
-                .refuse(format!("reduce_scatter_v of {count} elements for this rank needs as much room, not {into}"));
-        }
-        let plan = reduce_scatter_v(self.rank(), counts);
-        let call = Signature::of(Kind::ReduceScatterV, size_of::<T>(), data.len()).by(op.number());
-        self.carry(call, plan, data, into, Typed(op, PhantomData))
+        self.call(self.of_reduce_scatter_v::<T, R>(data.len(), counts, into.len(), op)?, data, into)
     }
 }

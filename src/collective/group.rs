@@ -1,20 +1,21 @@
 //! What the ranks of a world or team know of each other's collectives: how many there were, whether one failed, and who asks.
 
+use super::history::{History, Made};
 use super::signature::{Kind, Signature};
-use super::straight::Straight;
 use crate::job::variables;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
-use crate::messages::hub::{Core, Ended, Fault, Key, Work};
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Lost, Room, Select};
 use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::collective::{Board, Breaker};
 use transom_shm_loopback::messages::Bytes;
+use try_lock::{Locked, TryLock};
 
 /// The collectives of a world or team, as this rank makes them.
 pub(super) struct Group {
@@ -23,14 +24,13 @@ pub(super) struct Group {
     rules: Result<Rules, String>,
     /// Where ranks are, if some share memory and not all.
     pub(super) hosts: Option<Hosts>,
-    state: Mutex<State>,
+    turn: TryLock<Turn>,
+    made: History,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
-    /// A thread is in a collective that waits.
-    inside: AtomicBool,
     listener: OnceLock<Key>,
-    /// Where ranks share memory, those of one host if there are several, once the first call was made.
-    pub(super) straight: OnceLock<Straight>,
+    /// Of the board, if there is one.
+    breaker: OnceLock<Breaker>,
     /// One more than the number of the call that waits there; 0 if none does.
     pub(super) waiting: AtomicU32,
 }
@@ -56,56 +56,15 @@ impl Asked {
     }
 }
 
-#[derive(Default)]
-struct State {
-    /// How many this rank has called.
+/// What the thread has to itself that makes a call.
+pub(super) struct Turn {
+    /// How many this rank has made.
     calls: u32,
     /// A hash of the rules and of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
     history: u32,
-    /// The last of them.
-    made: VecDeque<Made>,
-    /// What others wait in, that this rank has not called yet.
-    asked: Vec<(Rank, Made)>,
+    /// Where ranks share memory, those of one host if there are several, once the first call was made.
+    pub board: Option<Board>,
 }
-
-/// A call that a rank has made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Made {
-    /// How many were before it.
-    pub number: u32,
-    /// A hash of the rules of its rank, and of all calls up to it.
-    pub history: u32,
-    pub call: Signature,
-}
-
-impl Made {
-    /// The tag of its messages: those of another call are never taken for them.
-    pub fn tag(&self) -> u32 {
-        self.number << 16 | self.history >> 16 ^ self.history & 0xffff
-    }
-
-    pub const BYTES: usize = 8 + Signature::BYTES;
-
-    pub fn to_bytes(self) -> [u8; Made::BYTES] {
-        let mut bytes = [0; Made::BYTES];
-        bytes[..4].copy_from_slice(&self.number.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.history.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.call.to_bytes());
-        bytes
-    }
-
-    pub fn from_bytes(bytes: &[u8; Made::BYTES]) -> Made {
-        let [n0, n1, n2, n3, h0, h1, h2, h3, call @ ..] = bytes;
-        Made {
-            number: u32::from_le_bytes([*n0, *n1, *n2, *n3]),
-            history: u32::from_le_bytes([*h0, *h1, *h2, *h3]),
-            call: Signature::from_bytes(call),
-        }
-    }
-}
-
-/// Calls that are remembered, for others that wait in one still.
-const REMEMBERED: usize = 64;
 
 /// Bytes of a message between groups: `[what, 0, 0, 0, rank u32]`, and what a rank has called, or a text.
 const LONGEST: usize = 512;
@@ -114,15 +73,6 @@ const DIED: u8 = 1;
 const LEFT: u8 = 2;
 const PANICKED: u8 = 3;
 const MISMATCH: u8 = 4;
-
-/// A thread's place in a collective that waits.
-pub(super) struct Inside<'g>(&'g Group);
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.inside.store(false, Release);
-    }
-}
 
 impl Group {
     /// `rules`: in place of those of the variable.
@@ -133,14 +83,15 @@ impl Group {
             comm,
             hosts,
             rules,
-            state: Mutex::new(State { history, ..State::default() }),
+            turn: TryLock::new(Turn { calls: 0, history, board: None }),
+            made: History::default(),
             broken: OnceLock::new(),
-            inside: AtomicBool::new(false),
             listener: OnceLock::new(),
-            straight: OnceLock::new(),
+            breaker: OnceLock::new(),
             waiting: AtomicU32::new(0),
         });
-        let listener = Listener { group: group.clone(), posted: None, deaf: false, patience: Patience::default() };
+        let (asked, patience) = (Vec::new(), Patience::default());
+        let listener = Listener { group: group.clone(), asked, posted: None, deaf: false, patience };
         let key = group.comm.hub.with(|core| core.start(Box::new(listener)))?;
         let _ = group.listener.set(key);
         Ok(group)
@@ -152,54 +103,43 @@ impl Group {
         self.rules.as_ref().map_err(|why| self.refuse(Error::Misuse { why: why.clone() }))
     }
 
-    /// Locked inside of the engine's lock, never around it.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// For one thread at a time.
-    pub fn enter(&self) -> Result<Inside<'_>, Error> {
-        match self.inside.swap(true, Acquire) {
-            false => Ok(Inside(self)),
-            true => Err(Error::Misuse {
-                why: "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; \
-                      split a team for each"
-                    .into(),
-            }),
-        }
+    #[inline]
+    pub fn enter(&self) -> Result<Locked<'_, Turn>, Error> {
+        self.turn.try_lock().ok_or_else(|| Error::Misuse {
+            why: "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; split a team \
+                  for each"
+                .into(),
+        })
     }
 
     /// The next call.
-    pub fn begin(&self, call: Signature) -> Result<Made, Error> {
+    #[inline]
+    pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         if let Some(error) = self.broken() {
             return Err(error);
         }
-        let (made, differs) = {
-            let mut state = self.state();
-            let made = Made { number: state.calls, history: call.hash(state.history), call };
-            (state.calls, state.history) = (made.number.wrapping_add(1), made.history);
-            state.made.push_back(made);
-            if state.made.len() > REMEMBERED {
-                state.made.pop_front();
-            }
-            let differs =
-                state.asked.iter().find(|(_, theirs)| theirs.number == made.number && *theirs != made).copied();
-            state.asked.retain(|(_, theirs)| theirs.number != made.number);
-            (made, differs)
-        };
-        match differs {
-            Some((rank, theirs)) => {
-                let error = Group::mismatch((self.comm.rank(), made), (rank, theirs));
-                self.comm.hub.with(|core| self.fail(core, error.clone()))?;
-                Err(error)
-            }
-            None => Ok(made),
+        let made = Made { number: turn.calls, history: call.hash(turn.history), call };
+        (turn.calls, turn.history) = (made.number.wrapping_add(1), made.history);
+        self.made.note(made);
+        Ok(made)
+    }
+
+    /// The board that was opened.
+    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
+        let breaker = self.breaker.get_or_init(|| board.breaker());
+        // Here, or where it failed, one sees the other.
+        fence(SeqCst);
+        if self.broken.get().is_some() {
+            breaker.give_up();
         }
+        turn.board.insert(board)
     }
 
     /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
     pub fn refuse(&self, error: Error) -> Error {
-        self.begin(Signature::of(Kind::Refused, 0, 0)).err().unwrap_or(error)
+        let begun = self.enter().and_then(|mut turn| self.begin(&mut turn, Signature::of(Kind::Refused, 0, 0)));
+        begun.err().unwrap_or(error)
     }
 
     /// The rank of this number on the board: it is that of this host, if there are several.
@@ -257,8 +197,9 @@ impl Group {
         };
         self.tell_all(core, what, rank, text.as_bytes());
         self.take_all(core);
-        if let Some(straight) = self.straight.get() {
-            straight.give_up();
+        fence(SeqCst);
+        if let Some(breaker) = self.breaker.get() {
+            breaker.give_up();
         }
     }
 
@@ -321,48 +262,6 @@ impl Group {
         self.tell(core, to, ASK, self.comm.rank(), &made.to_bytes());
     }
 
-    fn hear(&self, core: &mut Core, from: u32, bytes: &[u8]) {
-        let [what, _, _, _, about @ ..] = bytes else { return };
-        let Some((about, rest)) = about.split_first_chunk::<4>() else { return };
-        // The rank that is told of is one of the team.
-        let rank = (u32::from_le_bytes(*about) as Rank).min(self.comm.size() - 1);
-        let error = match *what {
-            ASK => {
-                let Some(theirs) = rest.first_chunk().map(Made::from_bytes) else { return };
-                return self.answer(core, from, theirs);
-            }
-            DIED => Error::PeerDied { rank },
-            LEFT => Error::PeerLeft { rank },
-            PANICKED => Error::OperatorPanicked { rank },
-            MISMATCH => Error::Mismatch { why: String::from_utf8_lossy(rest).into_owned() },
-            _ => return,
-        };
-        self.fail(core, error);
-    }
-
-    /// The call of this number, if it was not long ago.
-    fn made(&self, number: u32) -> Option<Made> {
-        self.state().made.iter().find(|made| made.number == number).copied()
-    }
-
-    /// Another rank waits in a call: if this one made another as the same, neither can ever be.
-    fn answer(&self, core: &mut Core, from: u32, theirs: Made) {
-        let rank = self.comm.numbered(from);
-        let mine = {
-            let mut state = self.state();
-            let mine = state.made.iter().find(|mine| mine.number == theirs.number).copied();
-            // Of each rank the last is kept: it waits in one at a time, or in the first that can end.
-            if mine.is_none() {
-                state.asked.retain(|(asker, _)| *asker != rank);
-                state.asked.push((rank, theirs));
-            }
-            mine
-        };
-        if let Some(mine) = mine.filter(|mine| *mine != theirs) {
-            self.fail(core, Group::mismatch((self.comm.rank(), mine), (rank, theirs)));
-        }
-    }
-
     /// The team is dropped.
     pub fn close(&self) {
         if let Some(key) = self.listener.get() {
@@ -414,6 +313,9 @@ impl Patience {
 /// Hears what other ranks of a group say, in each turn.
 struct Listener {
     group: Arc<Group>,
+    /// What others wait in, that this rank has not called yet. Of each rank the last is kept: it waits in one at a time, or in
+    /// the first that can end.
+    asked: Vec<(Rank, Made)>,
     posted: Option<Key>,
     /// Nothing more is heard.
     deaf: bool,
@@ -421,19 +323,43 @@ struct Listener {
     patience: Patience,
 }
 
-impl Work for Listener {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
-        let waiting = self.group.waiting.load(Relaxed);
-        if self.patience.ends(waiting)
-            && let Some(made) = self.group.made(waiting.wrapping_sub(1))
-        {
-            let (me, size) = (self.group.comm.rank(), self.group.comm.size());
-            (0..size).filter(|rank| *rank != me).for_each(|rank| self.group.ask(core, rank, made));
-        }
-        loop {
-            if self.deaf {
-                return None;
+impl Listener {
+    fn hear(&mut self, core: &mut Core, from: u32, bytes: &[u8]) {
+        let [what, _, _, _, about @ ..] = bytes else { return };
+        let Some((about, rest)) = about.split_first_chunk::<4>() else { return };
+        // The rank that is told of is one of the team.
+        let rank = (u32::from_le_bytes(*about) as Rank).min(self.group.comm.size() - 1);
+        let error = match *what {
+            ASK => {
+                let Some(theirs) = rest.first_chunk().map(Made::from_bytes) else { return };
+                let rank = self.group.comm.numbered(from);
+                self.asked.retain(|(asker, _)| *asker != rank);
+                return self.asked.push((rank, theirs));
             }
+            DIED => Error::PeerDied { rank },
+            LEFT => Error::PeerLeft { rank },
+            PANICKED => Error::OperatorPanicked { rank },
+            MISMATCH => Error::Mismatch { why: String::from_utf8_lossy(rest).into_owned() },
+            _ => return,
+        };
+        self.group.fail(core, error);
+    }
+
+    /// Other ranks wait in a call: if this one has made another as the same, neither can ever be.
+    fn answer(&mut self, core: &mut Core) {
+        let Listener { group, asked, .. } = self;
+        asked.retain(|&(rank, theirs)| {
+            let mine = group.made.find(theirs.number);
+            if let Some(mine) = mine.filter(|mine| *mine != theirs) {
+                group.fail(core, Group::mismatch((group.comm.rank(), mine), (rank, theirs)));
+            }
+            mine.is_none()
+        });
+    }
+
+    /// Takes what has come.
+    fn listen(&mut self, core: &mut Core) {
+        while !self.deaf {
             let Some(posted) = self.posted else {
                 let room = Room::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
                 let select = Select { context: self.group.comm.context + CONTROL, source: None, tag: None };
@@ -442,12 +368,12 @@ impl Work for Listener {
                 self.posted = Some(Key::Message(id));
                 continue;
             };
-            let (result, bytes) = core.ended(posted)?;
+            let Some((result, bytes)) = core.ended(posted) else { return };
             self.posted = None;
             match result {
                 Ok(came) => {
                     let bytes = bytes.and_then(|bytes| bytes.into_owner::<Box<[u8]>>()).unwrap_or_default();
-                    self.group.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
+                    self.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
                 }
                 // Others cannot say more than that a rank died, and nothing more comes where all others have left.
                 Err(fault) => {
@@ -459,6 +385,21 @@ impl Work for Listener {
                 }
             }
         }
+    }
+}
+
+impl Work for Listener {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        let waiting = self.group.waiting.load(Relaxed);
+        if self.patience.ends(waiting)
+            && let Some(made) = self.group.made.find(waiting.wrapping_sub(1))
+        {
+            let (me, size) = (self.group.comm.rank(), self.group.comm.size());
+            (0..size).filter(|rank| *rank != me).for_each(|rank| self.group.ask(core, rank, made));
+        }
+        self.listen(core);
+        self.answer(core);
+        None
     }
 
     fn must_end(&self) -> bool {

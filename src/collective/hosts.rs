@@ -1,17 +1,17 @@
 //! Calls of ranks on several hosts: through the memory that those of a host share, and between their leaders by messages.
 
-use super::group::Group;
+use super::group::{Group, Turn};
 use super::memory::Memory;
 use super::reduction::Fold;
 use super::running::Running;
 use super::signature::Signature;
-use super::straight::Straight;
 use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
 use crate::world::World;
 use bytemuck::Pod;
 use transom_collective::{ByHosts, Stage};
 use transom_shm_loopback::Loopback;
+use transom_shm_loopback::collective::Board;
 
 impl World {
     /// Carries out the stages of a call, and returns when this rank has done its part.
@@ -24,20 +24,20 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
-        let _inside = group.enter()?;
-        let made = group.begin(call)?;
+        let mut turn = group.enter()?;
+        let made = group.begin(&mut turn, call)?;
         // The ranks of a host open their board in the same call.
-        if cfg!(debug_assertions) || group.straight.get().is_none() {
+        if cfg!(debug_assertions) || turn.board.is_none() {
             self.compare(group, made)?;
         }
-        let straight = board(group, host)?;
+        let board = board(group, &mut turn, host)?;
         // SAFETY: each stage returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let mut memory = Memory::new(given, data, size_of::<T>(), scratch);
         for stage in stages {
             match stage {
                 Stage::Inside { call, given, data } => memory.pair(data, given, |data, given| {
-                    at_board(group, straight, made, call, given, data, size_of::<T>(), &fold)
+                    at_board(group, board, made, call, given, data, size_of::<T>(), &fold)
                 })?,
                 Stage::Between(plan) => {
                     let mut running = Running::new(group.clone(), made, plan, memory, &fold);
@@ -51,17 +51,15 @@ impl World {
 }
 
 /// The board of this host. Other hosts know nothing of it if it cannot be opened.
-fn board<'g>(group: &'g Group, host: &Loopback) -> Result<&'g Straight, Error> {
-    if let Some(straight) = group.straight.get() {
-        return Ok(straight);
-    }
-    match Straight::open(host) {
-        Ok(opened) => Ok(group.straight.get_or_init(|| opened)),
-        Err(error) => {
+fn board<'t>(group: &Group, turn: &'t mut Turn, host: &Loopback) -> Result<&'t mut Board, Error> {
+    if turn.board.is_none() {
+        let opened = Board::open(host).map_err(|error| {
             let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
-            Err(group.stopped(Some(Error::Mismatch { why })))
-        }
+            group.stopped(Some(Error::Mismatch { why }))
+        })?;
+        group.open(turn, opened);
     }
+    Ok(turn.board.as_mut().expect("it is open"))
 }
 
 #[cfg(all(test, not(miri)))]

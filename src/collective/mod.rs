@@ -15,8 +15,11 @@
 
 mod blocks;
 mod calls;
+mod described;
 mod group;
+mod history;
 mod hosts;
+mod in_scope;
 mod memory;
 mod neighbours;
 mod persistent;
@@ -35,18 +38,20 @@ use crate::messages::{Error, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
-use group::{Group, Made};
-use memory::{ALIGNED, Memory};
+use described::{Described, What};
+use group::Group;
+use history::Made;
+use memory::Memory;
 use reduction::Fold;
 use running::{Running, Turned};
 use signature::Signature;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
-use straight::Straight;
-use transom_collective::{Algorithm, Call, Plan, Rank, Shape, by_hosts, choose};
+use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
 use transom_shm_loopback::Loopback;
+use transom_shm_loopback::collective::Board;
 
 /// The collectives of a world: none until the first is called.
 #[derive(Default)]
@@ -126,32 +131,24 @@ impl World {
     }
 
     /// Makes a call, and returns when this rank has done its part.
-    fn call<T: Pod, F: Fold>(
-        &self,
-        call: Signature,
-        what: Call,
-        given: &[T],
-        data: &mut [T],
-        fold: F,
-    ) -> Result<(), Error> {
-        let len = match what {
-            Call::Gather { .. } | Call::AllGather => given.len(),
-            Call::AllToAll => data.len() / self.size(),
-            _ => data.len(),
-        };
-        let group = self.group()?;
-        let shape = self.shape::<T>(group, len);
-        if by_memory(group.rules()?, what, shape) {
-            if let Some(memory) = provider::shared_memory(self.provider()) {
-                return self.straight(memory, call, what, given, data, fold);
-            }
-            if let Some(stages) = by_hosts(what, shape)
-                && let Some(host) = provider::memory_of_host(self.provider())
-            {
-                return self.carry_by_hosts((stages, host), call, given, data, fold);
+    #[inline]
+    fn call<T: Pod, F: Fold>(&self, described: Described<F>, given: &[T], data: &mut [T]) -> Result<(), Error> {
+        let Described { signature, what, fold } = described;
+        if let What::Chosen(call, len) = what {
+            let group = self.group()?;
+            let shape = self.shape::<T>(group, len);
+            if by_memory(group.rules()?, call, shape) {
+                if let Some(memory) = provider::shared_memory(self.provider()) {
+                    return self.straight(memory, signature, call, given, data, fold);
+                }
+                if let Some(stages) = by_hosts(call, shape)
+                    && let Some(host) = provider::memory_of_host(self.provider())
+                {
+                    return self.carry_by_hosts((stages, host), signature, given, data, fold);
+                }
             }
         }
-        self.carry(call, self.plan::<T>(what, len)?, given, data, fold)
+        self.carry(signature, what.plan::<T>(self)?, given, data, fold)
     }
 
     /// Makes a call through memory that all ranks share.
@@ -165,19 +162,18 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
-        let _inside = group.enter()?;
-        let made = group.begin(call)?;
-        let straight = match group.straight.get() {
-            Some(straight) => straight,
+        let mut turn = group.enter()?;
+        let made = group.begin(&mut turn, call)?;
+        let board = match &mut turn.board {
+            Some(board) => board,
             None => {
                 // All ranks are here, and make the same call: so all of them open it.
                 self.compare(group, made)?;
-                let opened = Straight::open(memory)?;
-                group.straight.get_or_init(|| opened)
+                group.open(&mut turn, Board::open(memory)?)
             }
         };
         let (given, data) = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(data));
-        at_board(group, straight, made, what, given, data, size_of::<T>(), &fold)
+        at_board(group, board, made, what, given, data, size_of::<T>(), &fold)
     }
 
     /// Carries out a plan, and returns when this rank has done its part.
@@ -190,8 +186,8 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
-        let _inside = group.enter()?;
-        let made = group.begin(call)?;
+        let mut turn = group.enter()?;
+        let made = group.begin(&mut turn, call)?;
         if cfg!(debug_assertions) {
             self.compare(group, made)?;
         }
@@ -225,35 +221,6 @@ impl World {
             None => Ok(()),
         }
     }
-
-    /// That a rank is there, and elements are such as collectives move.
-    fn check_root<T>(&self, root: Rank) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        match root < self.size() {
-            true => Ok(()),
-            false => Err(self.group()?.refuse(Error::NoSuchRank { rank: root, ranks: self.size() })),
-        }
-    }
-
-    fn check_elements<T>(&self) -> Result<(), Error> {
-        match (size_of::<T>(), align_of::<T>()) {
-            (0, _) => self.refuse("elements of no bytes cannot be told apart".into()),
-            (_, align) if align > ALIGNED => {
-                self.refuse(format!("elements are aligned to {align} bytes; at most {ALIGNED} are done"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_operation<T: Pod, R: Reduction<T>>(&self, op: &R) -> Result<(), Error> {
-        self.check_elements::<T>()?;
-        op.check().or_else(|error| Err(self.group()?.refuse(error)))
-    }
-
-    /// A call that is wrong by itself: the other ranks learn that this one does not take part.
-    fn refuse<R>(&self, why: String) -> Result<R, Error> {
-        Err(self.group()?.refuse(Error::Misuse { why }))
-    }
 }
 
 /// Whether a call goes through the memory that ranks share, where it can: that is asked for, or nothing else that can do it.
@@ -271,7 +238,7 @@ fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> bool {
 #[allow(clippy::too_many_arguments, reason = "a row of a table")]
 fn at_board(
     group: &Group,
-    straight: &Straight,
+    board: &mut Board,
     made: Made,
     what: Call,
     given: &[u8],
@@ -280,7 +247,7 @@ fn at_board(
     fold: &impl Fold,
 ) -> Result<(), Error> {
     group.waiting.store(made.number.wrapping_add(1), Relaxed);
-    let done = catch_unwind(AssertUnwindSafe(|| straight.call(what, made, given, data, element, fold)));
+    let done = catch_unwind(AssertUnwindSafe(|| straight::call(board, what, made, given, data, element, fold)));
     group.waiting.store(0, Relaxed);
     match done {
         Ok(Ok(())) => Ok(()),

@@ -1,11 +1,12 @@
 //! What is not from each to each: neighbours on a grid, and blocks that lie scattered in memory.
 
+use super::described::{Described, What, total};
 use super::reduction::Nothing;
 use super::signature::{Kind, Signature};
-use crate::messages::{Error, Request, Scope};
+use crate::messages::Error;
 use crate::world::World;
 use bytemuck::Pod;
-use transom_collective::{Grid, Plan, all_to_all_v, neighbours};
+use transom_collective::{Grid, all_to_all_v};
 use transom_windows::Section;
 
 impl World {
@@ -32,56 +33,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn neighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: &[T], into: &mut [T]) -> Result<(), Error> {
-        let (call, plan) = self.of_neighbours::<T, D>(grid, data.len(), into.len());
-        self.carry(call, plan?, data, into, Nothing)
-    }
-
-    /// Starts [`neighbours`](Self::neighbours); the request gives what came, zeros where nobody is.
-    ///
-    /// # Errors
-    /// Those of `neighbours` are the request's.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::collective::Grid;
-    /// transom::threads(4, |world| -> Result<(), transom::Error> {
-    ///     let ring = Grid::new([4], [true]).expect("a ring");
-    ///     let coming = world.ineighbours(&ring, vec![world.rank(); 2]);
-    ///     // ... compute ...
-    ///     assert_eq!(coming.wait()?, [(world.rank() + 3) % 4, (world.rank() + 1) % 4]);
-    ///     Ok(())
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn ineighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: Vec<T>) -> Request<'static, Vec<T>> {
-        let (call, plan) = self.of_neighbours::<T, D>(grid, data.len(), data.len());
-        let (room, plan) = match plan.and_then(|plan| Ok((self.room(Some(data.len()))?, plan))) {
-            Ok((room, plan)) => (room, Ok(plan)),
-            Err(error) => (Vec::new(), Err(error)),
-        };
-        self.owned("ineighbours", call, plan, data, room, Nothing)
-    }
-
-    fn of_neighbours<T: Pod, const D: usize>(
-        &self,
-        grid: &Grid<D>,
-        data: usize,
-        into: usize,
-    ) -> (Signature, Result<Plan, Error>) {
-        let block = data / (2 * D).max(1);
-        let call = Signature::of(Kind::Neighbours, size_of::<T>(), block).on_grid(grid.number());
-        let plan = self.check_elements::<T>().and_then(|()| {
-            if (block * 2 * D, block * 2 * D, self.size()) == (data, into, grid.ranks()) {
-                return Ok(neighbours(self.rank(), grid, block));
-            }
-            let (ranks, on_grid) = (self.size(), grid.ranks());
-            self.refuse(format!(
-                "neighbours on a grid of {on_grid} among {ranks} ranks was given {data} elements, and room for {into}, for {} \
-                 blocks",
-                2 * D
-            ))
-        });
-        (call, plan)
+        self.call(self.of_neighbours::<T, D>(grid, data.len(), into.len())?, data, into)
     }
 
     /// [`all_to_all`](Self::all_to_all) of blocks that lie in sections of memory: the section for each rank in `data`, and that
@@ -139,10 +91,10 @@ impl World {
                 "all_to_all_sections was given {mine} elements for this rank itself, and room for {room}"
             ));
         }
-        let mut came = self.room(of_each.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len)))?;
-        let plan = all_to_all_v(self.rank(), &to_each, &of_each);
-        let call = Signature::of(Kind::AllToAllSections, size_of::<T>(), 0);
-        self.carry(call, plan, &packed.concat(), &mut came, Nothing)?;
+        let mut came = self.room(total(&of_each))?;
+        let signature = Signature::of(Kind::AllToAllSections, size_of::<T>(), 0);
+        let what = What::Planned(all_to_all_v(self.rank(), &to_each, &of_each));
+        self.call(Described { signature, what, fold: Nothing }, &packed.concat(), &mut came)?;
         let mut rest = &came[..];
         for section in taken {
             let (block, after) = rest.split_at(section.len());
@@ -150,36 +102,5 @@ impl World {
             section.unpack(block, into).expect("it was looked at");
         }
         Ok(())
-    }
-}
-
-impl<'s> Scope<'s, '_> {
-    /// Starts [`neighbours`](World::neighbours) with elements that the program lends.
-    ///
-    /// # Errors
-    /// Those of `neighbours` are the request's.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::collective::Grid;
-    /// transom::threads(2, |world| -> Result<(), transom::Error> {
-    ///     let (grid, edges, mut ghosts) = (Grid::new([2], [false]).expect("a row"), [1.5, 2.5], [0.0; 2]);
-    ///     world.scope(|scope| {
-    ///         let coming = scope.ineighbours(&grid, &edges, &mut ghosts);
-    ///         // ... compute what needs no ghosts ...
-    ///         assert_eq!(coming.wait()?, [[0.0, 1.5], [2.5, 0.0]][world.rank()]);
-    ///         Ok::<(), transom::Error>(())
-    ///     })
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn ineighbours<T: Pod, const D: usize>(
-        &'s self,
-        grid: &Grid<D>,
-        data: &'s [T],
-        into: &'s mut [T],
-    ) -> Request<'s, &'s mut [T]> {
-        let (call, plan) = self.world().of_neighbours::<T, D>(grid, data.len(), into.len());
-        self.lent("ineighbours", call, plan, data, into, Nothing)
     }
 }

@@ -1,20 +1,41 @@
-//! Collectives that are started again and again, on one buffer.
+//! Collectives that are started again and again, on the same buffers: the plan is made once.
 
 use super::Reduction;
-use super::reduction::{Fold, Nothing, Typed};
-use super::signature::{Kind, Signature};
-use super::started::start_work;
-use crate::messages::hold::{Parts, Whole};
+use super::described::{Described, Of};
+use super::reduction::Fold;
+use super::started::start_plan;
+use crate::messages::hold::Parts;
 use crate::messages::request::Request;
 use crate::messages::{Error, Persistent};
 use crate::world::World;
 use bytemuck::Pod;
-use std::marker::PhantomData;
-use transom_collective::{Call, Plan, Rank};
+use transom_collective::{Grid, Rank};
 
+/// Nothing is sent by these calls. All ranks start what they give at the same place among their collective calls.
 impl World {
-    /// A [`broadcast`](Self::broadcast) to be made many times, on one buffer. Nothing is sent yet; the plan is made. All ranks
-    /// start it at the same place among their collective calls.
+    /// A barrier to be made many times.
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut step = world.barrier_init()?;
+    ///     for _ in 0..3 {
+    ///         let there = step.start()?;
+    ///         // ... compute ...
+    ///         there.wait()?;
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn barrier_init(&self) -> Result<Persistent<()>, Error> {
+        self.persistent(self.of_barrier(), Vec::new(), None)
+    }
+
+    /// A [`broadcast`](Self::broadcast) to be made many times, on one buffer.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::Misuse`], [`Error::Unavailable`]; others are told when it is waited for.
@@ -35,16 +56,13 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn broadcast_init<T: Pod>(&self, root: Rank, data: Vec<T>) -> Result<Persistent<T>, Error> {
-        self.check_root::<T>(root)?;
-        let plan = self.plan::<T>(Call::Broadcast { root }, data.len())?;
-        let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
-        self.persistent("broadcast_init", call, plan, data, || Nothing)
+        self.persistent(self.of_broadcast::<T>(root, data.len()), data, None)
     }
 
-    /// A [`reduce`](Self::reduce) to be made many times, see [`broadcast_init`](Self::broadcast_init).
+    /// A [`reduce`](Self::reduce) to be made many times, in place.
     ///
     /// # Errors
-    /// As there.
+    /// As [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
@@ -54,17 +72,13 @@ impl World {
         data: Vec<T>,
         op: R,
     ) -> Result<Persistent<T>, Error> {
-        self.check_root::<T>(root)?;
-        self.check_operation::<T, R>(&op)?;
-        let plan = self.plan::<T>(Call::Reduce { root, commutes: R::COMMUTES }, data.len())?;
-        let call = Signature::of(Kind::Reduce, size_of::<T>(), data.len()).root(root).by(op.number());
-        self.persistent("reduce_init", call, plan, data, move || Typed(op.clone(), PhantomData))
+        self.persistent(self.of_reduce::<T, R>(root, data.len(), op), data, None)
     }
 
-    /// An [`all_reduce`](Self::all_reduce) to be made many times, see [`broadcast_init`](Self::broadcast_init).
+    /// An [`all_reduce`](Self::all_reduce) to be made many times, in place.
     ///
     /// # Errors
-    /// As there.
+    /// As [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// ```
@@ -87,26 +101,168 @@ impl World {
         data: Vec<T>,
         op: R,
     ) -> Result<Persistent<T>, Error> {
-        self.check_operation::<T, R>(&op)?;
-        let plan = self.plan::<T>(Call::AllReduce { commutes: R::COMMUTES }, data.len())?;
-        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
-        self.persistent("all_reduce_init", call, plan, data, move || Typed(op.clone(), PhantomData))
+        self.persistent(self.of_all_reduce::<T, R>(data.len(), op), data, None)
     }
 
-    /// The same call, of the same plan, whenever it is started.
-    fn persistent<T: Pod, F: Fold + 'static>(
+    /// A [`scan`](Self::scan) to be made many times, in place.
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// See [`all_reduce_init`](Self::all_reduce_init).
+    pub fn scan_init<T: Pod, R: Reduction<T> + Clone + 'static>(
         &self,
-        name: &'static str,
-        call: Signature,
-        plan: Plan,
         data: Vec<T>,
-        fold: impl Fn() -> F + Send + Sync + 'static,
+        op: R,
     ) -> Result<Persistent<T>, Error> {
-        let group = self.group()?.clone();
-        Ok(Persistent::new(data, move |data| {
-            let none = Vec::<T>::new().hold();
-            let started = start_work(&group, name, call, plan.clone(), none, data.hold(), size_of::<T>(), fold());
-            Ok(Request::under_way(started?, Whole::back))
+        self.persistent(self.of_scan::<T, R>(false, data.len(), op), data, None)
+    }
+
+    /// An [`exscan`](Self::exscan) to be made many times, in place.
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// See [`all_reduce_init`](Self::all_reduce_init).
+    pub fn exscan_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+        &self,
+        data: Vec<T>,
+        op: R,
+    ) -> Result<Persistent<T>, Error> {
+        self.persistent(self.of_scan::<T, R>(true, data.len(), op), data, None)
+    }
+
+    /// A [`reduce_scatter`](Self::reduce_scatter) to be made many times: of the blocks in [`buffer`](Persistent::buffer), into
+    /// [`result`](Persistent::result).
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// See [`all_gather_init`](Self::all_gather_init).
+    pub fn reduce_scatter_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+        &self,
+        data: Vec<T>,
+        op: R,
+    ) -> Result<Persistent<T>, Error> {
+        let len = data.len() / self.size();
+        self.persistent(self.of_reduce_scatter::<T, R>(data.len(), len, op), data, Some(len))
+    }
+
+    /// A [`gather`](Self::gather) to be made many times: of [`buffer`](Persistent::buffer), into the root's [`result`](Persistent::result).
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// See [`all_gather_init`](Self::all_gather_init).
+    pub fn gather_init<T: Pod>(&self, root: Rank, mine: Vec<T>) -> Result<Persistent<T>, Error> {
+        let all = if root == self.rank() { mine.len().saturating_mul(self.size()) } else { 0 };
+        self.persistent(self.of_gather::<T>(root, mine.len(), all), mine, Some(all))
+    }
+
+    /// A [`scatter`](Self::scatter) to be made many times: of the root's [`buffer`](Persistent::buffer), into [`result`](Persistent::result)
+    /// of `len` elements.
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// See [`all_gather_init`](Self::all_gather_init).
+    pub fn scatter_init<T: Pod>(&self, root: Rank, data: Vec<T>, len: usize) -> Result<Persistent<T>, Error> {
+        self.persistent(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
+    }
+
+    /// An [`all_gather`](Self::all_gather) to be made many times: of [`buffer`](Persistent::buffer), into [`result`](Persistent::result).
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut all = world.all_gather_init(vec![0; 2])?;
+    ///     for step in 0..3 {
+    ///         all.buffer()?.copy_from_slice(&[world.rank(), step]);
+    ///         all.start()?.wait()?;
+    ///         assert_eq!(all.result()?, [0, step, 1, step, 2, step]);
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_gather_init<T: Pod>(&self, mine: Vec<T>) -> Result<Persistent<T>, Error> {
+        let all = mine.len().saturating_mul(self.size());
+        self.persistent(self.of_all_gather::<T>(mine.len(), all), mine, Some(all))
+    }
+
+    /// An [`all_to_all`](Self::all_to_all) to be made many times: of the blocks in [`buffer`](Persistent::buffer), into
+    /// [`result`](Persistent::result).
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// See [`all_gather_init`](Self::all_gather_init).
+    pub fn all_to_all_init<T: Pod>(&self, data: Vec<T>) -> Result<Persistent<T>, Error> {
+        let len = data.len();
+        self.persistent(self.of_all_to_all::<T>(len, len), data, Some(len))
+    }
+
+    /// [`neighbours`](Self::neighbours) to be exchanged with many times: blocks in [`buffer`](Persistent::buffer), into
+    /// [`result`](Persistent::result), of which those where nobody is stay as they are.
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::collective::Grid;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let row = Grid::new([2], [false]).expect("a row");
+    ///     let mut ghosts = world.neighbours_init(&row, vec![0.0; 2])?;
+    ///     ghosts.result()?.fill(-1.0);
+    ///     for step in 0..3 {
+    ///         ghosts.buffer()?.fill(step as f64);
+    ///         ghosts.start()?.wait()?;
+    ///         assert_eq!(ghosts.result()?, [[-1.0, step as f64], [step as f64, -1.0]][world.rank()]);
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn neighbours_init<T: Pod, const D: usize>(
+        &self,
+        grid: &Grid<D>,
+        data: Vec<T>,
+    ) -> Result<Persistent<T>, Error> {
+        let len = data.len();
+        self.persistent(self.of_neighbours::<T, D>(grid, len, len), data, Some(len))
+    }
+
+    /// The same call, by the same plan, whenever it is started: in place, or into so many elements more.
+    fn persistent<T: Pod, F: Fold + Clone + 'static>(
+        &self,
+        of: Of<F>,
+        mut elements: Vec<T>,
+        into: Option<usize>,
+    ) -> Result<Persistent<T>, Error> {
+        let Described { signature, what, fold } = of?;
+        let (group, plan, given) = (self.group()?.clone(), what.plan::<T>(self)?, elements.len());
+        elements.append(&mut self.room(into.or(Some(0)))?);
+        Ok(Persistent::new(elements, into.map(|_| given), move |buffer| {
+            let (read, written) = match into {
+                Some(_) => (0..given, given..buffer.len()),
+                None => (0..0, 0..given),
+            };
+            // SAFETY: `Persistent` lets nobody use the buffer until all parts of it are dropped; what is written is apart from what
+            // is read.
+            let (given, data) = unsafe { (buffer.part(read, false), buffer.part(written, true)) };
+            let described = Described { signature, what: plan.clone(), fold: fold.clone() };
+            let under = start_plan::<T, F>(&group, described, given.hold(), data.hold())?;
+            Ok(Request::under_way(under, |_, _| Some(())))
         }))
     }
 }

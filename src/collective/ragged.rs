@@ -63,6 +63,12 @@ impl<T> Ragged<T> {
     pub fn into_elements(self) -> Vec<T> {
         self.elements
     }
+
+    /// All elements, and how many are of each rank.
+    pub(super) fn into_parts(self) -> (Vec<T>, Vec<usize>) {
+        let counts = self.counts().collect();
+        (self.elements, counts)
+    }
 }
 
 impl<T> Index<Rank> for Ragged<T> {

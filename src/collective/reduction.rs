@@ -241,6 +241,7 @@ pub(super) trait Fold: Send + Sync {
 }
 
 /// The elements are of this type.
+#[derive(Clone)]
 pub(super) struct Typed<T, R>(pub R, pub std::marker::PhantomData<fn(T) -> T>);
 
 impl<T: Pod, R: Reduction<T>> Fold for Typed<T, R> {
@@ -256,6 +257,7 @@ impl<F: Fold> Fold for &F {
 }
 
 /// Of a collective that folds nothing.
+#[derive(Clone)]
 pub(super) struct Nothing;
 
 impl Fold for Nothing {

@@ -1,11 +1,13 @@
 //! A plan under way: its messages posted, and what they bring folded, round by round.
 
-use super::group::{Group, Made, Patience};
+use super::group::{Group, Patience};
+use super::history::Made;
 use super::memory::Memory;
 use super::reduction::Fold;
 use crate::messages::Error;
 use crate::messages::comm::COLLECTIVES;
-use crate::messages::hub::{Core, Ended, Fault, Key, Work, in_operation};
+use crate::messages::hub::in_operation;
+use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,27 +1,26 @@
-//! Collectives that are waited for later: requests, as of messages.
+//! Collectives that are waited for later: requests, as of messages, that own their buffers.
 
 use super::Reduction;
+use super::described::{Described, Of, total};
 use super::group::Group;
 use super::memory::Memory;
-use super::reduction::{Fold, Nothing, Typed};
+use super::ragged::Ragged;
+use super::reduction::Fold;
 use super::running::{Running, Started};
-use super::signature::{Kind, Signature};
-use crate::messages::hold::{self, Parts};
+use crate::messages::hold::Parts;
 use crate::messages::request::{Call as Name, Request, Under};
-use crate::messages::{Error, Failed, Scope};
+use crate::messages::{Error, Failed};
 use crate::world::World;
 use bytemuck::Pod;
-use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_collective::{Call, Plan, Rank};
+use transom_collective::{Grid, Plan, Rank};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 
+/// Collectives that are started progress in any call of the rank that waits. Ranks start them in the same order; they may be waited
+/// for in any, and dropped or forgotten: the rank does its part all the same. Errors of the arguments are the request's.
 impl World {
     /// Starts a barrier: the request ends when all ranks have called.
-    ///
-    /// Collectives that are started progress in any call of the rank that waits. Ranks start them in the same order; they may be
-    /// waited for in any, and dropped or forgotten: the rank does its part all the same.
     ///
     /// # Errors
     /// Those of [`broadcast`](Self::broadcast) are the request's.
@@ -36,11 +35,8 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn ibarrier(&self) -> Request<'static, ()> {
-        let started = self.plan::<u8>(Call::Barrier, 0).and_then(|plan| {
-            let call = Signature::of(Kind::Barrier, 1, 0);
-            let none = || Vec::<u8>::new().hold();
-            start_work(self.group()?, "ibarrier", call, plan, none(), none(), 1, Nothing)
-        });
+        let none = || Vec::<u8>::new().hold();
+        let started = self.of_barrier().and_then(|barrier| start::<u8, _>(self, barrier, none(), none()));
         match started {
             Ok(under) => Request::under_way(under, |_, _| Some(())),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
@@ -64,26 +60,31 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn ibroadcast<T: Pod>(&self, root: Rank, data: Vec<T>) -> Request<'static, Vec<T>> {
-        let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
-        let plan = self.check_root::<T>(root).and_then(|()| self.plan::<T>(Call::Broadcast { root }, data.len()));
-        self.owned("ibroadcast", call, plan, Vec::new(), data, Nothing)
+        self.owned(self.of_broadcast::<T>(root, data.len()), Vec::new(), data)
     }
 
     /// Starts a [`reduce`](Self::reduce); the request gives the buffer back.
     ///
     /// # Errors
     /// Those of `reduce` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let total = world.ireduce(2, vec![world.rank()], Op::Sum).wait()?;
+    ///     assert_eq!(total, [[0], [1], [3]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
     pub fn ireduce<T: Pod, R: Reduction<T> + 'static>(
         &self,
         root: Rank,
         data: Vec<T>,
         op: R,
     ) -> Request<'static, Vec<T>> {
-        let call = Signature::of(Kind::Reduce, size_of::<T>(), data.len()).root(root).by(op.number());
-        let checked = self.check_root::<T>(root).and_then(|()| self.check_operation::<T, R>(&op));
-        let what = Call::Reduce { root, commutes: R::COMMUTES };
-        let plan = checked.and_then(|()| self.plan::<T>(what, data.len()));
-        self.owned("ireduce", call, plan, Vec::new(), data, Typed(op, PhantomData))
+        self.owned(self.of_reduce::<T, R>(root, data.len(), op), Vec::new(), data)
     }
 
     /// Starts an [`all_reduce`](Self::all_reduce); the request gives the buffer back.
@@ -103,10 +104,166 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn iall_reduce<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
-        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
-        let what = Call::AllReduce { commutes: R::COMMUTES };
-        let plan = self.check_operation::<T, R>(&op).and_then(|()| self.plan::<T>(what, data.len()));
-        self.owned("iall_reduce", call, plan, Vec::new(), data, Typed(op, PhantomData))
+        self.owned(self.of_all_reduce::<T, R>(data.len(), op), Vec::new(), data)
+    }
+
+    /// Starts a [`scan`](Self::scan); the request gives the buffer back.
+    ///
+    /// # Errors
+    /// Those of `scan` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let before_me_and_mine = world.iscan(vec![1], Op::Sum);
+    ///     let before_me = world.iexscan(vec![1], Op::Sum);
+    ///     assert_eq!(before_me_and_mine.wait()?, [world.rank() + 1]);
+    ///     let before_me = before_me.wait()?;
+    ///     assert!(world.rank() == 0 || before_me == [world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iscan<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+        self.owned(self.of_scan::<T, R>(false, data.len(), op), Vec::new(), data)
+    }
+
+    /// Starts an [`exscan`](Self::exscan); the request gives the buffer back.
+    ///
+    /// # Errors
+    /// Those of `exscan` are the request's.
+    ///
+    /// # Examples
+    /// See [`iscan`](Self::iscan).
+    pub fn iexscan<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+        self.owned(self.of_scan::<T, R>(true, data.len(), op), Vec::new(), data)
+    }
+
+    /// Starts a [`reduce_scatter`](Self::reduce_scatter) of a block for each rank; the request gives this rank's.
+    ///
+    /// # Errors
+    /// Those of `reduce_scatter` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mine = world.ireduce_scatter(vec![1, 2, 30, 40], Op::Sum).wait()?;
+    ///     assert_eq!(mine, [[2, 4], [60, 80]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn ireduce_scatter<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+        let len = data.len() / self.size();
+        self.owned_into(self.of_reduce_scatter::<T, R>(data.len(), len, op), data, Some(len))
+    }
+
+    /// Starts a [`reduce_scatter_v`](Self::reduce_scatter_v) of a block of so many elements for each rank; the request gives this rank's.
+    ///
+    /// # Errors
+    /// Those of `reduce_scatter_v` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Op;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mine = world.ireduce_scatter_v(vec![1, 20, 30], &[1, 2], Op::Sum).wait()?;
+    ///     assert_eq!(mine, [&[2][..], &[40, 60]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn ireduce_scatter_v<T: Pod, R: Reduction<T> + 'static>(
+        &self,
+        data: Vec<T>,
+        counts: &[usize],
+        op: R,
+    ) -> Request<'static, Vec<T>> {
+        let mine = counts.get(self.rank()).copied();
+        self.owned_into(self.of_reduce_scatter_v::<T, R>(data.len(), counts, mine.unwrap_or(0), op), data, mine)
+    }
+
+    /// Starts a [`gather`](Self::gather); the request gives what was gathered, and nothing but at the root.
+    ///
+    /// # Errors
+    /// Those of `gather` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let all = world.igather(1, vec![world.rank()]).wait()?;
+    ///     assert_eq!(all, [&[][..], &[0, 1, 2], &[]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn igather<T: Pod>(&self, root: Rank, mine: Vec<T>) -> Request<'static, Vec<T>> {
+        let all = if root == self.rank() { mine.len().checked_mul(self.size()) } else { Some(0) };
+        self.owned_into(self.of_gather::<T>(root, mine.len(), all.unwrap_or(0)), mine, all)
+    }
+
+    /// Starts a [`gather_v`](Self::gather_v) of so many elements of each rank, which only the root need know; the request gives what was
+    /// gathered, and nothing but at the root.
+    ///
+    /// # Errors
+    /// Those of `gather_v` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mine = vec![world.rank(); world.rank() + 1];
+    ///     let counts = if world.rank() == 0 { vec![1, 2] } else { vec![] };
+    ///     let all = world.igather_v(0, mine, &counts).wait()?;
+    ///     assert_eq!(all, [&[0, 1, 1][..], &[]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn igather_v<T: Pod>(&self, root: Rank, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
+        let all = if root == self.rank() { total(counts) } else { Some(0) };
+        self.owned_into(self.of_gather_v::<T>(root, mine.len(), counts, all.unwrap_or(0)), mine, all)
+    }
+
+    /// Starts a [`scatter`](Self::scatter) of blocks of `len` elements; the request gives this rank's. Only the root's `data` is looked at.
+    ///
+    /// # Errors
+    /// Those of `scatter` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let all = if world.rank() == 0 { vec![1, 2, 3, 4, 5, 6] } else { vec![] };
+    ///     assert_eq!(world.iscatter(0, all, 2).wait()?, [[1, 2], [3, 4], [5, 6]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iscatter<T: Pod>(&self, root: Rank, data: Vec<T>, len: usize) -> Request<'static, Vec<T>> {
+        self.owned_into(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
+    }
+
+    /// Starts a [`scatter_v`](Self::scatter_v) of which this rank gets `len` elements; the request gives them. Only the root's `data` is looked
+    /// at.
+    ///
+    /// # Errors
+    /// Those of `scatter_v` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::collective::Ragged;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let all = (world.rank() == 0).then(|| Ragged::from(vec![vec![1.5], vec![2.5, 3.5]]));
+    ///     let mine = world.iscatter_v(0, all, world.rank() + 1).wait()?;
+    ///     assert_eq!(mine, [&[1.5][..], &[2.5, 3.5]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iscatter_v<T: Pod>(&self, root: Rank, data: Option<Ragged<T>>, len: usize) -> Request<'static, Vec<T>> {
+        let (data, counts) = data.map_or_else(Default::default, Ragged::into_parts);
+        self.owned_into(self.of_scatter_v::<T>(root, data.len(), &counts, len), data, Some(len))
     }
 
     /// Starts an [`all_gather`](Self::all_gather); the request gives what was gathered.
@@ -124,12 +281,27 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn iall_gather<T: Pod>(&self, mine: Vec<T>) -> Request<'static, Vec<T>> {
-        let (call, len) = (Signature::of(Kind::AllGather, size_of::<T>(), mine.len()), mine.len());
-        let plan = self.check_elements::<T>().and_then(|()| self.plan::<T>(Call::AllGather, len));
-        match self.room(len.checked_mul(self.size())) {
-            Ok(all) => self.owned("iall_gather", call, plan, mine, all, Nothing),
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
-        }
+        let all = mine.len().checked_mul(self.size());
+        self.owned_into(self.of_all_gather::<T>(mine.len(), all.unwrap_or(0)), mine, all)
+    }
+
+    /// Starts an [`all_gather_v`](Self::all_gather_v) of so many elements of each rank; the request gives what was gathered.
+    ///
+    /// # Errors
+    /// Those of `all_gather_v` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mine = vec![world.rank(); world.rank() + 1];
+    ///     assert_eq!(world.iall_gather_v(mine, &[1, 2]).wait()?, [0, 1, 1]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iall_gather_v<T: Pod>(&self, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
+        let all = total(counts);
+        self.owned_into(self.of_all_gather_v::<T>(mine.len(), counts, all.unwrap_or(0)), mine, all)
     }
 
     /// Starts an [`all_to_all`](Self::all_to_all) of blocks side by side; the request gives what came.
@@ -147,145 +319,104 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn iall_to_all<T: Pod>(&self, data: Vec<T>) -> Request<'static, Vec<T>> {
-        let len = data.len() / self.size();
-        let call = Signature::of(Kind::AllToAll, size_of::<T>(), len);
-        let checked = self.check_elements::<T>().and_then(|()| self.check_blocks("all_to_all", data.len(), len));
-        let plan = checked.and_then(|()| self.plan::<T>(Call::AllToAll, len));
-        match self.room(Some(data.len())) {
-            Ok(got) => self.owned("iall_to_all", call, plan, data, got, Nothing),
+        let len = data.len();
+        self.owned_into(self.of_all_to_all::<T>(len, len), data, Some(len))
+    }
+
+    /// Starts an [`all_to_all_v`](Self::all_to_all_v), of which so many elements come from each rank; the request gives them, side by side.
+    ///
+    /// # Errors
+    /// Those of `all_to_all_v` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::collective::Ragged;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let to_each = [vec![vec![0], vec![1, 1]], vec![vec![2, 2, 2], vec![]]][world.rank()].clone();
+    ///     let coming = world.iall_to_all_v(Ragged::from(to_each), &[[1, 3], [2, 0]][world.rank()]);
+    ///     assert_eq!(coming.wait()?, [&[0, 2, 2, 2][..], &[1, 1]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iall_to_all_v<T: Pod>(&self, to_each: Ragged<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
+        let (all, (data, given)) = (total(counts), to_each.into_parts());
+        self.owned_into(self.of_all_to_all_v::<T>(&given, counts, all.unwrap_or(0)), data, all)
+    }
+
+    /// Starts [`neighbours`](Self::neighbours); the request gives what came, zeros where nobody is.
+    ///
+    /// # Errors
+    /// Those of `neighbours` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::collective::Grid;
+    /// transom::threads(4, |world| -> Result<(), transom::Error> {
+    ///     let ring = Grid::new([4], [true]).expect("a ring");
+    ///     let coming = world.ineighbours(&ring, vec![world.rank(); 2]);
+    ///     // ... compute ...
+    ///     assert_eq!(coming.wait()?, [(world.rank() + 3) % 4, (world.rank() + 1) % 4]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn ineighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: Vec<T>) -> Request<'static, Vec<T>> {
+        let len = data.len();
+        self.owned_into(self.of_neighbours::<T, D>(grid, len, len), data, Some(len))
+    }
+
+    /// Starts a collective on buffers that the request owns, and gives back what is in `data` then.
+    fn owned<T: Pod, F: Fold + 'static>(&self, of: Of<F>, given: Vec<T>, data: Vec<T>) -> Request<'static, Vec<T>> {
+        let described = match of {
+            Ok(described) => described,
+            Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
+        };
+        match start::<T, F>(self, described, given.hold(), data.hold()) {
+            Ok(under) => Request::under_way(under, |bytes, _| <Vec<T> as Parts>::back(bytes, usize::MAX)),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
     }
 
-    /// Starts a collective on buffers that the request owns.
-    pub(super) fn owned<T: Pod, F: Fold + 'static>(
+    /// As [`owned`](Self::owned), into memory that is taken for it.
+    fn owned_into<T: Pod, F: Fold + 'static>(
         &self,
-        name: &'static str,
-        call: Signature,
-        plan: Result<Plan, Error>,
+        of: Of<F>,
         given: Vec<T>,
-        data: Vec<T>,
-        fold: F,
+        elements: Option<usize>,
     ) -> Request<'static, Vec<T>> {
-        let start = |plan| start_work(self.group()?, name, call, plan, given.hold(), data.hold(), size_of::<T>(), fold);
-        match plan.and_then(start) {
-            Ok(under) => Request::under_way(under, |bytes, _| <Vec<T> as Parts>::back(bytes, usize::MAX)),
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
+        match of.and_then(|described| Ok((described, self.room(elements)?))) {
+            Ok((described, data)) => self.owned(Ok(described), given, data),
+            Err(error) => Request::over(Err(Failed { error, buffer: Some(given) })),
         }
     }
 }
 
 /// Starts a collective. What the buffers hold is kept, or lent, until it has ended.
-#[allow(clippy::too_many_arguments, reason = "a row of a table")]
-pub(super) fn start_work<F: Fold + 'static>(
-    group: &Arc<Group>,
-    name: &'static str,
-    call: Signature,
-    plan: Plan,
+pub(super) fn start<T, F: Fold + 'static>(
+    world: &World,
+    described: Described<F>,
     given: Bytes,
     data: Bytes,
-    element: usize,
-    fold: F,
 ) -> Result<Under, Error> {
-    let made = group.begin(call)?;
-    let memory = Memory::new(given, data, element, plan.scratch);
+    let Described { signature, what, fold } = described;
+    let plan = what.plan::<T>(world)?;
+    start_plan::<T, F>(world.group()?, Described { signature, what: plan, fold }, given, data)
+}
+
+/// As [`start`], by this plan.
+pub(super) fn start_plan<T, F: Fold + 'static>(
+    group: &Arc<Group>,
+    Described { signature, what: plan, fold }: Described<F, Plan>,
+    given: Bytes,
+    data: Bytes,
+) -> Result<Under, Error> {
+    let made = group.begin(&mut *group.enter()?, signature)?;
+    let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;
     // The first messages go now, and not when somebody waits.
     group.comm.hub.turn_now();
-    Ok(Under { comm: group.comm.clone(), id, element, call: Name::Other { name }, awaited: Awaited::Anyone })
-}
-
-impl<'s> Scope<'s, '_> {
-    /// Starts a [`broadcast`](World::broadcast) of elements that the program lends.
-    ///
-    /// # Errors
-    /// Those of `broadcast` are the request's.
-    pub fn ibroadcast<T: Pod>(&'s self, root: Rank, data: &'s mut [T]) -> Request<'s, &'s mut [T]> {
-        let call = Signature::of(Kind::Broadcast, size_of::<T>(), data.len()).root(root);
-        let world = self.world();
-        let plan = world.check_root::<T>(root).and_then(|()| world.plan::<T>(Call::Broadcast { root }, data.len()));
-        self.lent("ibroadcast", call, plan, &[], data, Nothing)
-    }
-
-    /// Starts an [`all_reduce`](World::all_reduce) of elements that the program lends.
-    ///
-    /// # Errors
-    /// Those of `all_reduce` are the request's.
-    ///
-    /// # Examples
-    /// ```
-    /// transom::threads(3, |world| -> Result<(), transom::Error> {
-    ///     let mut residuals = [world.rank() as f64; 100];
-    ///     world.scope(|scope| {
-    ///         let sum = scope.iall_reduce(&mut residuals, transom::Op::Sum);
-    ///         // ... compute ...
-    ///         assert_eq!(sum.wait()?[99], 3.0);
-    ///         Ok::<(), transom::Error>(())
-    ///     })
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn iall_reduce<T: Pod, R: Reduction<T> + 'static>(
-        &'s self,
-        data: &'s mut [T],
-        op: R,
-    ) -> Request<'s, &'s mut [T]> {
-        let call = Signature::of(Kind::AllReduce, size_of::<T>(), data.len()).by(op.number());
-        let (world, what) = (self.world(), Call::AllReduce { commutes: R::COMMUTES });
-        let plan = world.check_operation::<T, R>(&op).and_then(|()| world.plan::<T>(what, data.len()));
-        self.lent("iall_reduce", call, plan, &[], data, Typed(op, PhantomData))
-    }
-
-    /// Starts an [`all_gather_into`](World::all_gather_into) of elements that the program lends.
-    ///
-    /// # Errors
-    /// Those of `all_gather_into` are the request's.
-    pub fn iall_gather<T: Pod>(&'s self, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
-        let call = Signature::of(Kind::AllGather, size_of::<T>(), mine.len());
-        let world = self.world();
-        let blocks = || world.check_blocks("all_gather", into.len(), mine.len());
-        let checked = world.check_elements::<T>().and_then(|()| blocks());
-        let plan = checked.and_then(|()| world.plan::<T>(Call::AllGather, mine.len()));
-        self.lent("iall_gather", call, plan, mine, into, Nothing)
-    }
-
-    /// Starts an [`all_to_all`](World::all_to_all) of elements that the program lends.
-    ///
-    /// # Errors
-    /// Those of `all_to_all` are the request's.
-    pub fn iall_to_all<T: Pod>(&'s self, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
-        let world = self.world();
-        let len = data.len() / world.size();
-        let call = Signature::of(Kind::AllToAll, size_of::<T>(), len);
-        let check = |elements| world.check_blocks("all_to_all", elements, len);
-        let checked = world.check_elements::<T>().and_then(|()| check(data.len())).and_then(|()| check(into.len()));
-        let plan = checked.and_then(|()| world.plan::<T>(Call::AllToAll, len));
-        self.lent("iall_to_all", call, plan, data, into, Nothing)
-    }
-
-    pub(super) fn lent<T: Pod, F: Fold + 'static>(
-        &'s self,
-        name: &'static str,
-        call: Signature,
-        plan: Result<Plan, Error>,
-        given: &'s [T],
-        data: &'s mut [T],
-        fold: F,
-    ) -> Request<'s, &'s mut [T]> {
-        let (group, plan) = match plan.and_then(|plan| Ok((self.world().group()?, plan))) {
-            Ok(started) => started,
-            Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
-        };
-        // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
-        let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        match start_work(group, name, call, plan, given, data, size_of::<T>(), fold) {
-            Ok(under) => {
-                self.note(under.id);
-                // SAFETY: lent above, for `'s`; the collective has given it back.
-                Request::under_way(under, |bytes, _| unsafe { hold::lent_mut(&bytes) })
-            }
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
-        }
-    }
+    let call = Name::Other { name: signature.name() };
+    Ok(Under { comm: group.comm.clone(), id, element: size_of::<T>(), call, awaited: Awaited::Anyone })
 }

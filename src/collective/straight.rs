@@ -1,57 +1,35 @@
 //! Calls of ranks that share all their memory, straight through it.
 
-use super::group::Made;
+use super::history::Made;
 use super::reduction::Fold;
 use crate::messages::Error;
-use std::sync::{Mutex, PoisonError};
 use transom_collective::{Call, Order, Rank};
-use transom_shm_loopback::Loopback;
-use transom_shm_loopback::collective::{Board, Breaker, Failure};
+use transom_shm_loopback::collective::{Board, Failure};
 use transom_windows::FabricError;
 
-/// The board of a team.
-pub(super) struct Straight {
-    board: Mutex<Board>,
-    breaker: Breaker,
-}
-
-impl Straight {
-    /// Collective.
-    pub fn open(team: &Loopback) -> Result<Straight, FabricError> {
-        let board = Board::open(team)?;
-        Ok(Straight { breaker: board.breaker(), board: Mutex::new(board) })
-    }
-
-    /// Ends the call that may wait here, and all later ones, at all ranks.
-    pub fn give_up(&self) {
-        self.breaker.give_up();
-    }
-
-    /// Makes a call.
-    pub fn call(
-        &self,
-        what: Call,
-        made: Made,
-        given: &[u8],
-        data: &mut [u8],
-        element: usize,
-        fold: &impl Fold,
-    ) -> Result<(), Failure> {
-        let board = &mut *self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        let call = u64::from(made.call.hash(0)) << 32 | u64::from(made.history);
-        let fold = &mut |into: &mut [u8], with: &[u8]| fold.fold(into, with, Order::After);
-        match what {
-            Call::Broadcast { root } => board.broadcast(call, root, data),
-            Call::Reduce { root, .. } => board.reduce(call, root, data, element, fold),
-            Call::AllReduce { .. } => board.all_reduce(call, data, element, fold),
-            Call::Scan { exclusive } => board.scan(call, exclusive, data, element, fold),
-            Call::Gather { root } => board.gather(call, root, given, data),
-            Call::Scatter { root } => board.scatter(call, root, given, data),
-            Call::AllGather => board.all_gather(call, given, data),
-            Call::AllToAll => board.all_to_all(call, given, data),
-            Call::ReduceScatter => board.reduce_scatter(call, given, data, element, fold),
-            Call::Barrier => board.barrier(call),
-        }
+/// Makes a call.
+pub(super) fn call(
+    board: &mut Board,
+    what: Call,
+    made: Made,
+    given: &[u8],
+    data: &mut [u8],
+    element: usize,
+    fold: &impl Fold,
+) -> Result<(), Failure> {
+    let call = u64::from(made.call.hash(0)) << 32 | u64::from(made.history);
+    let fold = &mut |into: &mut [u8], with: &[u8]| fold.fold(into, with, Order::After);
+    match what {
+        Call::Broadcast { root } => board.broadcast(call, root, data),
+        Call::Reduce { root, .. } => board.reduce(call, root, data, element, fold),
+        Call::AllReduce { .. } => board.all_reduce(call, data, element, fold),
+        Call::Scan { exclusive } => board.scan(call, exclusive, data, element, fold),
+        Call::Gather { root } => board.gather(call, root, given, data),
+        Call::Scatter { root } => board.scatter(call, root, given, data),
+        Call::AllGather => board.all_gather(call, given, data),
+        Call::AllToAll => board.all_to_all(call, given, data),
+        Call::ReduceScatter => board.reduce_scatter(call, given, data, element, fold),
+        Call::Barrier => board.barrier(call),
     }
 }
 

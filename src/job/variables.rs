@@ -116,7 +116,7 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_VERBS_DEVICE",
         set_by: SetBy::User,
-        meaning: "the RDMA device; of several, alike at all ranks, large messages are divided among all",
+        meaning: "the RDMA device; of several, alike at all ranks, large messages, puts and gets are divided among all",
         expected: "a name that `ibv_devices` lists, e.g. `mlx5_0`, or up to 4 with commas between them",
         default: "the first with an active port, of those with atomics if there are any",
     },

@@ -81,7 +81,7 @@ mod several {
     use std::sync::Arc;
     use transom_channel::Wire;
     use transom_channel::delivery::Delivery;
-    use transom_channel::wire::{Busy, Event, Key, Lane, Losses, Part, Rail, Rank, Request};
+    use transom_channel::wire::{Busy, Event, Key, Lane, Losses, Part, Rail, Rank, Registered, Request};
     use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
     use transom_windows::Wait;
 
@@ -215,6 +215,10 @@ mod several {
 
         fn losses(&self) -> Losses {
             each!(self, wire => wire.losses())
+        }
+
+        fn registered(&self) -> Registered {
+            each!(self, wire => wire.registered())
         }
 
         #[inline(always)]

@@ -1,7 +1,8 @@
 //! The messages of one world or team: whose numbers ranks have there, and apart from those of others.
 
 use super::error::Error;
-use super::hub::{Fault, Hub};
+use super::hub::Hub;
+use super::locked::Fault;
 use super::progress::Progress;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};

@@ -166,76 +166,16 @@ impl<T: Pod> Parts for Buffer<T> {
     }
 }
 
-/// A vector that keeps its length, however much is received.
-pub(crate) struct Whole<T>(pub Vec<T>);
-
-impl<T: Pod> Parts for Whole<T> {
-    fn hold(self) -> Bytes {
-        self.0.hold()
-    }
-
-    fn view(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
-    }
-
-    fn back(bytes: Bytes, _: usize) -> Option<Self> {
-        let len = bytes.len();
-        Vec::back(bytes, len).map(Whole)
-    }
-}
-
-/// A vector that is sent again and again, and what is kept beside it, which goes before.
-pub(crate) struct Again<T> {
-    place: Arc<Place>,
-    elements: Vec<T>,
-}
-
-impl<T> Drop for Again<T> {
-    fn drop(&mut self) {
-        // Unless it was handed back it is freed now.
-        if !self.elements.is_empty() {
-            self.place.clear();
-        }
-    }
-}
-
-// SAFETY: elements are plain data: nothing but their bytes.
-unsafe impl<T: Pod> Send for Again<T> {}
-
-// SAFETY: a vector's elements stay where they are when it is moved, and are not changed while the engine owns it.
-unsafe impl<T: Pod> Owner for Again<T> {
-    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.elements);
-        (NonNull::from(bytes).cast(), bytes.len(), false)
-    }
-
-    fn lasting(&self) -> Option<Lasting> {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.elements);
-        Some(Lasting { start: NonNull::from(bytes).cast(), len: bytes.len(), place: self.place.clone() })
-    }
-}
-
-impl<T: Pod> Again<T> {
-    /// From now on the engine's. Whoever has the place has the vector too, whenever the engine has not, and frees it last.
-    pub fn hold(elements: Vec<T>, place: &Arc<Place>) -> Bytes {
-        Bytes::owned(Again { place: place.clone(), elements })
-    }
-
-    pub fn back(bytes: Bytes, _: usize) -> Option<Whole<T>> {
-        bytes.into_owner::<Self>().map(|mut again| Whole(std::mem::take(&mut again.elements)))
-    }
-}
-
 /// A buffer that is sent or received again and again, of which the engine owns some parts, and the program others.
 pub(crate) struct Shares<T> {
     elements: NonNull<[T]>,
     place: Arc<Place>,
 }
 
-// SAFETY: as a vector's; who uses which elements is said by whoever calls.
-unsafe impl<T: Send> Send for Shares<T> {}
+// SAFETY: elements are plain data: nothing but their bytes; who uses which of them is said by whoever calls.
+unsafe impl<T: Pod> Send for Shares<T> {}
 // SAFETY: as above: it hands out elements only by the caller's word.
-unsafe impl<T: Send> Sync for Shares<T> {}
+unsafe impl<T: Pod> Sync for Shares<T> {}
 
 impl<T> Drop for Shares<T> {
     fn drop(&mut self) {
@@ -253,6 +193,12 @@ impl<T: Pod> Shares<T> {
 
     pub fn len(&self) -> usize {
         self.elements.len()
+    }
+
+    /// All elements: nobody has a part of them.
+    pub fn all(&mut self) -> &mut [T] {
+        // SAFETY: a box's; nobody else has it, as each part keeps it.
+        unsafe { self.elements.as_mut() }
     }
 
     fn start(&self, range: &Range<usize>) -> NonNull<T> {
@@ -276,19 +222,17 @@ impl<T: Pod> Shares<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start(&range).as_ptr(), range.len()) }
     }
 
-    /// These elements, as bytes of the engine's, to be read only, or written as well.
+    /// These elements, for the engine, to be read only, or written as well.
     ///
     /// # Safety
-    /// Until the engine has dropped the handle nobody else changes them, and nobody else reads them if they are `writable`.
-    pub unsafe fn part(self: &Arc<Self>, range: Range<usize>, writable: bool) -> Bytes
-    where
-        T: Send,
-    {
-        Bytes::owned(Share { of: self.clone(), range, writable })
+    /// Until the part is dropped nobody else changes them, and nobody else reads them if they are `writable`.
+    pub unsafe fn part(self: &Arc<Self>, range: Range<usize>, writable: bool) -> Share<T> {
+        Share { of: self.clone(), range, writable }
     }
 }
 
-struct Share<T> {
+/// Some elements of a buffer.
+pub(crate) struct Share<T> {
     of: Arc<Shares<T>>,
     range: Range<usize>,
     writable: bool,
@@ -296,7 +240,7 @@ struct Share<T> {
 
 // SAFETY: a box's elements stay where they are as long as this clone of the Arc; `part`'s caller says who uses them; they are
 // plain data, so of any value.
-unsafe impl<T: Pod + Send> Owner for Share<T> {
+unsafe impl<T: Pod> Owner for Share<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         (self.of.start(&self.range).cast(), self.range.len() * size_of::<T>(), self.writable)
     }
@@ -304,6 +248,30 @@ unsafe impl<T: Pod + Send> Owner for Share<T> {
     fn lasting(&self) -> Option<Lasting> {
         let Shares { elements, place } = &*self.of;
         Some(Lasting { start: elements.cast(), len: elements.len() * size_of::<T>(), place: place.clone() })
+    }
+}
+
+impl<T: Pod> Share<T> {
+    /// To be received into.
+    pub fn elements(&mut self) -> &mut [T] {
+        assert!(self.writable, "what is only read is not received into");
+        // SAFETY: writable: by the word of who made this part, nobody else uses these elements.
+        unsafe { self.of.write(self.range.clone()) }
+    }
+}
+
+impl<T: Pod> Parts for Share<T> {
+    fn hold(self) -> Bytes {
+        Bytes::owned(self)
+    }
+
+    fn view(&self) -> &[u8] {
+        // SAFETY: by the word of who made this part, nobody changes these elements.
+        bytemuck::cast_slice(unsafe { self.of.read(self.range.clone()) })
+    }
+
+    fn back(bytes: Bytes, _: usize) -> Option<Self> {
+        bytes.into_owner()
     }
 }
 

@@ -1,20 +1,19 @@
-//! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of, and what has ended but was
-//! not asked for yet.
+//! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of.
 
-use super::carrier::{self, Carrier, Waiter};
+use super::carrier::{self, Waiter};
 use super::error::Error;
+use super::locked::{Core, Engine};
 use super::progress::{Events, Progress, Thread};
 use crate::provider::Provider;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
-use transom_channel::{Error as Failure, Id, Meter, Room, Short, Status as Came};
+use transom_channel::{Meter, Short};
 use transom_locks::Awaited;
-use transom_shm_loopback::messages::{Bytes, Look, Turn};
+use transom_shm_loopback::messages::{Look, Turn};
 use transom_windows::Wait;
 
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
@@ -29,52 +28,6 @@ pub(crate) struct Hub {
     events: OnceLock<Events>,
 }
 
-pub(crate) type Engine = transom_channel::Engine<Carrier>;
-
-pub(crate) struct Core {
-    pub engine: Engine,
-    /// Works, and the few messages that somebody wants more of than to ask how they ended.
-    watched: HashMap<Key, Watch>,
-    /// Pipes that were opened, by context and peer.
-    pub opened: HashMap<(u32, u32), u32>,
-    /// What is done by many messages, a step in each turn.
-    works: Vec<(u64, Box<dyn Work>)>,
-    /// The number of the next.
-    next_work: u64,
-    /// To be woken once the lock is free.
-    wakers: Vec<Waker>,
-    /// Whoever waits is not to sleep now.
-    awake: bool,
-    /// When a call that does not wait has last looked who is gone.
-    checked: Instant,
-    /// Told, once, when something has happened.
-    pub armed: Option<Events>,
-}
-
-/// What a request of the program is: one message, or a work of many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    Message(Id),
-    Work(u64),
-}
-
-/// What is done by many messages: a collective. It is turned with the engine, by whichever call of the rank waits.
-pub(crate) trait Work: Send {
-    /// Does what can be done now; how it ended, if it has.
-    fn turn(&mut self, core: &mut Core) -> Option<Ended>;
-
-    /// Whether a rank that leaves waits for its end.
-    fn must_end(&self) -> bool {
-        true
-    }
-
-    /// The program panics in the scope that lends the buffers: it is to end though other ranks never do their part.
-    fn give_up(&mut self, _core: &mut Core) {}
-
-    /// It is turned no more.
-    fn stop(&mut self, _core: &mut Core) {}
-}
-
 thread_local! {
     /// This thread runs an operation of the program's with the engine locked.
     static IN_OPERATION: Cell<bool> = const { Cell::new(false) };
@@ -86,32 +39,6 @@ pub(crate) fn in_operation(act: impl FnOnce()) {
     act();
     IN_OPERATION.set(before);
 }
-
-/// Why a request failed.
-#[derive(Clone)]
-pub(crate) enum Fault {
-    Message(Failure),
-    Work(Error),
-}
-
-/// How a request ended, and its buffer.
-pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
-
-/// What is to be done when a request ends.
-#[derive(Default)]
-struct Watch {
-    /// Makes a buffer of so many bytes, once the message is known.
-    make: Option<fn(usize) -> Option<Bytes>>,
-    waker: Option<Waker>,
-    /// Nobody will ask for it.
-    detached: bool,
-    /// How a work ended. A message that has ended is the engine's until somebody asks for it.
-    ended: Option<Ended>,
-}
-
-/// How often calls that do not wait, or not for long, look who is gone: a program that makes them again and again is told of a
-/// death too.
-const CHECK: Duration = Duration::from_millis(100);
 
 /// Looks at a ring before a receive becomes a request.
 const LOOKS: usize = 64;
@@ -134,17 +61,7 @@ impl Hub {
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
         let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
-        let core = Core {
-            engine,
-            watched: HashMap::new(),
-            opened: HashMap::new(),
-            works: Vec::new(),
-            next_work: 0,
-            wakers: Vec::new(),
-            awake: false,
-            checked: Instant::now(),
-            armed: None,
-        };
+        let core = Core::new(engine);
         let (crowded, core) = (waiter.is_crowded(), Mutex::new(Some(core)));
         let hub = Arc::new(Hub { crowded, waiter, core, thread: Thread::default(), events: OnceLock::new() });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
@@ -296,19 +213,12 @@ impl Hub {
 
     /// One turn of the engine. Whether there is more to do soon.
     fn turn_core(&self, core: &mut Core) -> bool {
-        let worked = core.engine.progress() > 0;
-        let mut ended = core.take_ended();
-        if !core.works.is_empty() {
-            ended |= core.turn_works();
-        }
+        let (busy, ended) = core.turn();
         if ended {
             // Other threads of this rank may wait for it.
             self.waiter.ring();
         }
-        if worked {
-            core.happened();
-        }
-        worked || core.engine.credit_due().is_some() || std::mem::take(&mut core.awake)
+        busy
     }
 
     /// Says that this rank receives nothing any more, and ends all; before that, unless `in_haste`, waits until what was sent
@@ -329,8 +239,7 @@ impl Hub {
         let mut closed = self.lock().take();
         self.waiter.ring();
         // Whoever is woken finds that the world is gone.
-        let watched = closed.iter_mut().flat_map(|core| core.watched.values_mut());
-        watched.filter_map(|watch| watch.waker.take()).for_each(Waker::wake);
+        closed.iter_mut().flat_map(Core::abandoned).for_each(Waker::wake);
         drop(closed);
         self.thread.end();
     }
@@ -361,205 +270,5 @@ fn wake(mut held: MutexGuard<'_, Option<Core>>) {
 impl Turn for Hub {
     fn turn(&self) -> bool {
         self.with(|core| self.turn_core(core)).unwrap_or(false)
-    }
-}
-
-impl Core {
-    /// Looks who is gone, if nobody has for some time.
-    fn check(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.checked) >= CHECK {
-            self.checked = now;
-            self.engine.wire().look_for_the_gone();
-        }
-    }
-
-    /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
-    pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
-        if make.is_some() {
-            self.watched.insert(Key::Message(id), Watch { make, ..Watch::default() });
-        }
-        self.take_ended();
-    }
-
-    /// A work that the program will ask for.
-    pub fn start(&mut self, work: Box<dyn Work>) -> Key {
-        let key = Key::Work(self.next_work);
-        self.watched.insert(key, Watch::default());
-        self.works.push((self.next_work, work));
-        self.next_work += 1;
-        key
-    }
-
-    /// Ends a work without a result.
-    pub fn stop(&mut self, key: Key) {
-        self.watched.remove(&key);
-        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
-            self.works.swap_remove(at).1.stop(self);
-        }
-    }
-
-    /// Whether others need this rank still.
-    fn is_needed(&self) -> bool {
-        self.engine.is_needed() || self.works.iter().any(|(_, work)| work.must_end())
-    }
-
-    /// Turns each work once. Whether any has ended.
-    #[cold]
-    #[inline(never)]
-    fn turn_works(&mut self) -> bool {
-        let works = std::mem::take(&mut self.works);
-        let mut any = false;
-        for (number, mut work) in works {
-            match work.turn(self) {
-                None => self.works.push((number, work)),
-                Some((result, memory)) => {
-                    any = true;
-                    self.end(Key::Work(number), (result, memory));
-                }
-            }
-        }
-        any
-    }
-
-    /// Tells whoever is to be told when something happens.
-    #[inline]
-    fn happened(&mut self) {
-        if let Some(events) = self.armed.take() {
-            events.tell();
-        }
-    }
-
-    /// A work has ended.
-    fn end(&mut self, key: Key, ended: Ended) {
-        self.happened();
-        let Some(watch) = self.watched.get_mut(&key) else { return };
-        if watch.detached {
-            self.watched.remove(&key);
-            return;
-        }
-        watch.ended = Some(ended);
-        self.wakers.extend(watch.waker.take());
-    }
-
-    /// Has the engine tell what has ended. Whether anything has.
-    #[inline]
-    fn take_ended(&mut self) -> bool {
-        let mut any = false;
-        while let Some(id) = self.engine.next_ended() {
-            any = true;
-            if !self.watched.is_empty() {
-                self.end_message(id);
-            }
-        }
-        if any {
-            self.happened();
-        }
-        any
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn end_message(&mut self, id: Id) {
-        let key = Key::Message(id);
-        let Some(watch) = self.watched.get_mut(&key) else { return };
-        if let (Some(make), Some(came)) = (watch.make.take(), self.engine.probed(id)) {
-            let length = came.length as usize;
-            // Without memory the engine finds out as well, and says so.
-            let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
-            let received = self.engine.receive_message(id, room);
-            debug_assert!(received.is_ok(), "a message that was matched is there");
-        } else if let Some(watch) = self.watched.remove(&key) {
-            self.wakers.extend(watch.waker);
-            if watch.detached {
-                self.engine.take(id);
-            }
-        }
-    }
-
-    /// What came, and its buffer, if the request is of a message and has ended well; it is no more then.
-    #[inline]
-    pub fn ended_well(&mut self, key: Key) -> Option<(Came, Option<Bytes>)> {
-        match key {
-            Key::Message(id) => self.engine.take_well(id),
-            Key::Work(_) => None,
-        }
-    }
-
-    /// How the request ended, if it has; it is no more then.
-    pub fn ended(&mut self, key: Key) -> Option<Ended> {
-        match key {
-            Key::Message(id) => match self.engine.take(id) {
-                Some(done) => Some((done.result.map_err(Fault::Message), done.memory)),
-                None => self.probed(id),
-            },
-            Key::Work(_) => {
-                self.watched.get(&key)?.ended.as_ref()?;
-                self.watched.remove(&key)?.ended
-            }
-        }
-    }
-
-    /// A probe ends when it has its message; a receive that makes its buffer then goes on.
-    #[cold]
-    #[inline(never)]
-    fn probed(&self, id: Id) -> Option<Ended> {
-        let came = self.engine.probed(id)?;
-        let goes_on = self.watched.get(&Key::Message(id)).is_some_and(|watch| watch.make.is_some());
-        (!goes_on).then_some((Ok(came), None))
-    }
-
-    /// Whether the request has ended, and what came, if it ended well.
-    pub fn has_ended(&self, key: Key) -> Option<Option<Came>> {
-        match key {
-            Key::Message(id) => self.engine.outcome(id).map(|result| result.as_ref().ok().copied()),
-            Key::Work(_) => self.watched.get(&key)?.ended.as_ref().map(|(result, _)| result.as_ref().ok().copied()),
-        }
-    }
-
-    /// Whether the request has not ended.
-    pub fn is_under_way(&self, key: Key) -> bool {
-        match key {
-            Key::Message(id) => self.engine.is_under_way(id),
-            Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
-        }
-    }
-
-    /// Has the request wake somebody when it ends.
-    pub fn wake(&mut self, key: Key, waker: &Waker) {
-        if self.is_under_way(key) {
-            self.watched.entry(key).or_default().waker = Some(waker.clone());
-        }
-    }
-
-    /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
-    pub fn forget(&mut self, key: Key) {
-        if self.is_under_way(key) {
-            self.watched.entry(key).or_default().detached = true;
-            self.withdraw(key);
-        } else {
-            self.ended(key);
-        }
-    }
-
-    /// As [`forget`](Self::forget), of what is to end soon: a work is given up.
-    pub fn abandon(&mut self, key: Key) {
-        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
-            let (number, mut work) = self.works.swap_remove(at);
-            work.give_up(self);
-            self.works.push((number, work));
-        }
-        self.forget(key);
-    }
-
-    /// Withdraws a receive that has no message yet, and gives back its buffer.
-    pub fn withdraw(&mut self, key: Key) -> Option<Option<Bytes>> {
-        let Key::Message(id) = key else { return None };
-        match self.engine.cancel(id) {
-            transom_channel::Cancelled::Withdrawn(bytes) => {
-                self.watched.remove(&key);
-                Some(bytes)
-            }
-            transom_channel::Cancelled::TooLate => None,
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Where messages are received, as the program has it before and after.
 
-use super::hold::{Parts, Whole, lend_mut, lent_mut};
+use super::hold::{Parts, Share, lend_mut, lent_mut};
 use bytemuck::Pod;
 use transom_shm_loopback::messages::Bytes;
 
@@ -29,17 +29,16 @@ impl<T: Pod> Landing for Vec<T> {
     }
 }
 
-impl<T: Pod> Landing for Whole<T> {
+impl<T: Pod> Landing for Share<T> {
     type Element = T;
-    type Back = Self;
+    /// The program finds it in the buffer.
+    type Back = ();
 
     fn room(&mut self) -> &mut [T] {
-        &mut self.0
+        self.elements()
     }
 
-    fn came(self, _: usize) -> Self {
-        self
-    }
+    fn came(self, _: usize) {}
 }
 
 /// Elements that a scope lends.

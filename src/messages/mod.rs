@@ -27,11 +27,13 @@ mod futures;
 pub(crate) mod hold;
 pub(crate) mod hub;
 mod landing;
+pub(crate) mod locked;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
 mod persistent;
 pub mod pipe;
+mod posting;
 mod probe;
 mod progress;
 pub(crate) mod request;
@@ -52,15 +54,8 @@ pub use transom_channel::{Lost, Meter};
 
 use crate::world::World;
 use bytemuck::Pod;
-use comm::Comm;
-use hub::{Core, Fault, Key};
-use landing::Landing;
-use request::{Call, Under};
+use posting::{NOTHING, came_short, receive_long, request_receive, request_send, send_long, send_now, start_receive};
 use std::future::Future;
-use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
-use transom_shm_loopback::messages::Bytes;
-
-const NOTHING: Status = Status { from: Status::NOBODY, tag: 0, len: 0 };
 
 impl World {
     /// Sends elements. It returns when they can be used again: a short message is with the receiver then, or on its way, whether it
@@ -243,7 +238,7 @@ impl World {
         if !sync && let Some(status) = send_now(comm, to, tag, data.view()) {
             return Request::over(Ok((data, status)));
         }
-        let started = request_send(comm, to, tag, data.hold(), sync, B::back);
+        let started = request_send(comm, None, to, tag, data.hold(), sync, B::back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
@@ -292,7 +287,7 @@ impl World {
             Ok((_, None)) => return Request::over(Ok((Vec::new(), NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
-        let started = request_receive(comm, select, into);
+        let started = request_receive(comm, None, select, into);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
@@ -419,130 +414,4 @@ impl World {
     pub fn counters(&self) -> Result<Meter, Error> {
         self.space().comm()?.hub.meter()
     }
-}
-
-/// Sends a message by a request, and waits for that.
-#[inline(never)]
-fn send_long(name: &'static str, comm: &Comm, to: u32, tag: u32, data: &[u8], sync: bool) -> Result<(), Error> {
-    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
-    let bytes = unsafe { hold::lend(data) };
-    let id = comm.hub.with(|core| {
-        let id = core.engine.send(to, comm.context, tag, bytes, data.len(), sync);
-        core.note(id, None);
-        Key::Message(id)
-    })?;
-    let call = Call::Message { name, tag: Some(tag) };
-    let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
-    // No error of a send tells lengths.
-    result.map(drop).map_err(|fault| comm.fault(fault, 1))
-}
-
-/// Receives a message by a request, and waits for that.
-#[inline(never)]
-fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Fault>, Error> {
-    let room = into.len();
-    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
-    let bytes = unsafe { hold::lend_mut(into) };
-    let id = comm.hub.with(|core| {
-        let id = core.engine.receive(select, Room::Into(bytes, room));
-        core.note(id, None);
-        Key::Message(id)
-    })?;
-    let call = Call::Message { name: "recv", tag: select.tag };
-    Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
-}
-
-/// What came of a short receive into so many bytes; none if that has to be done by a request.
-#[inline(always)]
-fn came_short(
-    comm: &Comm,
-    source: u32,
-    short: Option<Short>,
-    room: usize,
-    element: usize,
-) -> Option<Result<Status, Error>> {
-    match short {
-        Some(Short::Done { tag, length }) => {
-            let status = Came { peer: source, tag, length: length.into() };
-            if length as usize > room {
-                return Some(Err(comm.failure(Failure::Truncated { status, room: room as u64 }, element)));
-            }
-            Some(comm.status(status, element))
-        }
-        Some(Short::Nothing | Short::Long) => None,
-        None => Some(Err(Error::Closed)),
-    }
-}
-
-/// Sends what can go whole and at once, without a request: what it was then.
-#[inline]
-fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Option<Status> {
-    let sent = comm.hub.send_short(to, comm.context, tag.number(), data) == Some(true);
-    let len = data.len().checked_div(size_of::<T>()).unwrap_or(0);
-    sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
-}
-
-/// Starts to send a message.
-fn request_send<'a, T, B>(
-    comm: &Comm,
-    to: u32,
-    tag: Tag<T>,
-    bytes: Bytes,
-    sync: bool,
-    back: fn(Bytes, usize) -> Option<B>,
-) -> Result<Request<'a, B>, Error> {
-    let (tag, length) = (tag.number(), bytes.len());
-    let id = comm.hub.with(|core| {
-        let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
-        core.note(id, None);
-        Key::Message(id)
-    })?;
-    let call = Call::Message { name: "isend", tag: Some(tag) };
-    Ok(Request::under_way(
-        Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) },
-        back,
-    ))
-}
-
-/// Receives what lies in the ring of its source; else makes a request of it.
-fn request_receive<'a, L: Landing>(comm: &Comm, select: Select, mut into: L) -> Result<Request<'a, L::Back>, Error> {
-    let element = size_of::<L::Element>();
-    let started = comm.hub.with(|core| {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(into.room());
-        let room = bytes.len();
-        if let Some(source) = select.source
-            && let short @ Short::Done { .. } = core.engine.try_receive(select.context, source, select.tag, bytes)
-        {
-            return Err((into, came_short(comm, source, Some(short), room, element)));
-        }
-        let id = core.engine.receive(select, Room::Into(into.hold(), room));
-        core.note(id, None);
-        Ok(Key::Message(id))
-    })?;
-    Ok(match started {
-        Ok(id) => {
-            let call = Call::Message { name: "irecv", tag: select.tag };
-            let awaited = comm.awaited(select.source);
-            let back = |bytes, received| L::back(bytes, received).map(|into| into.came(usize::MAX));
-            Request::under_way(Under { comm: comm.clone(), id, element, call, awaited }, back)
-        }
-        Err((into, Some(Ok(status)))) => Request::over(Ok((into.came(status.len), status))),
-        Err((into, Some(Err(error)))) => {
-            let buffer = Some(into.came(usize::MAX));
-            Request::over(Err(Failed { error, buffer }))
-        }
-        Err((_, None)) => unreachable!("what was received has come"),
-    })
-}
-
-/// Starts to receive into memory that is taken when the length is known.
-fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
-    let id = comm.hub.with(|core| {
-        let id = core.engine.receive(select, Room::Probe);
-        core.note(id, Some(hold::vector::<T>));
-        Key::Message(id)
-    })?;
-    let call = Call::Message { name: "recv", tag: select.tag };
-    let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
-    Ok(Request::under_way(under, <Vec<T> as hold::Parts>::back))
 }

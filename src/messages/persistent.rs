@@ -1,16 +1,15 @@
-//! Messages and collectives that are started again and again, from and into one buffer.
+//! Messages and collectives that are started again and again, on the same buffers.
 
-use super::error::{Error, Failed};
-use super::hold::{Again, Whole};
+use super::error::Error;
+use super::hold::{Parts, Shares};
+use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
-use super::{NOTHING, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
-use transom_shm_loopback::messages::Place;
 
-/// A buffer, and where it is sent, from where it is received, or which collective works on it, whenever it is started.
+/// A buffer, or two, and where it is sent, from where it is received, or which collective works on it, whenever it is started.
 ///
 /// # Examples
 /// ```
@@ -34,22 +33,17 @@ use transom_shm_loopback::messages::Place;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Persistent<T: Pod> {
-    /// With what is kept beside the buffer; it goes before that.
+    /// What goes, and then what comes: this many elements; or both in one.
+    buffer: Arc<Shares<T>>,
+    given: Option<usize>,
     begin: Begin<T>,
-    state: State<T>,
+    started: Option<Request<'static, ()>>,
 }
 
-type Begin<T> = Box<dyn Fn(Vec<T>) -> Result<Request<'static, Whole<T>>, Error> + Send + Sync>;
+type Begin<T> = Box<dyn Fn(&Arc<Shares<T>>) -> Result<Request<'static, ()>, Error> + Send + Sync>;
 
-enum State<T: Pod> {
-    Idle(Vec<T>),
-    Started(Request<'static, Whole<T>>),
-    /// The buffer went with an error.
-    Gone,
-}
-
-/// A persistent message or collective that is under way: its buffer cannot be touched. Dropped or forgotten, it goes on; whatever is done with
-/// the buffer next waits for it.
+/// A persistent message or collective that is under way: its buffers cannot be touched. Dropped or forgotten, it goes on; whatever is
+/// done with them next waits for it.
 #[must_use = "it says when the buffer can be used again"]
 pub struct Active<'p, T: Pod>(&'p mut Persistent<T>);
 
@@ -68,13 +62,15 @@ impl World {
         buffer: Vec<T>,
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
-        let (to, place) = (comm.target(to.into())?, Arc::<Place>::default());
-        Ok(Persistent::new(buffer, move |buffer| {
-            let Some(to) = to else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            if let Some(status) = send_now(&comm, to, tag, bytemuck::cast_slice(&buffer)) {
-                return Ok(Request::over(Ok((Whole(buffer), status))));
+        let to = comm.target(to.into())?;
+        Ok(Persistent::new(buffer, None, move |buffer| {
+            let Some(to) = to else { return Ok(Request::over(Ok(((), NOTHING)))) };
+            // SAFETY: `Persistent` lets nobody use the buffer until all parts of it are dropped.
+            let all = unsafe { buffer.part(0..buffer.len(), false) };
+            if let Some(status) = send_now(&comm, to, tag, all.view()) {
+                return Ok(Request::over(Ok(((), status))));
             }
-            request_send(&comm, to, tag, Again::hold(buffer, &place), false, Again::back)
+            request_send(&comm, None, to, tag, all.hold(), false, |_, _| Some(()))
         }))
     }
 
@@ -93,33 +89,48 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
         let select = comm.select(from.into(), tag.into().number())?;
-        Ok(Persistent::new(buffer, move |buffer| {
-            let Some(select) = select else { return Ok(Request::over(Ok((Whole(buffer), NOTHING)))) };
-            request_receive(&comm, select, Whole(buffer))
+        Ok(Persistent::new(buffer, None, move |buffer| {
+            let Some(select) = select else { return Ok(Request::over(Ok(((), NOTHING)))) };
+            // SAFETY: as in `send_init`.
+            request_receive(&comm, None, select, unsafe { buffer.part(0..buffer.len(), true) })
         }))
     }
 }
 
 impl<T: Pod> Persistent<T> {
-    /// What `begin` does with the buffer, which its request gives back.
+    /// Of the elements the first `given` are read only, and the others written; without it, all are what `begin` makes of them.
+    /// That may use them in parts of the buffer, which it drops, or which its request has dropped when it ends.
     pub(crate) fn new(
-        buffer: Vec<T>,
-        begin: impl Fn(Vec<T>) -> Result<Request<'static, Whole<T>>, Error> + Send + Sync + 'static,
+        elements: Vec<T>,
+        given: Option<usize>,
+        begin: impl Fn(&Arc<Shares<T>>) -> Result<Request<'static, ()>, Error> + Send + Sync + 'static,
     ) -> Self {
-        Persistent { begin: Box::new(begin), state: State::Idle(buffer) }
+        Persistent { buffer: Shares::new(elements), given, begin: Box::new(begin), started: None }
     }
 
-    /// The buffer. First waits for what was started and not waited for.
+    /// The buffer of what this rank passes. First waits for what was started and not waited for.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the world is gone, and the buffer with it.
+    /// [`Error::Closed`] if the world went while the buffer was in use.
     pub fn buffer(&mut self) -> Result<&mut [T], Error> {
+        let given = self.given.unwrap_or(self.buffer.len());
+        self.idle().map(|all| &mut all[..given])
+    }
+
+    /// What came, of calls that have a buffer of their own for it ([`all_gather_init`](World::all_gather_init)); else the
+    /// [`buffer`](Self::buffer). First waits for what was started and not waited for.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn result(&mut self) -> Result<&mut [T], Error> {
+        let given = self.given.unwrap_or(0);
+        self.idle().map(|all| &mut all[given..])
+    }
+
+    fn idle(&mut self) -> Result<&mut [T], Error> {
         // How that ended is of no interest to who did not ask.
         let _ = self.finish();
-        match &mut self.state {
-            State::Idle(buffer) => Ok(buffer),
-            _ => Err(Error::Closed),
-        }
+        Arc::get_mut(&mut self.buffer).map(Shares::all).ok_or(Error::Closed)
     }
 
     /// Starts it. First waits for what was started and not waited for.
@@ -127,43 +138,22 @@ impl<T: Pod> Persistent<T> {
     /// # Errors
     /// [`Error::Closed`] if the world is gone; others are told by [`Active::wait`].
     pub fn start(&mut self) -> Result<Active<'_, T>, Error> {
-        let _ = self.finish();
-        let State::Idle(buffer) = std::mem::replace(&mut self.state, State::Gone) else { return Err(Error::Closed) };
-        self.state = State::Started((self.begin)(buffer)?);
+        self.idle()?;
+        self.started = Some((self.begin)(&self.buffer)?);
         Ok(Active(self))
     }
 
     /// Waits for what was started; nothing if nothing was.
     fn finish(&mut self) -> Option<Result<Status, Error>> {
-        let request = match std::mem::replace(&mut self.state, State::Gone) {
-            State::Started(request) => request,
-            other => {
-                self.state = other;
-                return None;
-            }
-        };
-        Some(match request.wait_status() {
-            Ok((Whole(buffer), status)) => {
-                self.state = State::Idle(buffer);
-                Ok(status)
-            }
-            Err(Failed { error, buffer }) => {
-                if let Some(Whole(buffer)) = buffer {
-                    self.state = State::Idle(buffer);
-                }
-                Err(error)
-            }
-        })
+        let ended = self.started.take()?.wait_status();
+        Some(ended.map(|((), status)| status).map_err(|failed| failed.error))
     }
 }
 
 impl<T: Pod> Active<'_, T> {
     /// Whether it has ended.
     pub fn test(&mut self) -> bool {
-        match &mut self.0.state {
-            State::Started(request) => request.test(),
-            _ => true,
-        }
+        self.0.started.as_mut().is_none_or(Request::test)
     }
 
     /// Waits until it has ended; what came.

@@ -43,10 +43,10 @@ mod stream;
 use super::comm::{Comm, PIPES};
 use super::error::{Error, Failed};
 use super::hold::{self, Held, Parts};
-use super::hub::{Core, Key};
+use super::locked::{Core, Key};
+use super::posting::{request_receive, request_send};
 use super::request::{Call, Request, Under};
 use super::tag::Tag;
-use super::{request_receive, request_send};
 use crate::world::World;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -297,7 +297,7 @@ impl Pipe {
     #[inline]
     fn turning(
         &self,
-        mut call: impl FnMut(&mut super::hub::Engine) -> Result<Option<usize>, Failure>,
+        mut call: impl FnMut(&mut super::locked::Engine) -> Result<Option<usize>, Failure>,
     ) -> Result<Option<usize>, Error> {
         let mut engine = || self.comm.hub.with(|core| call(&mut core.engine));
         let mut moved = engine()?;
@@ -312,7 +312,7 @@ impl Pipe {
         &self,
         name: &'static str,
         back: fn(Bytes, usize) -> Option<B>,
-        start: impl FnOnce(&mut super::hub::Engine) -> Result<Id, Failure>,
+        start: impl FnOnce(&mut super::locked::Engine) -> Result<Id, Failure>,
     ) -> Request<'static, B> {
         let started = self.comm.hub.with(|core| {
             let id = start(&mut core.engine)?;
@@ -337,7 +337,7 @@ impl Pipe {
     fn wait<R>(
         &self,
         name: &str,
-        mut call: impl FnMut(&mut super::hub::Engine) -> Result<Option<R>, Failure>,
+        mut call: impl FnMut(&mut super::locked::Engine) -> Result<Option<R>, Failure>,
     ) -> Result<R, Error> {
         let awaited = self.comm.awaited(Some(self.peer));
         let waited = self.comm.hub.wait(&name, awaited, |core| call(&mut core.engine).transpose())?;
@@ -348,7 +348,7 @@ impl Pipe {
     fn lend(
         &self,
         name: &'static str,
-        start: impl FnOnce(&mut super::hub::Engine) -> Result<Id, Failure>,
+        start: impl FnOnce(&mut super::locked::Engine) -> Result<Id, Failure>,
     ) -> Result<usize, Error> {
         let id = self.comm.hub.with(|core| {
             let id = start(&mut core.engine)?;
@@ -402,9 +402,10 @@ fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Er
     let mut comm = comm.clone();
     comm.context = comm.context.wrapping_add(PIPES);
     let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
-    let coming = request_receive(&comm, select, vec![0_u8; mine.len()])?;
+    let coming = request_receive(&comm, None, select, vec![0_u8; mine.len()])?;
     let coming = coming.called(Call::Other { name: "pipe" });
-    let said = request_send(&comm, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false, <Vec<u8> as Parts>::back)?;
+    let said =
+        request_send(&comm, None, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false, <Vec<u8> as Parts>::back)?;
     let came = coming.wait()?;
     // A rank that does nothing of the library's from now on has said it.
     said.wait()?;

@@ -3,7 +3,7 @@
 use super::comm::Comm;
 use super::error::Error;
 use super::hold::{self, Parts};
-use super::hub::{Fault, Key};
+use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::tag::{Source, Status, Tags};
 use bytemuck::Pod;

@@ -2,12 +2,13 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::hub::{Ended, Key};
+use super::locked::{Ended, Key};
 use super::tag::Status;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Status as Came};
@@ -90,14 +91,6 @@ pub enum Cancelled<'a, B> {
 impl<'a, B> Request<'a, B> {
     pub(crate) fn under_way(under: Under, back: fn(Bytes, usize) -> Option<B>) -> Self {
         Request { state: State::UnderWay(under), back, lent: PhantomData }
-    }
-
-    /// What it waits for, unless it has ended.
-    pub(crate) fn key(&self) -> Option<Key> {
-        match &self.state {
-            State::UnderWay(under) => Some(under.id),
-            State::Over(_) => None,
-        }
     }
 
     /// By another name in errors and reports.
@@ -217,9 +210,38 @@ impl<'a, B> Request<'a, B> {
     /// The first that any of them gives; all are waited for even so.
     pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Failed<B>> {
         // What one waits for may be among those that follow.
-        let started: Vec<_> = requests.into_iter().collect();
-        let waited: Vec<_> = started.into_iter().map(Self::wait).collect();
-        waited.into_iter().collect()
+        let mut started: Vec<_> = requests.into_iter().collect();
+        let mut rest = &mut started[..];
+        while !rest.is_empty() {
+            // Those that have ended, by one look.
+            let ended = Self::take_row(rest);
+            rest = &mut rest[ended..];
+            rest.first_mut().into_iter().for_each(Self::wait_long);
+        }
+        let waited: Vec<_> = started.into_iter().map(|mut request| request.take()).collect();
+        waited.into_iter().map(|done| done.map(|(buffer, _)| buffer)).collect()
+    }
+
+    /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
+    fn take_row(requests: &mut [Self]) -> usize {
+        let mut over = 0;
+        while let Some(Request { state: State::Over(_), .. }) = requests.get(over) {
+            over += 1;
+        }
+        let Some(Request { state: State::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else { return over };
+        let hub = comm.hub.clone();
+        let _ = hub.with(|core| {
+            for request in &mut requests[over..] {
+                let State::UnderWay(Under { comm, id, element, .. }) = &request.state else { break };
+                if !Arc::ptr_eq(&hub, &comm.hub) {
+                    break;
+                }
+                let Some((came, bytes)) = core.ended_well(*id) else { break };
+                request.state = State::Over(Some(well(comm, came, bytes, *element, request.back)));
+                over += 1;
+            }
+        });
+        over
     }
 
     fn end(&mut self, ended: Result<Ended, Error>) {

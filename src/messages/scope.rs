@@ -3,15 +3,14 @@
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
-use super::hub::Key;
 use super::landing::Lent;
+use super::locked::{Core, Key, Lender};
+use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
-use super::{NOTHING, request_receive, request_send, send_now};
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
-use std::sync::Mutex;
 use transom_locks::Awaited;
 
 /// What [`World::scope`](crate::World::scope) lends: messages from and into buffers that live longer than the scope.
@@ -43,8 +42,7 @@ use transom_locks::Awaited;
 pub struct Scope<'s, 'env: 's> {
     world: &'env World,
     comm: Comm,
-    /// All that was started here.
-    started: Mutex<Vec<Key>>,
+    lender: Lender,
     scope: PhantomData<&'s mut &'s ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -57,7 +55,8 @@ pub(super) fn scope<'env, R, E: From<Error>>(
     body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
 ) -> Result<R, E> {
     let comm = world.space().comm()?.clone();
-    let scope = Scope { world, comm, started: Mutex::default(), scope: PhantomData, env: PhantomData };
+    let lender = comm.hub.with(Core::open_scope)?;
+    let scope = Scope { world, comm, lender, scope: PhantomData, env: PhantomData };
     let ending = Ending(&scope);
     let result = body(&scope);
     drop(ending);
@@ -66,18 +65,17 @@ pub(super) fn scope<'env, R, E: From<Error>>(
 
 impl Drop for Ending<'_, '_, '_> {
     fn drop(&mut self) {
-        let Scope { comm, started, .. } = self.0;
-        let started = std::mem::take(&mut *started.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let Scope { comm, lender, .. } = self.0;
         if std::thread::panicking() {
             // What waits for others may wait for ever.
-            let _ = comm.hub.with(|core| started.iter().for_each(|id| core.abandon(*id)));
+            let _ = comm.hub.with(|core| core.lent(*lender).to_vec().into_iter().for_each(|key| core.abandon(key)));
         }
         // What is over and was not asked for is over; what was forgotten has its message to wait for.
-        let left = |core: &mut super::Core| started.iter().any(|id| core.is_under_way(*id));
+        let left = |core: &mut Core| core.lent(*lender).iter().any(|key| core.is_under_way(*key));
         let waited = comm.hub.wait(&"the end of a scope", Awaited::Anyone, |core| (!left(core)).then_some(()));
         // An error says that the engine is gone, and has given back all buffers.
         let _ = waited;
-        let _ = comm.hub.with(|core| started.iter().for_each(|id| core.forget(*id)));
+        let _ = comm.hub.with(|core| core.close_scope(*lender));
     }
 }
 
@@ -98,11 +96,10 @@ impl<'s> Scope<'s, '_> {
         // SAFETY: the scope waits until the request is over, before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
         // SAFETY: lent above, for `'s`.
-        let started = request_send(&self.comm, to, tag, bytes, false, |bytes, _| unsafe { hold::lent(&bytes) });
-        match started {
-            Ok(request) => self.noted(request),
-            Err(error) => Request::over(Err(Failed { error, buffer: Some(data) })),
-        }
+        let started = request_send(&self.comm, Some(self.lender), to, tag, bytes, false, |bytes, _| unsafe {
+            hold::lent(&bytes)
+        });
+        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: Some(data) })))
     }
 
     /// Starts to receive into elements that the program lends; the request gives the first of them, as many as came.
@@ -122,23 +119,43 @@ impl<'s> Scope<'s, '_> {
         };
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
         let into = unsafe { Lent::new(into) };
-        let started = request_receive(&self.comm, select, into);
-        match started {
-            Ok(request) => self.noted(request),
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
-        }
-    }
-
-    fn noted<B>(&self, request: Request<'s, B>) -> Request<'s, B> {
-        request.key().into_iter().for_each(|key| self.note(key));
-        request
+        let started = request_receive(&self.comm, Some(self.lender), select, into);
+        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
     pub(crate) fn world(&self) -> &World {
         self.world
     }
 
-    pub(crate) fn note(&self, id: Key) {
-        self.started.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(id);
+    /// It lends the buffers of a collective.
+    pub(crate) fn note(&self, started: Key) {
+        let _ = self.comm.hub.with(|core| core.lend(self.lender, started));
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// A scope that lasts for long keeps nothing of what has ended.
+    #[test]
+    fn what_has_ended_is_forgotten() {
+        const TAG: Tag<u64> = Tag::new(1);
+        let ended = crate::threads(1, |world| {
+            let (mut kept, mut rooms) = (vec![0; 1000], vec![0; 5000]);
+            world.scope(|scope| {
+                let lent = || scope.comm.hub.with(|core| core.lent(scope.lender).len()).unwrap();
+                let never: Vec<_> = kept.chunks_mut(1).map(|into| scope.irecv(0, Tag::new(2), into)).collect();
+                for (round, into) in rooms.chunks_mut(1).enumerate() {
+                    let coming = scope.irecv(0, TAG, into);
+                    world.send(0, TAG, &[round as u64])?;
+                    assert_eq!(coming.wait()?, [round as u64]);
+                    assert!((1000..2100).contains(&lent()), "{}", lent());
+                }
+                drop(never);
+                Ok::<(), Error>(())
+            })
+        });
+        assert!(ended.unwrap().into_iter().all(|ended| ended.is_ok()));
     }
 }

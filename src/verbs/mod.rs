@@ -51,9 +51,17 @@
 //!
 //! # Rails
 //! With several devices in `TRANSOM_VERBS_DEVICE` each is a rail: a device, its registrations, connections, receive buffers and thread,
-//! as those of the first. Windows, rings and pipes have the first, and short messages, unless `spread` says otherwise; announced ones are divided among all. Further
-//! connections to a peer are made when the first such message needs them. One that cannot be made is done without; one that has
-//! ended for good, as below, is the end of messages with its peer: none takes over for another.
+//! as those of the first. Words, what is small, rings and pipes have the first, and short messages, unless `spread` says otherwise;
+//! announced messages, puts and gets of `2 stripe_from` bytes and more (`TRANSOM_MESSAGES`) are divided among all. Further connections to
+//! a peer are made when the first of these needs them. One that cannot be made is done without.
+//!
+//! A window and a buffer are registered with each rail, other memory with those that a put or get uses, for its part. What goes by two
+//! rails has no order: so an atomic, a notification, a flush, an `order` waits until all stripes before it are complete, a divided get for
+//! the puts before it, and any put for divided gets; puts wait for no puts. A stripe whose connection breaks is done again by the first
+//! rail, once this end's queue pair has gone: nothing overtook it, so that nothing is undone. So is one of which nothing is complete
+//! for half a second while the first rail is not as silent. Such a rail is asked for each second, and used again when it answers. Messages
+//! are not as lucky yet: a rail by which they go, and that does not come back in time, is the end of messages with that peer; and the first
+//! rail is needed for everything.
 //!
 //! # Collectives
 //! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a
@@ -125,7 +133,7 @@
 //! # What is not here
 //! Ranks that are threads ([`crate::threads`]) share memory, whatever TRANSOM_FABRIC says. An access to memory that is no
 //! longer registered ends the connection between the two. Words that change wake
-//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone. Windows have one rail.
+//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone.
 //!
 //! # Leaving
 //! Dropping a window is not collective: its memory stays registered until all have dropped theirs, as they tell each other

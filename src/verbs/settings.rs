@@ -5,6 +5,7 @@ use ibverbs_sys::*;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
+use transom_channel::striping::Stripe;
 use transom_channel::wire::RAILS;
 use transom_channel::{Changes, Config, Paths};
 
@@ -18,7 +19,7 @@ const KEEP: u32 = 256 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     pub device: Option<String>,
-    /// Those of the further rails, which messages are divided among.
+    /// Those of the further rails, which large messages, puts and gets are divided among.
     pub further: Vec<String>,
     pub port: Option<u8>,
     pub gid: Option<u8>,
@@ -41,11 +42,28 @@ pub(super) struct Settings {
     /// How often it is, before the connection counts as broken.
     pub retries: u8,
     pub notify_by: Option<NotifyBy>,
+    /// How large puts and gets are divided among rails, as messages are: of TRANSOM_MESSAGES, too.
+    pub division: Division,
     /// By how many queue pairs messages are sent as datagrams, if they are: of TRANSOM_MESSAGES, whose other fields are looked at
     /// later.
     pub datagrams: Option<usize>,
     /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
     pub hybrid: Option<bool>,
+}
+
+/// How what is large is divided among rails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
+    pub stripe: Stripe,
+    /// Bytes of a stripe at least, on average.
+    pub least: u64,
+}
+
+impl Default for Division {
+    fn default() -> Self {
+        let Config { stripe, stripe_from: least, .. } = Config::default();
+        Division { stripe, least }
+    }
 }
 
 /// How 8 bytes are put in one piece.
@@ -59,6 +77,7 @@ pub(super) enum NotifyBy {
 
 impl Settings {
     pub fn from_env() -> Result<Self, VariableError> {
+        let messages = messages();
         let mut devices = get::<Devices>("TRANSOM_VERBS_DEVICE")?.map_or(Vec::new(), |devices| devices.0).into_iter();
         Ok(Settings {
             device: devices.next(),
@@ -77,7 +96,8 @@ impl Settings {
             timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
             retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
-            datagrams: datagrams(),
+            division: Division { stripe: messages.stripe, least: messages.stripe_from },
+            datagrams: (messages.paths == Paths::Datagrams).then_some(messages.ud_lanes),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })
     }
@@ -96,9 +116,9 @@ impl Settings {
 }
 
 /// What cannot be is told when messages begin.
-fn datagrams() -> Option<usize> {
-    let config = get::<Changes>("TRANSOM_MESSAGES").ok()??.of(Config::default());
-    (config.paths == Paths::Datagrams).then_some(config.ud_lanes)
+fn messages() -> Config {
+    let changes = get::<Changes>("TRANSOM_MESSAGES").ok().flatten();
+    changes.map_or(Config::default(), |changes| changes.of(Config::default()))
 }
 
 /// Whether the value of one of these variables is understood; `None` if it is not one of these.

@@ -5,6 +5,7 @@
 //! from `transom-locks`.
 
 mod accumulate;
+mod active;
 mod address;
 pub mod array;
 mod array_error;

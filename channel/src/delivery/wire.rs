@@ -3,7 +3,9 @@
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
-use crate::wire::{Busy, Data, Event, Key, Lane, Losses, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
+use crate::wire::{
+    Busy, Data, Event, Key, Lane, Losses, Part, RAILS, Rail, RailKind, Rank, Registered, Request, Why, Wire,
+};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -420,6 +422,10 @@ impl<W: Wire> Wire for Delivery<W> {
         let links = self.active.iter().filter_map(|peer| self.links.get(peer)?.due(&self.settings));
         let due = links.chain(self.wire.due()).min()?;
         Some(due.max(self.wire.now()))
+    }
+
+    fn registered(&self) -> Registered {
+        self.wire.registered()
     }
 
     fn losses(&self) -> Losses {

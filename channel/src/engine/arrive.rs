@@ -1,5 +1,6 @@
 //! What comes: events of the wire, packets of queues and rings.
 
+use super::failover::was_left_for_a_cut;
 use super::peer::{Gathering, Held, Peer, Reply, RingIn};
 use super::request::{Request, Unexpected, What, cost};
 use super::{Engine, Room};
@@ -21,7 +22,10 @@ impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
         let mut taken = 0;
         while taken < self.config.batch {
-            let Some(event) = self.wire.poll() else { break };
+            let Some(event) = self.wire.poll() else {
+                self.answer_cuts();
+                break;
+            };
             taken += 1;
             match event {
                 Event::Up(lane) => {
@@ -30,16 +34,24 @@ impl<W: Wire> Engine<W> {
                         let by_choice =
                             self.routes.is_mixed && self.routes.rails[lane.rail].kind == RailKind::Connection;
                         peer.wired[lane.rail] = true;
-                        peer.up[lane.rail] = !by_choice || peer.connection.is_held();
-                        self.list(lane.peer);
+                        if by_choice {
+                            peer.up[lane.rail] = peer.connection.is_held();
+                            self.list(lane.peer);
+                        } else {
+                            self.is_up(lane);
+                        }
                     }
                 }
                 Event::Done(token, _) if pipe::is_token(token) => self.pipe_moved(token),
                 Event::Done(token, at) => self.moved(token, at),
                 Event::Arrived { lane, slot, at, length } => {
                     let part = Part { memory: &slot, at, length };
-                    let taken =
-                        if self.reach(lane.peer).is_ok() { self.packet(lane.peer, part, false) } else { Ok(true) };
+                    let taken = if self.reach(lane.peer).is_ok() {
+                        self.count_arrival(lane, part);
+                        self.packet(lane.peer, part, false)
+                    } else {
+                        Ok(true)
+                    };
                     self.wire.give(slot);
                     if let Err(lost) = taken {
                         self.fail(lane.peer, lost);
@@ -57,6 +69,7 @@ impl<W: Wire> Engine<W> {
                     }
                 }
                 Event::Failed(lane, why) => self.fail(lane.peer, why.into()),
+                Event::Cut(lane) => self.cut(lane),
                 Event::Worked => break,
             }
         }
@@ -135,8 +148,12 @@ impl<W: Wire> Engine<W> {
         if peer.has_work() {
             self.list(from);
         }
-        if let Body::Control { .. } = packet.body {
-            return Ok(true);
+        match packet.body {
+            Body::Control { .. } => return Ok(true),
+            Body::Cut { rail, epoch, heard, came } => {
+                return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
+            }
+            _ => {}
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
         // Those about rings themselves do not: else peers that say nothing else would take turns for ever.
@@ -165,8 +182,7 @@ impl<W: Wire> Engine<W> {
             match self.polling.packet(from) {
                 Some(Change::Join(peer)) => self.join(peer),
                 Some(Change::Leave(peer)) => {
-                    let ring = self.peers[&peer].rings_made;
-                    self.reply(peer, Body::Leave { ring });
+                    self.leave_ring(peer);
                 }
                 None => {}
             }
@@ -241,7 +257,7 @@ impl<W: Wire> Engine<W> {
             }
             Body::Leave { ring } => {
                 let peer = self.peers.get_mut(&from).expect("was reached");
-                if peer.ring_out.take_if(|out| out.ring == ring).is_none() {
+                if peer.ring_out.take_if(|out| out.ring == ring).is_none() && !was_left_for_a_cut(peer, ring) {
                     return Err(Lost::Broken("it took back a ring that it has not given"));
                 }
                 self.reply(from, Body::Left { ring });
@@ -255,7 +271,7 @@ impl<W: Wire> Engine<W> {
                 }
             }
             Body::Link { say } => self.told_of_link(from, say)?,
-            Body::Control { .. } => unreachable!("has no place in the sequence"),
+            Body::Control { .. } | Body::Cut { .. } => unreachable!("has no place in the sequence"),
         }
         Ok(())
     }

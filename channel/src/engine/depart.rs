@@ -1,7 +1,7 @@
 //! What goes: moves, answers, messages and their data, and credits.
 
 use super::Engine;
-use super::peer::Reply;
+use super::peer::{Move, Reply};
 use super::request::{Request, cost};
 use super::route::{Post, put_mark};
 use crate::credit::HEADER;
@@ -27,7 +27,7 @@ macro_rules! post {
 
 /// What came of trying to post.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Posted,
     /// Nothing to post, or what the peer tells will open it.
     Waits,
@@ -84,7 +84,7 @@ impl<W: Wire> Engine<W> {
     fn step(&mut self, rank: Rank) -> Step {
         let Some(peer) = self.peers.get_mut(&rank) else { return Step::Waits };
         if !peer.is_up() {
-            return Step::Waits;
+            return self.post_again(rank);
         }
         if let Some((to, at, mark)) = peer.mark {
             if put_mark(&mut self.wire, rank, to, at, mark).is_err() {
@@ -92,7 +92,21 @@ impl<W: Wire> Engine<W> {
             }
             peer.mark = None;
         }
-        // A move that the wire does not take now keeps nothing else from going.
+        // What the wire does not take now keeps nothing else from going.
+        match self.post_again(rank) {
+            Step::Posted => return Step::Posted,
+            Step::Waits => {}
+            Step::Busy => {
+                return match self.post_rest(rank) {
+                    Step::Waits => Step::Busy,
+                    step => step,
+                };
+            }
+        }
+        self.post_rest(rank)
+    }
+
+    fn post_rest(&mut self, rank: Rank) -> Step {
         match self.post_move(rank) {
             Step::Posted => Step::Posted,
             Step::Waits => self.post_packet(rank),
@@ -133,44 +147,57 @@ impl<W: Wire> Engine<W> {
 
     fn post_move(&mut self, rank: Rank) -> Step {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
-        let Some(next) = peer.moves.front() else { return Step::Waits };
+        let Some(next) = peer.moves.pop_front() else { return Step::Waits };
+        match self.hand_over(rank, next) {
+            Ok(()) => Step::Posted,
+            Err(next) => {
+                self.peers.get_mut(&rank).expect("was looked at").moves.push_front(next);
+                Step::Busy
+            }
+        }
+    }
+
+    /// Posts a write or read, behind which its FIN goes; it comes back if the wire does not take it now.
+    #[expect(clippy::result_large_err, reason = "it comes back as it was")]
+    pub(super) fn hand_over(&mut self, rank: Rank, mut next: Move) -> Result<(), Move> {
+        let peer = self.peers.get_mut(&rank).expect("was looked at");
         let lane = Lane { peer: rank, rail: next.rail };
+        let Some(key) = next.keys[next.rail].filter(|_| peer.up[next.rail]) else { return Err(next) };
         let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
-        let memory = match self.requests.get(next.id) {
-            Some(Request::Send(send)) => &send.memory,
+        let (memory, timed) = match self.requests.get_mut(next.id) {
+            Some(Request::Send(send)) => (&send.memory, send.timed.as_mut()),
             Some(Request::Receive(receive)) => match &receive.room {
-                super::Room::Into(memory, _) => memory,
+                super::Room::Into(memory, _) => {
+                    (memory, receive.moving.as_mut().and_then(|moving| moving.timed.as_mut()))
+                }
                 _ => unreachable!("what is read has memory"),
             },
             _ => unreachable!("a request is kept until what it posts has ended"),
         };
         let part = Part { memory, at, length };
-        let request = match next.fin {
-            Some(_) => wire::Request::Write { from: part, to: next.key, at, token },
-            None => wire::Request::Read { from: next.key, at, into: part, token },
+        let request = match next.writes {
+            true => wire::Request::Write { from: part, to: key, at, token },
+            false => wire::Request::Read { from: key, at, into: part, token },
         };
         if self.wire.post(lane, request).is_err() {
-            return Step::Busy;
+            return Err(next);
         }
-        let done = peer.moves.pop_front().expect("was looked at");
-        let timed = match self.requests.get_mut(done.id) {
-            Some(Request::Send(send)) => send.timed.as_mut(),
-            Some(Request::Receive(receive)) => receive.moving.as_mut().and_then(|moving| moving.timed.as_mut()),
-            _ => None,
-        };
         if let Some(timed) = timed {
-            timed.posted(done.rail, self.wire.now());
+            timed.posted(next.rail, self.wire.now());
         }
-        self.meter.other_rails_bytes += if done.rail > 0 { done.length } else { 0 };
-        match done.fin {
-            Some(body) => {
-                self.meter.written_bytes += done.length;
-                peer.writes += 1;
-                peer.replies.push_back(Reply { body, rail: Some(done.rail) });
-            }
-            None => self.meter.read_bytes += done.length,
+        self.meter.other_rails_bytes += if next.rail > 0 { next.length } else { 0 };
+        match next.writes {
+            true => self.meter.written_bytes += next.length,
+            false => self.meter.read_bytes += next.length,
         }
-        Step::Posted
+        if let Some(body) = next.fin.take() {
+            peer.writes += 1;
+            peer.replies.push_back(Reply { body, rail: Some(next.rail) });
+        }
+        if self.routes.fails_over {
+            peer.posted.push((token, next));
+        }
+        Ok(())
     }
 
     /// Sends a whole message, if it is granted, the window is open and the wire takes it.
@@ -280,6 +307,8 @@ impl<W: Wire> Engine<W> {
         let queue = self.routes.widest(peer);
         // By the path that takes the most at once; if that takes nothing now, by the other.
         let left = length - at;
+        // What a ring brings may have to go by a queue, if its rail is cut.
+        let slot = if self.routes.fails_over { slot.min(queue) } else { slot };
         let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
         let mut posted = None;
         for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {
@@ -363,7 +392,7 @@ impl<W: Wire> Engine<W> {
 const RAIL: u32 = 28;
 
 /// Names the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
-fn stripe_token(id: Id, rail: usize) -> u64 {
+pub(super) fn stripe_token(id: Id, rail: usize) -> u64 {
     id.to_wire() | (rail as u64) << RAIL
 }
 

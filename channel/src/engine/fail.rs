@@ -33,6 +33,11 @@ impl<W: Wire> Engine<W> {
                 self.kept -= cost(gathering.envelope.length);
                 self.wire.give(gathering.memory);
             }
+            peer.failover
+                .take()
+                .into_iter()
+                .flat_map(|failover| failover.drain())
+                .for_each(|memory| self.wire.give(memory));
         }
         let announced = |message: &super::Unexpected<W::Memory>| matches!(message.what, What::Rts { .. });
         for message in self.matching.discard(|label, message| label.source == rank && announced(message)) {

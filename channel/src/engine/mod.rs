@@ -3,6 +3,7 @@
 mod arrive;
 mod depart;
 mod fail;
+mod failover;
 mod links;
 mod peer;
 mod peers;
@@ -26,7 +27,7 @@ use crate::packet::Envelope;
 use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
 use crate::slab::{Id, Slab};
-use crate::wire::{Lane, Losses, RAILS, RailKind, Rank, Wire};
+use crate::wire::{Lane, Losses, RAILS, RailKind, Rank, Registered, Wire};
 use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
@@ -64,6 +65,8 @@ pub struct Engine<W: Wire> {
     ended: VecDeque<Id>,
     over: usize,
     pipes: Pipes<W::Memory>,
+    /// Peers that are to be told what came by lanes that were cut.
+    answers: Vec<Rank>,
     kept: u64,
     /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
     in_a_row: u32,
@@ -105,6 +108,7 @@ impl<W: Wire> Engine<W> {
             ended: VecDeque::new(),
             over: 0,
             pipes: Pipes::default(),
+            answers: Vec::new(),
             kept: 0,
             in_a_row: 0,
             counted: 0,
@@ -269,7 +273,7 @@ impl<W: Wire> Engine<W> {
 
     /// When progress is due though no event comes: something could not be posted, or a credit is to be told.
     pub fn due(&self) -> Option<u64> {
-        if !self.listed.is_empty() || self.pipes.are_refused() {
+        if !self.listed.is_empty() || self.pipes.are_refused() || !self.answers.is_empty() {
             return Some(self.wire.now());
         }
         [self.credit_due(), self.wire.due()].into_iter().flatten().min()
@@ -292,6 +296,7 @@ impl<W: Wire> Engine<W> {
         !self.listed.is_empty()
             || self.wire.due().is_some()
             || self.pipes.are_needed(self.rank)
+            || self.peers.iter().any(|(_, peer)| peer.failover.as_ref().is_some_and(|failover| failover.is_needed()))
             || self.requests.iter().any(|(_, request)| moving(request))
     }
 
@@ -308,7 +313,9 @@ impl<W: Wire> Engine<W> {
     /// What was counted.
     pub fn meter(&self) -> Meter {
         let Losses { resends, again, acknowledgements, spoiled } = self.wire.losses();
-        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..self.meter }
+        let Registered { bytes: registered_bytes, made: registered, found } = self.wire.registered();
+        let of_wire = Meter { registered_bytes, registered, found_registered: found, ..self.meter };
+        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..of_wire }
     }
 
     /// Requests that have not ended, and messages of probes.
@@ -337,14 +344,18 @@ impl<W: Wire> Engine<W> {
         for (rank, peer) in self.peers.iter() {
             let flying = (peer.outgoing.flying(), peer.ring_out.as_ref().map_or(0, |ring| ring.flying()));
             let between = !(peer.connection.is_none() || peer.connection.is_held()) || peer.gathering.is_some();
-            if flying != (0, 0) || peer.owes() || peer.has_work() || peer.incoming.held() > 0 || between {
+            let cut = peer.failover.as_ref().is_some_and(|failover| failover.is_needed());
+            let unsettled = flying != (0, 0) || between || cut;
+            if unsettled || peer.owes() || peer.has_work() || peer.incoming.held() > 0 {
                 let waits = (peer.moves.len(), peer.replies.len(), peer.sends.len(), peer.copies.len());
                 return Err(format!(
-                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}, {:?}",
+                    "rank {} with {rank}: flying {flying:?}, owes {}, waits {waits:?}, held {}, up {:?}, {:?}, {:?}",
                     self.rank,
                     peer.owes(),
                     peer.incoming.held(),
-                    peer.connection
+                    peer.up,
+                    peer.connection,
+                    peer.failover.as_ref().map(|failover| failover.describe())
                 ));
             }
         }

@@ -1,9 +1,10 @@
 //! What a rank keeps of one peer.
 
+use super::failover::Failover;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::credit::{Grant, Owed, Purse};
-use crate::packet::{Body, Envelope, Packet, Values};
+use crate::packet::{Body, Envelope, Keys, Packet, Values};
 use crate::ring;
 use crate::sequence::{FARTHEST, Incoming, Outgoing};
 use crate::slab::Id;
@@ -50,6 +51,8 @@ pub(super) struct Peer<M> {
     pub ring_polled: Option<u16>,
     pub rings_made: u16,
     pub ring_refused: bool,
+    /// The last of its rings that it was asked to leave.
+    pub leaves: Option<u16>,
     /// The mark of a ring's last message, which the wire has not taken yet. Nothing goes before it.
     pub mark: Option<(Key, usize, u64)>,
     /// Writes and reads to post.
@@ -60,6 +63,13 @@ pub(super) struct Peer<M> {
     pub sends: VecDeque<Id>,
     /// Messages whose data is being copied.
     pub copies: VecDeque<Id>,
+    /// Packets that went, and came, by the queue of each rail since it was up.
+    pub went: [u32; RAILS],
+    pub came: [u32; RAILS],
+    /// Writes and reads that are posted, where there are several rails: by token.
+    pub posted: Vec<(u64, Move)>,
+    /// Once a rail was cut.
+    pub failover: Option<Box<Failover<M>>>,
     /// It stands in the engine's list of those to post for.
     pub listed: bool,
     /// Nothing waits to be posted: what the short path looks at. Whoever adds something lists the peer, which unsets it.
@@ -100,9 +110,11 @@ pub(super) struct Move {
     pub rail: usize,
     pub offset: u64,
     pub length: u64,
-    /// The peer's memory.
-    pub key: Key,
-    /// A write, with its FIN; else a read.
+    /// The peer's memory, by each rail that it is registered with.
+    pub keys: Keys,
+    /// A write; else a read.
+    pub writes: bool,
+    /// Of a write, until it is posted first.
     pub fin: Option<Body>,
 }
 
@@ -134,11 +146,16 @@ impl<M> Peer<M> {
             ring_polled: None,
             rings_made: 0,
             ring_refused: false,
+            leaves: None,
             mark: None,
             moves: VecDeque::new(),
             replies: VecDeque::new(),
             sends: VecDeque::new(),
             copies: VecDeque::new(),
+            went: [0; RAILS],
+            came: [0; RAILS],
+            posted: Vec::new(),
+            failover: None,
             listed: false,
             clear: true,
             owing: false,
@@ -194,6 +211,7 @@ impl<M> Peer<M> {
     /// Whether something waits to be posted.
     pub fn has_work(&self) -> bool {
         self.mark.is_some()
+            || self.failover.as_ref().is_some_and(|failover| failover.has_work())
             || !(self.moves.is_empty() && self.replies.is_empty() && self.sends.is_empty() && self.copies.is_empty())
     }
 }

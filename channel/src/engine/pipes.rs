@@ -44,7 +44,7 @@ impl<M> Pipes<M> {
         self.active.iter().filter_map(|id| self.all.get(*id))
     }
 
-    fn to(&self, peer: Rank) -> impl Iterator<Item = (Id, &Pipe<M>)> {
+    pub(super) fn to(&self, peer: Rank) -> impl Iterator<Item = (Id, &Pipe<M>)> {
         self.all.iter().filter(move |(_, pipe)| pipe.peer() == peer)
     }
 }

@@ -144,13 +144,13 @@ impl<W: Wire> Engine<W> {
             let peer = self.peers.get_mut(&from).expect("it sent this");
             let parts = peer.weights.cut(length, &rails, self.config.stripe_from);
             for part in &parts {
-                let key = offered[part.rail].expect("it is readable");
                 peer.moves.push_back(Move {
                     id,
                     rail: part.rail,
                     offset: part.at,
                     length: part.length,
-                    key,
+                    keys: offered,
+                    writes: false,
                     fin: None,
                 });
             }
@@ -172,7 +172,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
-    /// where that could be done.
+    /// where that could be done. On two at least, of all that there are, since one may be cut.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize]) -> Vec<usize> {
         let weights = &self.peers[&peer].weights;
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
@@ -187,11 +187,15 @@ impl<W: Wire> Engine<W> {
             return Vec::new();
         }
         let keys = keys.get_or_insert_default();
-        let registered = |rail: &usize| {
+        let mut registered = |rail: &usize| {
             keys[*rail] = keys[*rail].or_else(|| self.wire.register(memory, *rail));
             keys[*rail].is_some()
         };
-        rails.into_iter().filter(registered).take(most).collect()
+        let chosen: Vec<usize> = rails.into_iter().filter(|rail| registered(rail)).take(most).collect();
+        if chosen.len() == 1 && self.routes.fails_over {
+            (0..self.routes.rails.len()).filter(|rail| *rail != chosen[0]).find(|rail| registered(rail));
+        }
+        chosen
     }
 
     /// The memory of a message is offered, where the peer may read it.
@@ -247,9 +251,9 @@ impl<W: Wire> Engine<W> {
         send.timed = timed(&parts);
         let peer = self.peers.get_mut(&from).expect("it sent this");
         for part in parts {
-            let key = keys[part.rail].expect("it is writable");
             let fin = Some(Body::Fin { receiver, lanes });
-            peer.moves.push_back(Move { id, rail: part.rail, offset: part.at, length: part.length, key, fin });
+            let (rail, offset, length) = (part.rail, part.at, part.length);
+            peer.moves.push_back(Move { id, rail, offset, length, keys, writes: true, fin });
         }
         self.list(from);
         Ok(())
@@ -279,6 +283,7 @@ impl<W: Wire> Engine<W> {
     /// A write or a read has ended.
     pub(super) fn moved(&mut self, token: u64, at: u64) {
         let Some((id, rail)) = stripe_of(token) else { return };
+        self.forget_posted(id, token);
         match self.requests.get_mut(id) {
             Some(Request::Send(send)) => {
                 let ended = send.state.written();

@@ -21,6 +21,8 @@ pub(super) struct Routes {
     pub peers: u64,
     /// There are datagrams, so that connections are for those who are spoken with most.
     pub is_mixed: bool,
+    /// There are several connections, so that what one of them had goes by the others if it is cut.
+    pub fails_over: bool,
 }
 
 const KINDS: [RailKind; 3] = [RailKind::Connection, RailKind::Datagram, RailKind::Memory];
@@ -51,8 +53,11 @@ impl Routes {
         };
         let rules = config.rules.clone().unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from));
         let has = |kind| rails.iter().any(|rail| rail.kind == kind);
+        let fails_over = rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
         Routes {
-            marker: Marker::of(&rails[0]),
+            // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
+            marker: Marker::of(&rails[0]).filter(|marker| *marker != Marker::Second || !fails_over),
+            fails_over,
             short_below: rules.short_below(),
             rules,
             rows: KINDS.map(row),
@@ -196,6 +201,7 @@ impl<W: Wire> Post<'_, W> {
         let fits = peer.up[rail] && head.len() + data.length() <= self.routes.rails[rail].longest;
         let posted = fits && self.wire.post(Lane { peer: peer.rank, rail }, Request::Send { head, body: data }).is_ok();
         if posted {
+            peer.went[rail] = peer.went[rail].wrapping_add(1);
             self.meter.queue_packets += 1;
             if self.routes.rails[rail].kind == RailKind::Datagram {
                 self.meter.datagram_packets += 1;

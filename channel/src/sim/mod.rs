@@ -114,7 +114,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// ```
     /// use transom_channel::delivery::{Delivery, Settings};
     /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
-    /// use transom_channel::wire::Kind;
+    /// use transom_channel::wire::RailKind;
     /// use transom_channel::{Config, Room, Select};
     ///
     /// let faults = Faults { lost: 100, doubled: 10, late: 50, delay: 1..90_000, flipped: 0 };
@@ -197,6 +197,12 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         let slower = &mut self.net.borrow_mut().conditions.slower;
         slower.resize(slower.len().max(rail + 1), 1);
         slower[rail] = times;
+    }
+
+    /// From now on a rail passes nothing between ranks, or does again, for all. Ranks are told within 0.1 ms; what had taken effect and was
+    /// not told done is told neither.
+    pub fn cut(&mut self, rail: usize, cut: bool) {
+        self.net.borrow_mut().darken(rail, cut);
     }
 
     /// The rank makes no progress until it is started again. It is not dead: what is sent to it waits.

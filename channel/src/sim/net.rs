@@ -2,9 +2,9 @@
 
 use super::memory::{self, Memory, Run};
 use super::{Conditions, Faults};
-use crate::wire::{Event, Key, Lane, RAILS, Rank, Why};
+use crate::wire::{Event, Key, Lane, Left, RAILS, Rank, Why};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 pub(super) struct Net {
     pub now: u64,
@@ -14,6 +14,10 @@ pub(super) struct Net {
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     happened: u64,
     pub lanes: BTreeMap<(Rank, Rank, usize), Flights>,
+    /// Rails that pass nothing.
+    dark: [bool; RAILS],
+    /// Pairs that are to be connected by a rail, once it passes and both have taken back what they had.
+    waiting: BTreeSet<(Rank, Rank, usize)>,
     /// Datagrams under way: from, to, rail and bytes.
     datagrams: BTreeMap<u64, (Rank, Rank, usize, Vec<Run>)>,
     pub keys: u64,
@@ -22,8 +26,8 @@ pub(super) struct Net {
 /// What the network keeps of a rank.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Events, each with the peer that it is of.
-    pub inbox: VecDeque<(Rank, Event<Memory>)>,
+    /// Events, each with the lane that it is of.
+    pub inbox: VecDeque<(Lane, Event<Memory>)>,
     pub dead: bool,
     pub turn_at: Option<u64>,
     /// Slots that have arrived and are not given back.
@@ -46,10 +50,18 @@ pub(super) struct Flights {
     pub queue: VecDeque<Flight>,
     pub free_at: u64,
     pub due: u64,
+    /// Tells lanes of a pair apart that were there one after the other.
+    pub generation: u64,
+    /// Since when it passes nothing.
+    pub dark: Option<u64>,
+    /// What has taken effect, and until when this end does not know that.
+    landed: VecDeque<(u64, Left<Memory>)>,
 }
 
 pub(super) struct Flight {
     pub due: u64,
+    /// As it was posted.
+    pub whole: Option<Left<Memory>>,
     pub what: Flying,
 }
 
@@ -81,7 +93,8 @@ pub(super) enum Flying {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Happening {
-    Head(Rank, Rank, usize),
+    /// From, to, the rail, and the generation of the lane.
+    Head(Rank, Rank, usize, u64),
     Datagram(u64),
     Turn(Rank),
     /// To a rank, of a peer, on a rail: which of the events below.
@@ -90,10 +103,12 @@ pub(super) enum Happening {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Told {
-    Up,
     Died,
     Unreachable,
-    Done(u64),
+    /// By the lane of that generation, as below.
+    Up(u64),
+    Done(u64, u64),
+    Cut(u64),
 }
 
 impl Net {
@@ -106,6 +121,8 @@ impl Net {
             heap: BinaryHeap::new(),
             happened: 0,
             lanes: BTreeMap::new(),
+            dark: [false; RAILS],
+            waiting: BTreeSet::new(),
             datagrams: BTreeMap::new(),
             keys: 0,
         }
@@ -117,7 +134,7 @@ impl Net {
             let Reverse((at, _, happening)) = self.heap.pop()?;
             self.now = at;
             match happening {
-                Happening::Head(from, to, rail) => self.land(from, to, rail),
+                Happening::Head(from, to, rail, generation) => self.land(from, to, rail, generation),
                 Happening::Datagram(number) => self.drop_in(number),
                 Happening::Turn(rank) => {
                     let place = &mut self.ranks[rank as usize];
@@ -129,14 +146,22 @@ impl Net {
                 Happening::Told(rank, peer, rail, told) => {
                     let lane = Lane { peer, rail };
                     let event = match told {
-                        Told::Up => Event::Up(lane),
                         Told::Died => Event::Failed(lane, Why::Died),
                         Told::Unreachable => Event::Failed(lane, Why::Unreachable),
                         // Lanes that have ended tell no more of what was posted on them.
-                        Told::Done(token) if self.lanes.contains_key(&(rank, peer, rail)) => Event::Done(token, at),
-                        Told::Done(_) => continue,
+                        Told::Up(generation) if self.passes((rank, peer, rail), generation) => Event::Up(lane),
+                        Told::Done(token, generation) if self.passes((rank, peer, rail), generation) => {
+                            if let Some(flights) = self.lanes.get_mut(&(rank, peer, rail)) {
+                                let of = |left: &Left<Memory>| matches!(left, Left::Moved(of) if *of == token);
+                                let known = flights.landed.iter().position(|(_, left)| of(left));
+                                known.map(|known| flights.landed.remove(known));
+                            }
+                            Event::Done(token, at)
+                        }
+                        Told::Cut(generation) if self.is_dark((rank, peer, rail), generation) => Event::Cut(lane),
+                        Told::Up(_) | Told::Done(..) | Told::Cut(_) => continue,
                     };
-                    self.tell(rank, peer, event);
+                    self.tell(rank, lane, event);
                 }
             }
         }
@@ -159,6 +184,7 @@ impl Net {
     /// Ends the lanes between a rank and one peer, or all; the peers are told.
     pub fn cut(&mut self, rank: Rank, with: Option<Rank>, told: &Told) {
         let cut = |a: Rank, b: Rank| (a == rank && with.is_none_or(|with| with == b)).then_some(b);
+        self.waiting.retain(|(a, b, _)| cut(*a, *b).or(cut(*b, *a)).is_none());
         let ended: Vec<_> =
             self.lanes.keys().copied().filter(|(a, b, _)| cut(*a, *b).or(cut(*b, *a)).is_some()).collect();
         for lane @ (from, to, rail) in ended {
@@ -171,6 +197,82 @@ impl Net {
         }
     }
 
+    fn passes(&self, lane: (Rank, Rank, usize), generation: u64) -> bool {
+        self.lanes.get(&lane).is_some_and(|flights| flights.generation == generation && flights.dark.is_none())
+    }
+
+    fn is_dark(&self, lane: (Rank, Rank, usize), generation: u64) -> bool {
+        self.lanes.get(&lane).is_some_and(|flights| flights.generation == generation && flights.dark.is_some())
+    }
+
+    /// From now on a rail passes nothing, or does again; ranks find out by and by.
+    pub fn darken(&mut self, rail: usize, dark: bool) {
+        self.dark[rail] = dark;
+        if dark {
+            let lanes: Vec<_> = self.lanes.keys().copied().filter(|lane| lane.2 == rail && lane.0 != lane.1).collect();
+            lanes.into_iter().for_each(|lane| self.end(lane));
+        } else {
+            let waiting: Vec<_> = self.waiting.iter().copied().filter(|(.., on)| *on == rail).collect();
+            waiting.into_iter().for_each(|(a, b, rail)| self.join(a, b, rail));
+        }
+    }
+
+    /// A lane passes nothing any more, of which its end is told.
+    fn end(&mut self, lane: (Rank, Rank, usize)) {
+        let (now, at) = (self.now, self.now + self.rng.u64(1..100_000));
+        let Some(flights) = self.lanes.get_mut(&lane).filter(|flights| flights.dark.is_none()) else { return };
+        flights.dark = Some(now);
+        let generation = flights.generation;
+        self.happens(at, Happening::Told(lane.0, lane.1, lane.2, Told::Cut(generation)));
+    }
+
+    /// Makes the lanes of a pair, or by a rail that passes nothing such as are cut.
+    pub fn connect(&mut self, a: Rank, b: Rank, rail: usize) {
+        let none = [(a, b, rail), (b, a, rail)].iter().all(|lane| !self.lanes.contains_key(lane));
+        if !(a != b && self.dark[rail] && none) {
+            return self.join(a, b, rail);
+        }
+        self.dark[rail] = false;
+        self.join(a, b, rail);
+        self.dark[rail] = true;
+        [(a, b, rail), (b, a, rail)].into_iter().for_each(|lane| self.end(lane));
+    }
+
+    /// Makes the lanes of a pair, as soon as the rail passes and none is there that has ended.
+    pub fn join(&mut self, a: Rank, b: Rank, rail: usize) {
+        let ended = |lane| self.lanes.get(&lane).is_some_and(|flights| flights.dark.is_some());
+        if a != b && self.dark[rail] || ended((a, b, rail)) || ended((b, a, rail)) {
+            self.waiting.insert((a.min(b), a.max(b), rail));
+            return;
+        }
+        self.waiting.remove(&(a.min(b), a.max(b), rail));
+        for (from, to) in [(a, b), (b, a)] {
+            if !self.lanes.contains_key(&(from, to, rail)) && !self.ranks[to as usize].dead {
+                let at = self.now + self.latency();
+                let generation = self.happened;
+                self.lanes.insert((from, to, rail), Flights { generation, ..Flights::default() });
+                self.happens(at, Happening::Told(from, to, rail, Told::Up(generation)));
+            }
+        }
+    }
+
+    /// What an end had posted on a lane and does not know to have taken effect; the lane is over.
+    pub fn take_back(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<Memory>> {
+        let (mut all, lane) = (Vec::new(), Lane { peer, rail });
+        self.ranks[me as usize].inbox.retain(|(of, event)| match event {
+            Event::Up(_) | Event::Cut(_) => *of != lane,
+            _ => true,
+        });
+        if let Some(Flights { queue, landed, dark, .. }) = self.lanes.remove(&(me, peer, rail)) {
+            let known = dark.unwrap_or(self.now);
+            all.extend(landed.into_iter().filter(|(until, _)| *until >= known).map(|(_, left)| left));
+            all.extend(queue.into_iter().filter_map(|flight| flight.whole));
+        }
+        self.end((peer, me, rail));
+        self.join(me, peer, rail);
+        all
+    }
+
     pub fn happens(&mut self, at: u64, happening: Happening) {
         self.happened += 1;
         self.heap.push(Reverse((at, self.happened, happening)));
@@ -180,9 +282,9 @@ impl Net {
         self.rng.u64(self.conditions.latency.clone())
     }
 
-    fn tell(&mut self, rank: Rank, peer: Rank, event: Event<Memory>) {
+    fn tell(&mut self, rank: Rank, lane: Lane, event: Event<Memory>) {
         if !self.ranks[rank as usize].dead {
-            self.ranks[rank as usize].inbox.push_back((peer, event));
+            self.ranks[rank as usize].inbox.push_back((lane, event));
             self.wake(rank);
         }
     }
@@ -214,7 +316,10 @@ impl Net {
     fn drop_in(&mut self, number: u64) {
         let Some((from, to, rail, bytes)) = self.datagrams.remove(&number) else { return };
         let place = &mut self.ranks[to as usize];
-        if place.dead || place.slots >= self.conditions.slots || !self.lanes.contains_key(&(from, to, rail)) {
+        if place.dead
+            || place.slots >= self.conditions.slots
+            || self.lanes.get(&(from, to, rail)).is_none_or(|flights| flights.dark.is_some())
+        {
             return;
         }
         let event = arrived(place, Lane { peer: from, rail }, &bytes);
@@ -224,15 +329,20 @@ impl Net {
         {
             slot.flip(self.rng.usize(..8 * length));
         }
-        self.tell(to, from, event);
+        self.tell(to, Lane { peer: from, rail }, event);
     }
 
     /// The first request of a lane is at its peer.
-    fn land(&mut self, from: Rank, to: Rank, rail: usize) {
+    fn land(&mut self, from: Rank, to: Rank, rail: usize, generation: u64) {
+        if !self.passes((from, to, rail), generation) {
+            return;
+        }
+        let known = self.now + self.latency();
+        let now = self.now;
         let Some(lane) = self.lanes.get_mut(&(from, to, rail)) else { return };
         let Some(flight) = lane.queue.front_mut() else { return };
         let place = &mut self.ranks[to as usize];
-        let mut done = None;
+        let (mut done, mut done_at) = (None, known);
         let target = |place: &Place, key: Key, at: usize, length: usize| {
             let Keyed { memory, rail: on, ring_of } = place.keys.get(&key.key)?;
             (*on == rail && ring_of.is_none_or(|peer| peer == from) && at.checked_add(length)? <= memory.len())
@@ -242,7 +352,7 @@ impl Net {
             Flying::Send(_) if place.slots >= self.conditions.slots => {
                 // No slot is posted: the adapter tries again, and what is behind waits.
                 let at = self.now + 2_000;
-                return self.happens(at, Happening::Head(from, to, rail));
+                return self.happens(at, Happening::Head(from, to, rail, generation));
             }
             Flying::Send(bytes) => Some(Some(arrived(place, Lane { peer: from, rail }, bytes))),
             Flying::Put { to: key, pieces, immediate } => {
@@ -278,20 +388,26 @@ impl Net {
         };
         if matches!(&flight.what, Flying::Put { pieces, .. } if !pieces.is_empty()) {
             let at = self.now + self.rng.u64(1..300);
-            self.happens(at, Happening::Head(from, to, rail));
+            self.happens(at, Happening::Head(from, to, rail, generation));
         } else {
-            lane.queue.pop_front();
+            let landed = lane.queue.pop_front();
+            // In the order of the lane, so that what is known is known of all before it.
+            let known = lane.landed.back().map_or(known, |(before, _)| known.max(*before));
+            done_at = known;
+            if self.conditions.rails.len() > 1 {
+                lane.landed.retain(|(until, _)| *until > now);
+                lane.landed.extend(landed.and_then(|flight| Some((known, flight.whole?))));
+            }
             if let Some(next) = lane.queue.front() {
                 let at = next.due.max(self.now);
-                self.happens(at, Happening::Head(from, to, rail));
+                self.happens(at, Happening::Head(from, to, rail, generation));
             }
         }
         if let Some(token) = done {
-            let at = self.now + self.latency();
-            self.happens(at, Happening::Told(from, to, rail, Told::Done(token)));
+            self.happens(done_at, Happening::Told(from, to, rail, Told::Done(token, generation)));
         }
         match event {
-            Some(event) => self.tell(to, from, event),
+            Some(event) => self.tell(to, Lane { peer: from, rail }, event),
             None => self.wake(to),
         }
     }

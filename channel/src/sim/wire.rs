@@ -1,10 +1,9 @@
 //! What a simulated rank posts and polls.
 
 use super::memory::{self, Memory};
-use super::net::{Flight, Flights, Flying, Happening, Keyed, Net, Told};
-use crate::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Wire};
+use super::net::{Flight, Flying, Happening, Keyed, Net, Told};
+use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, Rail, RailKind, Rank, Request, Wire};
 use std::cell::RefCell;
-use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
 /// The wire of one rank of a simulated job.
@@ -27,12 +26,11 @@ impl Wire for SimWire {
         if net.ranks[lane.peer as usize].dead {
             return net.happens(at, Happening::Told(self.rank, lane.peer, lane.rail, Told::Died));
         }
-        for (from, to) in [(self.rank, lane.peer), (lane.peer, self.rank)] {
-            if let Entry::Vacant(new) = net.lanes.entry((from, to, lane.rail)) {
-                new.insert(Flights::default());
-                net.happens(at, Happening::Told(from, to, lane.rail, Told::Up));
-            }
-        }
+        net.connect(self.rank, lane.peer, lane.rail);
+    }
+
+    fn take_back(&mut self, lane: Lane) -> Vec<Left<Memory>> {
+        self.net.borrow_mut().take_back(self.rank, lane.peer, lane.rail)
     }
 
     fn disconnect(&mut self, lane: Lane) {
@@ -55,8 +53,8 @@ impl Wire for SimWire {
         let place = &mut net.ranks[self.rank as usize];
         let slots = &mut place.slots;
         place.inbox.retain(|(of, event)| {
-            *slots -= usize::from(*of == peer && matches!(event, Event::Arrived { .. }));
-            *of != peer
+            *slots -= usize::from(of.peer == peer && matches!(event, Event::Arrived { .. }));
+            of.peer != peer
         });
     }
 
@@ -117,15 +115,23 @@ impl Wire for SimWire {
                 "this memory is not registered there"
             );
         };
-        let (length, what) = match request {
+        let several = self.rails.len() > 1;
+        let said = |bytes: &[memory::Run]| {
+            let memory = Memory::zero(memory::length(bytes));
+            memory.write(0, bytes);
+            (memory, memory::length(bytes))
+        };
+        let (length, what, whole) = match request {
             Request::Send { head, body } => {
                 let bytes = memory::chain(memory::said(head, 0), part(body));
                 assert!(memory::length(&bytes) <= rail.longest, "longer than the longest send");
-                (memory::length(&bytes), Flying::Send(bytes))
+                let whole = several.then(|| said(&bytes)).map(|(memory, length)| Left::Send(memory, length));
+                (memory::length(&bytes), Flying::Send(bytes), whole)
             }
             Request::Put { to, at, head, body, mark, immediate } => {
                 let bytes = memory::chain(memory::said(head, 0), part(body));
                 let length = memory::length(&bytes);
+                let whole = several.then(|| said(&bytes)).map(|(memory, length)| Left::Put(memory, length));
                 let mut pieces = Vec::new();
                 if net.conditions.torn && length > 1 {
                     let here = net.rng.usize(1..length);
@@ -153,17 +159,17 @@ impl Wire for SimWire {
                     }
                     None => {}
                 }
-                (length + 8, Flying::Put { to, pieces: pieces.into(), immediate })
+                (length + 8, Flying::Put { to, pieces: pieces.into(), immediate }, whole)
             }
             Request::Write { from, to, at, token } => {
                 registered(from.memory);
                 let (memory, from_at, length) = (from.memory.clone(), from.at, from.length);
-                (length, Flying::Write { from: memory, from_at, length, to, at, token })
+                (length, Flying::Write { from: memory, from_at, length, to, at, token }, Some(Left::Moved(token)))
             }
             Request::Read { from, at, into, token } => {
                 registered(into.memory);
                 let (memory, into_at, length) = (into.memory.clone(), into.at, into.length);
-                (length, Flying::Read { from, at, into: memory, into_at, length, token })
+                (length, Flying::Read { from, at, into: memory, into_at, length, token }, Some(Left::Moved(token)))
             }
         };
         let latency = net.latency();
@@ -178,15 +184,26 @@ impl Wire for SimWire {
         }
         flights.due = flights.due.max(flights.free_at + latency);
         let due = flights.due;
-        flights.queue.push_back(Flight { due, what });
+        let generation = flights.generation;
+        flights.queue.push_back(Flight { due, whole, what });
         if flights.queue.len() == 1 {
-            net.happens(due, Happening::Head(lane.0, lane.1, lane.2));
+            net.happens(due, Happening::Head(lane.0, lane.1, lane.2, generation));
         }
         Ok(())
     }
 
     fn poll(&mut self) -> Option<Event<Memory>> {
-        self.net.borrow_mut().ranks[self.rank as usize].inbox.pop_front().map(|(_, event)| event)
+        let net = &mut *self.net.borrow_mut();
+        let inbox = &mut net.ranks[self.rank as usize].inbox;
+        // Lanes are looked at in any order, each in its own.
+        let at = match inbox.len() {
+            2.. if self.rails.len() > 1 => {
+                let of = inbox[net.rng.usize(..inbox.len())].0;
+                inbox.iter().position(|(lane, _)| *lane == of)?
+            }
+            _ => 0,
+        };
+        inbox.remove(at).map(|(_, event)| event)
     }
 
     fn now(&self) -> u64 {

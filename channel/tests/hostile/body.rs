@@ -86,7 +86,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
     let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
     let mut keys = [None; RAILS];
     keys[0] = choices.yes().then(|| Key { address: 0, key: choices.below(20) });
-    match choices.below(13) {
+    match choices.below(14) {
         0 => Body::Eager { envelope: Envelope { length: 0, ..envelope }, sync: choices.yes().then_some(sender) },
         1 => Body::Rts { envelope, sender, keys },
         2 => {
@@ -107,6 +107,11 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
         11 => {
             let (at, sync) = ([0, 100, 300][choices.below(3) as usize], choices.yes().then_some(sender));
             Body::Piece { envelope, sync, at, length: 1 + choices.below_u32(200) }
+        }
+        12 => {
+            let number = |choices: &mut Choices<'_>| choices.below_u32(4);
+            let (epoch, heard, came) = (number(choices), number(choices), number(choices));
+            Body::Cut { rail: choices.below(4) as u8, epoch, heard, came }
         }
         _ => Body::Control { mask: choices.below(u64::MAX) },
     }

@@ -170,10 +170,23 @@ impl<W: Wire<Memory = Memory>> Job<W> {
     }
 
     /// Runs to the end, and judges.
-    pub fn run(mut self) -> Result<Job<W>, String> {
+    #[allow(dead_code, reason = "failover.rs cuts rails on the way")]
+    pub fn run(self) -> Result<Job<W>, String> {
+        self.run_with(|_, _| false)
+    }
+
+    /// The same, while something happens at each step, and where there is none any more, if it says so.
+    pub fn run_with(mut self, mut happens: impl FnMut(&mut Self, Option<u64>) -> bool) -> Result<Job<W>, String> {
         let mut steps = 0u64;
-        while let Some(rank) = self.sim.step() {
+        loop {
+            let Some(rank) = self.sim.step() else {
+                match happens(&mut self, None) {
+                    true => continue,
+                    false => break,
+                }
+            };
             steps += 1;
+            happens(&mut self, Some(steps));
             if steps > 3_000_000 {
                 let rest: Vec<_> = (0..self.setup.ranks).map(|rank| self.sim.engine(rank).at_rest()).collect();
                 return Err(format!("it does not come to an end, at {} ns: {rest:?}", self.sim.now()));

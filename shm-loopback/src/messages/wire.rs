@@ -372,7 +372,9 @@ impl Wire for ShmWire {
         self.gone.retain(|gone| gone.0 != rank);
         // Cells of its messages, and those that it will never fill.
         let (of, rest) = std::mem::take(&mut self.events).into_iter().partition(|event| match event {
-            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) => lane.peer as usize == rank,
+            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Cut(lane) | Event::Failed(lane, _) => {
+                lane.peer as usize == rank
+            }
             Event::Done(..) | Event::Immediate(..) | Event::Worked => false,
         });
         self.events = rest;

@@ -5,7 +5,7 @@ use super::pieces::{Piece, Pieces};
 use crate::messages::comm::{ANNOUNCED, Comm, PARTS};
 use crate::messages::error::Error;
 use crate::messages::hold::{Parts as _, Shares};
-use crate::messages::hub::{Core, Ended, Key, Work};
+use crate::messages::locked::{Core, Ended, Key, Work};
 use crate::messages::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;
@@ -138,7 +138,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
             let tag = Some(first + index as u32);
             let select = Select { context: self.comm.context + PARTS, source: Some(from), tag };
             // SAFETY: parts are apart; none is read before its message has ended, nor posted again before all have.
-            let bytes = unsafe { self.buffer.part(cut.range(index), true) };
+            let bytes = unsafe { self.buffer.part(cut.range(index), true) }.hold();
             let room = bytes.len();
             let id = core.engine.receive(select, Room::Into(bytes, room));
             core.note(id, None);

@@ -13,7 +13,7 @@ pub use arriving::{Arriving, PartitionedReceive};
 use super::comm::{ANNOUNCED, Comm, PARTS};
 use super::error::Error;
 use super::hold::{Parts as _, Shares};
-use super::hub::{Core, Key};
+use super::locked::{Core, Key};
 use super::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;
@@ -153,7 +153,7 @@ impl<T: Pod + Send> Partitioned<T> {
             return Piece::Ended(Ok(()));
         }
         // SAFETY: as above.
-        let bytes = unsafe { self.buffer.part(self.cut.range(index), false) };
+        let bytes = unsafe { self.buffer.part(self.cut.range(index), false) }.hold();
         let length = bytes.len();
         let id = core.engine.send(to, context, tag, bytes, length, false);
         core.note(id, None);

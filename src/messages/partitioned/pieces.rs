@@ -2,7 +2,7 @@
 
 use crate::messages::Error;
 use crate::messages::comm::Comm;
-use crate::messages::hub::{Core, Key};
+use crate::messages::locked::{Core, Key};
 use std::ops::Range;
 use transom_channel::Status as Came;
 

@@ -30,6 +30,8 @@ pub(in crate::verbs) struct Core {
     pub by_datagrams: bool,
     /// The messages of this rank, which its waits turn.
     turn: OnceLock<Arc<dyn Turn>>,
+    /// Whether this is of a further rail.
+    pub(super) further: bool,
     /// Whether each rank's adapter is this rank's.
     same_adapter: Box<[bool]>,
     /// Of connections that somebody here wants, or that were refused. One that there is, is a lane that is not broken.
@@ -71,7 +73,7 @@ impl Core {
 
     pub(super) fn new(
         me: Rank,
-        rail: Rail,
+        (rail, further): (Rail, bool),
         same_adapter: Box<[bool]>,
         mailbox: Option<Mailbox>,
     ) -> Result<Self, VerbsError> {
@@ -90,6 +92,7 @@ impl Core {
             mailbox,
             by_datagrams,
             turn,
+            further,
             same_adapter,
             links,
             changed,

@@ -57,14 +57,16 @@ impl Service {
             };
             theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
         };
-        let mut rails = made.into_iter().enumerate().map(|(rail, made)| Self::start(job.rank(), made, cards(rail)?));
+        let mut rails =
+            made.into_iter().enumerate().map(|(rail, made)| Self::start(job.rank(), (made, rail > 0), cards(rail)?));
         let mut first = rails.next().expect("there is one at least")?;
         first.further = rails.collect::<Result<_, _>>()?;
+        first.further.iter().for_each(|further| first.core.memory.also(&further.core.memory));
         Ok(first)
     }
 
     /// Starts one rail, by what all tell of theirs.
-    fn start(me: Rank, made: Prepared, cards: Vec<Card>) -> Result<Self, VerbsError> {
+    fn start(me: Rank, (made, further): (Prepared, bool), cards: Vec<Card>) -> Result<Self, VerbsError> {
         let Prepared { rail, post, mail, card: mine } = made;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
             return Err(other_link(rank, &rail, me));
@@ -74,7 +76,7 @@ impl Service {
         }
         let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
-        let core = Arc::new(Core::new(me, rail, same_adapter, mail)?);
+        let core = Arc::new(Core::new(me, (rail, further), same_adapter, mail)?);
         let addresses = cards.into_iter().map(|card| card.address).collect();
         let connector = Connector::new(core.clone(), post, addresses);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());

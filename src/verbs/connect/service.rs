@@ -160,7 +160,8 @@ impl Connector {
                 continue;
             }
             let most = if rail.health.port_down() { LOOKS_PORT_DOWN } else { LOOKS };
-            if ended || lane.waits() > most {
+            // Others take over for a further rail, which is asked for until it is back.
+            if ended || lane.waits() > most && (!core.further || lane.is_needed()) {
                 lane.give_up(lane.why_broken());
                 self.drive(peer, false, |machine, effects| machine.given_up(Errno::TIMEDOUT, effects));
             } else if peer == core.me {

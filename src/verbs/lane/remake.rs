@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::verbs::wr::Why;
+use std::ops::RangeInclusive;
 
 /// So many queues in a row by which nothing was done are enough.
 const FRUITLESS: u32 = 8;
@@ -62,6 +63,23 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             self.break_off(why);
         }
         true
+    }
+
+    /// Has requests of these numbers that name such memory not done, nor done again, and the memory not touched any more. Whether
+    /// that is so: not while the lane has a queue.
+    pub fn cancel(&self, numbers: RangeInclusive<u64>, meant: impl Fn(Piece) -> bool) -> bool {
+        let mut sending = self.sending();
+        self.take_back(&mut sending);
+        let done = sending.queue.is_none();
+        if done {
+            sending.unfinished.cancel(numbers, meant);
+        }
+        done
+    }
+
+    /// Whether something that was posted is still to be done.
+    pub fn is_needed(&self) -> bool {
+        self.sending().unfinished.is_anything()
     }
 
     /// How often it has been found without a queue that works since there was one: this is once more.

@@ -258,6 +258,36 @@ fn what_was_not_done_is_posted_again_and_reads_are() {
     assert_eq!(post(&lane, Verb::Write).unwrap(), 8);
 }
 
+/// Of what is cancelled nothing is left but the numbers; of the far end's packets it had its own.
+#[test]
+fn what_is_cancelled_is_not_done_again() {
+    let (lane, queue) = lane(16);
+    let [long, other] = [3000, 2000].map(|bytes| Piece { bytes, key: bytes, ..PIECE }); // 3 and 2 packets
+    for piece in [long, other, long, long] {
+        // SAFETY: the queue only pretends.
+        unsafe { lane.post(Verb::Write, TO, piece, Signal::NowAndThen, None) }.unwrap();
+    }
+    queue.take();
+    let meant = |piece: Piece| piece.key == 3000;
+    assert!(!lane.cancel(1..=3, meant), "the adapter has them");
+    done(&lane, 1);
+    breaks(&lane, 2);
+    assert!(!lane.cancel(1..=3, meant), "it may have them still");
+    assert!(lane.retire(drop).is_some());
+    assert!(lane.cancel(1..=3, meant) && lane.is_needed());
+    assert!(lane.cancel(2..=2, |_| true) && lane.is_needed());
+    // All of the second has come, and the first packet of the third.
+    let posted = again(&lane, 2, received(3 + 2 + 1)).take();
+    let short = |request: &Request| (request.token.request(), request.piece.bytes, request.to.address);
+    assert_eq!(
+        posted.iter().map(short).collect::<Vec<_>>(),
+        [(2, 0, 0), (3, 0, 0), (4, 3000, TO.address)],
+        "done, cancelled, and not named"
+    );
+    lane.complete(&completion(3, 102, 4, Ok(())));
+    assert!(lane.is_idle());
+}
+
 #[test]
 fn what_a_far_end_has_received_counts_for_its_connection_only() {
     let (lane, queue) = lane(16);

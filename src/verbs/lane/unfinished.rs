@@ -1,6 +1,7 @@
 //! Requests that are not known complete: what it takes to post them again, and which of them the far end has executed.
 
 use crate::verbs::wr::{Kind, Piece, Place, Received, Verb};
+use std::ops::RangeInclusive;
 
 /// The connection that requests are posted to, as this end began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,6 +158,22 @@ impl Unfinished {
     /// Nothing of them will be needed any more.
     pub fn clear(&mut self) {
         self.before = self.last;
+    }
+
+    /// Whether anything of them is still to be done.
+    pub fn is_anything(&self) -> bool {
+        self.kept().any(|(_, kept)| kept.verb != Verb::Write || kept.piece.bytes > 0)
+    }
+
+    /// Those of these numbers whose memory is meant are not to be done again: writes of nothing take their places.
+    pub fn cancel(&mut self, numbers: RangeInclusive<u64>, meant: impl Fn(Piece) -> bool) {
+        for number in *numbers.start().max(&(self.before + 1))..=*numbers.end().min(&self.last) {
+            let kept = &mut self.requests[number as usize & (self.requests.len() - 1)];
+            if meant(kept.piece) {
+                // They had as many packets as they had.
+                *kept = Kept { end: kept.end, ..Kept::MARKER };
+            }
+        }
     }
 
     /// Before the requests are posted to the next connection, all under their own numbers: what the far end has executed is

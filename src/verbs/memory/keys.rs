@@ -2,6 +2,7 @@
 
 use crate::verbs::sys::Registered;
 use crate::verbs::wr::Place;
+use std::sync::Arc;
 
 /// The most rails that a key has room for.
 const RAILS: usize = 8;
@@ -22,9 +23,10 @@ impl Keys {
         Keys { address, keys: table, rails: keys.len() as u8 }
     }
 
-    /// Of a registration with the only rail; of no bytes if there is none.
-    pub fn of(registered: Option<&Registered>) -> Self {
-        registered.map_or(Keys::new(0, &[0]), |at| Keys::new(at.address, &[at.remote_key()]))
+    /// Of registrations of one memory with the first rails; of no bytes if there is none.
+    pub fn of(registered: &[Arc<Registered>]) -> Self {
+        let keys: Vec<u32> = registered.iter().map(|at| at.remote_key()).collect();
+        registered.first().map_or(Keys::new(0, &[0]), |at| Keys::new(at.address, &keys))
     }
 
     /// The region's first byte, as requests on that rail name it.

@@ -23,8 +23,8 @@ use super::sys::{Access, Domain, Registered};
 use super::wr::Piece;
 use known::Known;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
 
 /// Bytes of a piece in which puts and gets that do not fit their requests travel.
@@ -59,10 +59,15 @@ pub(super) struct Memory {
     leases: Arc<Leases<Pinned>>,
     /// Its windows', and buffers of the program's.
     known: Arc<Known<Registered>>,
+    /// Of the further rails, which buffers are registered with, too.
+    further: Mutex<Vec<Further>>,
     /// From how many bytes on the memory of an operation is registered for it.
     register_from: usize,
     tally: Tally,
 }
+
+/// Of a further rail.
+type Further = (Arc<Domain>, Arc<Known<Registered>>);
 
 /// What became of operations.
 #[derive(Default)]
@@ -91,6 +96,7 @@ impl Memory {
             counts: Slots::new(domain, Access::Words, 8, COUNTS),
             leases: Leases::new(KEPT),
             known: Known::new(),
+            further: Mutex::default(),
             register_from,
             tally: Tally::default(),
         }
@@ -127,6 +133,26 @@ impl Memory {
         let registered = registered.map_err(|error| self.refused(error)).ok()?;
         self.tally.passing.fetch_add(1, Relaxed);
         Some(Passing { address, registered: Arc::new(registered) })
+    }
+
+    /// The registration of a part of memory that another rail has registered: one that there is, else one for the operation.
+    ///
+    /// # Safety
+    /// As of [`lent`](Self::lent), whether the program lends it or it is owned here.
+    pub unsafe fn part(&self, address: u64, bytes: usize, access: Access) -> Option<Arc<Registered>> {
+        if let Some(registered) = self.known.find(address, bytes as u64) {
+            return Some(registered);
+        }
+        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))?;
+        // SAFETY: by the caller's word.
+        let registered = unsafe { Registered::new(&self.domain, start, bytes, access) };
+        registered.map(Arc::new).map_err(|error| self.refused(error)).ok()
+    }
+
+    /// From now on buffers are registered with this further rail, too.
+    pub fn also(&self, further: &Memory) {
+        let further = (further.domain.clone(), further.known.clone());
+        self.further.lock().unwrap_or_else(PoisonError::into_inner).push(further);
     }
 
     /// What a write from owned bytes needs; they come back if slots do, or must.
@@ -188,7 +214,11 @@ impl Memory {
         self.leases.lease(bytes, |size| {
             let none = |_| VerbsError::system("buffers", std::io::ErrorKind::OutOfMemory.into());
             let pinned = Pinned::new(&self.domain, OfProgram::zeroed(size).map_err(none)?, Access::Buffer);
-            pinned.map(|pinned| pinned.known_by(&self.known)).map_err(|(error, _)| error)
+            let mut pinned = pinned.map_err(|(error, _)| error)?.known_by(&self.known);
+            for (domain, known) in &*self.further.lock().unwrap_or_else(PoisonError::into_inner) {
+                pinned.also(domain, known, Access::Buffer).unwrap_or_else(|error| self.refused(error));
+            }
+            Ok(pinned)
         })
     }
 

@@ -13,6 +13,8 @@ pub(in crate::verbs) struct Pinned {
     /// By which operations of the program find it, if it may have the bytes meanwhile.
     known: Option<Entry<Registered>>,
     registered: Arc<Registered>,
+    /// With further rails, likewise known.
+    further: Vec<(Entry<Registered>, Arc<Registered>)>,
     bytes: BoxBytes,
 }
 
@@ -23,7 +25,7 @@ impl Pinned {
         // SAFETY: what is owned here stays where it is, and is freed after the registration. The adapter reaches it by requests of
         // this rank only; whoever posts them does so while nobody has the bytes.
         match unsafe { Registered::new(domain, start, len, access) } {
-            Ok(registered) => Ok(Pinned { known: None, registered: Arc::new(registered), bytes }),
+            Ok(registered) => Ok(Pinned { known: None, registered: Arc::new(registered), further: Vec::new(), bytes }),
             Err(error) => Err((error, bytes)),
         }
     }
@@ -32,6 +34,21 @@ impl Pinned {
     pub fn known_by(self, known: &Arc<Known<Registered>>) -> Self {
         let entry = known.add(self.registered.address, self.bytes.len() as u64, self.registered.clone());
         Pinned { known: Some(entry), ..self }
+    }
+
+    /// Registers them with a further rail, whose operations find it.
+    pub fn also(
+        &mut self,
+        domain: &Arc<Domain>,
+        known: &Arc<Known<Registered>>,
+        access: Access,
+    ) -> Result<(), VerbsError> {
+        let start = NonNull::from(&mut *self.bytes).cast();
+        // SAFETY: as by the first.
+        let registered = Arc::new(unsafe { Registered::new(domain, start, self.bytes.len(), access) }?);
+        let entry = known.add(registered.address, self.bytes.len() as u64, registered.clone());
+        self.further.push((entry, registered));
+        Ok(())
     }
 
     /// As the adapter names them.
@@ -55,8 +72,8 @@ impl Pinned {
 
     /// The bytes, which are registered no more.
     pub fn into_bytes(self) -> BoxBytes {
-        let Pinned { known, registered, bytes } = self;
-        drop((known, registered));
+        let Pinned { known, registered, further, bytes } = self;
+        drop((known, registered, further));
         bytes
     }
 }

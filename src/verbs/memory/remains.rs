@@ -11,7 +11,7 @@ use transom_shm_loopback::View;
 
 /// Memory that nobody here needs. It goes in this order.
 pub(in crate::verbs) struct Deferred {
-    pub _registration: Arc<Registered>,
+    pub _registrations: Vec<Arc<Registered>>,
     pub _memory: View,
     /// Where those who reach it count themselves.
     pub reached: Option<Slot>,

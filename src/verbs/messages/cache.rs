@@ -35,6 +35,11 @@ impl Cache {
         Some(kept)
     }
 
+    /// All that is kept.
+    pub fn kept<R: Any + Send + Sync>(&self) -> impl Iterator<Item = Arc<R>> {
+        self.places.iter().filter_map(|(_, place)| place.upgrade()?.kept())
+    }
+
     /// Keeps it there, of so many bytes, and others no longer if that is too much.
     pub fn keep<R: Any + Send + Sync>(&mut self, place: &Arc<Place>, bytes: usize, what: &Arc<R>) {
         self.places.retain(|(_, place)| place.strong_count() > 0);

@@ -44,6 +44,8 @@ pub struct VerbsWire {
     /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
     /// program may send the same memory twice at once. A registration may be of more than that.
     pub(super) registered: [BTreeMap<Whole, (usize, Arc<Registered>)>; RAILS],
+    /// How often memory was, and was found to be.
+    registrations: transom_channel::wire::Registered,
     /// What stays registered with the first rail.
     cache: Cache,
     /// Rings, by address and key, and whose they are.
@@ -124,6 +126,7 @@ impl VerbsWire {
             wanted: Vec::new(),
             moving: Vec::new(),
             registered: Default::default(),
+            registrations: Default::default(),
             cache: Cache::new(rail.keep),
             rings: BTreeMap::new(),
             events: VecDeque::new(),
@@ -267,9 +270,11 @@ impl Wire for VerbsWire {
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.0 != rank);
         self.events.retain(|event| match event {
-            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
-                lane.peer != rank
-            }
+            Event::Arrived { lane, .. }
+            | Event::Up(lane)
+            | Event::Cut(lane)
+            | Event::Failed(lane, _)
+            | Event::Immediate(lane, _) => lane.peer != rank,
             Event::Done(..) | Event::Worked => true,
         });
     }
@@ -302,20 +307,27 @@ impl Wire for VerbsWire {
         true
     }
 
+    fn registered(&self) -> transom_channel::wire::Registered {
+        // What stays may be in use as well.
+        let used = self.registered.iter().flat_map(BTreeMap::values).map(|(_, registered)| registered.clone());
+        let all: BTreeMap<_, _> = used.chain(self.cache.kept()).map(|what| (Arc::as_ptr(&what), what)).collect();
+        let bytes = all.values().map(|what| what.bytes() as u64).sum();
+        transom_channel::wire::Registered { bytes, ..self.registrations }
+    }
+
     fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
         let (start, whole) = (memory.start()?, whole(memory)?);
         let (address, bytes, writable) = whole;
         if let Some((times, registered)) = self.registered[rail].get_mut(&whole) {
             *times += 1;
+            self.registrations.found += 1;
             return Some(key(address, registered));
         }
-        // What windows and buffers have is registered with the first rail.
-        if rail == 0
-            && !writable
-            && let Some(registered) = self.core().memory.readable(address, bytes)
-        {
+        // What windows and buffers have is registered with each rail.
+        if !writable && let Some(registered) = self.service.core_of(rail).memory.readable(address, bytes) {
             let key = key(address, &registered);
             self.registered[rail].insert(whole, (1, registered));
+            self.registrations.found += 1;
             return Some(key);
         }
         if bytes < self.register_from {
@@ -330,6 +342,7 @@ impl Wire for VerbsWire {
         let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
         let registered = if let Some(kept) = kept {
             memory.found();
+            self.registrations.found += 1;
             kept
         } else {
             let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
@@ -345,6 +358,7 @@ impl Wire for VerbsWire {
             });
             let registered = Arc::new(registered.map_err(|error| memory.refused(error)).ok()?);
             memory.passed();
+            self.registrations.made += 1;
             if let Some(lasting) = lasting {
                 self.cache.keep(&lasting.place, bytes, &registered);
             }

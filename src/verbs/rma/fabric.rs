@@ -2,7 +2,9 @@
 //! without the target.
 
 use super::Verbs;
+use super::far::Far;
 use super::moving::Moving;
+use super::paths::Stripes;
 use super::region::{Pending, Region, Remote, Sought};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
@@ -57,7 +59,7 @@ impl Fabric for Verbs {
         match &to.view {
             Some(view) => self.0.node.memory.put(view, offset, source),
             None => {
-                self.0.write(to.way, to.place(offset, source.len())?, source)?;
+                self.0.write(to.far(offset, source.len())?, source)?;
                 self.behind_it(to)
             }
         }
@@ -67,26 +69,26 @@ impl Fabric for Verbs {
     fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
         match &from.view {
             Some(view) => self.0.node.memory.get(view, offset, into),
-            None => self.0.read(from.way, from.place(offset, into.len())?, into),
+            None => self.0.read(from.far(offset, into.len())?, into),
         }
     }
 
     fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
-        let place = to.place(offset, source.len())?;
+        let far = to.far(offset, source.len())?;
         if let Some(view) = &to.view {
             // Copying takes this rank's processor, whenever it does it.
             return self.0.node.memory.put(view, offset, &source).map(|()| Moving::done(source));
         }
-        let moving = self.0.start_write(to.way, place, source)?;
+        let moving = self.0.start_write(far, source)?;
         self.behind_it(to).map(|()| moving)
     }
 
     fn start_get(&self, from: &Remote, offset: usize, mut into: BoxBytes) -> Result<Moving, FabricError> {
-        let place = from.place(offset, into.len())?;
+        let far = from.far(offset, into.len())?;
         if let Some(view) = &from.view {
             return self.0.node.memory.get(view, offset, &mut into).map(|()| Moving::done(into));
         }
-        self.0.start_read(from.way, place, into)
+        self.0.start_read(far, into)
     }
 
     fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
@@ -103,13 +105,13 @@ impl Fabric for Verbs {
         offset: usize,
         source: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
-        let place = to.place(offset, source.len())?;
+        let far = to.far(offset, source.len())?;
         if let Some(view) = &to.view {
             // SAFETY: lent by the caller.
             return self.0.node.memory.put(view, offset, unsafe { source.as_ref() }).map(|()| None);
         }
         // SAFETY: by the caller's word.
-        let moving = unsafe { self.0.start_lent_write(to.way, place, source) }?;
+        let moving = unsafe { self.0.start_lent_write(far, source) }?;
         self.behind_it(to).map(|()| moving)
     }
 
@@ -119,13 +121,13 @@ impl Fabric for Verbs {
         offset: usize,
         mut into: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
-        let place = from.place(offset, into.len())?;
+        let far = from.far(offset, into.len())?;
         if let Some(view) = &from.view {
             // SAFETY: lent by the caller, for nobody else to use.
             return self.0.node.memory.get(view, offset, unsafe { into.as_mut() }).map(|()| None);
         }
         // SAFETY: by the caller's word.
-        unsafe { self.0.start_lent_read(from.way, place, into) }
+        unsafe { self.0.start_lent_read(far, into) }
     }
 
     unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
@@ -153,6 +155,7 @@ impl Fabric for Verbs {
     fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
         let (way, place) = at.word(offset)?;
         at.behind_other_way(way)?;
+        self.0.behind_stripes(way, Stripes::All)?;
         // A write may come between the two halves of an adapter's own atomic: words that others add to are one's own.
         if at.rank == self.rank() {
             let guess = match &at.view {
@@ -168,7 +171,7 @@ impl Fabric for Verbs {
         }
         match self.0.core().rail.notify_by {
             NotifyBy::Atomic => self.0.swap(way, place, value, 0),
-            NotifyBy::Write => self.0.write(way, place, &value.to_ne_bytes()),
+            NotifyBy::Write => self.0.write(Far::of(way, place), &value.to_ne_bytes()),
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) enum Halt {
 }
 
 impl Member {
-    /// An error if this rank's rail is broken: what is under way will not be told complete.
+    /// An error if this rank's rail is broken: what is under way will not be told complete. Of further rails others take over.
     pub fn works(&self) -> Result<(), FabricError> {
         let rail = &self.core().rail;
         let Some(broken) = rail.health.broken() else { return Ok(()) };
@@ -61,7 +61,7 @@ impl Member {
 
     /// Ends the lane to a peer that is known to be gone.
     fn give_up(&self, peer: usize) {
-        if let Some(lane) = self.core().endpoints.lane(peer) {
+        for lane in self.service.cores().filter_map(|core| core.endpoints.lane(peer)) {
             lane.give_up(Failure::known(Why::Gone));
         }
     }
@@ -71,7 +71,7 @@ impl Member {
     pub fn alive(&self, way: Way) -> Result<(), FabricError> {
         match self.exchange.check_peers(Awaited::Rank(way.rank)) {
             Err(FabricError::PeerDied { rank }) if rank == way.rank => {
-                self.core().died(way.peer);
+                self.service.cores().for_each(|core| core.died(way.peer));
                 Err(FabricError::PeerDied { rank })
             }
             _ => Ok(()),
@@ -108,7 +108,7 @@ impl Member {
                 FabricError::System { what: format!("an operation on rank {rank} could not be started"), source }
             }
             Halt::Failed(failure) => {
-                let why = self.core().rail.context().status(failure.status);
+                let why = self.core_of(way).rail.context().status(failure.status);
                 match failure.why {
                     Why::Refused => {
                         let refused = "its adapter refuses the access, and ends the connection: the memory is no longer \
@@ -153,7 +153,7 @@ impl Member {
     /// The network fails between two that live: the rest of the job is told, once.
     pub fn unreachable(&self, way: Way, why: String) -> FabricError {
         self.fail_once();
-        let (rail, me) = (&self.core().rail, self.exchange.rank());
+        let (rail, me) = (&self.core_of(way).rail, self.exchange.rank());
         let (device, port) = (rail.name(), rail.port());
         let (kind, whose) = match rail.health.port_down() {
             true => (io::ErrorKind::NetworkDown, "the link of this port is down"),

@@ -1,6 +1,7 @@
 //! A rank of a job or team, from joining to leaving.
 
 use super::mail::Mail;
+use super::paths::Paths;
 
 use crate::verbs::bootstrap::{Bootstrap, Node};
 use crate::verbs::connect::{self, Core, Service};
@@ -36,6 +37,8 @@ pub(super) struct Member {
     pub remains: Remains<Kept>,
     /// Collectives over lanes; none where ranks share memory, which is faster.
     pub mail: Option<Mail>,
+    /// By what rails operations go, if there are several. Shared by the teams of a job.
+    pub paths: Option<Arc<Paths>>,
     /// Whether the others were told that this rank cannot go on.
     pub failed: AtomicBool,
     /// A team keeps the job that it was made in, which knows it by this number.
@@ -45,11 +48,19 @@ pub(super) struct Member {
 /// Something that others may still reach: it goes when it is dropped.
 pub(super) type Kept = Box<dyn Any + Send>;
 
-/// Where operations go: a rank (in the numbers of the team), and the peer whose lane leads there.
+/// Where operations go: a rank (in the numbers of the team), the peer whose lane leads there, and the rail of that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub rank: Rank,
     pub peer: usize,
+    pub rail: usize,
+}
+
+impl Way {
+    /// The same by another rail.
+    pub fn by(self, rail: usize) -> Way {
+        Way { rail, ..self }
+    }
 }
 
 impl Member {
@@ -59,20 +70,28 @@ impl Member {
         (node, peers): (Node, Box<[u32]>),
         hybrid: bool,
         mail: Option<Mail>,
+        paths: Option<Arc<Paths>>,
         parent: Option<(Arc<Member>, u64)>,
     ) -> Self {
         let (remains, failed) = Default::default();
-        Member { service, exchange, node, peers, hybrid, remains, mail, failed, parent }
+        Member { service, exchange, node, peers, hybrid, remains, mail, paths, failed, parent }
     }
 
+    /// Of the first rail, by which all goes but what is divided.
     pub fn core(&self) -> &Core {
         &self.service.core
+    }
+
+    /// Of the rail of a way.
+    #[inline]
+    pub fn core_of(&self, way: Way) -> &Core {
+        self.service.core_of(way.rail)
     }
 
     /// Lets in what has completed.
     #[inline]
     pub fn progress(&self) {
-        progress::poll(&self.core().rail, &self.core().endpoints);
+        self.service.cores().for_each(|core| progress::poll(&core.rail, &core.endpoints));
     }
 
     /// What a wait does between two looks, once it has waited a while: serves the peers' messages, and sleeps so long if none
@@ -91,17 +110,17 @@ impl Member {
 
     /// The way to a rank.
     pub fn way(&self, rank: Rank) -> Way {
-        Way { rank, peer: self.peers[rank] as usize }
+        Way { rank, peer: self.peers[rank] as usize, rail: 0 }
     }
 
     /// The way to a neighbour's words by this rank's own adapter.
     pub fn way_here(&self, rank: Rank) -> Way {
-        Way { rank, peer: self.core().me }
+        Way { rank, peer: self.core().me, rail: 0 }
     }
 
     /// The way to a peer, whose rank in this team is its own, or at least one that errors may name.
     pub fn way_to(&self, peer: usize) -> Option<Way> {
-        self.peers.iter().position(|&of| of as usize == peer).map(|rank| Way { rank, peer })
+        self.peers.iter().position(|&of| of as usize == peer).map(|rank| Way { rank, peer, rail: 0 })
     }
 
     /// Returns when all that was posted is complete, or will not be: what this rank says next is behind it.
@@ -110,6 +129,7 @@ impl Member {
             if let Some(way) = self.way_to(peer) {
                 // Who waits for it is told.
                 let _ = self.complete(way, lane.posted());
+                let _ = self.complete_stripes(way);
             }
         }
     }

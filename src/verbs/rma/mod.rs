@@ -3,11 +3,14 @@
 mod collective;
 mod fabric;
 mod failure;
+mod far;
 mod mail;
 mod member;
 mod moving;
 mod operations;
+mod paths;
 mod region;
+mod striped;
 mod under_way;
 
 pub use moving::Moving;
@@ -22,6 +25,7 @@ use super::settings::Settings;
 use collective::lanes::{all_gather, barrier};
 use mail::{Block, Mail};
 use member::Member;
+use paths::Paths;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use transom_locks::{Awaited, Rank};
@@ -75,7 +79,8 @@ impl Verbs {
         // Ranks that share memory do together what they do by that.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size() as u32).collect();
-        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, None))))
+        let paths = Paths::of(&service, settings.division, job.size());
+        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, paths, None))))
     }
 
     /// Collective, by the exchange of the job: from now on the ranks do it by their lanes.
@@ -130,7 +135,8 @@ impl Verbs {
         let node = Node::some(memory, here, member.node.hosts.clone());
         let service = member.service.clone();
         let parent = Some((self.0.clone(), number));
-        let team = Member::new(service, team, (node, peers.into()), member.hybrid, mail, parent);
+        let (hybrid, paths) = (member.hybrid, member.paths.clone());
+        let team = Member::new(service, team, (node, peers.into()), hybrid, mail, paths, parent);
         Ok(Some(Verbs(Arc::new(team))))
     }
 
@@ -175,6 +181,12 @@ impl Verbs {
     /// shared memory, of its host's.
     pub fn work_requests_to_itself(&self) -> WorkRequests {
         self.0.core().endpoints.counts()[1]
+    }
+
+    /// Bytes of large puts and gets that were divided among rails, by rail; nothing where there is one.
+    pub fn divided_bytes(&self) -> Vec<u64> {
+        let rails = self.0.service.cores().count();
+        self.0.paths.as_ref().map_or(Vec::new(), |paths| paths.bytes().take(rails).collect())
     }
 
     /// How often memory was registered, for buffers and large operations, and how often that was not needed.

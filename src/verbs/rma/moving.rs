@@ -5,8 +5,10 @@
 //! Memory that is handed over stays with the lane until then, whoever drops or leaks what is under way.
 
 use super::failure::Halt;
+use super::far::Far;
 use super::member::{Member, Way};
 use super::operations::retry;
+use super::striped::{Here, Striped};
 use super::under_way::UnderWay;
 use crate::verbs::lane::Signal;
 use crate::verbs::memory::{Lent, Passing, Slot};
@@ -15,10 +17,12 @@ use crate::verbs::wr::{Failure, Piece, Place, Verb, Why};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use transom_channel::striping::Part;
 use transom_windows::{BoxBytes, FabricError};
 
 /// Reads through slots that are under way at once.
 const AT_ONCE: usize = 8;
+
 /// Bytes of one request from or to the program's memory.
 const PIECE: usize = 1 << 20;
 
@@ -44,16 +48,25 @@ struct Borrowed<M: Deref<Target = Member>> {
     way: Way,
     /// The number of the last; 0 if there is none.
     number: u64,
+    /// Those of a divided operation.
+    striped: Option<Arc<Striped>>,
 }
 
 impl<M: Deref<Target = Member>> Borrowed<M> {
     fn is_done(&self) -> Result<bool, FabricError> {
+        if let Some(striped) = &self.striped {
+            return striped.is_done(&self.member);
+        }
         self.member.progress();
         let done = self.member.lane(self.way).is_complete(self.number);
         done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
     }
 
     fn finish(mut self) -> Result<(), FabricError> {
+        if let Some(striped) = self.striped.take() {
+            // Where that fails the adapters do nothing of it any more.
+            return striped.finish(&self.member);
+        }
         let done = self.member.complete(self.way, self.number);
         if done.is_ok() {
             self.number = 0;
@@ -64,6 +77,9 @@ impl<M: Deref<Target = Member>> Borrowed<M> {
 
 impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
     fn drop(&mut self) {
+        if let Some(striped) = &self.striped {
+            let _ = striped.finish(&self.member);
+        }
         if self.number > 0 && self.member.complete(self.way, self.number).is_err() {
             // It will never be told complete, and what of it is still to come must not be.
             self.member.lane(self.way).give_up(Failure::known(Why::Gone));
@@ -74,48 +90,54 @@ impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
 impl Member {
     /// Writes bytes, which may be used again when this returns.
     #[inline]
-    pub fn write(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
+    pub fn write(&self, to: Far<'_>, source: &[u8]) -> Result<(), FabricError> {
         // SAFETY: nobody changes the source during the call, in which the adapter is done with it.
         match unsafe { self.core().memory.lent(NonNull::from(source).cast(), source.len(), Access::Source) } {
-            None => self.write_by_slots(way, to, source),
+            None => self.write_by_slots(to.way, to.place, source),
             // SAFETY: as above.
-            Some(passing) => unsafe { self.borrow(way, Verb::Write, to, &passing, source.len()) },
+            Some(passing) => unsafe { self.borrow(Verb::Write, to, &passing, source.len()) },
         }
     }
 
     /// Reads bytes; they are there when this returns.
     #[inline]
-    pub fn read(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
+    pub fn read(self: &Arc<Self>, from: Far<'_>, into: &mut [u8]) -> Result<(), FabricError> {
         let (start, len) = (NonNull::from(&mut *into).cast(), into.len());
         // SAFETY: the destination is this call's alone, in which the adapter is done with it.
         match unsafe { self.core().memory.lent(start, len, Access::Local) } {
-            None => self.read_by_slots(way, from, into),
+            None => self.read_by_slots(from.way, from.place, into),
             // SAFETY: as above.
-            Some(passing) => unsafe { self.borrow(way, Verb::Read, from, &passing, len) },
+            Some(passing) => unsafe { self.borrow(Verb::Read, from, &passing, len) },
         }
     }
 
     /// # Safety
     /// The memory must be lent, and nobody use it, until this returns.
-    unsafe fn borrow(&self, way: Way, verb: Verb, at: Place, of: &Passing, len: usize) -> Result<(), FabricError> {
+    unsafe fn borrow(&self, verb: Verb, at: Far<'_>, of: &Passing, len: usize) -> Result<(), FabricError> {
         // SAFETY: by the caller's word; what is under way is over before this returns, also if it fails.
-        unsafe { self.post_borrowed(Borrowed { member: self, way, number: 0 }, verb, at, of, len) }?.finish()
+        unsafe { self.post_borrowed(self, verb, at, of, len) }?.finish()
     }
 
     /// # Safety
     /// The memory must be lent, and nobody use it, until what is returned is dropped, and if this fails, until it returns.
     unsafe fn post_borrowed<M: Deref<Target = Member>>(
         &self,
-        mut under_way: Borrowed<M>,
+        member: M,
         verb: Verb,
-        at: Place,
+        at: Far<'_>,
         of: &Passing,
         len: usize,
     ) -> Result<Borrowed<M>, FabricError> {
         let offset = (of.address - of.registered.address) as usize;
         let piece = |from, bytes| of.registered.piece(offset + from, bytes);
+        let Far { way, place, .. } = at;
+        // SAFETY: by the caller's word.
+        if let Some(striped) = unsafe { self.start_striped(at, verb, len, piece) }? {
+            return Ok(Borrowed { member, way, number: 0, striped: Some(striped) });
+        }
+        let mut under_way = Borrowed { member, way, number: 0, striped: None };
         // SAFETY: by the caller's word; if a later piece fails, the earlier ones are over when `under_way` is dropped.
-        unsafe { self.post_pieces(under_way.way, verb, at, len, piece, &mut under_way.number) }?;
+        unsafe { self.post_pieces(way, verb, place, len, piece, &mut under_way.number) }?;
         Ok(under_way)
     }
 
@@ -125,16 +147,15 @@ impl Member {
     /// They must be lent, and nobody change them, until what is returned is dropped.
     pub unsafe fn start_lent_write(
         self: &Arc<Self>,
-        way: Way,
-        to: Place,
+        to: Far<'_>,
         source: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
         // SAFETY: by the caller's word.
         match unsafe { self.core().memory.lent(source.cast(), source.len(), Access::Source) } {
             // SAFETY: as above.
-            None => self.write_by_slots(way, to, unsafe { source.as_ref() }).map(|()| None),
+            None => self.write_by_slots(to.way, to.place, unsafe { source.as_ref() }).map(|()| None),
             // SAFETY: as above.
-            Some(passing) => unsafe { self.start_lent(way, Verb::Write, to, passing, source.len()) },
+            Some(passing) => unsafe { self.start_lent(Verb::Write, to, passing, source.len()) },
         }
     }
 
@@ -144,21 +165,20 @@ impl Member {
     /// They must be lent, and nobody use them, until what is returned is dropped.
     pub unsafe fn start_lent_read(
         self: &Arc<Self>,
-        way: Way,
-        from: Place,
+        from: Far<'_>,
         mut into: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
         let (memory, len) = (&self.core().memory, into.len());
         // SAFETY: by the caller's word.
         if let Some(passing) = unsafe { memory.lent(into.cast(), len, Access::Local) } {
             // SAFETY: as above.
-            return unsafe { self.start_lent(way, Verb::Read, from, passing, len) };
+            return unsafe { self.start_lent(Verb::Read, from, passing, len) };
         }
         match memory.passage(len) {
-            Ok(Some(own)) => Ok(Some(Moving(State::Brought(self.start(way, Verb::Read, from, own, len)?)))),
+            Ok(Some(own)) => Ok(Some(Moving(State::Brought(self.start(Verb::Read, from, own, len)?)))),
             // SAFETY: lent by the caller, for nobody else to use.
-            Ok(None) => self.read_by_slots(way, from, unsafe { into.as_mut() }).map(|()| None),
-            Err(error) => Err(self.why(way, Halt::Memory(error))),
+            Ok(None) => self.read_by_slots(from.way, from.place, unsafe { into.as_mut() }).map(|()| None),
+            Err(error) => Err(self.why(from.way, Halt::Memory(error))),
         }
     }
 
@@ -166,15 +186,13 @@ impl Member {
     /// The memory must be lent, and nobody use it, until what is returned is dropped, and if this fails, until it returns.
     unsafe fn start_lent(
         self: &Arc<Self>,
-        way: Way,
         verb: Verb,
-        at: Place,
+        at: Far<'_>,
         of: Passing,
         len: usize,
     ) -> Result<Option<Moving>, FabricError> {
-        let nothing = Borrowed { member: self.clone(), way, number: 0 };
         // SAFETY: by the caller's word.
-        let borrowed = unsafe { self.post_borrowed(nothing, verb, at, &of, len) }?;
+        let borrowed = unsafe { self.post_borrowed(self.clone(), verb, at, &of, len) }?;
         Ok(Some(Moving(State::Lent(borrowed, of.registered))))
     }
 
@@ -191,51 +209,78 @@ impl Member {
     }
 
     /// Starts a write of bytes that are handed over.
-    pub fn start_write(self: &Arc<Self>, way: Way, to: Place, source: BoxBytes) -> Result<Moving, FabricError> {
+    pub fn start_write(self: &Arc<Self>, to: Far<'_>, source: BoxBytes) -> Result<Moving, FabricError> {
         let len = source.len();
         match self.core().memory.source(source) {
-            Ok(lent) => Ok(Moving(State::Direct(self.start(way, Verb::Write, to, lent, len)?))),
+            Ok(lent) => Ok(Moving(State::Direct(self.start(Verb::Write, to, lent, len)?))),
             Err(source) => {
-                self.write_by_slots(way, to, &source)?;
+                self.write_by_slots(to.way, to.place, &source)?;
                 Ok(Moving(State::Done(source)))
             }
         }
     }
 
     /// Starts a read to bytes that are handed over.
-    pub fn start_read(self: &Arc<Self>, way: Way, from: Place, into: BoxBytes) -> Result<Moving, FabricError> {
+    pub fn start_read(self: &Arc<Self>, from: Far<'_>, into: BoxBytes) -> Result<Moving, FabricError> {
         let len = into.len();
         match self.core().memory.destination(into) {
             Ok((lent, into)) => {
-                let reading = self.start(way, Verb::Read, from, lent, len)?;
+                let reading = self.start(Verb::Read, from, lent, len)?;
                 Ok(Moving(match into {
                     Some(into) => State::Copied(reading, into),
                     None => State::Direct(reading),
                 }))
             }
-            Err((Some(error), _)) => Err(self.why(way, Halt::Memory(error))),
+            Err((Some(error), _)) => Err(self.why(from.way, Halt::Memory(error))),
             Err((None, mut into)) => {
-                self.read_by_slots(way, from, &mut into)?;
+                self.read_by_slots(from.way, from.place, &mut into)?;
                 Ok(Moving(State::Done(into)))
             }
         }
     }
 
     /// Starts what needs memory of this rank, piece by piece.
-    fn start(
-        self: &Arc<Self>,
-        way: Way,
-        verb: Verb,
-        at: Place,
-        memory: Lent,
-        len: usize,
-    ) -> Result<UnderWay, FabricError> {
+    fn start(self: &Arc<Self>, verb: Verb, at: Far<'_>, memory: Lent, len: usize) -> Result<UnderWay, FabricError> {
+        let Far { way, place, .. } = at;
         let mut under_way = UnderWay::new(self, way, memory);
-        let UnderWay { memory: Some(memory), number, .. } = &mut under_way else { unreachable!("just given") };
+        let UnderWay { memory: Some(memory), number, striped, .. } = &mut under_way else { unreachable!("just given") };
         let piece = |from, bytes| memory.piece(from, bytes);
+        if matches!(memory, Lent::Pinned(_)) {
+            // SAFETY: as below; it stays where it is.
+            *striped = unsafe { self.start_striped(at, verb, len, piece) }?;
+            if striped.is_some() {
+                return Ok(under_way);
+            }
+        }
         // SAFETY: what is under way has the memory, and leaves it to the lane if it is dropped sooner.
-        unsafe { self.post_pieces(way, verb, at, len, piece, number) }?;
+        unsafe { self.post_pieces(way, verb, place, len, piece, number) }?;
         Ok(under_way)
+    }
+
+    /// Divides an operation of `len` bytes among several rails and starts it, if it is to be.
+    ///
+    /// # Safety
+    /// The memory must stay registered until it has ended, or was given up.
+    unsafe fn start_striped(
+        &self,
+        at: Far<'_>,
+        verb: Verb,
+        len: usize,
+        piece: impl Fn(usize, usize) -> Piece,
+    ) -> Result<Option<Arc<Striped>>, FabricError> {
+        let Some(parts) = self.divide(at, len) else { return Ok(None) };
+        let access = if verb == Verb::Read { Access::Local } else { Access::Source };
+        let here = |part: &Part| {
+            let first = piece(part.at as usize, 0);
+            let memory = &self.service.core_of(part.rail).memory;
+            // SAFETY: by the caller's word.
+            let by =
+                |rail: usize| (rail > 0).then(|| unsafe { memory.part(first.address, part.length as usize, access) });
+            Here { registered: by(part.rail).flatten(), first }
+        };
+        let striped = Striped::new(at, verb, &parts, here);
+        striped.start(self)?;
+        Ok(Some(striped))
     }
 
     /// Posts requests for `len` bytes. `posted` is the number of the last, also if a later one fails.
@@ -318,7 +363,7 @@ impl Member {
         let chunks = &self.core().memory.chunks;
         let start = |from, len| {
             let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
-            self.start(way, Verb::Read, from, Lent::Slot(slot), len)
+            self.start(Verb::Read, Far::of(way, from), Lent::Slot(slot), len)
         };
         if into.len() <= chunks.bytes() {
             return self.bring(start(from, into.len())?, into);

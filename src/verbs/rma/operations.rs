@@ -1,7 +1,9 @@
 //! How an operation gets from the call to the adapter and back.
 
 use super::failure::Halt;
+use super::far::Far;
 use super::member::{Member, Way};
+use super::paths::Stripes;
 use super::under_way::{UnderWay, lost_result};
 use crate::verbs::connect::Link;
 use crate::verbs::endpoint::Endpoints;
@@ -33,7 +35,7 @@ impl Member {
     /// # Panics
     /// Before there is one.
     pub fn lane(&self, way: Way) -> &RailLane {
-        self.endpoints().lane(way.peer).expect("there is a connection")
+        self.core_of(way).endpoints.lane(way.peer).expect("there is a connection")
     }
 
     /// Repeats `attempt` until it gives something, letting completions in before each.
@@ -126,7 +128,8 @@ impl Member {
         mut post: impl FnMut(&RailLane) -> Result<Option<u64>, Halt>,
     ) -> Result<u64, FabricError> {
         // Mostly nothing stands in the way.
-        if let Some(lane) = self.endpoints().lane(way.peer)
+        if self.paths.is_none()
+            && let Some(lane) = self.endpoints().lane(way.peer)
             && (!ordered || self.endpoints().before(way.peer).is_none())
             && let Ok(Some(number)) = post(lane)
         {
@@ -136,13 +139,16 @@ impl Member {
         if ordered {
             self.await_order(way)?;
         }
-        self.until(way, post)
+        self.behind_stripes(way, if ordered { Stripes::Read } else { Stripes::Written })?;
+        let number = self.until(way, post)?;
+        self.note_posted(way, ordered, number);
+        Ok(number)
     }
 
     /// Waits for what must be seen before a verb of this peer.
-    fn await_order(&self, way: Way) -> Result<(), FabricError> {
+    pub fn await_order(&self, way: Way) -> Result<(), FabricError> {
         while let Some((peer, number)) = self.endpoints().before(way.peer) {
-            self.complete(self.way_to(peer).unwrap_or(Way { rank: way.rank, peer }), number)?;
+            self.complete(self.way_to(peer).unwrap_or(Way { rank: way.rank, peer, rail: 0 }), number)?;
         }
         Ok(())
     }
@@ -187,6 +193,7 @@ impl Member {
     /// Then nothing was started.
     pub fn start_atomic(self: &Arc<Self>, way: Way, verb: Verb, at: Place) -> Result<UnderWay, FabricError> {
         let cell = self.core().memory.cells.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
+        self.behind_stripes(way, Stripes::All)?;
         // SAFETY: what is returned keeps the memory, and leaves it to the lane if it is dropped sooner.
         let number = unsafe { self.post_for(way, true, verb, at, cell.piece(8)) }?;
         let mut under_way = UnderWay::new(self, way, Lent::Slot(cell));
@@ -205,7 +212,7 @@ impl Member {
                 None => {
                     // If it is there it was put; if not, whoever reads it may have changed it since.
                     let mut now = [0; 8];
-                    self.read(way, at, &mut now)?;
+                    self.read(Far::of(way, at), &mut now)?;
                     return if u64::from_ne_bytes(now) == value { Ok(()) } else { Err(lost_result(way)) };
                 }
             }
@@ -217,7 +224,7 @@ impl Member {
         let Some(lane) = self.endpoints().lane(way.peer) else { return Ok(()) };
         self.complete(way, lane.posted())?;
         lane.reclaim();
-        Ok(())
+        self.complete_stripes(way)
     }
 
     /// Has the completion of what was posted told, so that several flushes wait at once.
@@ -232,7 +239,7 @@ impl Member {
             return Err(self.why(way, Halt::Failed(failure)));
         }
         self.endpoints().mark(way.peer);
-        Ok(())
+        self.complete_stripes(way)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Memory of this rank, and the right to reach that of others.
 
 use super::Verbs;
+use super::far::Far;
 use super::member::{Kept, Member, Way};
 use super::under_way::UnderWay;
 use crate::verbs::VerbsError;
@@ -12,8 +13,6 @@ use transom_locks::Rank;
 use transom_shm_loopback::View;
 use transom_windows::{Fabric, FabricError};
 
-/// The rail of this rank.
-const RAIL: usize = 0;
 /// No window without atomics: locks, barriers and signals are made of them.
 const NO_ATOMICS: FabricError = FabricError::Unsupported {
     what: "the RDMA device of this rank executes no atomics, of which windows are made; `transom info` shows the device: \
@@ -29,9 +28,9 @@ const NO_LENT_ATOMICS: FabricError = FabricError::Unsupported {
 /// are refused, and end their connection to this rank.
 pub struct Region {
     /// By which operations of this rank find that its memory is registered: not once the program may have it back.
-    known: Option<Entry<Registered>>,
-    /// Goes before the memory does.
-    registration: Option<Arc<Registered>>,
+    known: Vec<Entry<Registered>>,
+    /// With each rail. They go before the memory does.
+    registrations: Vec<Arc<Registered>>,
     pub(super) region: transom_shm_loopback::Region,
     /// Where those who reach it by themselves count themselves.
     reached: Option<Slot>,
@@ -50,12 +49,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.known = None;
+        self.known.clear();
         // Of memory that was lent: either all have let go, or it is leaked.
         let (remains, reached) = (&self.member.remains, self.reached.take());
         let kept =
-            |registration| Deferred { _registration: registration, _memory: self.region.view().clone(), reached };
-        let kept = self.registration.take().map(kept);
+            |registrations| Deferred { _registrations: registrations, _memory: self.region.view().clone(), reached };
+        let registrations = std::mem::take(&mut self.registrations);
+        let kept = (!registrations.is_empty()).then(|| kept(registrations));
         match (self.number, kept) {
             (Some(number), kept) => remains.let_go(number, kept.map(|kept| Box::new(kept) as Kept)),
             (None, Some(kept)) => remains.detach(kept),
@@ -70,6 +70,8 @@ pub struct Remote {
     /// Where requests on it go, but on words that go another way.
     pub(super) way: Way,
     place: Place,
+    /// By which further rails name it.
+    keys: Box<[u32]>,
     bytes: usize,
     /// A neighbour's protocol words, which this rank's adapter reaches by itself. Goes before the memory does.
     words: Option<Words>,
@@ -109,6 +111,12 @@ impl Remote {
             return Err(FabricError::OutOfBounds { offset, len, size: self.bytes });
         }
         Ok(Place { address: self.place.address + offset as u64, key: self.place.key })
+    }
+
+    /// The same, for what may be divided.
+    #[inline]
+    pub(super) fn far(&self, offset: usize, len: usize) -> Result<Far<'_>, FabricError> {
+        Ok(Far { way: self.way, place: self.place(offset, len)?, keys: &self.keys })
     }
 
     /// Where a word is, if it is one, and the way there.
@@ -172,8 +180,8 @@ impl Verbs {
         let Sought { bytes, words, lent, alone } = sought;
         let member = &*self.0;
         let bad = |why: String| FabricError::BadKey { rank, why, source: None };
-        let parsed = Keys::from_bytes(key).and_then(|(keys, shared)| Some((keys.place(RAIL)?, shared)));
-        let Some((place, shared)) = parsed else { return Err(bad(format!("a key of {} bytes", key.len()))) };
+        let parsed = Keys::from_bytes(key).and_then(|(keys, shared)| Some((keys.place(0)?, keys, shared)));
+        let Some((place, keys, shared)) = parsed else { return Err(bad(format!("a key of {} bytes", key.len()))) };
         if place.address.checked_add(bytes as u64).is_none() {
             return Err(bad(format!("it names {bytes} bytes at {:#x}", place.address)));
         }
@@ -193,6 +201,8 @@ impl Verbs {
             Some(on_node) => Some(member.node.memory.attach(on_node, shared, bytes)?),
             None => None,
         };
+        let further = (1..member.service.cores().count()).map_while(|rail| Some(keys.place(rail)?.key));
+        let keys = further.collect();
         let words = words.min(bytes);
         let register = |start| {
             // SAFETY: mapped as long as the view, which goes after the registration.
@@ -204,7 +214,7 @@ impl Verbs {
         let counted = count.filter(|_| alone && bytes > 0);
         let apart = lent && neighbour;
         let mut remote =
-            Remote { rank, way, place, bytes, words, view, lent, apart, counted: None, member: self.0.clone() };
+            Remote { rank, way, place, keys, bytes, words, view, lent, apart, counted: None, member: self.0.clone() };
         if let Some(count) = counted {
             self.0.start_atomic(way, Verb::Add(1), count)?.word()?;
             remote.counted = counted;
@@ -223,12 +233,26 @@ impl Verbs {
             return Err(NO_ATOMICS);
         }
         let (start, bytes) = (region.view().start(), region.view().bytes_here());
-        // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies and
-        // atomics only.
-        let register = |start| unsafe { Registered::new(&rail.domain, start, bytes, access) };
-        let registration = start.filter(|_| bytes > 0).map(register);
-        let registration = registration.transpose().map_err(system)?.map(Arc::new);
-        let known = registration.as_ref().map(|registered| self.0.core().memory.know(registered));
+        let (mut registrations, mut known) = (Vec::new(), Vec::new());
+        for (rail, core) in self.0.service.cores().enumerate() {
+            let Some(start) = start.filter(|_| bytes > 0) else { break };
+            // Words have the first rail alone.
+            let access = if rail == 0 { access } else { Access::Bytes };
+            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies and
+            // atomics only.
+            match unsafe { Registered::new(&core.rail.domain, start, bytes, access) } {
+                Ok(registered) => {
+                    let registered = Arc::new(registered);
+                    known.push(core.memory.know(&registered));
+                    registrations.push(registered);
+                }
+                Err(error) if rail == 0 => return Err(system(error)),
+                Err(error) => {
+                    core.memory.refused(error);
+                    break;
+                }
+            }
+        }
         region.leave_atomics_to_adapter();
         let memory = &self.0.core().memory;
         let reached = (!shared.is_empty()).then(|| memory.counts.take()).transpose().map_err(system)?;
@@ -236,8 +260,8 @@ impl Verbs {
             let Place { address, key } = count.place();
             [&address.to_le_bytes()[..], &key.to_le_bytes()].concat()
         });
-        let key = Keys::of(registration.as_deref()).to_bytes(&[shared, &count].concat());
-        Ok((Region { known, registration, region, reached, number: None, member: self.0.clone() }, key))
+        let key = Keys::of(&registrations).to_bytes(&[shared, &count].concat());
+        Ok((Region { known, registrations, region, reached, number: None, member: self.0.clone() }, key))
     }
 }
 

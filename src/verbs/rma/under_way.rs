@@ -2,6 +2,7 @@
 
 use super::failure::Halt;
 use super::member::{Member, Way};
+use super::striped::Striped;
 use crate::verbs::memory::Lent;
 use std::sync::Arc;
 use transom_windows::FabricError;
@@ -11,6 +12,8 @@ pub(super) struct UnderWay {
     pub way: Way,
     /// Of the last; 0 if none was posted.
     pub number: u64,
+    /// If it is divided.
+    pub striped: Option<Arc<Striped>>,
     /// None once it was taken.
     pub memory: Option<Lent>,
     member: Arc<Member>,
@@ -18,7 +21,10 @@ pub(super) struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take().filter(|_| self.number > 0) {
+        let Some(memory) = self.memory.take() else { return };
+        if let Some(striped) = &self.striped {
+            striped.keep(memory);
+        } else if self.number > 0 {
             self.member.abandon(self.way, self.number, memory);
         }
     }
@@ -27,11 +33,14 @@ impl Drop for UnderWay {
 impl UnderWay {
     /// Nothing yet of what needs that memory.
     pub fn new(member: &Arc<Member>, way: Way, memory: Lent) -> Self {
-        UnderWay { way, number: 0, memory: Some(memory), member: member.clone() }
+        UnderWay { way, number: 0, striped: None, memory: Some(memory), member: member.clone() }
     }
 
     /// Whether all is complete.
     pub fn is_done(&self) -> Result<bool, FabricError> {
+        if let Some(striped) = &self.striped {
+            return striped.is_done(&self.member);
+        }
         self.member.progress();
         let done = self.member.lane(self.way).is_complete(self.number);
         done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
@@ -39,7 +48,10 @@ impl UnderWay {
 
     /// Waits until it is; the memory.
     pub fn finish(mut self) -> Result<Lent, FabricError> {
-        self.member.complete(self.way, self.number)?;
+        match &self.striped {
+            Some(striped) => striped.finish(&self.member)?,
+            None => self.member.complete(self.way, self.number)?,
+        }
         Ok(self.memory.take().expect("taken once"))
     }
 

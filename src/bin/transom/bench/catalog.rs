@@ -250,6 +250,15 @@ pub const CATALOG: &[Measurement] = &[
         )
     },
     Measurement {
+        kind: Kind::Bandwidth,
+        ..sweep(
+            "rails",
+            "stream",
+            &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive"],
+            "stream by the first rail alone, and divided among all that there are; tests/soft-roce/rails shapes them",
+        )
+    },
+    Measurement {
         ranks: &[1],
         ..figures(
             "kernel",

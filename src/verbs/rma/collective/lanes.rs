@@ -3,6 +3,7 @@
 
 use super::{Said, Steps};
 use crate::verbs::memory::Buffer;
+use crate::verbs::rma::far::Far;
 use crate::verbs::rma::mail::{DONE, Mail, Turn};
 use crate::verbs::rma::member::Member;
 use crate::verbs::settings::NotifyBy;
@@ -116,7 +117,8 @@ impl Collective<'_> {
     fn has_done(&self, rank: Rank) -> bool {
         let Place { address, key } = self.mail.blocks[rank];
         let mut done = [0; 8];
-        let read = self.member.read(self.member.way(rank), Place { address: address + DONE as u64, key }, &mut done);
+        let read =
+            self.member.read(Far::of(self.member.way(rank), Place { address: address + DONE as u64, key }), &mut done);
         read.is_ok() && u64::from_ne_bytes(done) >= self.number
     }
 }
@@ -128,7 +130,7 @@ impl Steps for Collective<'_> {
         let at = Place { address: address + Mail::place(self.number, step) as u64, key };
         if said.bytes > 0 {
             let place = [said.address, said.bytes, said.key.into()].map(u64::to_ne_bytes);
-            self.member.write(way, Place { address: at.address + 8, key }, place.as_flattened())?;
+            self.member.write(Far::of(way, Place { address: at.address + 8, key }), place.as_flattened())?;
         }
         // Behind the other on the same lane.
         let word = self.number << 1 | u64::from(flag);
@@ -138,7 +140,7 @@ impl Steps for Collective<'_> {
                 let guess = self.number.saturating_sub(2) << 1;
                 self.member.swap(way, at, word, guess)
             }
-            NotifyBy::Write => self.member.write(way, at, &word.to_ne_bytes()),
+            NotifyBy::Write => self.member.write(Far::of(way, at), &word.to_ne_bytes()),
         }
     }
 
@@ -178,7 +180,8 @@ impl Steps for Collective<'_> {
             source: std::io::Error::other(error),
         })?;
         bytes.resize(said.bytes as usize, 0);
-        self.member.read(self.member.way(from), Place { address: said.address, key: said.key }, &mut bytes)?;
+        let far = Far::of(self.member.way(from), Place { address: said.address, key: said.key });
+        self.member.read(far, &mut bytes)?;
         Ok(bytes)
     }
 }

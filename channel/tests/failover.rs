@@ -1,0 +1,153 @@
+//! Rails are cut at random moments, under random traffic, and some are restored: against the model, nothing is lost and nothing
+//! comes twice. `SEED=n` runs one again, `SEEDS=n` so many.
+
+mod model;
+
+use model::{Job, Setup};
+use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::striping::{Spread, Stripe};
+use transom_channel::{Config, Room, Select};
+
+/// Whether each rail is cut, and when that changes.
+struct Cuts {
+    rng: fastrand::Rng,
+    cut: Vec<bool>,
+    next: u64,
+    left: u32,
+    pause: u64,
+    /// One that is cut in the end stays so, where nothing needs it.
+    stays: bool,
+}
+
+impl Cuts {
+    fn happen(&mut self, job: &mut Job, step: Option<u64>) -> bool {
+        let Some(step) = step else {
+            let late = self.left > 0 && self.cut.contains(&true);
+            self.left = 0;
+            self.restore(job);
+            return late;
+        };
+        if self.left == 0 || step < self.next {
+            return false;
+        }
+        self.left -= 1;
+        self.next = step + self.rng.u64(1..self.pause);
+        let rail = self.rng.usize(..self.cut.len());
+        let others = self.cut.iter().filter(|cut| !**cut).count();
+        // One at least passes.
+        if self.cut[rail] || others > 1 {
+            self.cut[rail] = !self.cut[rail];
+            job.sim.cut(rail, self.cut[rail]);
+        }
+        if self.left == 0 {
+            self.restore(job);
+        }
+        false
+    }
+
+    fn restore(&mut self, job: &mut Job) {
+        let kept = self.cut.iter().position(|cut| *cut).filter(|_| self.stays);
+        for rail in (0..self.cut.len()).filter(|rail| Some(*rail) != kept) {
+            if std::mem::take(&mut self.cut[rail]) {
+                job.sim.cut(rail, false);
+            }
+        }
+    }
+}
+
+fn run(seed: u64) -> Result<Job, String> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut setup = Setup::random(&mut rng);
+    setup.ranks = setup.ranks.min(6);
+    setup.configs.truncate(setup.ranks as usize);
+    let mut rails = setup.conditions.rails.clone();
+    while rails.len() < 2 || (rails.len() < 4 && rng.bool()) {
+        rails.push(*rng.choice(&rails).unwrap());
+    }
+    // Which path is found out for good by what there is.
+    for rail in &mut rails {
+        (rail.write, rail.read) = (setup.conditions.rails[0].write, setup.conditions.rails[0].read);
+    }
+    setup.conditions.rails = rails;
+    setup.actions = rng.usize(10..80);
+    // What could not be registered with another rail waits for its own.
+    let stays = setup.conditions.unregistered == 0 && setup.conditions.rails.len() == 2 && rng.bool();
+    let cuts = rng.u32(1..12);
+    let pause = *rng.choice(&[10, 100, 1000]).unwrap();
+    let cut = vec![false; setup.conditions.rails.len()];
+    let mut cuts = Cuts { cut, next: rng.u64(1..300), left: cuts, pause, stays, rng };
+    if std::env::var("SEED").is_ok() {
+        println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);
+    }
+    let job = Job::new(seed, setup, |wire| wire);
+    job.run_with(|job, step| cuts.happen(job, step))
+}
+
+#[test]
+fn every_message_comes_once_whichever_rails_are_cut() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("SEED") {
+        run(seed).map(|_| ()).unwrap();
+        return;
+    }
+    let seeds = number("SEEDS").unwrap_or(1000);
+    let (mut rerouted, mut old, mut rings) = (0, 0, 0);
+    for seed in 0..seeds {
+        let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
+        let mut job = said.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
+        for rank in 0..job.setup.ranks {
+            let meter = job.sim.engine(rank).meter();
+            (rerouted, old, rings) = (rerouted + meter.rerouted, old + meter.old, rings + meter.leaves);
+        }
+    }
+    println!("{rerouted} went another way, {old} came again, {rings} rings were left");
+    assert!(seeds < 1000 || rerouted > 1000 && old > 50 && rings > 100);
+}
+
+/// Messages of 1 MiB that came in each of so many thousandths of a second, while 8 are under way; at some of these times a rail is
+/// cut, or restored.
+fn each_millisecond(rail: usize, cut: u64, restored: u64, all: u64) -> Vec<u64> {
+    let config = Config { stripe: Stripe::Adaptive, spread: Spread::RoundRobin, ..Config::default() };
+    let one = Conditions::default().rails[0];
+    let conditions = Conditions { rails: vec![one; 2], latency: 1000..1001, pause: 50..51, ..Conditions::default() };
+    let mut sim = Sim::new(3, 2, conditions, &config).unwrap();
+    let mut came = vec![0; all as usize];
+    let begin = |sim: &mut Sim, number: u64| {
+        let select = Select { context: 0, source: Some(0), tag: Some(number as u32) };
+        sim.engine(1).receive(select, Room::Into(Memory::zero(1 << 20), 1 << 20));
+        sim.engine(0).send(1, 0, number as u32, Memory::pattern(number, 1 << 20), 1 << 20, false);
+        [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+    };
+    (0..8).for_each(|number| begin(&mut sim, number));
+    let (mut next, mut is_cut) = (8, false);
+    while sim.step().is_some() && sim.now() < all * 1_000_000 {
+        let now = sim.now() / 1_000_000;
+        if is_cut != (cut..restored).contains(&now) {
+            is_cut = !is_cut;
+            sim.cut(rail, is_cut);
+        }
+        while let Some(done) = sim.engine(1).completed() {
+            let tag = done.result.unwrap().tag;
+            assert_eq!(done.memory.unwrap().whose(1 << 20), Some(tag.into()));
+            came[now as usize] += 1;
+            begin(&mut sim, next);
+            next += 1;
+        }
+        while sim.engine(0).completed().is_some() {}
+    }
+    came
+}
+
+/// At 10 GB/s each rail brings 9.5 MiB in a millisecond.
+#[test]
+fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
+    for rail in 0..2 {
+        let came = each_millisecond(rail, 20, 40, 60);
+        println!("rail {rail} is cut from 20 to 40 ms; MiB in each: {came:?}");
+        let least = |from: usize, to: usize| *came[from..to].iter().min().unwrap();
+        assert!(least(2, 20) >= 17, "by both");
+        // 0.1 ms at most until it is told.
+        assert!(least(21, 40) >= 8, "full service by the other, a millisecond later");
+        assert!(least(41, 60) >= 17, "both are used again");
+    }
+}

@@ -1,0 +1,290 @@
+//! What a call is, for all its forms: at once, started and waited for later, started again and again.
+
+use super::Reduction;
+use super::memory::ALIGNED;
+use super::reduction::{Nothing, Typed};
+use super::signature::{Kind, Signature};
+use crate::messages::Error;
+use crate::world::World;
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use transom_collective::{self as plans, Call, Grid, Plan, Rank};
+
+/// A call that this rank may make: its arguments have been checked, as far as a rank can alone.
+pub(super) struct Described<F, W = What> {
+    /// What all ranks compare.
+    pub signature: Signature,
+    pub what: W,
+    pub fold: F,
+}
+
+/// What a rank does.
+pub(super) enum What {
+    /// A call, of so many elements of a rank or of each block, by an algorithm that is to be chosen.
+    Chosen(Call, usize),
+    /// There is but one algorithm.
+    Planned(Plan),
+}
+
+pub(super) type Of<F> = Result<Described<F>, Error>;
+
+impl What {
+    /// What this rank does, in rounds.
+    pub fn plan<T>(self, world: &World) -> Result<Plan, Error> {
+        match self {
+            What::Chosen(call, len) => world.plan::<T>(call, len),
+            What::Planned(plan) => Ok(plan),
+        }
+    }
+}
+
+fn chosen<F>(signature: Signature, call: Call, len: usize, fold: F) -> Of<F> {
+    Ok(Described { signature, what: What::Chosen(call, len), fold })
+}
+
+fn planned<F>(signature: Signature, plan: Plan, fold: F) -> Of<F> {
+    Ok(Described { signature, what: What::Planned(plan), fold })
+}
+
+/// Each takes the numbers of elements that this rank passes, and has room for.
+impl World {
+    pub(super) fn of_barrier(&self) -> Of<Nothing> {
+        chosen(Signature::of(Kind::Barrier, 1, 0), Call::Barrier, 0, Nothing)
+    }
+
+    #[inline]
+    pub(super) fn of_broadcast<T>(&self, root: Rank, len: usize) -> Of<Nothing> {
+        self.check_root::<T>(root)?;
+        chosen(Signature::of(Kind::Broadcast, size_of::<T>(), len).root(root), Call::Broadcast { root }, len, Nothing)
+    }
+
+    #[inline]
+    pub(super) fn of_reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, len: usize, op: R) -> Of<Typed<T, R>> {
+        self.check_root::<T>(root)?;
+        self.check_operation::<T, R>(&op)?;
+        let signature = Signature::of(Kind::Reduce, size_of::<T>(), len).root(root).by(op.number());
+        chosen(signature, Call::Reduce { root, commutes: R::COMMUTES }, len, Typed(op, PhantomData))
+    }
+
+    #[inline]
+    pub(super) fn of_all_reduce<T: Pod, R: Reduction<T>>(&self, len: usize, op: R) -> Of<Typed<T, R>> {
+        self.check_operation::<T, R>(&op)?;
+        let signature = Signature::of(Kind::AllReduce, size_of::<T>(), len).by(op.number());
+        chosen(signature, Call::AllReduce { commutes: R::COMMUTES }, len, Typed(op, PhantomData))
+    }
+
+    pub(super) fn of_scan<T: Pod, R: Reduction<T>>(&self, exclusive: bool, len: usize, op: R) -> Of<Typed<T, R>> {
+        self.check_operation::<T, R>(&op)?;
+        let kind = if exclusive { Kind::Exscan } else { Kind::Scan };
+        let signature = Signature::of(kind, size_of::<T>(), len).by(op.number());
+        chosen(signature, Call::Scan { exclusive }, len, Typed(op, PhantomData))
+    }
+
+    pub(super) fn of_reduce_scatter<T: Pod, R: Reduction<T>>(
+        &self,
+        data: usize,
+        into: usize,
+        op: R,
+    ) -> Of<Typed<T, R>> {
+        self.check_operation::<T, R>(&op)?;
+        self.check_blocks("reduce_scatter", data, into)?;
+        let signature = Signature::of(Kind::ReduceScatter, size_of::<T>(), into).by(op.number());
+        chosen(signature, Call::ReduceScatter, into, Typed(op, PhantomData))
+    }
+
+    pub(super) fn of_reduce_scatter_v<T: Pod, R: Reduction<T>>(
+        &self,
+        data: usize,
+        counts: &[usize],
+        into: usize,
+        op: R,
+    ) -> Of<Typed<T, R>> {
+        self.check_operation::<T, R>(&op)?;
+        self.check_counts("reduce_scatter_v", counts, data)?;
+        self.check_own("reduce_scatter_v", counts, into)?;
+        let signature = Signature::of(Kind::ReduceScatterV, size_of::<T>(), data).by(op.number());
+        planned(signature, plans::reduce_scatter_v(self.rank(), counts), Typed(op, PhantomData))
+    }
+
+    /// `into` counts at the root alone.
+    pub(super) fn of_gather<T>(&self, root: Rank, mine: usize, into: usize) -> Of<Nothing> {
+        self.check_root::<T>(root)?;
+        if root == self.rank() {
+            self.check_blocks("gather", into, mine)?;
+        }
+        chosen(Signature::of(Kind::Gather, size_of::<T>(), mine).root(root), Call::Gather { root }, mine, Nothing)
+    }
+
+    /// `counts` and `into` count at the root alone.
+    pub(super) fn of_gather_v<T>(&self, root: Rank, mine: usize, counts: &[usize], into: usize) -> Of<Nothing> {
+        self.check_root::<T>(root)?;
+        let signature = Signature::of(Kind::GatherV, size_of::<T>(), 0).root(root);
+        let plan = match root == self.rank() {
+            true => {
+                self.check_counts("gather_v", counts, into)?;
+                self.check_own("gather_v", counts, mine)?;
+                plans::gather_v(self.rank(), root, counts)
+            }
+            false => plans::gather_v(self.rank(), root, &vec![mine; self.size()]),
+        };
+        planned(signature, plan, Nothing)
+    }
+
+    /// `data` counts at the root alone.
+    pub(super) fn of_scatter<T>(&self, root: Rank, data: usize, into: usize) -> Of<Nothing> {
+        self.check_root::<T>(root)?;
+        if root == self.rank() {
+            self.check_blocks("scatter", data, into)?;
+        }
+        chosen(Signature::of(Kind::Scatter, size_of::<T>(), into).root(root), Call::Scatter { root }, into, Nothing)
+    }
+
+    /// `data` and `counts` count at the root alone.
+    pub(super) fn of_scatter_v<T>(&self, root: Rank, data: usize, counts: &[usize], into: usize) -> Of<Nothing> {
+        self.check_root::<T>(root)?;
+        let signature = Signature::of(Kind::ScatterV, size_of::<T>(), 0).root(root);
+        let plan = match root == self.rank() {
+            true => {
+                self.check_counts("scatter_v", counts, data)?;
+                self.check_own("scatter_v", counts, into)?;
+                plans::scatter_v(self.rank(), root, counts)
+            }
+            false => plans::scatter_v(self.rank(), root, &vec![into; self.size()]),
+        };
+        planned(signature, plan, Nothing)
+    }
+
+    pub(super) fn of_all_gather<T>(&self, mine: usize, into: usize) -> Of<Nothing> {
+        self.check_elements::<T>()?;
+        self.check_blocks("all_gather", into, mine)?;
+        chosen(Signature::of(Kind::AllGather, size_of::<T>(), mine), Call::AllGather, mine, Nothing)
+    }
+
+    pub(super) fn of_all_gather_v<T>(&self, mine: usize, counts: &[usize], into: usize) -> Of<Nothing> {
+        self.check_elements::<T>()?;
+        self.check_counts("all_gather_v", counts, into)?;
+        self.check_own("all_gather_v", counts, mine)?;
+        let signature = Signature::of(Kind::AllGatherV, size_of::<T>(), into);
+        planned(signature, plans::all_gather_v(self.rank(), counts), Nothing)
+    }
+
+    pub(super) fn of_all_to_all<T>(&self, data: usize, into: usize) -> Of<Nothing> {
+        self.check_elements::<T>()?;
+        let block = data / self.size();
+        self.check_blocks("all_to_all", data, block)?;
+        self.check_blocks("all_to_all", into, block)?;
+        chosen(Signature::of(Kind::AllToAll, size_of::<T>(), block), Call::AllToAll, block, Nothing)
+    }
+
+    /// With as many elements for each rank, and of each.
+    pub(super) fn of_all_to_all_v<T>(&self, given: &[usize], taken: &[usize], into: usize) -> Of<Nothing> {
+        self.check_elements::<T>()?;
+        self.check_counts("all_to_all_v", taken, into)?;
+        let (blocks, ranks) = (given.len(), self.size());
+        if blocks != ranks {
+            return self.refuse(format!("all_to_all_v needs a block for each of {ranks} ranks, not {blocks}"));
+        }
+        self.check_own("all_to_all_v", taken, given[self.rank()])?;
+        planned(
+            Signature::of(Kind::AllToAllV, size_of::<T>(), 0),
+            plans::all_to_all_v(self.rank(), given, taken),
+            Nothing,
+        )
+    }
+
+    pub(super) fn of_neighbours<T, const D: usize>(&self, grid: &Grid<D>, data: usize, into: usize) -> Of<Nothing> {
+        self.check_elements::<T>()?;
+        let block = data / (2 * D).max(1);
+        if (block * 2 * D, block * 2 * D, self.size()) != (data, into, grid.ranks()) {
+            let (ranks, on_grid) = (self.size(), grid.ranks());
+            return self.refuse(format!(
+                "neighbours on a grid of {on_grid} among {ranks} ranks was given {data} elements, and room for {into}, for {} \
+                 blocks",
+                2 * D
+            ));
+        }
+        let signature = Signature::of(Kind::Neighbours, size_of::<T>(), block).on_grid(grid.number());
+        planned(signature, plans::neighbours(self.rank(), grid, block), Nothing)
+    }
+}
+
+/// Checks, which tell the other ranks that this one refuses its call.
+impl World {
+    #[inline]
+    pub(super) fn check_root<T>(&self, root: Rank) -> Result<(), Error> {
+        self.check_elements::<T>()?;
+        match root < self.size() {
+            true => Ok(()),
+            false => Err(self.group()?.refuse(Error::NoSuchRank { rank: root, ranks: self.size() })),
+        }
+    }
+
+    #[inline]
+    pub(super) fn check_elements<T>(&self) -> Result<(), Error> {
+        match (size_of::<T>(), align_of::<T>()) {
+            (0, _) => self.refuse("elements of no bytes cannot be told apart".into()),
+            (_, align) if align > ALIGNED => {
+                self.refuse(format!("elements are aligned to {align} bytes; at most {ALIGNED} are done"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn check_operation<T: Pod, R: Reduction<T>>(&self, op: &R) -> Result<(), Error> {
+        self.check_elements::<T>()?;
+        op.check().or_else(|error| Err(self.group()?.refuse(error)))
+    }
+
+    /// That there is a block for each rank.
+    fn check_blocks(&self, name: &str, elements: usize, block: usize) -> Result<(), Error> {
+        match block.checked_mul(self.size()) {
+            Some(expected) if expected == elements => Ok(()),
+            _ => {
+                let ranks = self.size();
+                self.refuse(format!("{name} with blocks of {block} for {ranks} ranks was given {elements} elements"))
+            }
+        }
+    }
+
+    /// That there is a length for each rank, and they make up what is there.
+    pub(super) fn check_counts(&self, name: &str, counts: &[usize], elements: usize) -> Result<(), Error> {
+        if counts.len() == self.size() && total(counts) == Some(elements) {
+            return Ok(());
+        }
+        let (lengths, ranks) = (counts.len(), self.size());
+        self.refuse(format!(
+            "{name} was given {lengths} lengths for {ranks} ranks, and {elements} elements of {:?}",
+            total(counts)
+        ))
+    }
+
+    /// That this rank has as many elements, or as much room, as is said of it.
+    fn check_own(&self, name: &str, counts: &[usize], own: usize) -> Result<(), Error> {
+        let said = counts[self.rank()];
+        match said == own {
+            true => Ok(()),
+            false => self.refuse(format!("{name} was told of {said} elements of this rank, whose own are {own}")),
+        }
+    }
+
+    /// Zeroed elements, if there is memory.
+    pub(super) fn room<T: Pod>(&self, elements: Option<usize>) -> Result<Vec<T>, Error> {
+        let made = elements.and_then(|elements| bytemuck::allocation::try_zeroed_slice_box(elements).ok());
+        match made {
+            Some(elements) => Ok(elements.into_vec()),
+            None => self.refuse("there is no memory for what all ranks have".into()),
+        }
+    }
+
+    /// A call that is wrong by itself: the other ranks learn that this one does not take part.
+    #[cold]
+    pub(super) fn refuse<R>(&self, why: String) -> Result<R, Error> {
+        Err(self.group()?.refuse(Error::Misuse { why }))
+    }
+}
+
+/// All elements, unless there are more than can be.
+pub(super) fn total(counts: &[usize]) -> Option<usize> {
+    counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count))
+}

@@ -1,0 +1,137 @@
+//! Which calls a rank has made.
+
+use super::signature::Signature;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+
+/// A call that a rank has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Made {
+    /// How many were before it.
+    pub number: u32,
+    /// A hash of the rules of its rank, and of all calls up to it.
+    pub history: u32,
+    pub call: Signature,
+}
+
+impl Made {
+    /// The tag of its messages: those of another call are never taken for them.
+    pub fn tag(&self) -> u32 {
+        self.number << 16 | self.history >> 16 ^ self.history & 0xffff
+    }
+
+    pub const BYTES: usize = 8 + Signature::BYTES;
+
+    pub fn to_bytes(self) -> [u8; Made::BYTES] {
+        let mut bytes = [0; Made::BYTES];
+        bytes[..4].copy_from_slice(&self.number.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.history.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.call.to_bytes());
+        bytes
+    }
+
+    pub fn from_bytes(bytes: &[u8; Made::BYTES]) -> Made {
+        let [n0, n1, n2, n3, h0, h1, h2, h3, call @ ..] = bytes;
+        Made {
+            number: u32::from_le_bytes([*n0, *n1, *n2, *n3]),
+            history: u32::from_le_bytes([*h0, *h1, *h2, *h3]),
+            call: Signature::from_bytes(call),
+        }
+    }
+}
+
+/// Calls that are remembered, for others that wait in one still.
+const REMEMBERED: usize = 64;
+
+/// The last calls of this rank. The thread that makes them writes, and others look, without a lock: each entry is a sequence
+/// lock, whose number says which call it holds.
+pub(super) struct History([Entry; REMEMBERED]);
+
+struct Entry {
+    /// The number of its call and, above, the history; or a number that belongs into the next entry, while it is none's.
+    key: AtomicU64,
+    call: [AtomicU64; 2],
+}
+
+/// Of no call in this entry.
+fn none(index: usize) -> u64 {
+    index as u64 + 1
+}
+
+impl Default for History {
+    fn default() -> Self {
+        let entry = |index| Entry { key: AtomicU64::new(none(index)), call: Default::default() };
+        History(std::array::from_fn(entry))
+    }
+}
+
+impl History {
+    /// Notes a call. One thread at a time.
+    #[inline]
+    pub fn note(&self, made: Made) {
+        let index = made.number as usize % REMEMBERED;
+        let Entry { key, call } = &self.0[index];
+        key.store(none(index), Relaxed);
+        // Whoever sees a word of the new call sees that the entry was none's.
+        fence(Release);
+        for (word, half) in call.iter().zip(made.call.to_bytes().as_chunks().0) {
+            word.store(u64::from_le_bytes(*half), Relaxed);
+        }
+        key.store(u64::from(made.history) << 32 | u64::from(made.number), Release);
+    }
+
+    /// The call of this number, if it has been made, and not long ago.
+    pub fn find(&self, number: u32) -> Option<Made> {
+        let Entry { key, call } = &self.0[number as usize % REMEMBERED];
+        let before = key.load(Acquire);
+        let [first, second] = [0, 1].map(|half| call[half].load(Relaxed).to_le_bytes());
+        fence(Acquire);
+        let same = key.load(Relaxed) == before && before as u32 == number;
+        let call = || Signature::from_bytes([first, second].as_flattened().try_into().expect("two words"));
+        same.then(|| Made { number, history: (before >> 32) as u32, call: call() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::Kind;
+    use super::*;
+
+    fn made(number: u32) -> Made {
+        let len = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize;
+        Made { number, history: !number, call: Signature::of(Kind::Scan, number as usize & 0xffff, len) }
+    }
+
+    #[test]
+    fn the_last_calls_are_found_and_no_others() {
+        let history = History::default();
+        assert!((0..200).all(|number| history.find(number).is_none()));
+        for number in (u32::MAX - 100..=u32::MAX).chain(0..100) {
+            history.note(made(number));
+            assert_eq!(history.find(number), Some(made(number)));
+            assert_eq!(history.find(number.wrapping_add(1)), None);
+        }
+        let found = (0..200).filter_map(|number| history.find(number));
+        assert!(found.eq((36..100).map(made)));
+    }
+
+    /// Never a call that is put together of two.
+    #[test]
+    fn calls_are_whole_while_others_are_noted() {
+        let (history, newest) = (History::default(), AtomicU64::new(0));
+        let rounds = if cfg!(miri) { 300 } else { 300_000 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=rounds {
+                    // All in one entry.
+                    history.note(made((round % 1000) as u32 * REMEMBERED as u32));
+                    newest.store(round, Relaxed);
+                }
+            });
+            while newest.load(Relaxed) < rounds {
+                let number = (newest.load(Relaxed) % 1000) as u32 * REMEMBERED as u32;
+                assert!(history.find(number).is_none_or(|found| found == made(number)), "{number}");
+            }
+        });
+    }
+}

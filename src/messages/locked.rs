@@ -1,0 +1,370 @@
+//! What the lock of a rank's messages has behind it: the engine, works of many messages, and who is to be told what has ended.
+
+use super::carrier::Carrier;
+use super::error::Error;
+use super::progress::Events;
+use std::collections::HashMap;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transom_channel::{Error as Failure, Id, Room, Status as Came};
+use transom_shm_loopback::messages::Bytes;
+
+pub(crate) type Engine = transom_channel::Engine<Carrier>;
+
+pub(crate) struct Core {
+    pub engine: Engine,
+    /// Works, and the few messages that somebody wants more of than to ask how they ended.
+    watched: HashMap<Key, Watch>,
+    /// Pipes that were opened, by context and peer.
+    pub opened: HashMap<(u32, u32), u32>,
+    /// What is done by many messages, a step in each turn.
+    works: Vec<(u64, Box<dyn Work>)>,
+    /// The number of the next.
+    next_work: u64,
+    /// To be woken once the lock is free.
+    pub wakers: Vec<Waker>,
+    /// Whoever waits is not to sleep now.
+    pub awake: bool,
+    /// When a call that does not wait has last looked who is gone.
+    checked: Instant,
+    /// Of each scope that is open, by its number.
+    scopes: Vec<Option<Lending>>,
+    /// Told, once, when something has happened.
+    pub armed: Option<Events>,
+}
+
+/// What a request of the program is: one message, or a work of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Message(Id),
+    Work(u64),
+}
+
+/// What is done by many messages: a collective. It is turned with the engine, by whichever call of the rank waits.
+pub(crate) trait Work: Send {
+    /// Does what can be done now; how it ended, if it has.
+    fn turn(&mut self, core: &mut Core) -> Option<Ended>;
+
+    /// Whether a rank that leaves waits for its end.
+    fn must_end(&self) -> bool {
+        true
+    }
+
+    /// The program panics in the scope that lends the buffers: it is to end though other ranks never do their part.
+    fn give_up(&mut self, _core: &mut Core) {}
+
+    /// It is turned no more.
+    fn stop(&mut self, _core: &mut Core) {}
+}
+
+/// Requests whose buffers a scope lends. Those that have ended and were asked for go when there are many.
+#[derive(Default)]
+struct Lending {
+    requests: Vec<Key>,
+    /// That many.
+    most: usize,
+}
+
+/// A scope that is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lender(usize);
+
+/// Why a request failed.
+#[derive(Clone)]
+pub(crate) enum Fault {
+    Message(Failure),
+    Work(Error),
+}
+
+/// How a request ended, and its buffer.
+pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
+
+/// What is to be done when a request ends.
+#[derive(Default)]
+struct Watch {
+    /// Makes a buffer of so many bytes, once the message is known.
+    make: Option<fn(usize) -> Option<Bytes>>,
+    waker: Option<Waker>,
+    /// Nobody will ask for it.
+    detached: bool,
+    /// How a work ended. A message that has ended is the engine's until somebody asks for it.
+    ended: Option<Ended>,
+}
+
+/// How often calls that do not wait, or not for long, look who is gone: a program that makes them again and again is told of a
+/// death too.
+const CHECK: Duration = Duration::from_millis(100);
+
+impl Core {
+    pub(super) fn new(engine: Engine) -> Core {
+        Core {
+            engine,
+            watched: HashMap::new(),
+            opened: HashMap::new(),
+            works: Vec::new(),
+            next_work: 0,
+            wakers: Vec::new(),
+            awake: false,
+            checked: Instant::now(),
+            scopes: Vec::new(),
+            armed: None,
+        }
+    }
+
+    /// One turn of the engine, and of works. Whether there is more to do soon, and whether anything has ended.
+    #[inline]
+    pub fn turn(&mut self) -> (bool, bool) {
+        let worked = self.engine.progress() > 0;
+        let mut ended = self.take_ended();
+        if !self.works.is_empty() {
+            ended |= self.turn_works();
+        }
+        if worked {
+            self.happened();
+        }
+        (worked || self.engine.credit_due().is_some() || std::mem::take(&mut self.awake), ended)
+    }
+
+    /// The rank has left: whoever waits for anything.
+    pub fn abandoned(&mut self) -> impl Iterator<Item = Waker> + '_ {
+        self.watched.values_mut().filter_map(|watch| watch.waker.take())
+    }
+
+    /// Looks who is gone, if nobody has for some time.
+    pub fn check(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.checked) >= CHECK {
+            self.checked = now;
+            self.engine.wire().look_for_the_gone();
+        }
+    }
+
+    /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
+    pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
+        if make.is_some() {
+            self.watched.insert(Key::Message(id), Watch { make, ..Watch::default() });
+        }
+        self.take_ended();
+    }
+
+    /// A scope begins.
+    pub fn open_scope(&mut self) -> Lender {
+        let free = self.scopes.iter().position(Option::is_none).unwrap_or(self.scopes.len());
+        if free == self.scopes.len() {
+            self.scopes.push(None);
+        }
+        self.scopes[free] = Some(Lending::default());
+        Lender(free)
+    }
+
+    /// A scope lends the buffers of this request.
+    #[inline]
+    pub fn lend(&mut self, Lender(scope): Lender, request: Key) {
+        let Some(lending) = &mut self.scopes[scope] else { return };
+        lending.requests.push(request);
+        if lending.requests.len() > lending.most {
+            self.sweep(scope);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sweep(&mut self, scope: usize) {
+        let mut lending = self.scopes[scope].take().unwrap_or_default();
+        lending.requests.retain(|key| self.is_under_way(*key) || self.has_ended(*key).is_some());
+        lending.most = (2 * lending.requests.len()).max(128);
+        self.scopes[scope] = Some(lending);
+    }
+
+    /// What a scope lends.
+    pub fn lent(&self, Lender(scope): Lender) -> &[Key] {
+        self.scopes[scope].as_ref().map_or(&[], |lending| &lending.requests)
+    }
+
+    /// A scope ends, and nothing that it lends is under way: nobody asks for it any more.
+    pub fn close_scope(&mut self, Lender(scope): Lender) {
+        let lending = self.scopes[scope].take().unwrap_or_default();
+        lending.requests.into_iter().for_each(|key| self.forget(key));
+    }
+
+    /// A work that the program will ask for.
+    pub fn start(&mut self, work: Box<dyn Work>) -> Key {
+        let key = Key::Work(self.next_work);
+        self.watched.insert(key, Watch::default());
+        self.works.push((self.next_work, work));
+        self.next_work += 1;
+        key
+    }
+
+    /// Ends a work without a result.
+    pub fn stop(&mut self, key: Key) {
+        self.watched.remove(&key);
+        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
+            self.works.swap_remove(at).1.stop(self);
+        }
+    }
+
+    /// Whether others need this rank still.
+    pub fn is_needed(&self) -> bool {
+        self.engine.is_needed() || self.works.iter().any(|(_, work)| work.must_end())
+    }
+
+    /// Turns each work once. Whether any has ended.
+    #[cold]
+    #[inline(never)]
+    fn turn_works(&mut self) -> bool {
+        let works = std::mem::take(&mut self.works);
+        let mut any = false;
+        for (number, mut work) in works {
+            match work.turn(self) {
+                None => self.works.push((number, work)),
+                Some((result, memory)) => {
+                    any = true;
+                    self.end(Key::Work(number), (result, memory));
+                }
+            }
+        }
+        any
+    }
+
+    /// Tells whoever is to be told when something happens.
+    #[inline]
+    pub fn happened(&mut self) {
+        if let Some(events) = self.armed.take() {
+            events.tell();
+        }
+    }
+
+    /// A work has ended.
+    fn end(&mut self, key: Key, ended: Ended) {
+        self.happened();
+        let Some(watch) = self.watched.get_mut(&key) else { return };
+        if watch.detached {
+            self.watched.remove(&key);
+            return;
+        }
+        watch.ended = Some(ended);
+        self.wakers.extend(watch.waker.take());
+    }
+
+    /// Has the engine tell what has ended. Whether anything has.
+    #[inline]
+    fn take_ended(&mut self) -> bool {
+        let mut any = false;
+        while let Some(id) = self.engine.next_ended() {
+            any = true;
+            if !self.watched.is_empty() {
+                self.end_message(id);
+            }
+        }
+        if any {
+            self.happened();
+        }
+        any
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_message(&mut self, id: Id) {
+        let key = Key::Message(id);
+        let Some(watch) = self.watched.get_mut(&key) else { return };
+        if let (Some(make), Some(came)) = (watch.make.take(), self.engine.probed(id)) {
+            let length = came.length as usize;
+            // Without memory the engine finds out as well, and says so.
+            let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
+            let received = self.engine.receive_message(id, room);
+            debug_assert!(received.is_ok(), "a message that was matched is there");
+        } else if let Some(watch) = self.watched.remove(&key) {
+            self.wakers.extend(watch.waker);
+            if watch.detached {
+                self.engine.take(id);
+            }
+        }
+    }
+
+    /// What came, and its buffer, if the request is of a message and has ended well; it is no more then.
+    #[inline]
+    pub fn ended_well(&mut self, key: Key) -> Option<(Came, Option<Bytes>)> {
+        match key {
+            Key::Message(id) => self.engine.take_well(id),
+            Key::Work(_) => None,
+        }
+    }
+
+    /// How the request ended, if it has; it is no more then.
+    pub fn ended(&mut self, key: Key) -> Option<Ended> {
+        match key {
+            Key::Message(id) => match self.engine.take(id) {
+                Some(done) => Some((done.result.map_err(Fault::Message), done.memory)),
+                None => self.probed(id),
+            },
+            Key::Work(_) => {
+                self.watched.get(&key)?.ended.as_ref()?;
+                self.watched.remove(&key)?.ended
+            }
+        }
+    }
+
+    /// A probe ends when it has its message; a receive that makes its buffer then goes on.
+    #[cold]
+    #[inline(never)]
+    fn probed(&self, id: Id) -> Option<Ended> {
+        let came = self.engine.probed(id)?;
+        let goes_on = self.watched.get(&Key::Message(id)).is_some_and(|watch| watch.make.is_some());
+        (!goes_on).then_some((Ok(came), None))
+    }
+
+    /// Whether the request has ended, and what came, if it ended well.
+    pub fn has_ended(&self, key: Key) -> Option<Option<Came>> {
+        match key {
+            Key::Message(id) => self.engine.outcome(id).map(|result| result.as_ref().ok().copied()),
+            Key::Work(_) => self.watched.get(&key)?.ended.as_ref().map(|(result, _)| result.as_ref().ok().copied()),
+        }
+    }
+
+    /// Whether the request has not ended.
+    pub fn is_under_way(&self, key: Key) -> bool {
+        match key {
+            Key::Message(id) => self.engine.is_under_way(id),
+            Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
+        }
+    }
+
+    /// Has the request wake somebody when it ends.
+    pub fn wake(&mut self, key: Key, waker: &Waker) {
+        if self.is_under_way(key) {
+            self.watched.entry(key).or_default().waker = Some(waker.clone());
+        }
+    }
+
+    /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
+    pub fn forget(&mut self, key: Key) {
+        if self.is_under_way(key) {
+            self.watched.entry(key).or_default().detached = true;
+            self.withdraw(key);
+        } else {
+            self.ended(key);
+        }
+    }
+
+    /// As [`forget`](Self::forget), of what is to end soon: a work is given up.
+    pub fn abandon(&mut self, key: Key) {
+        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
+            let (number, mut work) = self.works.swap_remove(at);
+            work.give_up(self);
+            self.works.push((number, work));
+        }
+        self.forget(key);
+    }
+
+    /// Withdraws a receive that has no message yet, and gives back its buffer.
+    pub fn withdraw(&mut self, key: Key) -> Option<Option<Bytes>> {
+        let Key::Message(id) = key else { return None };
+        match self.engine.cancel(id) {
+            transom_channel::Cancelled::Withdrawn(bytes) => {
+                self.watched.remove(&key);
+                Some(bytes)
+            }
+            transom_channel::Cancelled::TooLate => None,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How messages are sent and received: at once if that can be, else by a request.
+
+use super::comm::Comm;
+use super::error::{Error, Failed};
+use super::hold;
+use super::landing::Landing;
+use super::locked::{Fault, Key, Lender};
+use super::request::{Call, Request, Under};
+use super::tag::{Status, Tag};
+use bytemuck::Pod;
+use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
+use transom_shm_loopback::messages::Bytes;
+
+/// Of a message from, or to, nobody.
+pub(super) const NOTHING: Status = Status { from: Status::NOBODY, tag: 0, len: 0 };
+
+/// Sends a message by a request, and waits for that.
+#[inline(never)]
+pub(super) fn send_long(
+    name: &'static str,
+    comm: &Comm,
+    to: u32,
+    tag: u32,
+    data: &[u8],
+    sync: bool,
+) -> Result<(), Error> {
+    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    let bytes = unsafe { hold::lend(data) };
+    let id = comm.hub.with(|core| {
+        let id = core.engine.send(to, comm.context, tag, bytes, data.len(), sync);
+        core.note(id, None);
+        Key::Message(id)
+    })?;
+    let call = Call::Message { name, tag: Some(tag) };
+    let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
+    // No error of a send tells lengths.
+    result.map(drop).map_err(|fault| comm.fault(fault, 1))
+}
+
+/// Receives a message by a request, and waits for that.
+#[inline(never)]
+pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Fault>, Error> {
+    let room = into.len();
+    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    let bytes = unsafe { hold::lend_mut(into) };
+    let id = comm.hub.with(|core| {
+        let id = core.engine.receive(select, Room::Into(bytes, room));
+        core.note(id, None);
+        Key::Message(id)
+    })?;
+    let call = Call::Message { name: "recv", tag: select.tag };
+    Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
+}
+
+/// What came of a short receive into so many bytes; none if that has to be done by a request.
+#[inline(always)]
+pub(super) fn came_short(
+    comm: &Comm,
+    source: u32,
+    short: Option<Short>,
+    room: usize,
+    element: usize,
+) -> Option<Result<Status, Error>> {
+    match short {
+        Some(Short::Done { tag, length }) => {
+            let status = Came { peer: source, tag, length: length.into() };
+            if length as usize > room {
+                return Some(Err(comm.failure(Failure::Truncated { status, room: room as u64 }, element)));
+            }
+            Some(comm.status(status, element))
+        }
+        Some(Short::Nothing | Short::Long) => None,
+        None => Some(Err(Error::Closed)),
+    }
+}
+
+/// Sends what can go whole and at once, without a request: what it was then.
+#[inline]
+pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Option<Status> {
+    let sent = comm.hub.send_short(to, comm.context, tag.number(), data) == Some(true);
+    let len = data.len().checked_div(size_of::<T>()).unwrap_or(0);
+    sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
+}
+
+/// Starts to send a message. A scope may lend its buffer.
+pub(super) fn request_send<'a, T, B>(
+    comm: &Comm,
+    lender: Option<Lender>,
+    to: u32,
+    tag: Tag<T>,
+    bytes: Bytes,
+    sync: bool,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<Request<'a, B>, Error> {
+    let (tag, length) = (tag.number(), bytes.len());
+    let id = comm.hub.with(|core| {
+        let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
+        core.note(id, None);
+        lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
+        Key::Message(id)
+    })?;
+    let call = Call::Message { name: "isend", tag: Some(tag) };
+    Ok(Request::under_way(
+        Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) },
+        back,
+    ))
+}
+
+/// Receives what lies in the ring of its source; else makes a request of it.
+pub(super) fn request_receive<'a, L: Landing>(
+    comm: &Comm,
+    lender: Option<Lender>,
+    select: Select,
+    mut into: L,
+) -> Result<Request<'a, L::Back>, Error> {
+    let element = size_of::<L::Element>();
+    let started = comm.hub.with(|core| {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(into.room());
+        let room = bytes.len();
+        if let Some(source) = select.source
+            && let short @ Short::Done { .. } = core.engine.try_receive(select.context, source, select.tag, bytes)
+        {
+            return Err((into, came_short(comm, source, Some(short), room, element)));
+        }
+        let id = core.engine.receive(select, Room::Into(into.hold(), room));
+        core.note(id, None);
+        lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
+        Ok(Key::Message(id))
+    })?;
+    Ok(match started {
+        Ok(id) => {
+            let call = Call::Message { name: "irecv", tag: select.tag };
+            let awaited = comm.awaited(select.source);
+            let back = |bytes, received| L::back(bytes, received).map(|into| into.came(usize::MAX));
+            Request::under_way(Under { comm: comm.clone(), id, element, call, awaited }, back)
+        }
+        Err((into, Some(Ok(status)))) => Request::over(Ok((into.came(status.len), status))),
+        Err((into, Some(Err(error)))) => {
+            let buffer = Some(into.came(usize::MAX));
+            Request::over(Err(Failed { error, buffer }))
+        }
+        Err((_, None)) => unreachable!("what was received has come"),
+    })
+}
+
+/// Starts to receive into memory that is taken when the length is known.
+pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
+    let id = comm.hub.with(|core| {
+        let id = core.engine.receive(select, Room::Probe);
+        core.note(id, Some(hold::vector::<T>));
+        Key::Message(id)
+    })?;
+    let call = Call::Message { name: "recv", tag: select.tag };
+    let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
+    Ok(Request::under_way(under, <Vec<T> as hold::Parts>::back))
+}
