@@ -16,7 +16,7 @@ use std::io::Read;
 use std::process::Stdio;
 use tempfile::TempDir;
 
-const ALL: [&str; 43] = [
+const ALL: [&str; 44] = [
     "put",
     "get",
     "accumulate",
