@@ -149,8 +149,8 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(next) = peer.moves.pop_front() else { return Step::Waits };
         match self.hand_over(rank, next) {
-            Ok(()) => Step::Posted,
-            Err(next) => {
+            None => Step::Posted,
+            Some(next) => {
                 self.peers.get_mut(&rank).expect("was looked at").moves.push_front(next);
                 Step::Busy
             }
@@ -158,11 +158,10 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Posts a write or read, behind which its FIN goes; it comes back if the wire does not take it now.
-    #[expect(clippy::result_large_err, reason = "it comes back as it was")]
-    pub(super) fn hand_over(&mut self, rank: Rank, mut next: Move) -> Result<(), Move> {
+    pub(super) fn hand_over(&mut self, rank: Rank, mut next: Move) -> Option<Move> {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let lane = Lane { peer: rank, rail: next.rail };
-        let Some(key) = next.keys[next.rail].filter(|_| peer.up[next.rail]) else { return Err(next) };
+        let Some(key) = next.keys[next.rail].filter(|_| peer.up[next.rail]) else { return Some(next) };
         let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
         let (memory, timed) = match self.requests.get_mut(next.id) {
             Some(Request::Send(send)) => (&send.memory, send.timed.as_mut()),
@@ -180,7 +179,7 @@ impl<W: Wire> Engine<W> {
             false => wire::Request::Read { from: key, at, into: part, token },
         };
         if self.wire.post(lane, request).is_err() {
-            return Err(next);
+            return Some(next);
         }
         if let Some(timed) = timed {
             timed.posted(next.rail, self.wire.now());
@@ -197,7 +196,7 @@ impl<W: Wire> Engine<W> {
         if self.routes.fails_over {
             peer.posted.push((token, next));
         }
-        Ok(())
+        None
     }
 
     /// Sends a whole message, if it is granted, the window is open and the wire takes it.

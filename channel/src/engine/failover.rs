@@ -9,6 +9,7 @@
 //! and has given its own. A ring is left with its rail; what had come to it is received.
 
 use super::Engine;
+use super::cuts::{Cut, Item, split_off};
 use super::depart::{Step, stripe_token};
 use super::peer::{Move, Peer, Reply};
 use super::request::{Receive, Request};
@@ -16,98 +17,7 @@ use crate::error::Lost;
 use crate::packet::{Body, LONGEST, Packet};
 use crate::pipe;
 use crate::slab::Id;
-use crate::wire::{self, Data, Lane, Left, Part, RAILS, Rank, Why, Wire};
-use std::collections::VecDeque;
-
-/// What is kept of a peer once a rail to it was cut.
-pub(super) struct Failover<M> {
-    lanes: [Cut<M>; RAILS],
-    /// To be posted on a lane, in this order.
-    again: VecDeque<(usize, Item<M>)>,
-    /// For which there is no rail now.
-    stuck: Vec<Item<M>>,
-    /// A ring of the peer's that was left without having been asked for.
-    closed: Option<u16>,
-}
-
-/// A lane that was cut.
-struct Cut<M> {
-    /// What this end had posted, until it is known what of it has come.
-    items: Vec<Item<M>>,
-    /// How often it was cut, at this end, and at the other as far as this end knows.
-    epoch: u32,
-    heard: u32,
-    /// The other is to say what has come; this end is to.
-    asks: bool,
-    owes: bool,
-    /// What the other was told last of what had come: at which time that it was cut, and how much.
-    answer: (u32, u32),
-    /// The peer is to be told of all this.
-    tell: bool,
-    /// It passes again.
-    up: bool,
-}
-
-enum Item<M> {
-    /// The bytes of a packet, and whether they went by the queue of the lane.
-    Packet {
-        memory: M,
-        length: usize,
-        went: bool,
-    },
-    /// A write or read that was posted.
-    Move(Move),
-    /// What waited to be posted by that lane alone.
-    Reply(Body),
-    Unposted(Move),
-}
-
-impl<M> Default for Failover<M> {
-    fn default() -> Self {
-        let cut = |_| Cut {
-            items: Vec::new(),
-            epoch: 0,
-            heard: 0,
-            answer: (0, 0),
-            asks: false,
-            owes: false,
-            tell: false,
-            up: false,
-        };
-        let (again, stuck) = Default::default();
-        Failover { lanes: std::array::from_fn(cut), again, stuck, closed: None }
-    }
-}
-
-impl<M> Failover<M> {
-    /// Whether something can be posted.
-    pub fn has_work(&self) -> bool {
-        !self.again.is_empty() || self.lanes.iter().any(|lane| lane.tell)
-    }
-
-    /// Whether something is still to be done, here or at the peer.
-    pub fn is_needed(&self) -> bool {
-        self.has_work() || !self.stuck.is_empty() || self.lanes.iter().any(|lane| lane.asks || lane.owes)
-    }
-
-    /// How far it is, for people.
-    pub fn describe(&self) -> String {
-        let lane = |lane: &Cut<M>| {
-            let Cut { items, epoch, heard, asks, owes, up, tell, .. } = lane;
-            format!("{} items, {epoch}/{heard}, asks {asks}, owes {owes}, up {up}, tell {tell}", items.len())
-        };
-        let lanes: Vec<String> = self.lanes.iter().map(lane).collect();
-        let lengths = (self.again.len(), self.stuck.len());
-        format!("{lanes:?}, again, stuck {lengths:?}")
-    }
-
-    /// The memory that it has.
-    pub fn drain(self) -> impl Iterator<Item = M> {
-        let again = self.again.into_iter().map(|(_, item)| item);
-        let items = self.lanes.into_iter().flat_map(|lane| lane.items).chain(again).chain(self.stuck);
-        items.filter_map(|item| if let Item::Packet { memory, .. } = item { Some(memory) } else { None })
-    }
-}
+use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire};
 
 /// Whether a peer takes back a ring that was left with its rail.
 pub(super) fn was_left_for_a_cut<M>(peer: &mut Peer<M>, ring: u16) -> bool {
@@ -430,11 +340,11 @@ impl<W: Wire> Engine<W> {
                 Item::Packet { memory, length, went }
             }
             Item::Move(next) => match self.hand_over(rank, next) {
-                Ok(()) => {
+                None => {
                     self.meter.rerouted += 1;
                     return Step::Posted;
                 }
-                Err(next) => Item::Move(next),
+                Some(next) => Item::Move(next),
             },
             other => other,
         };
@@ -460,13 +370,6 @@ impl<W: Wire> Engine<W> {
 
 fn is_fin(body: &Body, id: Id) -> bool {
     matches!(body, Body::Fin { receiver, .. } if *receiver == id)
-}
-
-/// Takes those out for which this holds; all keep their order.
-fn split_off<T>(of: &mut VecDeque<T>, out: impl Fn(&T) -> bool) -> Vec<T> {
-    let (taken, kept): (Vec<T>, Vec<T>) = std::mem::take(of).into_iter().partition(out);
-    *of = VecDeque::from(kept);
-    taken
 }
 
 /// Whether a packet that was posted says that a lane is cut: it is counted by neither end.

@@ -1,6 +1,7 @@
 //! One rank's channel: all machines together, over a wire.
 
 mod arrive;
+mod cuts;
 mod depart;
 mod fail;
 mod failover;

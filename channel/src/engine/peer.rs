@@ -1,6 +1,6 @@
 //! What a rank keeps of one peer.
 
-use super::failover::Failover;
+use super::cuts::Failover;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::credit::{Grant, Owed, Purse};

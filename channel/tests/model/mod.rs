@@ -1,5 +1,6 @@
 //! Random traffic, and what MPI owes it: every message once, whole, and matched in order. The model knows nothing of
 //! packets: it keeps what was called and what came back, and judges that.
+#![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::collections::HashMap;
 use transom_channel::polling::Order;

@@ -1,6 +1,6 @@
 //! The wire of `transom-channel` on shared memory.
 
-use super::bytes::{Bytes, Forget, Part as Shared, RailKind, Ring};
+use super::bytes::{Bytes, Forget, Kind, Part as Shared, Ring};
 use super::inbox::{self, Cell, Inbox};
 use super::joint;
 use super::reading::{Read, Reading};
@@ -205,8 +205,7 @@ impl ShmWire {
         }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
             found = true;
-            let slot =
-                Bytes(RailKind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
+            let slot = Bytes(Kind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
             if self.peers[owner].over {
                 drop(slot);
                 self.give_cell(number);
@@ -403,7 +402,7 @@ impl Wire for ShmWire {
         let (memory, key, fd) = self.job.block(length).ok()?;
         let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
         let length = u32::try_from(length).ok()?;
-        let bytes = Bytes(RailKind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
+        let bytes = Bytes(Kind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
     }
 
@@ -435,7 +434,7 @@ impl Wire for ShmWire {
     }
 
     fn give(&mut self, memory: Bytes) {
-        if let RailKind::Cell { number, .. } = memory.0 {
+        if let Kind::Cell { number, .. } = memory.0 {
             self.give_cell(number);
         }
     }
@@ -489,7 +488,7 @@ impl Wire for ShmWire {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        let RailKind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
+        let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
         ring.memory.0.word(at).expect("within the ring").load(SeqCst)
     }
 

@@ -51,6 +51,7 @@ use transom_windows::{Exchange, FabricError};
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
 ///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
 ///         assert_eq!((verbs.registrations().passing, verbs.copied_bytes()), (0, 0)); // nothing large was put
+///         assert!(verbs.divided_bytes().is_empty()); // one rail
 ///     }
 ///     Err(why) => println!("{why}"), // no adapter here
 /// }
