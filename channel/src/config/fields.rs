@@ -207,7 +207,10 @@ pub const FIELDS: &[Field] = &[
             let rules = config.rules.clone();
             rules.unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from)).to_string()
         },
-        set: |config, text| Some(config.rules = Some(text.parse().ok()?)),
+        set: |config, text| {
+            config.rules = Some(text.parse().ok()?);
+            Some(())
+        },
         holds: |_| true,
     },
 ];

@@ -102,7 +102,7 @@ impl<W: Wire> Engine<W> {
         }
         // It may have died meanwhile.
         let Some(peer) = self.peers.get_mut(&to) else { return false };
-        !(peer.has_work() || !peer.is_up()) && self.send_eager(to, envelope, data)
+        !peer.has_work() && peer.is_up() && self.send_eager(to, envelope, data)
     }
 
     /// Receives a message that lies in the ring of a source, if it is the next of that peer and nothing else is to have it.
