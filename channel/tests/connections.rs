@@ -222,7 +222,7 @@ fn neighbours_of_a_host_need_neither() {
 /// Memory that a message offers lies open there until it is received.
 #[test]
 fn what_is_lent_keeps_its_connection() {
-    let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0"));
+    let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0,offer=yes"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     sim.engine(1).send(0, 7, 0, Memory::pattern(9, 300_000), 300_000, false);
     sim.wake(1, 0);

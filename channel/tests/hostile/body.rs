@@ -139,7 +139,7 @@ pub fn job(seed: u64) -> (Sim, usize) {
     let config =
         Config { ring_after: 1, zero_copy_from: 20_000, connections: 1, connect_after: 1, ..Config::default() };
     let mut conditions = Conditions::default();
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         conditions.rails.push(Rail { kind: RailKind::Datagram, read: false, write: false, ..conditions.rails[0] });
     }
     let mut sim = Sim::new(seed, 3, conditions, &config).unwrap();

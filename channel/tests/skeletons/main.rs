@@ -32,3 +32,12 @@ fn channels_are_those_of_the_patterns() {
         assert!(aptus.took * 100 <= better * 102, "{name}: {} ns, and the better {better}", aptus.took);
     }
 }
+
+/// Both sides of a pair write to each other: what answers goes by datagrams, and not behind that.
+#[test]
+fn answers_do_not_wait_behind_what_is_written() {
+    let mg = ALL.iter().find(|skeleton| skeleton.name == "MG").unwrap();
+    let mg = patterns::Skeleton { iterations: 12, ..*mg };
+    let [rc, ud, aptus] = ["rc", "ud", "aptus"].map(|text| run::run(&mg, 64, text).took);
+    assert!(aptus * 100 <= rc.min(ud) * 102, "{aptus} ns; {rc} by connections, {ud} by datagrams");
+}

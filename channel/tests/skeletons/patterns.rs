@@ -64,7 +64,7 @@ pub fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
         let steps_of = (0..=most.ilog2()).map(|bit| 1 << bit);
         steps.extend(steps_of.map(|by| one_way(Some((rank + by) % ranks), Some((rank + ranks - by) % ranks))));
     }
-    if is_paired && rank % 2 == 0 {
+    if is_paired && rank.is_multiple_of(2) {
         steps.extend([one_way(Some(rank + 1), None), one_way(None, Some(rank + 1))]);
         return steps;
     }
@@ -76,7 +76,7 @@ pub fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
         false => rank - beyond,
     };
     for bit in 0..most.ilog2() {
-        let other = number ^ 1 << bit;
+        let other = number ^ (1 << bit);
         steps.push(with([if other < beyond { 2 * other + 1 } else { other + beyond }], BYTES));
     }
     if is_paired {
@@ -120,7 +120,7 @@ fn cg(rank: Rank, ranks: Rank) -> Vec<Step> {
     };
     let mut steps = vec![compute(30_000)];
     for bytes in [2400, 8] {
-        steps.extend((0..columns.ilog2()).map(|bit| with([row + (rank % columns ^ 1 << bit)], bytes)));
+        steps.extend((0..columns.ilog2()).map(|bit| with([row + ((rank % columns) ^ (1 << bit))], bytes)));
         if bytes > 8 && other != rank {
             steps.push(with([other], bytes));
         }
