@@ -56,6 +56,9 @@ pub const HEADER: u32 = 64;
 /// packet there and one back. So few that the data of a longer message stays where it is.
 const AT_A_TIME: u32 = 4 * HEADER;
 
+/// Peers that the budget is divided among at least.
+const FEWEST: u32 = 8;
+
 /// What a sender has of its peer's grant.
 #[derive(Debug, Clone)]
 pub struct Purse {
@@ -160,7 +163,7 @@ impl Budget {
     /// Nothing is granted but the floors.
     #[inline]
     pub fn new(floor: u32, total: u32, spill: u32) -> Budget {
-        Budget { floor, total, left: total, spill, active: 0, even: floor + total / 4 }
+        Budget { floor, total, left: total, spill, active: 0, even: floor + total / FEWEST }
     }
 
     /// What is granted of the shares and the spill, in bytes.
@@ -231,12 +234,13 @@ impl Budget {
 
     #[inline]
     fn share(&self) -> u32 {
-        self.total / self.active.max(4)
+        self.total / self.active.max(FEWEST)
     }
 
     #[inline]
     fn raise(&mut self, grant: &mut Grant) {
-        let more = self.share().saturating_sub(grant.limit - grant.spilled - self.floor).min(self.left);
+        // Never all that is left: a peer that comes later would have its floor alone until the others send, who may be silent.
+        let more = self.share().saturating_sub(grant.limit - grant.spilled - self.floor).min(self.left / 4);
         grant.limit += more;
         self.left -= more;
     }

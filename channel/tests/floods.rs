@@ -116,13 +116,28 @@ fn receives_into_buffers_wait_behind_a_flood() {
     assert!(flood.sim.engine(0).meter().ring_packets >= 150, "{:?}", flood.sim.engine(0).meter());
 }
 
+/// Those who spoke first, and are silent now, have not all that is granted.
+#[test]
+fn who_comes_late_may_send_too() {
+    let mut flood = Flood::new(20, &Config::default());
+    for number in 1..20 {
+        // The first tells that there is such a peer; then it has a share.
+        for length in [16, 4000] {
+            flood.send(number, 0, TAG, number.into(), length);
+            flood.run();
+        }
+        let meter = flood.sim.engine(number).meter();
+        assert_eq!((meter.eager, meter.rendezvous), (2, 0), "the peer that comes as number {number}");
+    }
+}
+
 #[test]
 fn one_way_to_a_receiver_without_receives() {
     for (config, most) in [
-        (Config::default(), 256 + (4 << 20) / 4),
+        (Config::default(), 256 + (4 << 20) / 8),
         (Config { budget: 0, ..Config::default() }, 256),
-        (Config { eager: 0, ..Config::default() }, 256 + (4 << 20) / 4),
-        (Config { rings: 0, budget: 10_000, ..Config::default() }, 256 + 2500),
+        (Config { eager: 0, ..Config::default() }, 256 + (4 << 20) / 8),
+        (Config { rings: 0, budget: 10_000, ..Config::default() }, 256 + 1250),
     ] {
         let mut flood = Flood::new(2, &config);
         for number in 0..5000 {
