@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = transom::start(ranks)?;
     let mut window: Window<u64> = world.allocate_with_signals(1, 1)?;
     let rows: [Row; 3] = [
-        ("barrier", |world, _, _| world.barrier(), 1),
+        ("barrier", |world, _, _| Ok(world.barrier()?), 1),
         ("fence", |_, window, _| window.fence().map(drop), 1),
         ("put_signal, a hop", hand_round, ranks),
     ];

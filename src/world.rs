@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use transom_collective::Hosts;
 use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
-use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor};
+use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor, Owner};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
@@ -30,11 +30,12 @@ pub struct World {
 
 impl World {
     pub(crate) fn new(fabric: Provider) -> Self {
-        World::of(Space::of_job(fabric.clone()), fabric)
+        World::of(Space::of_job(fabric.clone()), fabric, None)
     }
 
-    fn of(messages: Space, fabric: Provider) -> Self {
-        World { collectives: Collectives::default(), messages, fabric, windows: AtomicU32::new(0) }
+    fn of(messages: Space, fabric: Provider, parent: Option<&World>) -> Self {
+        let collectives = Collectives::new(parent.map(World::collectives));
+        World { collectives, messages, fabric, windows: AtomicU32::new(0) }
     }
 
     #[inline]
@@ -163,6 +164,29 @@ impl World {
     /// ```
     pub fn create<T: Pod>(&self, elements: Vec<T>) -> Result<Window<T>, Error> {
         self.window(Flavor::Create(elements), 0)
+    }
+
+    /// Collective: [`create`](Self::create) on elements that anything owns ([`Owner`](transom_windows::Owner)), with `signals` signal
+    /// words. [`free_as`](transom_windows::Window::free_as) gives it back. Ranks may call `create` and this for one window.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut mine = world.buffer::<u64>(100)?;
+    ///     mine.fill(world.rank() as u64);
+    ///     let mut window = world.create_on(mine, 0)?;
+    ///     assert_eq!(window.lock_shared(1)?.get_one(99)?, 1);
+    ///     let mine: transom::Buffer<u64> = window.free_as()?;
+    ///     assert_eq!(mine[99], world.rank() as u64);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn create_on<O: Owner>(&self, owner: O, signals: usize) -> Result<Window<O::Element>, Error> {
+        Window::on(&self.fabric, self.number(), owner, signals)
     }
 
     /// Collective: a window without elements, to which each rank can [`attach`](transom_windows::Window::attach) up to
@@ -372,7 +396,7 @@ impl World {
     ///     assert_eq!((team.rank(), team.size()), (world.rank() % 2, 2));
     ///     let mut window = team.allocate::<u64>(1)?; // a window of the team
     ///     window.lock_exclusive(1)?.put(0, &[row as u64])?;
-    ///     team.barrier()
+    ///     Ok(team.barrier()?)
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
@@ -382,7 +406,7 @@ impl World {
             team.transpose()
         });
         let team = made.map_err(|source| Error::Collective { call: "split", source })?;
-        Ok(team.map(|(messages, fabric)| World::of(messages, fabric)))
+        Ok(team.map(|(messages, fabric)| World::of(messages, fabric, Some(self))))
     }
 
     /// `len` zeroed elements of this rank alone, in memory that puts and gets are best done from and to: see [`Buffer`]. Not
@@ -403,18 +427,13 @@ impl World {
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>, Error> {
         Ok(Buffer::new(&self.fabric, len)?)
     }
+}
 
-    /// Collective: returns when every rank has called it. ceil(log2 ranks) notifications.
-    ///
-    /// # Errors
-    /// [`Error::Collective`] if a rank died, left or gave up: it can no longer call.
-    ///
-    /// # Examples
-    /// ```
-    /// transom::threads(4, |world| world.barrier())?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn barrier(&self) -> Result<(), Error> {
-        self.fabric.barrier().map_err(|source| Error::Collective { call: "barrier", source })
+impl Drop for World {
+    fn drop(&mut self) {
+        // Nobody waits for a rank that is alone.
+        if self.size() > 1 {
+            self.collectives.leave(&self.messages);
+        }
     }
 }

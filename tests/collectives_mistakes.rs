@@ -73,6 +73,11 @@ fn other_collectives_are_told() {
 }
 
 #[test]
+fn a_barrier_is_a_collective_like_others() {
+    mismatch("a_barrier_is_a_collective_like_others", World::barrier, |w| w.broadcast(0, &mut [1]));
+}
+
+#[test]
 fn other_grids_are_told() {
     let on_grid =
         |around| move |w: &World| w.neighbours(&Grid::new([w.size()], [around]).unwrap(), &[1, 2], &mut [0, 0]);

@@ -8,9 +8,10 @@ use ranks::Waiter;
 use ranks::die;
 use std::time::{Duration, Instant};
 use transom::locks::Awaited;
+use transom::messages;
 use transom::shm_loopback::Loopback;
 use transom::windows::Exchange;
-use transom::{Error, FabricError, Flavor, Mode, Op, Request, Requests, Status, Window, World};
+use transom::{FabricError, Flavor, Mode, Op, Request, Requests, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -407,9 +408,8 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
                 };
             }
             for error in [world.barrier().unwrap_err(), team.barrier().unwrap_err()] {
-                let Error::Collective { source: error, .. } = error else { panic!("{error}") };
-                let lost = matches!(error, FabricError::PeerLeft { .. } | FabricError::GivenUp { .. });
-                assert!(lost || matches!(error, FabricError::PeerDied { rank: VICTIM }), "{keeps}: {error}");
+                let lost = matches!(error, messages::Error::PeerLeft { .. });
+                assert!(lost || matches!(error, messages::Error::PeerDied { rank: VICTIM }), "{keeps}: {error}");
             }
             if keeps == "window" {
                 assert_eq!(window.lock_exclusive(0).err().and_then(|error| error.lost_rank()), Some(VICTIM));

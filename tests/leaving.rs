@@ -44,7 +44,7 @@ fn a_rank_that_exits_without_leaving_is_named() {
     let expected = "transom: rank 1 exited with status 0 without leaving the job (std::process::exit does not drop its \
                         World, or a panic did); then rank 0 exited with status 5";
     assert_eq!(said(&ended), [expected], "{ended:?}");
-    assert!(ended.stderr.contains("[0] told: barrier: rank 1 died"), "{ended:?}");
+    assert!(ended.stderr.contains("[0] told: rank 1 died"), "{ended:?}");
 }
 
 #[test]

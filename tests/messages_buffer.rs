@@ -111,6 +111,8 @@ fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
             world.sendrecv(other, BYTES, from, other, BYTES, &mut room[..from.len()]).unwrap();
         };
         exchange(&[1]);
+        // The first collective maps what the others need.
+        world.barrier().unwrap();
         let before = mapped();
         let mine = world.buffer::<u8>(70_000).unwrap();
         exchange(&mine);

@@ -2,7 +2,8 @@
 
 mod ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use transom::{Error, Window, World, scope};
+use transom::array::ArrayError;
+use transom::{Distribution, Error, GlobalArray, Window, World, scope};
 
 /// Short ones, those of middle length, and long ones, which each go another way over a network.
 const LENGTHS: [usize; 5] = [0, 1, 100, 20_000, 200_000];
@@ -117,5 +118,119 @@ fn what_is_not_waited_for_is_over_all_the_same() {
         assert_eq!((good, bad), ([first, first + 1], [7; 2]));
         epoch.unlock().unwrap();
         window.fence().unwrap();
+    });
+}
+
+const SHAPE: [usize; 2] = [17, 23];
+/// An element, a row, a column, all rows of some columns, parts of many tiles, nothing.
+const PATCHES: [[[usize; 2]; 2]; 6] = [
+    [[16, 17], [22, 23]],
+    [[4, 5], [0, 23]],
+    [[0, 17], [9, 10]],
+    [[0, 17], [5, 11]],
+    [[2, 15], [1, 22]],
+    [[3, 3], [0, 4]],
+];
+
+fn planes(world: &World) -> [GlobalArray<u64, 2>; 3] {
+    [Distribution::Block, Distribution::Cyclic, Distribution::BlockCyclic([3, 4])]
+        .map(|cut| world.array(SHAPE, cut).unwrap())
+}
+
+/// The elements of a patch, row by row.
+fn elements([rows, columns]: [[usize; 2]; 2]) -> impl Iterator<Item = [usize; 2]> {
+    (rows[0]..rows[1]).flat_map(move |row| (columns[0]..columns[1]).map(move |column| [row, column]))
+}
+
+#[test]
+fn patches_are_there_when_they_are_waited_for() {
+    ranks::on_all_sizes("patches_are_there_when_they_are_waited_for", |world: World| {
+        for mut plane in planes(&world) {
+            plane.local().fill_with(|[row, column]| (100 * row + column) as u64).unwrap();
+            plane.fence().unwrap();
+            let before = plane.window().counters().gets;
+            let runs = |patch: [[usize; 2]; 2]| {
+                plane.layout().runs(patch.map(|[start, end]| start..end)).unwrap().count() as u64
+            };
+            let runs: u64 = PATCHES.into_iter().map(runs).sum();
+            let access = plane.lock_all().unwrap();
+            let mut got = PATCHES.map(|patch| vec![u64::MAX; elements(patch).count()]);
+            scope(|scope| {
+                for (i, (patch, into)) in PATCHES.into_iter().zip(&mut got).enumerate() {
+                    let coming = scope.get_patch(&access, patch.map(|[start, end]| start..end), into)?;
+                    if i % 2 == 0 {
+                        while !coming.test()? {}
+                        let right = elements(patch).map(|[row, column]| (100 * row + column) as u64);
+                        assert!(coming.wait()?.iter().copied().eq(right), "{patch:?}, waited for");
+                    }
+                }
+                Ok::<(), Error>(())
+            })
+            .unwrap();
+            for (patch, got) in PATCHES.into_iter().zip(&got) {
+                let right = elements(patch).map(|[row, column]| (100 * row + column) as u64);
+                assert!(got.iter().copied().eq(right), "{patch:?}: {got:?}");
+            }
+            access.unlock().unwrap();
+            assert_eq!(plane.window().counters().gets - before, runs);
+            plane.fence().unwrap();
+        }
+    });
+}
+
+#[test]
+fn patches_are_put_from_what_the_scope_has() {
+    ranks::on_all_sizes("patches_are_put_from_what_the_scope_has", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        for mut plane in planes(&world) {
+            // Each rank has some rows, and puts them in two patches.
+            let rows = [SHAPE[0] * me / n, SHAPE[0] * (me + 1) / n];
+            let patches = [[rows, [0, 10]], [rows, [10, SHAPE[1]]]];
+            let value = |[row, column]: [usize; 2]| (1000 * row + column) as u64;
+            let mut sources = patches.map(|patch| elements(patch).map(value).collect::<Vec<_>>());
+            let access = plane.fence().unwrap();
+            scope(|scope| {
+                patches.into_iter().zip(&sources).try_for_each(|(patch, source)| {
+                    scope.put_patch(&access, patch.map(|[start, end]| start..end), source)
+                })
+            })
+            .unwrap();
+            sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // nobody reads it any more
+            let access = plane.fence().unwrap();
+            let mut all = vec![0; SHAPE[0] * SHAPE[1]];
+            access.get([0..SHAPE[0], 0..SHAPE[1]], &mut all).unwrap();
+            assert!(all.iter().copied().eq(elements([[0, SHAPE[0]], [0, SHAPE[1]]]).map(value)));
+            plane.fence().unwrap();
+        }
+    });
+}
+
+/// A strip of one dimension, whose elements lie apart in the buffer; and what is refused.
+#[test]
+fn patches_of_a_line_and_refused_ones() {
+    ranks::on_all_sizes("patches_of_a_line_and_refused_ones", |world: World| {
+        let mut line: GlobalArray<u8> = world.array([1000], Distribution::Cyclic).unwrap();
+        line.local().fill_with(|[i]| i as u8).unwrap();
+        line.fence().unwrap();
+        let access = line.lock_all().unwrap();
+        let (mut some, mut short, mut outside) = ([0; 700], [7; 3], [7; 2]);
+        scope(|scope| {
+            let some = scope.get_patch(&access, 150..850, &mut some)?;
+            let length = scope.get_patch(&access, 0..2, &mut short).map(drop);
+            assert!(
+                matches!(length, Err(Error::Array(ArrayError::BufferLength { needed: 2, buffer: 3, .. }))),
+                "{length:?}"
+            );
+            let range = scope.get_patch(&access, 999..1001, &mut outside).map(drop);
+            assert!(matches!(range, Err(Error::Array(ArrayError::Outside { .. }))), "{range:?}");
+            let put = scope.put_patch(&access, 0..3, &[1; 2]);
+            assert!(matches!(put, Err(Error::Array(ArrayError::BufferLength { needed: 3, buffer: 2, .. }))), "{put:?}");
+            assert!(some.wait()?.iter().copied().eq((150..850).map(|i| i as u8)));
+            Ok::<(), Error>(())
+        })
+        .unwrap();
+        assert_eq!((short, outside), ([7; 3], [7; 2]));
+        access.unlock().unwrap();
+        line.fence().unwrap();
     });
 }

@@ -1,7 +1,10 @@
 //! Teams: colours, keys, windows of their own, and members that die or leave.
 
 mod ranks;
-use transom::{Error, FabricError, Op, Window, World};
+use transom::messages::{Source, Tag};
+use transom::{Op, Window, World, messages};
+
+const TOLD: Tag<u8> = Tag::new(1);
 
 #[test]
 fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
@@ -63,10 +66,7 @@ fn a_team_misses_its_own_members_only() {
         match me {
             0 => {
                 let error = team.barrier().unwrap_err();
-                assert!(
-                    matches!(error, Error::Collective { source: FabricError::PeerLeft { rank: 1 }, .. }),
-                    "{error}"
-                );
+                assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
             }
             1 => drop(team),
             _ => team.barrier().unwrap(),
@@ -74,4 +74,29 @@ fn a_team_misses_its_own_members_only() {
         world.barrier().unwrap();
         assert!(n >= 2);
     });
+}
+
+/// Whatever the others call, and whether they have called anything in this team before.
+#[test]
+fn who_has_left_a_team_is_missed_by_every_collective() {
+    for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
+        ranks::on_with(variables, &[2, 3, 5], "who_has_left_a_team_is_missed_by_every_collective", |world| {
+            for called in [false, true] {
+                let team = world.split(Some(0), 0).unwrap().expect("a colour was named");
+                if called {
+                    team.barrier().unwrap();
+                }
+                if world.rank() == 1 {
+                    drop(team);
+                    // It has called no collective of any other.
+                    (1..world.size()).for_each(|_| drop(world.recv(Source::Any, TOLD).unwrap()));
+                } else {
+                    // Who has nothing to wait for learns of it in the next.
+                    let error = team.broadcast_one(1, 5).and_then(|_| team.all_gather(&[1])).unwrap_err();
+                    assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
+                    world.send(1, TOLD, &[]).unwrap();
+                }
+            }
+        });
+    }
 }

@@ -51,7 +51,7 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     // To lock, to add, to unlock.
     let [at_home, elsewhere] = [[0, 3 * (EACH - 1)], [3 * (EACH - 1), 0]];
     assert_eq!([0, 1].map(|at| posted[at] - before[at]), if me == 0 { at_home } else { elsewhere });
-    world.barrier().unwrap(); // nobody queued for the lock so far
+    meet(&world).unwrap(); // nobody queued for the lock so far
     for _ in 0..EACH {
         let epoch = window.lock_exclusive(0).unwrap();
         let value = epoch.get_one(1).unwrap();
@@ -170,7 +170,7 @@ fn threads_with_two_peers_do_not_wait_for_each_other() {
     for window in &mut windows {
         (0..3).for_each(|rank| assert_eq!(window.lock_shared(rank).unwrap().get_one(0).unwrap(), 0));
     }
-    world.barrier().unwrap();
+    meet(&world).unwrap();
     if world.rank() == 0 {
         shell(&format!("tc qdisc replace dev {LINK} root netem delay {}ms", DELAY.as_millis()));
         let cycle = |window: &mut Window<u64>, rank| {
@@ -197,7 +197,7 @@ fn threads_with_two_peers_do_not_wait_for_each_other() {
         assert!(far_took > DELAY && median < DELAY / 4, "far {far_took:?}, near {median:?}");
         shell(&format!("tc qdisc del dev {LINK} root"));
     }
-    world.barrier().unwrap();
+    meet(&world).unwrap();
 }
 
 /// The error of a rank that cannot join.
@@ -333,7 +333,7 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
             epoch.target(other).unwrap().put(0, &[100 + round; LEN]).unwrap();
             window.fence().unwrap();
             assert_eq!(window.local().read(0, LEN).unwrap(), [100 + round; LEN], "by a fence");
-            world.barrier().unwrap(); // the next round's puts come after it was read
+            meet(&world).unwrap(); // the next round's puts come after it was read
             let epoch = window.lock_exclusive(0).unwrap();
             let so_far = epoch.get_one(LEN).unwrap();
             epoch.put(LEN, &[so_far + 1]).unwrap();
@@ -399,15 +399,15 @@ fn ranks_of_several_hosts_are_one_job() {
             assert!(got.iter().enumerate().all(|(at, &got)| got == data(me, at)));
         }
         drop(epoch);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let (from, mine) = ((me + n - n / 2) % n, large.local().read(0, 2 * LARGE).unwrap());
         assert!(mine.iter().enumerate().all(|(at, &found)| found == data(from, at % LARGE)), "from {from}");
         // Between hosts ranks meet by their lanes: one says it to another in each of ceil(log2 n) steps.
         let meets = n.next_power_of_two().ilog2() as u64;
         if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() {
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             let before = verbs(&world).work_requests_to_others();
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             let posted = verbs(&world).work_requests_to_others() - before;
             assert_eq!((posted.writes + posted.compare_and_swaps, posted.reads), (meets, 0), "{posted:?}");
         }

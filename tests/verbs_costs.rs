@@ -21,12 +21,12 @@ fn a_ring_makes_two_queue_pairs_each() {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         assert_eq!((verbs(&world).queue_pairs().to_others, verbs(&world).queue_pairs().to_itself), (0, 0));
-        world.barrier().unwrap(); // through the job's own exchange
+        meet(&world).unwrap(); // through the job's own exchange
         let epoch = window.lock_shared((me + 1) % n).unwrap();
         epoch.put(me, &[7 + me as u64]).unwrap();
         assert_eq!(epoch.fetch_and_op(me, Op::Sum, 1).unwrap(), 7 + me as u64);
         epoch.unlock().unwrap();
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(verbs(&world).queue_pairs().to_others, 2, "one to the next, and one to the one before");
         let before = (me + n - 1) % n;
         assert_eq!(window.local().get(before).unwrap(), 8 + before as u64);
@@ -168,13 +168,13 @@ fn locks_post_what_the_protocol_says() {
             let epoch = posts(&verbs, "lock_all of 3 ranks, free", all, || window.lock_all());
             posts(&verbs, "unlock of all 3", all, || epoch.unlock());
         }
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         // Rank 0 lets go when rank 1 has waited for a while.
         for (mode, signal) in [(Mode::Exclusive, 0), (Mode::Shared, 1)] {
             let exclusive = mode == Mode::Exclusive;
             if me == 0 {
                 let epoch = window.lock_exclusive(HOME).unwrap();
-                world.barrier().unwrap();
+                meet(&world).unwrap();
                 told.signals().wait_until(signal, |told| told == 1).unwrap();
                 // The readers behind it: the first guess does not know of them.
                 let (what, work) = match exclusive {
@@ -184,7 +184,7 @@ fn locks_post_what_the_protocol_says() {
                 posts(&verbs, what, work, || epoch.unlock());
             }
             if me == 1 {
-                world.barrier().unwrap();
+                meet(&world).unwrap();
                 let (what, expected) = match exclusive {
                     // The first guess is that it is free.
                     true => ("lock exclusive, taken", [[1, 0, 2, 0, 0], NOTHING]),
@@ -220,9 +220,9 @@ fn locks_post_what_the_protocol_says() {
                 posts(&verbs, what, work, || epoch.unlock());
             }
             if me == HOME {
-                world.barrier().unwrap();
+                meet(&world).unwrap();
             }
-            world.barrier().unwrap();
+            meet(&world).unwrap();
         }
     });
 }
@@ -274,14 +274,14 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
                         epoch.get_one(0).unwrap();
                     }
                 }
-                world.barrier().unwrap();
+                meet(&world).unwrap();
                 let pairs = verbs.queue_pairs();
                 let (pairs, bytes) = ((pairs.to_others, pairs.to_itself), verbs.registered_bytes());
                 assert_eq!((pairs, bytes), (queue_pairs(n, all), registered(n, DATA, all)), "{n} ranks, all: {all}");
                 if me == 0 {
                     println!("\n{}", row(n, if all { "all" } else { "the next" }, pairs, bytes));
                 }
-                world.barrier().unwrap();
+                meet(&world).unwrap();
             }
         });
         if copy {
@@ -317,7 +317,7 @@ fn neighbours_of_a_host_register_each_others_words_only() {
             if world.rank() == 0 {
                 println!("\n| {n} ranks, 1 MiB each | {grown} bytes more registered |");
             }
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             drop(window);
         });
         if std::env::var_os(ROLE).is_some() {
@@ -340,7 +340,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         names.fence().unwrap();
         let lanes = |window: &mut Window<u64>| (0..3).for_each(|to| drop(window.lock_shared(to).unwrap()));
         lanes(&mut window);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let before = verbs.registered_bytes();
 
         // A window: kept by those who have dropped it while another has not.
@@ -355,10 +355,10 @@ fn what_nobody_reaches_any_more_is_not_registered() {
                 None
             }
         };
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), with, "rank 0 has not let go");
         drop(kept);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), before, "all have");
 
         // What a team had.
@@ -366,7 +366,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         drop(team.allocate::<u64>(100_000).unwrap());
         assert!(verbs.registered_bytes() > before + 799_999);
         drop(team);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), before, "nobody is of the team any more");
 
         // Memory that rank 0 attaches, and rank 1 reaches: nothing collective is needed.
@@ -445,7 +445,7 @@ fn a_message_is_one_request() {
             }
         }
         let data = vec![me as u8; 1 << 20];
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let before = verbs.registrations();
         let (requests, packets, others) = counted(&mut || {
             if me == 0 {
@@ -461,6 +461,6 @@ fn a_message_is_one_request() {
         let mut expected = before;
         expected.passing += 1;
         assert_eq!(verbs.registrations(), expected, "each end registers its memory for this message");
-        world.barrier().unwrap();
+        meet(&world).unwrap();
     });
 }

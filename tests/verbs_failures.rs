@@ -28,7 +28,7 @@ fn a_link_that_goes_down_is_told_in_time() {
             if connected {
                 window.fence().unwrap();
             }
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             let begun = Instant::now();
             let error = if world.rank() == 0 {
                 let put = |window: &mut Window<u64>| {
@@ -45,7 +45,7 @@ fn a_link_that_goes_down_is_told_in_time() {
                 put(&mut window).expect_err("nothing arrives")
             } else {
                 // Told by the other that it cannot go on.
-                world.barrier().expect_err("the other does not come")
+                meet(&world).expect_err("the other does not come")
             };
             println!("<<{error}>>");
             let text = error.to_string();
@@ -79,7 +79,7 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
         // Until a connection broke: what is sent to the same host may not notice.
         for round in 1..=10 {
             let epoch = window.lock_all().unwrap();
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             let begun = Instant::now();
             let up = (me == 0).then(|| {
                 shell(&format!("ip link set {LINK} down"));
@@ -123,9 +123,9 @@ fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     if world.rank() == 1 {
         std::fs::write(&file, std::process::id().to_string()).unwrap();
     }
-    world.barrier().unwrap();
+    meet(world).unwrap();
     let pid = std::fs::read_to_string(&file).unwrap();
-    world.barrier().unwrap();
+    meet(world).unwrap();
     if world.rank() == 1 {
         std::fs::remove_file(&file).unwrap();
     }
@@ -156,9 +156,9 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
             assert!(took > SILENCE / 2 && took < SILENCE + Duration::from_secs(20), "before connecting: {took:?}");
             shell.wait().unwrap();
         }
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert!(world.rank() == 0 || window.local().get(0).unwrap() == 7);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         if world.rank() == 0 {
             let mut shell = stop();
             let begun = Instant::now();
@@ -167,11 +167,11 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
             assert_eq!(epoch.fetch_and_op(1, Op::Sum, 5).unwrap(), 0);
             epoch.unlock().unwrap();
             assert!(begun.elapsed() < SILENCE / 2, "connected: {:?}", begun.elapsed());
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             assert!(begun.elapsed() > SILENCE / 2, "the barrier waits for the stopped: {:?}", begun.elapsed());
             shell.wait().unwrap();
         } else {
-            world.barrier().unwrap();
+            meet(&world).unwrap();
         }
         assert!(world.rank() == 0 || window.local().read(0, 2).unwrap() == [8, 5]);
         window.fence().unwrap();
@@ -205,10 +205,10 @@ fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
             assert!(stopped > SILENCE / 2 && living < SILENCE / 2, "stopped: {stopped:?}, living: {living:?}");
             shell.wait().unwrap();
         }
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let [stopped, living] = windows.map(|window| window.local().get(0).unwrap());
         assert_eq!([stopped, living], [[0, 0], [1, 0], [0, 200]][world.rank()]);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
     });
 }
 
@@ -249,7 +249,7 @@ fn a_rail_that_loses_everything_is_told_in_time() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
         let _ = epoch.unlock();
     } else {
-        let error = world.barrier().expect_err("told by the other that it cannot go on");
+        let error = meet(&world).expect_err("told by the other that it cannot go on");
         println!("<<{error}>>");
         assert_eq!(window.local().get(0).unwrap(), 7);
     }
@@ -310,12 +310,12 @@ fn connections_that_break_are_made_anew() {
     for window in [&mut counts, &mut data] {
         window.lock_shared(other).unwrap().get_one(0).unwrap();
     }
-    world.barrier().unwrap();
+    meet(&world).unwrap();
     let pairs = || verbs(&world).queue_pairs().to_others;
 
     // Both count at both. A lock is an atomic, too, and what it found might be lost: so it is taken before anything is.
     let epoch = counts.lock_all().unwrap();
-    world.barrier().unwrap();
+    meet(&world).unwrap();
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
     let (begun, mut done, mut lost) = (Instant::now(), 0_u64, 0_u64);
     while begun.elapsed() < TIME {
@@ -325,17 +325,17 @@ fn connections_that_break_are_made_anew() {
         done += 1;
     }
     drop(flapping);
-    world.barrier().unwrap();
+    meet(&world).unwrap();
     let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
     println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
     assert_eq!(found, [done; 2], "each was executed once");
     assert!(pairs() > 3, "connections broke: {}", pairs());
     epoch.unlock().unwrap();
-    world.barrier().unwrap();
+    meet(&world).unwrap();
 
     // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
     let epoch = data.lock_all().unwrap();
-    world.barrier().unwrap();
+    meet(&world).unwrap();
     let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
     let (mine, theirs) = (epoch.target(me).unwrap(), epoch.target(other).unwrap());
@@ -361,22 +361,22 @@ fn connections_that_break_are_made_anew() {
             // As long as it takes to break and come back.
             std::thread::sleep(Duration::from_millis(300));
         }
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(all(), [0; LEN], "undone in round {rounds}");
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         last = (value | came) & 1 == 1;
     }
     drop(flapping);
-    world.barrier().unwrap();
+    meet(&world).unwrap();
     println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
     assert!(pairs() > before, "connections broke");
     epoch.unlock().unwrap();
-    world.barrier().unwrap();
+    meet(&world).unwrap();
 
     // Neither rank is in the library when it breaks.
     if me == 0 {
         let epoch = data.lock_shared(1).unwrap();
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let flapping = Flapping::begin(0.0, 1000.0);
         std::thread::sleep(Duration::from_millis(200));
         epoch.put(0, &[77; LEN]).unwrap();
@@ -385,7 +385,7 @@ fn connections_that_break_are_made_anew() {
         epoch.unlock().unwrap();
         drop(flapping);
     } else {
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let begun = Instant::now();
         while data.local().get(LEN - 1).unwrap() != 77 {
             assert!(begun.elapsed() < Duration::from_secs(8), "nothing came");
@@ -411,7 +411,7 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
         let target = epoch.target(0).unwrap();
         target.put(me, &[1]).unwrap();
         target.flush().unwrap();
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         if me == 0 {
             std::thread::sleep(COMPUTES);
             for from in 1..8 {
@@ -430,7 +430,7 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
             sent.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
         }
         epoch.unlock().unwrap();
-        world.barrier().unwrap();
+        meet(&world).unwrap();
     });
 }
 

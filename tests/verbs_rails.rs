@@ -5,6 +5,8 @@
 
 mod adapter;
 use adapter::*;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Window, World};
@@ -54,19 +56,19 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe)];
     on_verbs(2, name, &variables, |world| {
         exchange(&world, &[1, 5000, 100_000], 3);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         let verbs = verbs(&world);
         assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "nothing was divided");
         // Until all rails are connected less are used.
         exchange(&world, &[1 << 20], 20);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(verbs.queue_pairs().to_others, 2);
         let (all, others) = moved(&world);
         exchange(&world, &[262_144, 1_500_003, 4 << 20], 3);
         let (all, others) = (moved(&world).0 - all, moved(&world).1 - others);
         let least = least(all);
         assert!(others >= least && others <= all - least, "{others} bytes of {all}, {stripe}");
-        world.barrier().unwrap();
+        meet(&world).unwrap();
         assert_eq!(verbs.registrations().refused, 0);
     });
 }
@@ -118,7 +120,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
         assert!(back == mine, "round {round}: a get");
         assert!(epoch.rget(0, len).unwrap().wait().unwrap() == mine, "round {round}: an rget");
         drop(epoch);
-        world.barrier().unwrap();
+        meet(world).unwrap();
         // Who has the lock has all that was put under it.
         let again = bytes(me, round + 100, len);
         let epoch = window.lock_exclusive(other).unwrap();
@@ -129,14 +131,14 @@ fn puts_and_gets(world: &World, rounds: u64) {
         last.wait().unwrap();
         epoch.put(7, &[1, 2, 3]).unwrap();
         epoch.unlock().unwrap();
-        world.barrier().unwrap();
+        meet(world).unwrap();
         let epoch = window.lock_shared(me).unwrap();
         epoch.get(0, &mut came).unwrap();
         let mut expected = bytes(other, round, len);
         expected[7..10].copy_from_slice(&[1, 2, 3]);
         assert!(came == expected, "round {round}: an unlock came before what was put before it");
         drop(epoch);
-        world.barrier().unwrap();
+        meet(world).unwrap();
     }
 }
 
@@ -155,14 +157,16 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         // Six of about 3 MiB in each round.
         assert!(moved.len() == 2 && all > 8 * 6 * ((3 << 20) - 9000), "{moved:?}");
         assert!(moved.iter().all(|moved| *moved >= least(all)), "{moved:?} bytes by the rails, {stripe}");
-        assert_eq!((verbs.queue_pairs().to_others, verbs.registrations().refused), (2, 0));
+        assert_eq!(verbs.registrations().refused, 0);
+        // One of each rail; where the machine is slow, one may have been taken for cut, and made anew.
+        assert!((2..=6).contains(&verbs.queue_pairs().to_others), "{:?}", verbs.queue_pairs());
         let mut window: Window<u8> = world.allocate(1 << 20).unwrap();
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
         epoch.put(0, &[7; 100_000]).unwrap();
         assert_eq!(epoch.get_one(99_999).unwrap(), 7);
         assert_eq!(verbs.divided_bytes(), after, "what is short goes by one");
         drop(epoch);
-        world.barrier().unwrap();
+        meet(&world).unwrap();
     });
 }
 
@@ -208,11 +212,11 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
             assert!(epoch.local().read(0, LEN / 8).unwrap() == value(other), "round {round}");
             assert!(theirs.rget(0, LEN / 8).unwrap().wait().unwrap() == value(me), "a get of round {round}");
             longest = longest.max(began.elapsed());
-            world.barrier().unwrap();
+            meet(&world).unwrap();
             if told >> 32 > 0 || last > 0 {
-                world.barrier().unwrap();
+                meet(&world).unwrap();
                 signals.set(0, round).unwrap();
-                world.barrier().unwrap();
+                meet(&world).unwrap();
                 return (longest, verbs.divided_bytes()[1] - before);
             }
         }
@@ -239,7 +243,198 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     assert_eq!(without.1, 0, "nothing goes by a rail that is cut");
     assert!(again.1 > 0, "it is used again {:?} after it is back", back.elapsed());
     drop(epoch);
-    world.barrier().unwrap();
+    meet(&world).unwrap();
+}
+
+/// A link of the guests, which loses everything that its own guest sends.
+struct Lossy(&'static str);
+
+impl Lossy {
+    fn begin(link: &'static str) -> Self {
+        shell(&format!("tc qdisc replace dev {link} root netem loss 100%"));
+        Lossy(link)
+    }
+}
+
+impl Drop for Lossy {
+    fn drop(&mut self) {
+        shell(&format!("tc qdisc del dev {} root", self.0));
+    }
+}
+
+/// What came of rounds of messages: the longest time without a message, the longest round, how many, and what rails moved: the first, and
+/// the others.
+#[derive(Debug)]
+struct Rounds {
+    pause: Duration,
+    longest: Duration,
+    count: u64,
+    first: u64,
+    others: u64,
+}
+
+impl std::fmt::Display for Rounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Rounds { pause, longest, count, first, others } = self;
+        write!(
+            f,
+            "{count} rounds, the longest {longest:.2?}, {pause:.2?} without a message, {first} bytes by the first rail, {others} by the other"
+        )
+    }
+}
+
+/// Ten messages of many lengths each way at once; each comes once, whole, and in its order. Whether rank 0 says that it is `enough`.
+fn exchange_round(world: &World, rng: &mut fastrand::Rng, number: &mut u64, enough: bool) -> (bool, Duration) {
+    const WORDS: [usize; 7] = [3, 8, 100, 900, 6000, 40_000, 140_000];
+    const TAG: Tag<u64> = Tag::new(7);
+    let (me, other) = (world.rank() as u64, 1 - world.rank());
+    // What follows the first words is known to both.
+    let body = |from: u64, number: u64, at: usize| number << 8 ^ (at as u64).wrapping_mul(0x9e37_79b9) ^ from;
+    let lengths: Vec<usize> = (0..10).map(|_| WORDS[rng.usize(..WORDS.len())] + rng.usize(..4)).collect();
+    let send = |(number, length): (u64, &usize)| {
+        let mut words: Vec<u64> = (0..*length).map(|at| body(me, number, at)).collect();
+        words[..3].copy_from_slice(&[number, *length as u64, u64::from(enough)]);
+        world.isend(other, TAG, words)
+    };
+    let sends: Vec<_> = (*number..).zip(&lengths).map(send).collect();
+    let (mut ends, mut pause) = (me == 0 && enough, Duration::ZERO);
+    for expected in *number..*number + 10 {
+        let began = Instant::now();
+        let (came, status) = world.recv(other, TAG).unwrap();
+        pause = pause.max(began.elapsed());
+        assert_eq!((came[0], came[1], status.len), (expected, came.len() as u64, came.len()), "one after the other");
+        assert!((3..came.len()).all(|at| came[at] == body(other as u64, expected, at)), "message {expected}");
+        ends |= me == 1 && came[2] > 0;
+    }
+    sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
+    *number += 10;
+    (ends, pause)
+}
+
+/// Rounds of messages until rank 0 says that it is enough.
+fn exchange_for(world: &World, rng: &mut fastrand::Rng, number: &mut u64, time: Duration) -> Rounds {
+    let (begun, before) = (Instant::now(), moved(world));
+    let (mut longest, mut pause, mut count) = (Duration::ZERO, Duration::ZERO, 0);
+    loop {
+        let round = Instant::now();
+        let (ends, paused) = exchange_round(world, rng, number, begun.elapsed() > time);
+        (count, longest, pause) = (count + 1, longest.max(round.elapsed()), pause.max(paused));
+        if ends {
+            let (all, others) = (moved(world).0 - before.0, moved(world).1 - before.1);
+            return Rounds { pause, longest, count, first: all - others, others };
+        }
+    }
+}
+
+/// A rail loses everything for half a minute, under load: messages go on by the other, and by both when it is back. By hand, as
+/// `tests/soft-roce/verbs` does; which rail that is, TRANSOM_VERBS_DEVICE says, and the hub is on the other.
+#[test]
+fn messages_go_on_without_a_rail_that_is_cut() {
+    const LINK: &str = "rail1";
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let is_first = std::env::var("TRANSOM_VERBS_DEVICE").is_ok_and(|devices| devices.starts_with("rxe1"));
+    let world = transom::init().expect("a rank can join its job");
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(world.rank() as u64), 0);
+    let mut rounds = |seconds: u64| exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
+    rounds(4);
+    let quiet = rounds(6);
+    assert!(quiet.first > 0 && quiet.others > 0, "both rails are used: {quiet:?}");
+    let lossy = (world.rank() == 0).then(|| Lossy::begin(LINK));
+    let cut = rounds(5);
+    let without = rounds(25);
+    drop(lossy);
+    rounds(5);
+    let again = rounds(6);
+    println!("| rank {} | {quiet} | cut {cut} | {without} | back {again} |", world.rank());
+    assert!(cut.pause < quiet.pause + Duration::from_secs(2), "{cut:?}, and {quiet:?} without");
+    assert_eq!(if is_first { without.first } else { without.others }, 0, "nothing goes by a rail that is cut");
+    assert!(again.first > 0 && again.others > 0, "both are used again: {again:?}");
+    meet(&world).unwrap();
+}
+
+/// Has a rail lose what this host sends for a second, again and again, while `act` acts.
+fn while_it_flaps<R>(link: &'static str, world: &World, act: impl FnOnce() -> R) -> R {
+    let (ends, rank) = (AtomicBool::new(false), world.rank() as u64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 0.. {
+                std::thread::sleep(Duration::from_millis(700 + 400 * rank + 130 * (turn % 5)));
+                if ends.load(Relaxed) {
+                    break;
+                }
+                let lossy = Lossy::begin(link);
+                std::thread::sleep(Duration::from_secs(1));
+                drop(lossy);
+            }
+        });
+        let acted = act();
+        ends.store(true, Relaxed);
+        acted
+    })
+}
+
+/// Messages under load, and a rail that flaps. By hand, as above.
+#[test]
+fn messages_survive_a_rail_that_flaps() {
+    const LINK: &str = "rail1";
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(77 + world.rank() as u64), 0);
+    let mut rounds = |seconds: u64| exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
+    rounds(4);
+    let flapped = while_it_flaps(LINK, &world, || rounds(40));
+    let made = verbs(&world).queue_pairs().to_others;
+    rounds(5);
+    let quiet = rounds(5);
+    println!("| rank {} | flapping: {flapped}, {made} queue pairs | {quiet} |", world.rank());
+    assert!(made > 4, "connections broke: {made}");
+    assert!(quiet.first > 0 && quiet.others > 0, "both rails are used again: {quiet:?}");
+    meet(&world).unwrap();
+}
+
+/// A pipe keeps to the first rail, which flaps, and so does what goes by that with it: both wait. By hand, as above.
+#[test]
+fn a_pipe_waits_for_a_rail_that_flaps() {
+    const LINK: &str = "rail1";
+    const LEN: usize = 30_000;
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let other = 1 - world.rank();
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(99 + world.rank() as u64), 0);
+    let pipe = world.pipe(other).unwrap();
+    let begun = Instant::now();
+    let rounds = while_it_flaps(LINK, &world, || {
+        for round in 0_u64.. {
+            let bytes = |rank: usize| -> Vec<u8> { (0..LEN).map(|at| (at * 7 + rank) as u8 ^ round as u8).collect() };
+            (&mut &pipe).write_all(&bytes(world.rank())).unwrap();
+            let mut came = vec![0; LEN];
+            (&mut &pipe).read_exact(&mut came).unwrap();
+            assert!(came == bytes(other), "round {round} of the pipe");
+            let enough = begun.elapsed() > Duration::from_secs(30);
+            if exchange_round(&world, &mut rng, &mut number, enough).0 {
+                return round;
+            }
+        }
+        unreachable!("rounds without end")
+    });
+    println!(
+        "| rank {} | {rounds} rounds of a pipe | {} queue pairs |",
+        world.rank(),
+        verbs(&world).queue_pairs().to_others
+    );
+    meet(&world).unwrap();
+    drop(pipe);
+    std::thread::sleep(Duration::from_secs(2));
+    // The rail may be cut then.
+    let again = while_it_flaps(LINK, &world, || exchange_for(&world, &mut rng, &mut number, Duration::from_secs(15)));
+    println!("| rank {} | without the pipe {again} |", world.rank());
+    meet(&world).unwrap();
 }
 
 #[test]

@@ -283,6 +283,12 @@ pub trait Wire {
     /// that requests to this peer named.
     fn sever(&mut self, peer: Rank);
 
+    /// Whether lanes are [`Cut`](Event::Cut), and what was posted on them [taken back](Self::take_back), where there are several
+    /// rails; else they end with the peer.
+    fn fails_over(&self) -> bool {
+        false
+    }
+
     /// Ends a lane that was [`Cut`](Event::Cut), or of which the peer says so: when this returns, nothing that was posted on it at
     /// either end takes effect any more; what had come by it, and what is known to be done, has been or will be polled. Gives back
     /// what else this end had posted, in its order; memory among it is like what was [taken](Self::take). No `Up` or `Cut` from before

@@ -5,6 +5,7 @@ mod all_locks;
 mod barrier;
 mod deadline;
 mod error;
+mod held;
 mod layout;
 mod lock_word;
 pub mod model;
@@ -18,6 +19,7 @@ mod threads;
 
 pub use barrier::Barrier;
 pub use error::Error;
+pub use held::Held;
 pub use layout::{Field, LockLayout};
 pub use lock_word::LockWord;
 pub use network::{At, Awaited, Network, Rank};

@@ -3,7 +3,7 @@
 use crate::all_locks::{AllLocks, LockState, UnderWay};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
-use crate::{Ahead, Error, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Ahead, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
 use std::time::{Duration, Instant};
 
 /// How a lock is held.
@@ -23,9 +23,9 @@ pub enum Mode {
 /// One rank's handle on the locks of all ranks: a shared/exclusive lock at each, truly passive (its home rank may
 /// sleep), granted first come, first served in the order of the atomics on its word.
 ///
-/// Threads of one rank may share a handle by [`acquire`](Self::acquire) and [`release`](Self::release): for one target
-/// they queue on a mutex of the handle before they ask for the lock. The `_mut` calls need `&mut` access and do without
-/// that mutex.
+/// Threads of one rank may share a handle by [`acquire`](Self::acquire): for one target they queue on a mutex of the handle
+/// before they ask for the lock, and have it until they have released that. The `_mut` calls need `&mut` access and do
+/// without that mutex.
 ///
 /// A handle that is dropped releases the locks that it holds, by whichever call they were taken, and awaits the turns of shared
 /// requests that were given up. A call that fails
@@ -45,20 +45,23 @@ pub enum Mode {
 ///
 /// let net = Sim::new(3, LockLayout::words(3), sim::once(|_, network| {
 ///     let lock = <PassiveLock<_>>::new(network, 0)?;
-///     let ahead = lock.acquire(2, Mode::Exclusive)?; // the lock of rank 2
+///     let (held, ahead) = lock.acquire(2, Mode::Exclusive)?; // the lock of rank 2
 ///     assert_ne!(ahead.exclusive, Some(lock.rank()));
-///     assert_eq!(lock.acquire(2, Mode::Shared), Err(Error::AlreadyLocked { target: 2 }));
-///     lock.release(2)
+///     assert_eq!(lock.acquire(2, Mode::Shared).err(), Some(Error::AlreadyLocked { target: 2 }));
+///     held.release()
 /// }));
 /// net.run_random(7).unwrap();
 /// ```
 pub struct PassiveLock<N: Network, const C: u32 = 16> {
-    network: N,
-    layout: LockLayout,
+    pub(crate) network: N,
+    pub(crate) layout: LockLayout,
     /// One for each target.
     queues: Box<[ThreadQueue<C>]>,
     under_way: Box<[UnderWay<N>]>,
 }
+
+/// The lock, and who stood before the request for it.
+type HeldAfter<'l, N, const C: u32> = (Held<'l, N, C>, Ahead);
 
 impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// A handle on locks whose words begin at `base` (the beginning of a cache line) in each rank's memory and are 0
@@ -81,22 +84,24 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         self.network.rank()
     }
 
-    /// Takes the lock of `target`. Another thread of this rank that holds it is waited for.
+    /// Takes the lock of `target`; returns who stood before the request, too. Another thread of this rank that holds it is
+    /// waited for.
     ///
     /// # Errors
     /// As [`TargetLock::exclusive`], and [`Error::NoSuchRank`]; [`Error::AlreadyLocked`] only if this thread holds the
     /// lock or a `_mut` call has taken it.
-    pub fn acquire(&self, target: Rank, mode: Mode) -> Result<Ahead, Error<N::Error>> {
-        Error::check_rank(target, self.queues.len())?;
-        let mut lock = self.queues[target].turn_to_acquire().ok_or(Error::AlreadyLocked { target })?;
-        match mode {
-            Mode::Exclusive => lock.exclusive(&self.network, self.layout, target),
-            Mode::Shared => lock.shared(&self.network, self.layout, target),
-        }
+    #[inline(always)]
+    pub fn acquire(&self, target: Rank, mode: Mode) -> Result<HeldAfter<'_, N, C>, Error<N::Error>> {
+        let mut turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
+        let ahead = match mode {
+            Mode::Exclusive => turn.exclusive(&self.network, self.layout, target)?,
+            Mode::Shared => turn.shared(&self.network, self.layout, target)?,
+        };
+        Ok((Held { turn, lock: self, target }, ahead))
     }
 
     /// Takes the lock of `target` if that needs no waiting: neither for another rank, which has it or stands in its queue in
-    /// the way of this request, nor for another thread of this one; whether it did. It takes no place in the queue, so who
+    /// the way of this request, nor for another thread of this one; nothing if it does. It takes no place in the queue, so who
     /// tries again and again may never get it.
     ///
     /// # Errors
@@ -110,21 +115,21 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     ///
     /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
     ///     let (one, other) = (<PassiveLock<_>>::new(network, 0)?, <PassiveLock<_>>::new(network, 0)?);
-    ///     assert!(one.try_acquire(0, Shared)?);
-    ///     assert!(!other.try_acquire(0, Exclusive)?);
-    ///     assert!(other.try_acquire(0, Shared)?);
-    ///     one.release(0)
+    ///     let held = one.try_acquire(0, Shared)?.expect("it is free");
+    ///     assert!(other.try_acquire(0, Exclusive)?.is_none());
+    ///     assert!(other.try_acquire(0, Shared)?.is_some());
+    ///     held.release()
     /// }));
     /// net.run_random(7).unwrap();
     /// ```
-    pub fn try_acquire(&self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
-        Error::check_rank(target, self.queues.len())?;
-        let queue = &self.queues[target];
+    pub fn try_acquire(&self, target: Rank, mode: Mode) -> Result<Option<Held<'_, N, C>>, Error<N::Error>> {
+        let queue = self.queue(target)?;
         if queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(mut lock) = queue.turn_at_once() else { return Ok(false) };
-        Self::try_mode(&mut lock, &self.network, self.layout, target, mode)
+        let Some(mut turn) = queue.turn_at_once() else { return Ok(None) };
+        let acquired = Self::try_mode(&mut turn, &self.network, self.layout, target, mode)?;
+        Ok(acquired.then(|| Held { turn, lock: self, target }))
     }
 
     /// [`acquire`](Self::acquire), unless the lock is not this thread's within `limit`: then nothing. It takes its place in the
@@ -145,33 +150,28 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     ///
     /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
     ///     let lock = <PassiveLock<_>>::new(network, 0)?;
-    ///     assert!(lock.acquire_for(0, Mode::Exclusive, Duration::from_millis(1))?.is_some());
-    ///     lock.release(0)
+    ///     let held = lock.acquire_for(0, Mode::Exclusive, Duration::from_millis(1))?;
+    ///     held.expect("nobody else wants it").0.release()
     /// }));
     /// net.run_random(7).unwrap();
     /// ```
-    pub fn acquire_for(&self, target: Rank, mode: Mode, limit: Duration) -> Result<Option<Ahead>, Error<N::Error>> {
+    pub fn acquire_for(
+        &self,
+        target: Rank,
+        mode: Mode,
+        limit: Duration,
+    ) -> Result<Option<HeldAfter<'_, N, C>>, Error<N::Error>> {
         let Some(deadline) = deadline(limit) else { return self.acquire(target, mode).map(Some) };
         if limit.is_zero() {
-            return Ok(self.try_acquire(target, mode)?.then(Ahead::default));
+            return Ok(self.try_acquire(target, mode)?.map(|held| (held, Ahead::default())));
         }
-        Error::check_rank(target, self.queues.len())?;
-        let queue = &self.queues[target];
+        let queue = self.queue(target)?;
         if queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(mut lock) = queue.turn_by(deadline) else { return Ok(None) };
-        Self::until(&mut lock, &self.network, self.layout, target, mode, deadline)
-    }
-
-    /// Releases the lock of `target`, by the thread that acquired it, or any if a `_mut` call did.
-    ///
-    /// # Errors
-    /// As [`TargetLock::release`], and [`Error::NoSuchRank`]; [`Error::NotLocked`] also if another thread holds it.
-    pub fn release(&self, target: Rank) -> Result<(), Error<N::Error>> {
-        Error::check_rank(target, self.queues.len())?;
-        let mut lock = self.queues[target].turn_to_release().ok_or(Error::NotLocked { target })?;
-        lock.release(&self.network, self.layout, target)
+        let Some(mut turn) = queue.turn_by(deadline) else { return Ok(None) };
+        let ahead = Self::until(&mut turn, &self.network, self.layout, target, mode, deadline)?;
+        Ok(ahead.map(|ahead| (Held { turn, lock: self, target }, ahead)))
     }
 
     /// [`acquire`](Self::acquire) by the only thread that uses the handle, which `&mut` shows: no mutex, no more than
@@ -242,10 +242,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         }
     }
 
-    /// [`release`](Self::release) by the only thread that uses the handle.
+    /// Releases the lock of `target`, which this handle has, by the only thread that uses it.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
+    /// As [`TargetLock::release`], and [`Error::NoSuchRank`].
     #[inline(always)]
     pub fn release_mut(&mut self, target: Rank) -> Result<(), Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
@@ -278,11 +278,17 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// Releases the locks of all ranks, all requests in flight at once.
     ///
     /// # Errors
-    /// As [`release`](Self::release); one that is not held leaves all others untouched. Of several that fail the first;
+    /// As [`release_mut`](Self::release_mut); one that is not held leaves all others untouched. Of several that fail the first;
     /// the rest is released all the same.
     #[inline]
     pub fn release_all_mut(&mut self) -> Result<(), Error<N::Error>> {
         self.all().release()
+    }
+
+    #[inline(always)]
+    fn queue(&self, target: Rank) -> Result<&ThreadQueue<C>, Error<N::Error>> {
+        Error::check_rank(target, self.queues.len())?;
+        Ok(&self.queues[target])
     }
 
     #[inline(always)]

@@ -2,13 +2,9 @@
 //! loom runs the code.
 
 #[cfg(feature = "loom")]
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-#[cfg(not(any(test, feature = "loom")))]
-pub(crate) use std::sync::Condvar;
+pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
-#[cfg(all(test, not(feature = "loom")))]
-pub(crate) use told::Condvar;
 
 /// A number of this thread, never 0, that no other has while this one runs: where a variable of the thread lies. (The
 /// standard library's number costs two atomics.)
@@ -29,33 +25,4 @@ pub(crate) fn this_thread() -> usize {
 /// Whether a model of loom has failed and is being taken down: it executes no verb any more.
 pub(crate) fn model_has_failed() -> bool {
     cfg!(feature = "loom") && std::thread::panicking()
-}
-
-/// The standard library's, but it counts how often it was told: each time is a system call, whether anybody waits or
-/// not.
-#[cfg(all(test, not(feature = "loom")))]
-mod told {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-    use std::sync::{LockResult, MutexGuard};
-
-    #[derive(Default)]
-    pub struct Condvar {
-        condvar: std::sync::Condvar,
-        pub told: AtomicUsize,
-    }
-
-    impl Condvar {
-        pub fn new() -> Self {
-            Self::default()
-        }
-
-        pub fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> LockResult<MutexGuard<'m, T>> {
-            self.condvar.wait(guard)
-        }
-
-        pub fn notify_one(&self) {
-            self.told.fetch_add(1, Relaxed);
-            self.condvar.notify_one();
-        }
-    }
 }

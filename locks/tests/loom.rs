@@ -126,13 +126,13 @@ fn five_ranks_four_readers_wait() {
 
 /// Takes the lock of rank 0 once, looks at the data, releases it.
 fn once<N: Network>(lock: &PassiveLock<N>, data: &UnsafeCell<()>, mode: Mode) -> Result<(), Error<N::Error>> {
-    lock.acquire(0, mode)?;
+    let (held, _) = lock.acquire(0, mode)?;
     assert!(matches!(lock.acquire(0, mode), Err(Error::AlreadyLocked { target: 0 })));
     match mode {
         Mode::Shared => data.with(drop),
         Mode::Exclusive => data.with_mut(drop),
     }
-    lock.release(0)
+    held.release()
 }
 
 /// The locks are idle and the nodes as the next request must find them.

@@ -43,21 +43,24 @@ fn calls_out_of_turn_harm_nothing() {
     for held in [Shared, Exclusive] {
         run(3, |_, network| {
             let mut lock = <PassiveLock<_>>::new(network, 0)?;
-            assert_eq!(lock.release(1), Err(Error::NotLocked { target: 1 }));
+            assert_eq!(lock.release_mut(1), Err(Error::NotLocked { target: 1 }));
             assert_eq!(lock.release_all_mut(), Err(Error::NotLocked { target: 0 }));
-            lock.acquire(1, held)?;
+            lock.acquire_mut(1, held)?;
             for asked in [Shared, Exclusive] {
-                assert_eq!(lock.acquire(1, asked), Err(Error::AlreadyLocked { target: 1 }));
+                assert_eq!(lock.acquire(1, asked).err(), Some(Error::AlreadyLocked { target: 1 }));
                 assert_eq!(lock.acquire_mut(1, asked), Err(Error::AlreadyLocked { target: 1 }));
             }
             assert_eq!(lock.acquire_all_mut(), Err(Error::AlreadyLocked { target: 1 }));
             assert_eq!(lock.release_all_mut(), Err(Error::NotLocked { target: 0 }));
-            assert_eq!(lock.acquire(3, held), Err(Error::NoSuchRank { rank: 3, ranks: 3 }));
-            assert_eq!(lock.release(usize::MAX), Err(Error::NoSuchRank { rank: usize::MAX, ranks: 3 }));
+            assert_eq!(lock.acquire(3, held).err(), Some(Error::NoSuchRank { rank: 3, ranks: 3 }));
+            assert_eq!(lock.release_mut(usize::MAX), Err(Error::NoSuchRank { rank: usize::MAX, ranks: 3 }));
             assert_eq!(lock.acquire_mut(3, held), Err(Error::NoSuchRank { rank: 3, ranks: 3 }));
             assert_eq!(lock.release_mut(3), Err(Error::NoSuchRank { rank: 3, ranks: 3 }));
-            lock.release(1)?;
-            assert_eq!(lock.release(1), Err(Error::NotLocked { target: 1 }));
+            lock.release_mut(1)?;
+            assert_eq!(lock.release_mut(1), Err(Error::NotLocked { target: 1 }));
+            let (one, _) = lock.acquire(1, held)?;
+            assert_eq!(lock.acquire(1, Shared).err(), Some(Error::AlreadyLocked { target: 1 }));
+            one.release()?;
             lock.acquire_all_mut()?;
             lock.release_all_mut()
         })
@@ -124,17 +127,17 @@ fn asks(mode: Mode, garbage: &'static [(At, u64)], wanted: Option<u64>) -> Resul
             return Ok(());
         }
         garbage.iter().try_for_each(|&(at, value)| network.notify(at, value))?;
-        let lock = <PassiveLock<_>>::new(network, 0)?;
-        let outcome = lock.acquire(0, mode);
+        let mut lock = <PassiveLock<_>>::new(network, 0)?;
+        let outcome = lock.acquire_mut(0, mode);
         match wanted {
             Some(word) => expect(outcome, Error::Corrupt { target: 0, word })?,
             None => {
                 outcome?;
-                return lock.release(0);
+                return lock.release_mut(0);
             }
         }
-        assert_eq!(lock.acquire(0, mode), Err(Error::Broken { target: 0 }));
-        assert_eq!(lock.release(0), Err(Error::Broken { target: 0 }));
+        assert_eq!(lock.acquire(0, mode).err(), Some(Error::Broken { target: 0 }));
+        assert_eq!(lock.release_mut(0), Err(Error::Broken { target: 0 }));
         Ok(())
     };
     Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(1).map(drop)
@@ -168,9 +171,9 @@ fn a_release_tells_corrupt_words() {
                 return Ok(());
             }
             let lock = <PassiveLock<_>>::new(network, 0)?;
-            lock.acquire(0, Exclusive)?;
+            let (held, _) = lock.acquire(0, Exclusive)?;
             garbage.iter().try_for_each(|&(at, value)| network.notify(at, value))?;
-            expect(lock.release(0), Error::Corrupt { target: 0, word })
+            expect(held.release(), Error::Corrupt { target: 0, word })
         };
         Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(1).unwrap();
     };
@@ -201,8 +204,7 @@ fn garbage_never_panics() {
                 network.notify(at, value)?;
             }
             let lock = <PassiveLock<_>>::new(network, 0)?;
-            lock.acquire(0, if modes[rank] { Shared } else { Exclusive })?;
-            lock.release(0)
+            lock.acquire(0, if modes[rank] { Shared } else { Exclusive })?.0.release()
         };
         // It may go well, deadlock, or fail; it returns.
         let _ = Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(random());

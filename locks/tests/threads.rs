@@ -29,14 +29,14 @@ fn threads_exclude_each_other() {
                     scope.spawn(move || {
                         for round in 0..rounds {
                             let mode = if (round + number) % 3 == 0 { Shared } else { Exclusive };
-                            handle.acquire(ranks - 1, mode).unwrap();
+                            let (held, _) = handle.acquire(ranks - 1, mode).unwrap();
                             let seen = sum.load(Relaxed);
                             thread::yield_now();
                             match mode {
                                 Exclusive => sum.store(seen + 1, Relaxed),
                                 Shared => assert_eq!(sum.load(Relaxed), seen, "somebody wrote while another read"),
                             }
-                            handle.release(ranks - 1).unwrap();
+                            held.release().unwrap();
                         }
                     });
                 }
@@ -56,20 +56,20 @@ fn who_tries_waits_for_nobody() {
         let memory = memory(2);
         let handles = [0, 1].map(|rank| Lock::new(Atomics::new(&memory, rank, quiet as fn(Verb)), 0).unwrap());
         let [one, other] = &handles;
-        assert_eq!(one.try_acquire(1, Shared), Ok(true));
-        assert_eq!(one.try_acquire(1, Shared), Err(Error::AlreadyLocked { target: 1 }));
-        assert_eq!(one.try_acquire(2, Shared), Err(Error::NoSuchRank { rank: 2, ranks: 2 }));
+        let held = one.try_acquire(1, Shared).unwrap().expect("it is free");
+        assert_eq!(one.try_acquire(1, Shared).err(), Some(Error::AlreadyLocked { target: 1 }));
+        assert_eq!(one.try_acquire(2, Shared).err(), Some(Error::NoSuchRank { rank: 2, ranks: 2 }));
+        let tried = |lock: &Lock<_>, mode| lock.try_acquire(1, mode).map(|held| held.is_some());
         let on_a_thread =
-            |lock: &Lock<_>, mode| thread::scope(|scope| scope.spawn(|| lock.try_acquire(1, mode)).join().unwrap());
+            |lock: &Lock<_>, mode| thread::scope(|scope| scope.spawn(|| tried(lock, mode)).join().unwrap());
         assert_eq!(on_a_thread(one, Shared), Ok(false), "another thread of the rank has it");
-        assert_eq!(other.try_acquire(1, Exclusive), Ok(false));
-        assert_eq!(other.try_acquire(1, Shared), Ok(true));
-        one.release(1).unwrap();
-        other.release(1).unwrap();
+        assert_eq!(tried(other, Exclusive), Ok(false));
+        assert_eq!(tried(other, Shared), Ok(true));
+        held.release().unwrap();
         assert_eq!(on_a_thread(one, Exclusive), Ok(true));
-        assert_eq!(one.try_acquire(1, Exclusive), Ok(false), "that thread has it still");
-        assert_eq!(other.try_acquire(1, Shared), Ok(false));
-        assert_eq!(one.release(1), Err(Error::NotLocked { target: 1 }), "by the wrong thread");
+        thread::scope(|scope| scope.spawn(|| std::mem::forget(one.try_acquire(1, Exclusive))).join().unwrap());
+        assert_eq!(tried(one, Exclusive), Ok(false), "that thread has it still");
+        assert_eq!(tried(other, Shared), Ok(false));
     });
 }
 
@@ -85,17 +85,17 @@ fn attempts_among_requests() {
                 let (sum, got) = (&sum, &got);
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        let has = if tries {
+                        let held = if tries {
                             handle.try_acquire(0, Exclusive)
                         } else {
-                            handle.acquire(0, Exclusive).map(|_| true)
+                            handle.acquire(0, Exclusive).map(|(held, _)| Some(held))
                         };
-                        if has.unwrap() {
+                        if let Some(held) = held.unwrap() {
                             let seen = sum.load(Relaxed);
                             thread::yield_now();
                             sum.store(seen + 1, Relaxed);
                             got.fetch_add(1, Relaxed);
-                            handle.release(0).unwrap();
+                            held.release().unwrap();
                         }
                     }
                 });
@@ -132,16 +132,16 @@ fn one_panics(mode: Mode, in_release: bool) {
     thread::scope(|scope| {
         let first = scope.spawn(|| {
             panics.store(!in_release, SeqCst);
-            handle.acquire(0, mode).unwrap();
+            let (held, _) = handle.acquire(0, mode).unwrap();
             asked.wait();
             thread::sleep(Duration::from_millis(1));
             panics.store(true, SeqCst);
-            handle.release(0).unwrap();
+            held.release().unwrap();
         });
         let others: [_; 3] = std::array::from_fn(|_| {
             scope.spawn(|| {
                 asked.wait();
-                handle.acquire(0, mode)
+                handle.acquire(0, mode).map(drop)
             })
         });
         assert!(first.join().is_err());
@@ -151,69 +151,48 @@ fn one_panics(mode: Mode, in_release: bool) {
     });
 }
 
-/// A thread that asks keeps the others of its rank waiting, but not one that has nothing to wait for.
+/// Other threads wait for who has the lock, and it for nobody.
 #[test]
-fn who_does_not_hold_the_lock_is_told_so_at_once() {
-    in_time(|| {
-        let memory = memory(2);
-        let one: Lock<_> = PassiveLock::new(Atomics::new(&memory, 1, quiet), 0).unwrap();
-        one.acquire(0, Exclusive).unwrap();
-        let asks = Barrier::new(2);
-        let said = AtomicBool::new(false);
-        let hook = |verb| {
-            if verb == Verb::Wait && !said.swap(true, SeqCst) {
-                asks.wait();
-            }
-        };
-        let zero: Lock<_> = PassiveLock::new(Atomics::new(&memory, 0, hook), 0).unwrap();
-        thread::scope(|scope| {
-            let asking = scope.spawn(|| {
-                zero.acquire(0, Exclusive).unwrap();
-                zero.release(0).unwrap();
-            });
-            asks.wait();
-            // Rank 1 has not released it, so the other thread cannot have it.
-            assert_eq!(zero.release(0), Err(Error::NotLocked { target: 0 }));
-            one.release(0).unwrap();
-            asking.join().unwrap();
-        });
-    });
-}
-
-#[test]
-fn a_thread_releases_what_it_acquired_itself() {
+fn who_asks_again_is_told() {
     in_time(|| {
         let zero: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, quiet), 0).unwrap();
-        zero.acquire(0, Shared).unwrap();
-        let other =
-            |call: fn(&Lock<_>) -> Result<(), Error<_>>| thread::scope(|scope| scope.spawn(|| call(&zero)).join());
-        assert_eq!(other(|lock| lock.release(0)).unwrap(), Err(Error::NotLocked { target: 0 }));
-        assert_eq!(zero.acquire(0, Shared), Err(Error::AlreadyLocked { target: 0 }));
-        zero.release(0).unwrap();
-        assert_eq!(zero.release(0), Err(Error::NotLocked { target: 0 }));
+        let (held, _) = zero.acquire(0, Shared).unwrap();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| zero.acquire(0, Shared).unwrap().0.release());
+            assert_eq!(zero.acquire(0, Shared).err(), Some(Error::AlreadyLocked { target: 0 }));
+            assert_eq!(zero.try_acquire(0, Shared).err(), Some(Error::AlreadyLocked { target: 0 }));
+            thread::sleep(Duration::from_millis(1));
+            assert!(!other.is_finished());
+            held.release().unwrap();
+            other.join().unwrap().unwrap();
+        });
+        drop(zero.acquire(0, Exclusive).unwrap());
+        zero.acquire(0, Exclusive).unwrap().0.release().unwrap();
     });
 }
 
-/// What `&mut` access took belongs to no thread: any may release it, and none waits for one that never would.
+/// What `&mut` access took belongs to no thread, and what a thread leaked is the handle's to release.
 #[test]
 fn what_the_handle_took_belongs_to_no_thread() {
     in_time(|| {
         let mut zero: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, quiet), 0).unwrap();
-        // Acquired by this thread before, which must be forgotten.
-        zero.acquire(0, Exclusive).unwrap();
-        zero.release_mut(0).unwrap();
-        for release_all in [false, true] {
-            zero.acquire(0, Shared).unwrap();
-            if release_all {
-                zero.release_all_mut().unwrap()
-            } else {
-                assert!(zero.release_held_mut())
-            }
+        let releases: [fn(&mut Lock<_>); 3] = [
+            |lock| lock.release_mut(0).unwrap(),
+            |lock| lock.release_all_mut().unwrap(),
+            |lock| assert!(lock.release_held_mut()),
+        ];
+        for release in releases {
+            std::mem::forget(zero.acquire(0, Shared).unwrap());
+            assert_eq!(zero.acquire_mut(0, Shared), Err(Error::AlreadyLocked { target: 0 }));
+            release(&mut zero);
             zero.acquire_mut(0, Exclusive).unwrap();
             thread::scope(|scope| {
-                let asked = scope.spawn(|| zero.acquire(0, Shared)).join().unwrap();
+                let asked = scope.spawn(|| zero.acquire(0, Shared).map(drop)).join().unwrap();
                 assert_eq!(asked, Err(Error::AlreadyLocked { target: 0 }));
-                scope.spawn(|| zero.release(0)).join().unwrap().unwrap();
+            });
+            zero.release_mut(0).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| zero.acquire(0, Shared).unwrap().0.release()).join().unwrap().unwrap()
             });
         }
     });
@@ -227,12 +206,12 @@ fn a_network_that_asks_again_is_told() {
         static LOCK: std::sync::OnceLock<Lock<fn(Verb)>> = std::sync::OnceLock::new();
         fn hook(_: Verb) {
             let lock = LOCK.get().unwrap();
-            assert_eq!(lock.acquire(0, Shared), Err(Error::AlreadyLocked { target: 0 }));
+            assert_eq!(lock.acquire(0, Shared).err(), Some(Error::AlreadyLocked { target: 0 }));
             ASKED.store(true, SeqCst);
         }
         let network = Atomics::new(&memory(1), 0 as Rank, hook as fn(Verb));
         let lock = LOCK.get_or_init(|| PassiveLock::new(network, 0).unwrap());
-        lock.acquire(0, Exclusive).unwrap();
+        lock.acquire(0, Exclusive).unwrap().0.release().unwrap();
         assert!(ASKED.load(SeqCst));
     });
 }

@@ -10,7 +10,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake};
+use transom_windows::{
+    BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake,
+};
 
 /// Memory of this rank that others may reach by its key.
 pub struct Region {
@@ -213,6 +215,19 @@ impl Fabric for Loopback {
     #[inline(always)]
     fn words<'r>(&self, at: &'r View, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
         at.own_words(offset, len)
+    }
+
+    fn change_blocks(&self, at: &View, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
+        match blocks.checked_mul(64).and_then(|bytes| at.address(offset, bytes)) {
+            // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
+            Some(shared) => unsafe { copy::change_blocks(shared, blocks, change) },
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn one_word<'r>(&self, at: &'r View, offset: usize) -> Option<&'r AtomicU64> {
+        at.one_own_word(offset)
     }
 
     #[inline(always)]

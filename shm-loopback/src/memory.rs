@@ -363,6 +363,21 @@ impl View {
         self.word(offset)
     }
 
+    /// The word at byte `offset`, as [`own_words`](Self::own_words). Random words far apart are as quick as there are few
+    /// instructions between them, so this has no more than it must.
+    #[inline(always)]
+    pub(crate) fn one_own_word(&self, offset: usize) -> Option<&AtomicU64> {
+        if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let at = self.address(offset, 8)?;
+        if !at.addr().is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: inside and aligned, kept mapped by the view, and accessed as `atomics` says.
+        Some(unsafe { &*at.cast() })
+    }
+
     /// As many words from byte `offset` on, for this processor to change, if they are inside and aligned. In debug builds none
     /// where an adapter does that.
     #[inline(always)]

@@ -19,6 +19,11 @@ pub trait Turn: Send + Sync {
     /// Takes what has come, and posts what can go; a bounded amount. Whether it is to be called again soon, whatever comes:
     /// a wait does not sleep then.
     fn turn(&self) -> bool;
+
+    /// As [`turn`](Self::turn), but does not wait for another thread that is at it.
+    fn turn_unless_another_does(&self) {
+        self.turn();
+    }
 }
 
 /// A rank's messages, if it uses any.

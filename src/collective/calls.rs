@@ -1,4 +1,4 @@
-//! What every rank has as much of: barrier-like calls, broadcast, reductions, scans.
+//! What every rank has as much of: the barrier, broadcast, reductions, scans.
 
 use super::Reduction;
 use crate::messages::Error;
@@ -7,6 +7,22 @@ use bytemuck::Pod;
 use transom_collective::Rank;
 
 impl World {
+    /// Collective: returns when every rank has called it. What a rank wrote to its own memory before it, and what it put and
+    /// flushed, all see after it. ceil(log2 ranks) messages, or none where ranks share memory; the first collective of a world
+    /// takes memory for those to come.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(4, |world| world.barrier())?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.call::<u8, _>(self.of_barrier()?, &[], &mut [])
+    }
+
     /// Collective: gives the root's elements to all ranks.
     ///
     /// A long one is cut in pieces; `docs/COLLECTIVES.md` has the algorithms, and what each sends.

@@ -1,16 +1,17 @@
-//! What the ranks of a world or team know of each other's collectives: how many there were, whether one failed, and who asks.
+//! What the ranks of a world or team know of each other's collectives: how many there were, and whether one failed.
 
+use super::control::{Control, Saying};
 use super::history::{History, Made};
 use super::signature::{Kind, Signature};
 use crate::job::variables;
 use crate::messages::Error;
-use crate::messages::comm::{COLLECTIVES, CONTROL, Comm};
+use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_channel::{Error as Failure, Room, Select};
 use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::collective::{Board, Breaker};
@@ -28,7 +29,6 @@ pub(super) struct Group {
     made: History,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
-    listener: OnceLock<Key>,
     /// Of the board, if there is one.
     breaker: OnceLock<Breaker>,
     /// One more than the number of the call that waits there; 0 if none does.
@@ -66,17 +66,37 @@ pub(super) struct Turn {
     pub board: Option<Board>,
 }
 
-/// Bytes of a message between groups: `[what, 0, 0, 0, rank u32]`, and what a rank has called, or a text.
-const LONGEST: usize = 512;
-const ASK: u8 = 0;
-const DIED: u8 = 1;
-const LEFT: u8 = 2;
-const PANICKED: u8 = 3;
-const MISMATCH: u8 = 4;
+/// That this rank makes the collectives of a group: its world does, and what was started or prepared there. With the last of them it
+/// leaves the group, and says so to whoever asks for it.
+pub(super) struct Member {
+    group: Arc<Group>,
+    control: Arc<Control>,
+}
+
+impl std::ops::Deref for Member {
+    type Target = Group;
+
+    #[inline]
+    fn deref(&self) -> &Group {
+        &self.group
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let calls = self.group.enter().map_or(0, |turn| turn.calls);
+        self.control.leave(self.group.comm.context, calls);
+    }
+}
 
 impl Group {
     /// `rules`: in place of those of the variable.
-    pub fn new(comm: Comm, hosts: Option<Hosts>, rules: Option<Rules>) -> Result<Arc<Group>, Error> {
+    pub fn enter_by(
+        control: &Arc<Control>,
+        comm: Comm,
+        hosts: Option<Hosts>,
+        rules: Option<Rules>,
+    ) -> Result<Arc<Member>, Error> {
         let rules = rules.map_or_else(Asked::rules, Ok);
         let history = rules.as_ref().map_or(0, hash);
         let group = Arc::new(Group {
@@ -86,15 +106,11 @@ impl Group {
             turn: TryLock::new(Turn { calls: 0, history, board: None }),
             made: History::default(),
             broken: OnceLock::new(),
-            listener: OnceLock::new(),
             breaker: OnceLock::new(),
             waiting: AtomicU32::new(0),
         });
-        let (asked, patience) = (Vec::new(), Patience::default());
-        let listener = Listener { group: group.clone(), asked, posted: None, deaf: false, patience };
-        let key = group.comm.hub.with(|core| core.start(Box::new(listener)))?;
-        let _ = group.listener.set(key);
-        Ok(group)
+        control.join(&group)?;
+        Ok(Arc::new(Member { group, control: control.clone() }))
     }
 
     /// By which algorithms are chosen before the table.
@@ -178,6 +194,7 @@ impl Group {
     }
 
     /// Why there are no collectives any more, if so.
+    #[inline]
     pub fn broken(&self) -> Option<Error> {
         self.broken.get().cloned()
     }
@@ -187,15 +204,15 @@ impl Group {
         if self.broken.set(error.clone()).is_err() {
             return;
         }
-        let (what, rank, text) = match &error {
-            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => (DIED, *rank, ""),
-            Error::PeerLeft { rank } => (LEFT, *rank, ""),
-            Error::OperatorPanicked { rank } => (PANICKED, *rank, ""),
-            Error::Mismatch { why } => (MISMATCH, 0, why.as_str()),
+        let saying = match &error {
+            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Saying::Died(*rank),
+            Error::PeerLeft { rank } => Saying::Left(*rank),
+            Error::OperatorPanicked { rank } => Saying::Panicked(*rank),
+            Error::Mismatch { why } => Saying::Mismatch(why.clone()),
             // The world is gone.
             _ => return,
         };
-        self.tell_all(core, what, rank, text.as_bytes());
+        self.others().for_each(|rank| self.tell(core, rank, &saying));
         self.take_all(core);
         fence(SeqCst);
         if let Some(breaker) = self.breaker.get() {
@@ -224,27 +241,21 @@ impl Group {
         reason.err().or_else(|| self.broken()).unwrap_or(Error::Closed)
     }
 
-    fn tell_all(&self, core: &mut Core, what: u8, about: Rank, text: &[u8]) {
-        for rank in (0..self.comm.size()).filter(|rank| *rank != self.comm.rank()) {
-            self.tell(core, rank, what, about, text);
-        }
+    /// All but this rank.
+    pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+        let me = self.comm.rank();
+        (0..self.comm.size()).filter(move |rank| *rank != me)
     }
 
-    fn tell(&self, core: &mut Core, to: Rank, what: u8, about: Rank, text: &[u8]) {
-        let Ok(job) = self.comm.to_job(to) else { return };
-        let mut bytes = vec![what, 0, 0, 0];
-        bytes.extend((about as u32).to_le_bytes());
-        bytes.extend(&text[..text.len().min(LONGEST - bytes.len())]);
-        let len = bytes.len();
-        let id =
-            core.engine.send(job, self.comm.context + CONTROL, 0, Bytes::owned(bytes.into_boxed_slice()), len, false);
-        core.note(id, None);
-        core.forget(Key::Message(id));
+    pub fn tell(&self, core: &mut Core, to: Rank, saying: &Saying) {
+        if let Ok(job) = self.comm.to_job(to) {
+            saying.send(core, job, self.comm.context);
+        }
     }
 
     /// Receives into nothing all that others send to collectives that are no more.
     fn take_all(&self, core: &mut Core) {
-        for rank in (0..self.comm.size()).filter(|rank| *rank != self.comm.rank()) {
+        for rank in self.others() {
             if let Ok(job) = self.comm.to_job(rank) {
                 let sink = Sink {
                     select: Select { context: self.comm.context + COLLECTIVES, source: Some(job), tag: None },
@@ -259,13 +270,26 @@ impl Group {
     /// Asks a rank that is waited for whether it makes the same call.
     pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
         tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
-        self.tell(core, to, ASK, self.comm.rank(), &made.to_bytes());
+        self.tell(core, to, &Saying::Ask(made));
     }
 
-    /// The team is dropped.
-    pub fn close(&self) {
-        if let Some(key) = self.listener.get() {
-            let _ = self.comm.hub.with(|core| core.stop(*key));
+    /// Another rank waits in a call. Whether this one has made that of this number; if as another, neither can ever be.
+    pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
+        let mine = self.made.find(theirs.number);
+        if let Some(mine) = mine.filter(|mine| *mine != theirs) {
+            self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
+        }
+        mine.is_some()
+    }
+
+    /// In each turn: asks all about a call that waits where messages are not, if it has waited for long.
+    #[inline]
+    pub fn ask_of_the_board(&self, core: &mut Core, patience: &mut Patience) {
+        let waiting = self.waiting.load(Relaxed);
+        if patience.ends(waiting)
+            && let Some(made) = self.made.find(waiting.wrapping_sub(1))
+        {
+            self.others().for_each(|rank| self.ask(core, rank, made));
         }
     }
 }
@@ -307,109 +331,6 @@ impl Patience {
             self.until = Some(now + PATIENCE);
         }
         ends
-    }
-}
-
-/// Hears what other ranks of a group say, in each turn.
-struct Listener {
-    group: Arc<Group>,
-    /// What others wait in, that this rank has not called yet. Of each rank the last is kept: it waits in one at a time, or in
-    /// the first that can end.
-    asked: Vec<(Rank, Made)>,
-    posted: Option<Key>,
-    /// Nothing more is heard.
-    deaf: bool,
-    /// With a call that waits where messages are not.
-    patience: Patience,
-}
-
-impl Listener {
-    fn hear(&mut self, core: &mut Core, from: u32, bytes: &[u8]) {
-        let [what, _, _, _, about @ ..] = bytes else { return };
-        let Some((about, rest)) = about.split_first_chunk::<4>() else { return };
-        // The rank that is told of is one of the team.
-        let rank = (u32::from_le_bytes(*about) as Rank).min(self.group.comm.size() - 1);
-        let error = match *what {
-            ASK => {
-                let Some(theirs) = rest.first_chunk().map(Made::from_bytes) else { return };
-                let rank = self.group.comm.numbered(from);
-                self.asked.retain(|(asker, _)| *asker != rank);
-                return self.asked.push((rank, theirs));
-            }
-            DIED => Error::PeerDied { rank },
-            LEFT => Error::PeerLeft { rank },
-            PANICKED => Error::OperatorPanicked { rank },
-            MISMATCH => Error::Mismatch { why: String::from_utf8_lossy(rest).into_owned() },
-            _ => return,
-        };
-        self.group.fail(core, error);
-    }
-
-    /// Other ranks wait in a call: if this one has made another as the same, neither can ever be.
-    fn answer(&mut self, core: &mut Core) {
-        let Listener { group, asked, .. } = self;
-        asked.retain(|&(rank, theirs)| {
-            let mine = group.made.find(theirs.number);
-            if let Some(mine) = mine.filter(|mine| *mine != theirs) {
-                group.fail(core, Group::mismatch((group.comm.rank(), mine), (rank, theirs)));
-            }
-            mine.is_none()
-        });
-    }
-
-    /// Takes what has come.
-    fn listen(&mut self, core: &mut Core) {
-        while !self.deaf {
-            let Some(posted) = self.posted else {
-                let room = Room::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
-                let select = Select { context: self.group.comm.context + CONTROL, source: None, tag: None };
-                let id = core.engine.receive(select, room);
-                core.note(id, None);
-                self.posted = Some(Key::Message(id));
-                continue;
-            };
-            let Some((result, bytes)) = core.ended(posted) else { return };
-            self.posted = None;
-            match result {
-                Ok(came) => {
-                    let bytes = bytes.and_then(|bytes| bytes.into_owner::<Box<[u8]>>()).unwrap_or_default();
-                    self.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
-                }
-                // Others cannot say more than that a rank died, and nothing more comes where all others have left.
-                Err(fault) => {
-                    self.deaf = true;
-                    if let Fault::Message(Failure::Lost { rank, lost: Lost::Died }) = fault {
-                        let rank = self.group.comm.numbered(rank);
-                        self.group.fail(core, Error::PeerDied { rank });
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Work for Listener {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
-        let waiting = self.group.waiting.load(Relaxed);
-        if self.patience.ends(waiting)
-            && let Some(made) = self.group.made.find(waiting.wrapping_sub(1))
-        {
-            let (me, size) = (self.group.comm.rank(), self.group.comm.size());
-            (0..size).filter(|rank| *rank != me).for_each(|rank| self.group.ask(core, rank, made));
-        }
-        self.listen(core);
-        self.answer(core);
-        None
-    }
-
-    fn must_end(&self) -> bool {
-        false
-    }
-
-    fn stop(&mut self, core: &mut Core) {
-        if let Some(posted) = self.posted.take() {
-            core.forget(posted);
-        }
     }
 }
 

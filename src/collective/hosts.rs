@@ -82,8 +82,14 @@ mod tests {
     fn on(hosts: &'static [usize], body: impl Fn(&Rank) + Sync) {
         let ended = crate::threads(hosts.len(), |world| {
             let host = world.split(Some(hosts[world.rank()] as u64), 0).unwrap().unwrap();
-            let group = Group::new(world.space().comm().unwrap().clone(), Some(Hosts::of(hosts)), None).unwrap();
-            assert!(world.collectives().group.set(group).is_ok());
+            let group = Group::enter_by(
+                &Default::default(),
+                world.space().comm().unwrap().clone(),
+                Some(Hosts::of(hosts)),
+                None,
+            )
+            .unwrap();
+            assert!(world.collectives().member.set(group).is_ok());
             body(&Rank { world, host });
         });
         ended.unwrap();
@@ -189,6 +195,7 @@ mod tests {
 
     /// Every rank fails, of each host, and in every later call.
     fn fails(how: impl Fn(&Rank) -> Result<(), Error> + Sync, told: impl Fn(&Error) -> bool + Sync) {
+        let told_all = std::sync::Barrier::new(5);
         on(&[0, 0, 1, 1, 2], |rank| {
             rank.all_reduce(&mut [1]).unwrap();
             // Who has nothing to wait for learns of it in the next.
@@ -196,7 +203,7 @@ mod tests {
             assert!(told(&error), "{error}");
             assert!(told(&rank.all_reduce(&mut [1]).unwrap_err()));
             // None leaves before all have theirs.
-            rank.world.barrier().unwrap();
+            told_all.wait();
         });
     }
 

@@ -15,6 +15,7 @@
 
 mod blocks;
 mod calls;
+mod control;
 mod described;
 mod group;
 mod history;
@@ -34,12 +35,13 @@ pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
 pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError};
 
-use crate::messages::{Error, hold};
+use crate::messages::{Error, Space, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
+use control::Control;
 use described::{Described, What};
-use group::Group;
+use group::{Group, Member};
 use history::Made;
 use memory::Memory;
 use reduction::Fold;
@@ -54,38 +56,53 @@ use transom_shm_loopback::Loopback;
 use transom_shm_loopback::collective::Board;
 
 /// The collectives of a world: none until the first is called.
-#[derive(Default)]
 pub(crate) struct Collectives {
-    group: OnceLock<Arc<Group>>,
+    member: OnceLock<Arc<Member>>,
     making: Mutex<()>,
+    /// The same of all worlds of the job.
+    control: Arc<Control>,
 }
 
-impl Drop for Collectives {
-    fn drop(&mut self) {
-        if let Some(group) = self.group.get() {
-            group.close();
+impl Collectives {
+    /// Of a world that is made of nothing, or of another.
+    pub fn new(of: Option<&Collectives>) -> Collectives {
+        let control = of.map(|of| of.control.clone()).unwrap_or_default();
+        Collectives { member: OnceLock::new(), making: Mutex::new(()), control }
+    }
+
+    /// The world is dropped. If no collective was called, others may wait in one all the same.
+    pub fn leave(&self, messages: &Space) {
+        if self.member.get().is_none() && !messages.is_last() && !std::thread::panicking() {
+            self.control.leave(messages.context(), 0);
+            // Without messages nobody can wait for this rank.
+            let _ = messages.hub().and_then(|hub| self.control.listen(hub));
         }
     }
 }
 
 impl World {
     #[inline]
-    fn group(&self) -> Result<&Arc<Group>, Error> {
-        self.group_by(|| None)
+    fn group(&self) -> Result<&Arc<Member>, Error> {
+        match self.collectives().member.get() {
+            Some(member) => Ok(member),
+            None => self.group_by(|| None),
+        }
     }
 
-    fn group_by(&self, rules: impl FnOnce() -> Option<Rules>) -> Result<&Arc<Group>, Error> {
-        let Collectives { group, making } = self.collectives();
-        if let Some(group) = group.get() {
-            return Ok(group);
+    #[cold]
+    #[inline(never)]
+    fn group_by(&self, rules: impl FnOnce() -> Option<Rules>) -> Result<&Arc<Member>, Error> {
+        let Collectives { member, making, control } = self.collectives();
+        if let Some(member) = member.get() {
+            return Ok(member);
         }
         let _making = making.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(group) = group.get() {
-            return Ok(group);
+        if let Some(member) = member.get() {
+            return Ok(member);
         }
         let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
-        let made = Group::new(self.space().comm()?.clone(), hosts, rules())?;
-        Ok(group.get_or_init(|| made))
+        let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules())?;
+        Ok(member.get_or_init(|| made))
     }
 
     /// Has the collectives of this world or team choose algorithms by these rules, in place of those of `TRANSOM_COLLECTIVES`. Before
@@ -139,7 +156,7 @@ impl World {
             let shape = self.shape::<T>(group, len);
             if by_memory(group.rules()?, call, shape) {
                 if let Some(memory) = provider::shared_memory(self.provider()) {
-                    return self.straight(memory, signature, call, given, data, fold);
+                    return self.straight(group, memory, signature, call, given, data, fold);
                 }
                 if let Some(stages) = by_hosts(call, shape)
                     && let Some(host) = provider::memory_of_host(self.provider())
@@ -152,8 +169,11 @@ impl World {
     }
 
     /// Makes a call through memory that all ranks share.
+    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
+    #[inline(always)]
     fn straight<T: Pod, F: Fold>(
         &self,
+        group: &Arc<Member>,
         memory: &Loopback,
         call: Signature,
         what: Call,
@@ -161,7 +181,6 @@ impl World {
         data: &mut [T],
         fold: F,
     ) -> Result<(), Error> {
-        let group = self.group()?;
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
         let board = match &mut turn.board {
@@ -198,7 +217,7 @@ impl World {
     }
 
     /// In debug builds all ranks tell all which call they make, before it.
-    fn compare(&self, group: &Arc<Group>, made: Made) -> Result<(), Error> {
+    fn compare(&self, group: &Arc<Member>, made: Made) -> Result<(), Error> {
         let mut all = vec![0_u8; self.size() * Made::BYTES];
         let mine = made.to_bytes();
         let shape = Shape { rank: self.rank(), ranks: self.size(), len: Made::BYTES, element: 1, hosts: None };
@@ -236,6 +255,7 @@ fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> bool {
 
 /// Makes a call, or a part of it, through the memory that these ranks share.
 #[allow(clippy::too_many_arguments, reason = "a row of a table")]
+#[inline(always)]
 fn at_board(
     group: &Group,
     board: &mut Board,

@@ -1,6 +1,6 @@
 //! A plan under way: its messages posted, and what they bring folded, round by round.
 
-use super::group::{Group, Patience};
+use super::group::{Member, Patience};
 use super::history::Made;
 use super::memory::Memory;
 use super::reduction::Fold;
@@ -17,7 +17,7 @@ use transom_collective::{Local, Plan, Rank};
 
 /// A collective of this rank, between its call and its end.
 pub(super) struct Running<F> {
-    group: Arc<Group>,
+    group: Arc<Member>,
     made: Made,
     pub tag: u32,
     plan: Plan,
@@ -46,7 +46,7 @@ pub(super) enum Turned {
 }
 
 impl<F: Fold> Running<F> {
-    pub fn new(group: Arc<Group>, made: Made, plan: Plan, memory: Memory, fold: F) -> Running<F> {
+    pub fn new(group: Arc<Member>, made: Made, plan: Plan, memory: Memory, fold: F) -> Running<F> {
         Running {
             tag: made.tag(),
             group,

@@ -90,13 +90,19 @@ impl Signature {
         NAMES.get(usize::from(self.kind)).copied().unwrap_or("an unknown collective")
     }
 
+    /// The same as two words.
+    #[inline]
+    fn words(self) -> [u64; 2] {
+        let Signature { kind, operation, element, root, len } = self;
+        [u64::from(kind) | u64::from(operation) << 8 | u64::from(element) << 16 | u64::from(root) << 32, len]
+    }
+
+    #[inline]
     pub fn to_bytes(self) -> [u8; Signature::BYTES] {
+        let [low, high] = self.words().map(u64::to_le_bytes);
         let mut bytes = [0; Signature::BYTES];
-        bytes[0] = self.kind;
-        bytes[1] = self.operation;
-        bytes[2..4].copy_from_slice(&self.element.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.root.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes[..8].copy_from_slice(&low);
+        bytes[8..].copy_from_slice(&high);
         bytes
     }
 
@@ -114,7 +120,7 @@ impl Signature {
     /// A hash of this, after what was hashed before.
     #[inline]
     pub fn hash(&self, before: u32) -> u32 {
-        let [low, high] = [0, 8].map(|at| u64::from_le_bytes(self.to_bytes()[at..at + 8].try_into().expect("eight")));
+        let [low, high] = self.words();
         let mixed = (low ^ u64::from(before) << 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32 ^ high).wrapping_mul(0xd6e8_feb8_6659_fd93);
         (mixed >> 32) as u32

@@ -2,7 +2,7 @@
 
 use super::Reduction;
 use super::described::{Described, Of, total};
-use super::group::Group;
+use super::group::Member;
 use super::memory::Memory;
 use super::ragged::Ragged;
 use super::reduction::Fold;
@@ -406,7 +406,7 @@ pub(super) fn start<T, F: Fold + 'static>(
 
 /// As [`start`], by this plan.
 pub(super) fn start_plan<T, F: Fold + 'static>(
-    group: &Arc<Group>,
+    group: &Arc<Member>,
     Described { signature, what: plan, fold }: Described<F, Plan>,
     given: Bytes,
     data: Bytes,

@@ -8,6 +8,7 @@ use transom_shm_loopback::collective::{Board, Failure};
 use transom_windows::FabricError;
 
 /// Makes a call.
+#[inline]
 pub(super) fn call(
     board: &mut Board,
     what: Call,

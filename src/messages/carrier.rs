@@ -81,7 +81,7 @@ mod several {
     use std::sync::Arc;
     use transom_channel::Wire;
     use transom_channel::delivery::Delivery;
-    use transom_channel::wire::{Busy, Event, Key, Lane, Losses, Part, Rail, Rank, Registered, Request};
+    use transom_channel::wire::{Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request};
     use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
     use transom_windows::Wait;
 
@@ -157,6 +157,22 @@ mod several {
 
         fn sever(&mut self, peer: Rank) {
             each!(self, wire => wire.sever(peer));
+        }
+
+        fn fails_over(&self) -> bool {
+            each!(self, wire => wire.fails_over())
+        }
+
+        fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
+            each!(self, wire => wire.reaches(lane, key, length))
+        }
+
+        fn leave(&mut self, lane: Lane, key: Key) {
+            each!(self, wire => wire.leave(lane, key));
+        }
+
+        fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+            each!(self, wire => wire.take_back(lane))
         }
 
         #[inline(always)]

@@ -17,7 +17,7 @@ use transom_windows::{Exchange, FabricError};
 const CONTEXTS: u32 = 6;
 /// Of these that in which pipes are opened.
 pub(super) const PIPES: u32 = 1;
-/// Of these that of collectives, and that in which groups tell each other of them.
+/// Of these that of collectives, and, of those of the job, that in which ranks tell each other of them.
 pub(crate) const COLLECTIVES: u32 = 2;
 pub(crate) const CONTROL: u32 = 3;
 /// Of these that in which partitioned messages are announced, by the program's tags, and that of their parts, by tags of the
@@ -126,6 +126,20 @@ impl Space {
         Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
     }
 
+    /// All messages of this rank, which are opened for that if they are not.
+    pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
+        self.presence.hub()
+    }
+
+    pub(crate) fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// Whether this rank leaves the job with this world.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.presence) == 1
+    }
+
     #[inline]
     pub(crate) fn comm(&self) -> Result<&Comm, Error> {
         match self.comm.get() {
@@ -136,7 +150,7 @@ impl Space {
 
     #[cold]
     fn first(&self) -> Result<&Comm, Error> {
-        let hub = self.presence.hub()?.clone();
+        let hub = self.hub()?.clone();
         let team = self.team.clone();
         let size = team.as_ref().map_or_else(|| self.presence.root.size(), |team| team.ranks.len());
         let me = self.presence.root.rank();
@@ -176,6 +190,11 @@ impl Comm {
             return Err(Error::NoSuchRank { rank, ranks: self.size });
         }
         Ok(self.team.as_ref().map_or(rank as u32, |team| team.ranks[rank]))
+    }
+
+    /// Whether this rank of the job is one of these.
+    pub fn has(&self, rank: u32) -> bool {
+        self.team.as_ref().map_or((rank as usize) < self.size, |team| team.places.contains_key(&rank))
     }
 
     /// As it is numbered here; that of the job if it is not of this team.

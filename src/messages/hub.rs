@@ -91,7 +91,11 @@ impl Hub {
     /// As [`with`](Self::with); none if the rank has left.
     #[inline(always)]
     fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
-        let mut held = self.lock();
+        Self::act(self.lock(), act)
+    }
+
+    #[inline(always)]
+    fn act<R>(mut held: MutexGuard<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let core = held.as_mut()?;
         let whole = Whole;
         let result = act(core);
@@ -270,5 +274,11 @@ fn wake(mut held: MutexGuard<'_, Option<Core>>) {
 impl Turn for Hub {
     fn turn(&self) -> bool {
         self.with(|core| self.turn_core(core)).unwrap_or(false)
+    }
+
+    fn turn_unless_another_does(&self) {
+        if let Ok(held) = self.core.try_lock() {
+            Self::act(held, |core| self.turn_core(core));
+        }
     }
 }

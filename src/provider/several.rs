@@ -8,7 +8,7 @@ use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback};
 #[cfg(feature = "delayed")]
 use transom_windows::Delayed;
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
 /// The types of each provider, side by side.
 macro_rules! providers {
@@ -279,6 +279,21 @@ impl Fabric for Provider {
     fn words<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
         match (self, at) {
             (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.words(at, offset, len),
+            _ => None,
+        }
+    }
+
+    fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
+        match (self, at) {
+            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.change_blocks(at, offset, blocks, change),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn one_word<'r>(&self, at: &'r Remote, offset: usize) -> Option<&'r AtomicU64> {
+        match (self, at) {
+            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.one_word(at, offset),
             _ => None,
         }
     }

@@ -57,11 +57,18 @@
 //!
 //! A window and a buffer are registered with each rail, other memory with those that a put or get uses, for its part. What goes by two
 //! rails has no order: so an atomic, a notification, a flush, an `order` waits until all stripes before it are complete, a divided get for
-//! the puts before it, and any put for divided gets; puts wait for no puts. A stripe whose connection breaks is done again by the first
-//! rail, once this end's queue pair has gone: nothing overtook it, so that nothing is undone. So is one of which nothing is complete
-//! for half a second while the first rail is not as silent. Such a rail is asked for each second, and used again when it answers. Messages
-//! are not as lucky yet: a rail by which they go, and that does not come back in time, is the end of messages with that peer; and the first
-//! rail is needed for everything.
+//! the puts before it, and any put for divided gets; puts wait for no puts.
+//!
+//! With several rails a connection by which something is under way, and nothing is complete at two looks of a tenth of a second, has its
+//! peer asked for an answer by datagrams, by that rail and the others. If none came by it for half a second, and one did by another, the
+//! rail is cut, and the connection broken; the thread of the peer answers, so that one that computes, or has no buffers, is not taken for
+//! that. Nor is a rank that is stopped, by which no rail is heard. Where an atomic is under way the adapter's own word is waited for, since
+//! of an atomic that was executed the result would be lost. A rail that is cut is asked for each second, and used again when it answers.
+//!
+//! A stripe whose connection broke is done again by the first rail, once this end's queue pair has gone: nothing overtook it, so that
+//! nothing is undone. Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has
+//! how); not with a peer with whom there is a pipe, where they wait for the first rail. What else windows do needs the first rail: it
+//! waits for it, 20 seconds at most.
 //!
 //! # Collectives
 //! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a
@@ -126,7 +133,7 @@
 //!
 //! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
 //! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that
-//! is stopped is not told apart), or where nothing was done by 8 queue pairs in a row. Requests before the one that failed
+//! is stopped is not told apart; with several rails only if something other than messages waits for it), or where nothing was done by 8 queue pairs in a row. Requests before the one that failed
 //! are complete, it and those after it fail. The error says why. A device that fails or is taken away, or a completion
 //! queue that fails, is told within a tenth of a second to whoever waits, as is the death of a peer.
 //!

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 use transom::verbs::{Verbs, probe};
-use transom::{Launch, Outcome, World, provider::Provider};
+use transom::{Error, Launch, Outcome, World, provider::Provider};
 
 pub const ROLE: &str = "TEST_ROLE";
 pub const DEADLINE: Duration = Duration::from_secs(100);
@@ -71,4 +71,9 @@ pub fn verbs(world: &World) -> &Verbs {
 pub fn shell(command: &str) {
     let ran = Command::new("sh").args(["-c", command]).status();
     assert!(ran.as_ref().is_ok_and(|status| status.success()), "{command}: {ran:?}");
+}
+
+/// Returns when all ranks are here, by the job's own exchange: no adapter is used for that.
+pub fn meet(world: &World) -> Result<(), Error> {
+    Ok(transom::windows::Exchange::barrier(world.provider())?)
 }

@@ -1,6 +1,6 @@
 //! What is lent to a scope is nobody's until it ends, and lives longer; nor does the epoch end in it.
 
-use transom::{Error, Window, scope};
+use transom::{Error, GlobalArray, Window, scope};
 
 fn main() {}
 
@@ -74,4 +74,40 @@ fn it_is_kept(window: &mut Window<u64>) -> Result<(), Error> {
     #[cfg(not(wrong))]
     scope(|scope| scope.get(&epoch, 0, &mut into).map(drop))?;
     epoch.unlock()
+}
+
+fn a_patch_is_lent(array: &mut GlobalArray<u64, 2>) -> Result<u64, Error> {
+    let mut into = [0; 10];
+    let access = array.lock_all()?;
+    scope(|scope| {
+        let coming = scope.get_patch(&access, [0..2, 0..5], &mut into)?;
+        #[cfg(wrong)]
+        let sum = into.iter().sum(); //~ E0502
+        #[cfg(not(wrong))]
+        let sum = 0;
+        coming.wait()?;
+        Ok::<u64, Error>(sum)
+    })
+}
+
+fn a_source_of_a_patch_changes(array: &mut GlobalArray<u64>) -> Result<(), Error> {
+    let mut source = [0; 10];
+    let access = array.lock_all()?;
+    scope(|scope| {
+        scope.put_patch(&access, 0..10, &source)?;
+        #[cfg(wrong)]
+        source.fill(1); //~ E0502
+        Ok::<(), Error>(())
+    })?;
+    source.fill(2);
+    Ok(())
+}
+
+fn a_rank_by_itself_has_no_requests(array: &mut GlobalArray<u64>) -> Result<(), Error> {
+    let mut into = [0; 10];
+    #[cfg(wrong)]
+    let access = array.local();
+    #[cfg(not(wrong))]
+    let access = array.lock_all()?;
+    scope(|scope| scope.get_patch(&access, 0..10, &mut into).map(drop)) //~ E0277
 }

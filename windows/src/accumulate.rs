@@ -19,8 +19,9 @@
 //! [`bulk_accumulates`](crate::Window::bulk_accumulates) accumulates do the same under a lock of their own.
 
 use crate::core::Bulk;
+use crate::op::by_constant;
 use crate::target::Target;
-use crate::{Atomic, Error, Fabric, FabricError, Op, Wake};
+use crate::{Atomic, ChangeBlock, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -286,7 +287,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// the operand that changes nothing.
     #[inline(always)]
     fn change_at_once(&self, at: usize, op: Op, operands: &[T]) -> Option<u64> {
-        let word = || self.core.data.fabric.words(self.remote, word_at::<T>(at), 1)?.first();
+        let word = || self.core.data.fabric.one_word(self.remote, word_at::<T>(at));
         let with = |mut neutral: u64| {
             elements(&mut neutral, at)[..operands.len()].copy_from_slice(operands);
             neutral
@@ -304,7 +305,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// processor has that.
     #[inline(always)]
     fn change_unasked(&self, at: usize, op: Op, operand: T) -> Option<()> {
-        let word = || self.core.data.fabric.words(self.remote, word_at::<T>(at), 1)?.first();
+        let word = || self.core.data.fabric.one_word(self.remote, word_at::<T>(at));
         let with = |mut neutral: u64| {
             elements(&mut neutral, at)[0] = operand;
             neutral
@@ -333,6 +334,9 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         if let (Op::NoOp, Some(results)) = (op, &mut results) {
             return self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(results));
         }
+        let done = self.change_in_place(at, op, operands, results.as_deref_mut());
+        let (at, operands) = (at + done * size_of::<T>(), &operands[done..]);
+        let mut results = results.map(|results| &mut results[done..]);
         if size_of_val(operands) <= SMALL {
             let (mut were, mut new) = ([0u64; SMALL / 8], [0u64; SMALL / 8]);
             let were = match results {
@@ -359,6 +363,20 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             self.change_piece(at + index * size_of::<T>(), op, operands, were, &mut new[..operands.len()])?;
         }
         Ok(())
+    }
+
+    /// The same of elements in whole blocks of 64 bytes, where this processor changes them where they are; of how many it did.
+    fn change_in_place(&self, at: usize, op: Op, operands: &[T], results: Option<&mut [T]>) -> usize {
+        let (fabric, in_block) = (&self.core.data.fabric, 64 / size_of::<T>());
+        let blocks = operands.len() / in_block;
+        if blocks == 0 {
+            return 0;
+        }
+        let changed = by_constant!(op, |OP| {
+            let apply = |element, operand| T::apply(OP, element, operand);
+            fabric.change_blocks(self.remote, at, blocks, InPlace { operands, results, apply })
+        });
+        if changed { blocks * in_block } else { 0 }
     }
 
     /// Reads elements, as many as all slices have, and writes what the operation makes of them.
@@ -443,6 +461,27 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     #[cold]
     fn meaningless(&self, op: Op) -> Error {
         Error::Operation { window: self.core.id, rank: self.rank(), op, element: std::any::type_name::<T>() }
+    }
+}
+
+/// An operation on elements where they are.
+struct InPlace<'a, T, A> {
+    operands: &'a [T],
+    results: Option<&'a mut [T]>,
+    apply: A,
+}
+
+impl<T: Pod, A: Fn(T, T) -> T> ChangeBlock for InPlace<'_, T, A> {
+    #[inline(always)]
+    fn change(&mut self, number: usize, block: &mut [u64; 8]) {
+        let elements = bytemuck::cast_slice_mut::<_, T>(block);
+        let here = number * (64 / size_of::<T>())..(number + 1) * (64 / size_of::<T>());
+        if let Some(results) = &mut self.results {
+            results[here.clone()].copy_from_slice(elements);
+        }
+        for (element, &operand) in elements.iter_mut().zip(&self.operands[here]) {
+            *element = (self.apply)(*element, operand);
+        }
     }
 }
 

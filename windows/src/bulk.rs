@@ -12,8 +12,8 @@ use std::sync::Arc;
 use transom_locks::PassiveLock;
 
 impl<T: Pod, F: Fabric> Window<T, F> {
-    /// Collective: from here on accumulates take a lock of their own at their target, read, operate and write back, 4 KiB
-    /// at a time, instead of one atomic for each element or word. As before they are atomic for each element towards
+    /// Collective: from here on accumulates take a lock of their own at their target, and change the elements where
+    /// they are, or over a network read, operate and write back, 4 KiB at a time, instead of one atomic for each element or word. As before they are atomic for each element towards
     /// all others, in epochs of any kind; and now also each call as a whole. Each rank pays 64 (ranks + 1) bytes.
     ///
     /// For programs whose accumulates are long, from some dozens of elements on (of shared memory; over a network,
@@ -65,10 +65,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         body: impl FnOnce() -> Result<R, FabricError>,
     ) -> Result<R, Error> {
         let (core, rank) = (self.core, self.rank());
-        bulk.lock.acquire(rank, Mode::Exclusive).map_err(|source| core.lock_error_at(rank, source))?;
+        let (held, _) = bulk.lock.acquire(rank, Mode::Exclusive).map_err(|source| core.lock_error_at(rank, source))?;
         let done = body().map_err(|error| self.error(error, offset, len));
         // One that failed does not keep the lock.
-        let released = bulk.lock.release(rank).map_err(|source| core.lock_error_at(rank, source));
+        let released = held.release().map_err(|source| core.lock_error_at(rank, source));
         done.and_then(|done| released.map(|()| done))
     }
 }

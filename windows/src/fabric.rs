@@ -284,6 +284,19 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         None
     }
 
+    /// One of [`words`](Self::words).
+    #[inline(always)]
+    fn one_word<'r>(&self, at: &'r Self::Remote, offset: usize) -> Option<&'r AtomicU64> {
+        self.words(at, offset, 1)?.first()
+    }
+
+    /// Changes blocks of 64 bytes of any rank's memory where they are, from byte `offset` on, while nobody else changes them.
+    /// Whether it did: false, and nothing has happened, where not all are inside, or this processor does not reach them, or a
+    /// get and a put are as quick.
+    fn change_blocks(&self, _at: &Self::Remote, _offset: usize, _blocks: usize, _change: impl ChangeBlock) -> bool {
+        false
+    }
+
     /// What the word of a started atomic held.
     ///
     /// # Errors
@@ -382,4 +395,10 @@ pub enum Wake {
     Home,
     /// The rank goes on sleeping, if it does.
     Nobody,
+}
+
+/// What [`Fabric::change_blocks`] does to each block. (A closure would be a call for each block.)
+pub trait ChangeBlock {
+    /// Leaves in the block of this number what is to be there.
+    fn change(&mut self, number: usize, block: &mut [u64; 8]);
 }

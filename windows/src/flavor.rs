@@ -2,10 +2,10 @@
 
 use crate::core::Core;
 use crate::segment::{Segment, SegmentError, Size};
-use crate::user_memory::UserBuffer;
+use crate::user_memory::{Lent, Owner, UserBuffer, UserMemory};
 use crate::window::Window;
 use crate::words::{Purpose, Words};
-use crate::{Error, Fabric};
+use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -77,20 +77,55 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(fabric: &F, id: u32, flavor: Flavor<T>, signals: usize) -> Result<Self, Error> {
-        let (rank, ranks, element) = (fabric.rank(), fabric.size(), size_of::<T>());
         let (kind, len, slots, mine) = match flavor {
             Flavor::Allocate { len } => (0, len, 0, None),
             Flavor::Shared { len } => (SHARED, len, 0, None),
-            Flavor::Create(elements) => (2, elements.len(), 0, Some(elements)),
+            Flavor::Create(elements) => (CREATE, elements.len(), 0, Some(UserBuffer::new(elements))),
             Flavor::Dynamic { slots } => (3, 0, slots, None),
         };
+        Self::make(fabric, id, kind, len, slots, signals, mine)
+    }
+
+    /// Collective: as [`new`](Self::new) with [`Flavor::Create`], which it may meet at other ranks, on elements that anything
+    /// owns: a mapped file, a [`Buffer`](crate::Buffer), memory of another library. [`free_as`](Self::free_as) gives it back.
+    ///
+    /// # Errors
+    /// As `new`. The owner is dropped then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// use transom_windows::{Buffer, Window};
+    /// let mut buffer = Buffer::<f64>::new(&fabric, 100)?;
+    /// buffer[3] = 1.5;
+    /// let mut window = Window::on(&fabric, 0, buffer, 0)?;
+    /// assert_eq!(window.lock_shared(0)?.get_one(3)?, 1.5);
+    /// let buffer: Buffer<f64> = window.free_as()?;
+    /// # assert_eq!(buffer[3], 1.5);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn on(fabric: &F, id: u32, owner: impl Owner<Element = T>, signals: usize) -> Result<Self, Error> {
+        let (user, memory, len) = UserBuffer::of(owner);
+        Self::make(fabric, id, CREATE, len, 0, signals, Some((user, memory)))
+    }
+
+    fn make(
+        fabric: &F,
+        id: u32,
+        kind: u64,
+        len: usize,
+        slots: usize,
+        signals: usize,
+        mine: Option<(UserBuffer<T>, UserMemory)>,
+    ) -> Result<Self, Error> {
+        let (rank, ranks, element) = (fabric.rank(), fabric.size(), size_of::<T>());
         let bytes = match element {
             0 => Err("its elements have no size"),
             _ if align_of::<T>() > 64 => Err("its elements are aligned to more than a cache line"),
             _ => len.checked_mul(element).ok_or("too many bytes"),
         };
         let size = bytes.map(|bytes| Size { bytes, own: mine.is_some(), signals, slots });
-        let (user, own) = mine.map(UserBuffer::new).unzip();
+        let (user, own) = mine.unzip();
         // Ranks must make the same window, of the same elements.
         let words = Words::new(ranks);
         let what = [element as u64, kind];
@@ -126,7 +161,34 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     ///
     /// # Examples
     /// See [`Flavor::Create`].
-    pub fn free(mut self) -> Result<Vec<T>, Error> {
+    pub fn free(self) -> Result<Vec<T>, Error> {
+        Ok(match self.end()? {
+            Some(Lent::Vec(elements)) => elements,
+            _ => Vec::new(),
+        })
+    }
+
+    /// As [`free`](Self::free), of a window that was made [`on`](Self::on) what an owner has: gives that back.
+    ///
+    /// # Errors
+    /// As `free`; [`Error::Fabric`] with [`FabricError::Misuse`] if it was made on something else, which is dropped.
+    ///
+    /// # Examples
+    /// See [`Owner`].
+    pub fn free_as<O: Owner<Element = T>>(self) -> Result<O, Error> {
+        let (window, rank) = (self.id(), self.rank());
+        match self.end()? {
+            Some(Lent::Owner(owner)) => owner.downcast().map(|owner| *owner).ok(),
+            _ => None,
+        }
+        .ok_or_else(|| {
+            let why = format!("the window was not made on a {}", std::any::type_name::<O>());
+            Error::Fabric { window, rank, source: FabricError::Misuse { why } }
+        })
+    }
+
+    /// Ends the window; what was lent to it.
+    fn end(mut self) -> Result<Option<Lent<T>>, Error> {
         let (data, word, ranks) = (self.core.data.clone(), Words::new(self.ranks()).freed(), self.ranks());
         let told = match self.user {
             None => Ok(()),
@@ -135,13 +197,13 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             }),
         };
         self.fence()?;
-        let Some(user) = self.user.take() else { return Ok(Vec::new()) };
+        let Some(user) = self.user.take() else { return Ok(None) };
         // That all have come to the barrier does not say that they write no more: it may have been a fence of theirs.
         let source = match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
             Ok(freed) if freed == ranks as u64 => {
                 // First the region, and with it whatever leads there from here.
                 drop((self, data));
-                return Ok(user.take_back());
+                return Ok(Some(user.take_back()));
             }
             Ok(_) => transom_locks::Error::Epoch("free: a rank called fence instead, and keeps its window"),
             Err(source) => source.into(),
@@ -151,3 +213,4 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 }
 
 const SHARED: u64 = 1;
+const CREATE: u64 = 2;

@@ -3,14 +3,13 @@
 //! A guard that is leaked is harmless to memory, for it owns its copy. The lock stays taken: the next call of its
 //! thread says so, everybody else waits, until the handle is dropped.
 
-use crate::value::{Value, ValueLock};
+use crate::value::{HeldLock, Value, ValueLock};
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
 use std::thread::panicking;
+use transom_locks::Rank;
 
 /// The value, for this thread alone: derefs to a copy, which is written back at the unlock if it was borrowed mutably.
 /// Unlocks when dropped; if that is because of a panic, the value is poisoned ([`Error::Poisoned`]).
@@ -36,17 +35,18 @@ use std::thread::panicking;
 /// ```
 #[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct WriteGuard<'l, T: Pod, F: Fabric> {
+    lock: &'l ValueLock<T, F>,
+    held: HeldLock<'l, F>,
     value: Value<T>,
     changed: bool,
     /// The thread panicked before it had the lock, so a panic is not what ends the guard.
     unwinding: bool,
-    locked: Locked<'l, T, F>,
 }
 
 impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
-    #[inline]
-    pub(crate) fn new(lock: &'l ValueLock<T, F>, value: Value<T>) -> Self {
-        WriteGuard { value, changed: false, unwinding: panicking(), locked: Locked::new(lock) }
+    #[inline(always)]
+    pub(crate) fn new(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, value: Value<T>) -> Self {
+        WriteGuard { lock, held, value, changed: false, unwinding: panicking() }
     }
 
     /// Writes the value back, if it was borrowed mutably, and unlocks: whoever locks next has it.
@@ -54,20 +54,25 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     /// # Errors
     /// [`Error::Fabric`] if the value could not be written; the lock is released all the same. [`Error::Lock`] if a rank
     /// died that the unlock had to tell or hear from.
-    #[inline]
+    #[inline(always)]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.finish()
     }
 
+    #[inline(always)]
     fn finish(&mut self) -> Result<(), Error> {
-        let Some(lock) = self.locked.take() else { return Ok(()) };
         let poisoned = panicking() && !self.unwinding;
         if poisoned {
-            tracing::warn!(window = lock.id, home = lock.home, "a panic poisons a value");
+            warn(self.lock.id, self.lock.home);
         }
-        let stored = lock.store(self.changed.then_some(&*self.value), poisoned);
-        let released = lock.release();
+        let stored = self.lock.store(self.changed.then_some(&*self.value), poisoned);
+        let released = self.lock.release(&mut self.held);
         stored.and(released)
+    }
+
+    #[inline(never)]
+    fn end(&mut self) {
+        log(self.finish());
     }
 }
 
@@ -95,8 +100,11 @@ impl<T: Pod + fmt::Debug, F: Fabric> fmt::Debug for WriteGuard<'_, T, F> {
 }
 
 impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
+    #[inline]
     fn drop(&mut self) {
-        log(self.finish());
+        if self.held.is_held() {
+            self.end();
+        }
     }
 }
 
@@ -115,14 +123,15 @@ impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
 /// ```
 #[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct ReadGuard<'l, T: Pod, F: Fabric> {
+    lock: &'l ValueLock<T, F>,
+    held: HeldLock<'l, F>,
     value: Value<T>,
-    locked: Locked<'l, T, F>,
 }
 
 impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
-    #[inline]
-    pub(crate) fn new(lock: &'l ValueLock<T, F>, value: Value<T>) -> Self {
-        ReadGuard { value, locked: Locked::new(lock) }
+    #[inline(always)]
+    pub(crate) fn new(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, value: Value<T>) -> Self {
+        ReadGuard { lock, held, value }
     }
 
     /// Unlocks.
@@ -131,11 +140,7 @@ impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for.
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
-        self.finish()
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        self.locked.take().map_or(Ok(()), ValueLock::release)
+        self.lock.release(&mut self.held)
     }
 }
 
@@ -156,28 +161,15 @@ impl<T: Pod + fmt::Debug, F: Fabric> fmt::Debug for ReadGuard<'_, T, F> {
 
 impl<T: Pod, F: Fabric> Drop for ReadGuard<'_, T, F> {
     fn drop(&mut self) {
-        log(self.finish());
+        if self.held.is_held() {
+            log(self.lock.release(&mut self.held));
+        }
     }
 }
 
-/// The lock that a guard holds, taken from it once: by `unlock`, or when it is dropped.
-struct Locked<'l, T, F: Fabric> {
-    lock: Option<&'l ValueLock<T, F>>,
-    /// As the guards of `std`: not to be sent. The lock knows a holder by its thread, so that one that asks
-    /// again is told, and does not wait for itself.
-    thread: PhantomData<MutexGuard<'static, ()>>,
-}
-
-impl<'l, T, F: Fabric> Locked<'l, T, F> {
-    #[inline]
-    fn new(lock: &'l ValueLock<T, F>) -> Self {
-        Locked { lock: Some(lock), thread: PhantomData }
-    }
-
-    #[inline]
-    fn take(&mut self) -> Option<&'l ValueLock<T, F>> {
-        self.lock.take()
-    }
+#[cold]
+fn warn(window: u32, home: Rank) {
+    tracing::warn!(window, home, "a panic poisons a value");
 }
 
 fn log(unlocked: Result<(), Error>) {

@@ -242,9 +242,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// needed; [`Error::Fabric`]. The lock is then not held.
     #[inline]
     pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
-        let (value, poisoned) = self.0.take(Mode::Exclusive)?;
-        let guard = WriteGuard::new(&self.0, value);
-        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(guard) }
+        let held = self.0.acquire(Mode::Exclusive)?;
+        let (value, poisoned) = self.0.read()?;
+        if poisoned { Err(self.0.refused(held)) } else { Ok(WriteGuard::new(&self.0, held, value)) }
     }
 
     /// Takes the lock together with readers of other ranks, and a copy of the value. Free: 1 fetch-and-add and 1 read;
@@ -254,9 +254,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// As [`write`](Self::write).
     #[inline]
     pub fn read(&self) -> Result<ReadGuard<'_, T, F>, Error> {
-        let (value, poisoned) = self.0.take(Mode::Shared)?;
-        let guard = ReadGuard::new(&self.0, value);
-        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(guard) }
+        let held = self.0.acquire(Mode::Shared)?;
+        let (value, poisoned) = self.0.read()?;
+        if poisoned { Err(self.0.refused(held)) } else { Ok(ReadGuard::new(&self.0, held, value)) }
     }
 
     /// [`write`](Self::write), if that needs no waiting; none if somebody has the lock, or waits for it, another thread of this
@@ -276,9 +276,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn try_write(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
-        let Some((value, poisoned)) = self.0.try_take(Mode::Exclusive)? else { return Ok(None) };
-        let guard = WriteGuard::new(&self.0, value);
-        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+        let Some(held) = self.0.try_acquire(Mode::Exclusive)? else { return Ok(None) };
+        let (value, poisoned) = self.0.read()?;
+        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(WriteGuard::new(&self.0, held, value))) }
     }
 
     /// [`read`](Self::read), if that needs no waiting; else as [`try_write`](Self::try_write).
@@ -289,9 +289,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See `try_write`.
     pub fn try_read(&self) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
-        let Some((value, poisoned)) = self.0.try_take(Mode::Shared)? else { return Ok(None) };
-        let guard = ReadGuard::new(&self.0, value);
-        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+        let Some(held) = self.0.try_acquire(Mode::Shared)? else { return Ok(None) };
+        let (value, poisoned) = self.0.read()?;
+        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(ReadGuard::new(&self.0, held, value))) }
     }
 
     /// [`write`](Self::write), unless the lock is not this thread's within `limit`: then none. It takes its place in the queue, and
@@ -314,9 +314,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
-        let Some((value, poisoned)) = self.0.take_for(Mode::Exclusive, limit)? else { return Ok(None) };
-        let guard = WriteGuard::new(&self.0, value);
-        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+        let Some(held) = self.0.acquire_for(Mode::Exclusive, limit)? else { return Ok(None) };
+        let (value, poisoned) = self.0.read()?;
+        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(WriteGuard::new(&self.0, held, value))) }
     }
 
     /// [`read`](Self::read) within `limit`; else as [`try_write_for`](Self::try_write_for), but that a request whose time is up stays
@@ -328,9 +328,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See `try_write_for`.
     pub fn try_read_for(&self, limit: Duration) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
-        let Some((value, poisoned)) = self.0.take_for(Mode::Shared, limit)? else { return Ok(None) };
-        let guard = ReadGuard::new(&self.0, value);
-        if poisoned { guard.unlock().and(Err(self.0.poisoned())) } else { Ok(Some(guard)) }
+        let Some(held) = self.0.acquire_for(Mode::Shared, limit)? else { return Ok(None) };
+        let (value, poisoned) = self.0.read()?;
+        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(ReadGuard::new(&self.0, held, value))) }
     }
 
     /// As [`write`](Self::write), whether the value is poisoned or not.
@@ -341,7 +341,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn write_ignoring_poison(&self) -> Result<WriteGuard<'_, T, F>, Error> {
-        self.0.take(Mode::Exclusive).map(|(value, _)| WriteGuard::new(&self.0, value))
+        let held = self.0.acquire(Mode::Exclusive)?;
+        let (value, _) = self.0.read()?;
+        Ok(WriteGuard::new(&self.0, held, value))
     }
 
     /// As [`read`](Self::read), whether the value is poisoned or not.
@@ -352,7 +354,9 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn read_ignoring_poison(&self) -> Result<ReadGuard<'_, T, F>, Error> {
-        self.0.take(Mode::Shared).map(|(value, _)| ReadGuard::new(&self.0, value))
+        let held = self.0.acquire(Mode::Shared)?;
+        let (value, _) = self.0.read()?;
+        Ok(ReadGuard::new(&self.0, held, value))
     }
 
     /// Whether a holder panicked, and nobody has said since that the value is good. 1 read; takes no lock, so it may

@@ -52,7 +52,7 @@ pub use counters::Counters;
 pub use delayed::Delayed;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
-pub use fabric::{Exchange, Fabric, Wake};
+pub use fabric::{ChangeBlock, Exchange, Fabric, Wake};
 pub use fabric_error::FabricError;
 pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
@@ -68,6 +68,6 @@ pub use signals::Signals;
 pub use target::Target;
 /// Exclusive or shared: how a lock is taken.
 pub use transom_locks::Mode;
-pub use user_memory::UserMemory;
+pub use user_memory::{Owner, UserMemory};
 pub use waiting::{Look, Wait, Waiting};
 pub use window::Window;

@@ -110,19 +110,29 @@ pub trait Atomic: Pod + sealed::Sealed {
     }
 }
 
+/// What is done for each operation by code of its own, in which it is a constant.
+macro_rules! by_constant {
+    ($op:expr, |$constant:ident| $body:expr) => {
+        by_constant!(@ $op, $constant, $body,
+            [Sum Prod Min Max And Or Xor LogicalAnd LogicalOr LogicalXor Replace NoOp])
+    };
+    (@ $op:expr, $constant:ident, $body:expr, [$($of:ident)*]) => {
+        match $op {
+            $(Op::$of => {
+                const $constant: Op = Op::$of;
+                $body
+            })*
+        }
+    };
+}
+pub(crate) use by_constant;
+
 /// A loop for each operation, which the compiler makes of such vector instructions as its caller may use.
 #[inline(always)]
 fn each<T: Atomic>(op: Op, elements: &[T], operands: &[T], results: &mut [T]) {
-    macro_rules! each {
-        ($($of:ident)*) => {
-            match op {
-                $(Op::$of => results.iter_mut().zip(elements.iter().zip(operands)).for_each(|(result, (&element, &operand))| {
-                    *result = T::apply(Op::$of, element, operand);
-                }),)*
-            }
-        };
-    }
-    each!(Sum Prod Min Max And Or Xor LogicalAnd LogicalOr LogicalXor Replace NoOp)
+    by_constant!(op, |OP| for (result, (&element, &operand)) in results.iter_mut().zip(elements.iter().zip(operands)) {
+        *result = T::apply(OP, element, operand);
+    })
 }
 
 mod sealed {

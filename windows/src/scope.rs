@@ -2,10 +2,12 @@
 
 use crate::core::Core;
 use crate::target::Target;
-use crate::{Error, Fabric};
+use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
+use bytemuck::allocation::BoxBytes;
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 use transom_locks::Rank;
 
@@ -64,9 +66,21 @@ struct UnderWay<'s, F: Fabric> {
     core: &'s Core<F>,
     rank: Rank,
     moving: F::Moving,
-    /// Of a get: where it goes.
-    into: Option<NonNull<[u8]>>,
+    landing: Landing,
 }
+
+/// Where what is under way goes.
+enum Landing {
+    /// It is a put.
+    Nowhere,
+    /// Bytes that are lent.
+    Lent(NonNull<[u8]>),
+    /// The provider has a buffer of its own; what is to be done with it.
+    Scattered(Scatter),
+}
+
+/// Takes bytes that have come to their places.
+pub(crate) type Scatter = Box<dyn FnOnce(BoxBytes) -> Result<(), FabricError>>;
 
 /// Waits for what a scope has started, also if there is a panic.
 struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
@@ -92,14 +106,8 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         }
         core.data.counters.puts.bump();
         let at = target.place(offset, source.len())?;
-        let bytes = NonNull::from(bytemuck::cast_slice::<T, u8>(source));
-        // SAFETY: lent for `'s`, before whose end the scope is done with what it has under way.
-        let started = unsafe { core.data.fabric.lend_put(target.remote, at, bytes) };
-        let started = started.map_err(|error| target.error(error, offset, source.len()))?;
-        if let Some(moving) = started {
-            self.keep(UnderWay { core, rank: target.rank, moving, into: None });
-        }
-        Ok(())
+        let started = self.start_lent_put(target, at, bytemuck::cast_slice(source));
+        started.map_err(|error| target.error(error, offset, source.len()))
     }
 
     /// Starts a [`get`](Target::get). `into` is the scope's until that ends, or until [`Coming::wait`] gives it back.
@@ -116,42 +124,110 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         let (core, len) = (target.core, into.len());
         if core.data.fabric.is_shared(target.remote) {
             target.get(offset, into)?;
-            return Ok(Coming { scope: self, number: None, elements: NonNull::from(into), element: PhantomData });
+            return Ok(self.coming(self.started(), NonNull::from(into)));
         }
         core.data.counters.gets.bump();
         let at = target.place(offset, len)?;
-        let bytes = NonNull::from(bytemuck::cast_slice_mut::<T, u8>(into));
-        // SAFETY: lent for `'s`, before whose end the scope is done with what it has under way; nobody has the elements before.
-        let started = unsafe { core.data.fabric.lend_get(target.remote, at, bytes) };
-        let started = started.map_err(|error| target.error(error, offset, len))?;
-        let number = started.map(|moving| self.keep(UnderWay { core, rank: target.rank, moving, into: Some(bytes) }));
-        let elements = NonNull::slice_from_raw_parts(bytes.cast(), len);
-        Ok(Coming { scope: self, number, elements, element: PhantomData })
+        let (first, elements) = (self.started(), NonNull::from(into));
+        let bytes = NonNull::slice_from_raw_parts(elements.cast::<u8>(), size_of::<T>() * len);
+        // SAFETY: lent for `'s`; nobody has the elements before `coming` is waited for.
+        let started = unsafe { self.start_lent_get(target, at, bytes) };
+        started.map_err(|error| target.error(error, offset, len))?;
+        Ok(self.coming(first, elements))
     }
 
-    fn keep(&self, started: UnderWay<'s, F>) -> usize {
-        let mut under_way = self.under_way.borrow_mut();
-        under_way.push(Some(started));
-        under_way.len() - 1
+    /// Starts a put from bytes that are lent for `'s`, before whose end the scope is done with what it has under way.
+    pub(crate) fn start_lent_put<T>(
+        &self,
+        target: &Target<'s, T, F>,
+        at: usize,
+        source: &'s [u8],
+    ) -> Result<(), FabricError> {
+        // SAFETY: as just said.
+        let started = unsafe { target.core.data.fabric.lend_put(target.remote, at, NonNull::from(source)) }?;
+        self.keep(target, started, Landing::Nowhere);
+        Ok(())
+    }
+
+    /// Starts a put from bytes that the provider has until it is done.
+    pub(crate) fn start_put<T>(
+        &self,
+        target: &Target<'s, T, F>,
+        at: usize,
+        source: BoxBytes,
+    ) -> Result<(), FabricError> {
+        let started = target.core.data.fabric.start_put(target.remote, at, source)?;
+        self.keep(target, Some(started), Landing::Nowhere);
+        Ok(())
+    }
+
+    /// Starts a get into bytes that are lent.
+    ///
+    /// # Safety
+    /// For `'s`, or until this get is waited for; nobody uses them before.
+    pub(crate) unsafe fn start_lent_get<T>(
+        &self,
+        target: &Target<'s, T, F>,
+        at: usize,
+        into: NonNull<[u8]>,
+    ) -> Result<(), FabricError> {
+        // SAFETY: as the caller says; before the end of `'s` the scope is done with what it has under way.
+        let started = unsafe { target.core.data.fabric.lend_get(target.remote, at, into) }?;
+        self.keep(target, started, Landing::Lent(into));
+        Ok(())
+    }
+
+    /// Starts a get into bytes that the provider has until it is done; `scatter` has them then.
+    pub(crate) fn start_get<T>(
+        &self,
+        target: &Target<'s, T, F>,
+        at: usize,
+        bytes: BoxBytes,
+        scatter: Scatter,
+    ) -> Result<(), FabricError> {
+        let started = target.core.data.fabric.start_get(target.remote, at, bytes)?;
+        self.keep(target, Some(started), Landing::Scattered(scatter));
+        Ok(())
+    }
+
+    fn keep<T>(&self, target: &Target<'s, T, F>, started: Option<F::Moving>, landing: Landing) {
+        let under_way = started.map(|moving| UnderWay { core: target.core, rank: target.rank, moving, landing });
+        self.under_way.borrow_mut().extend(under_way.map(Some));
+    }
+
+    /// How many were started.
+    pub(crate) fn started(&self) -> usize {
+        self.under_way.borrow().len()
+    }
+
+    /// Elements that what was started from number `first` on is to fill.
+    pub(crate) fn coming<T: Pod>(&'s self, first: usize, elements: NonNull<[T]>) -> Coming<'s, 'env, T, F> {
+        Coming { scope: self, numbers: first..self.started(), elements, element: PhantomData }
     }
 
     /// Waits for one; what it waited for before is done.
     fn finish(&self, number: usize) -> Result<(), Error> {
         let started = self.under_way.borrow_mut()[number].take();
-        let Some(UnderWay { core, rank, moving, into }) = started else { return Ok(()) };
+        let Some(UnderWay { core, rank, moving, landing }) = started else { return Ok(()) };
         let fabric = &core.data.fabric;
-        let finished = match into {
-            // SAFETY: it was started with these, which nobody has before this is over.
-            Some(into) => unsafe { fabric.finish_get(moving, into) },
-            None => fabric.finish_moving(moving).map(drop),
+        let finished = match landing {
+            Landing::Nowhere => fabric.finish_moving(moving).map(drop),
+            Landing::Lent(into) => {
+                // SAFETY: it was started with these, which nobody has before this is over.
+                unsafe { fabric.finish_get(moving, into) }
+            }
+            Landing::Scattered(scatter) => fabric.finish_moving(moving).and_then(scatter),
         };
         finished.map_err(|source| Error::Fabric { window: core.id, rank, source })
     }
 
-    /// Waits for all; the first error.
+    /// Waits for some, whichever fail; the first error.
+    fn finish_some(&self, numbers: Range<usize>) -> Result<(), Error> {
+        numbers.map(|number| self.finish(number)).fold(Ok(()), Result::and)
+    }
+
     fn finish_all(&self) -> Result<(), Error> {
-        let started = self.under_way.borrow().len();
-        (0..started).map(|number| self.finish(number)).fold(Ok(()), Result::and)
+        self.finish_some(0..self.started())
     }
 }
 
@@ -161,8 +237,8 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
 /// See [`scope`].
 pub struct Coming<'s, 'env: 's, T: Pod, F: Fabric> {
     scope: &'s Scope<'s, 'env, F>,
-    /// None if they are there.
-    number: Option<usize>,
+    /// What they wait for.
+    numbers: Range<usize>,
     elements: NonNull<[T]>,
     element: PhantomData<&'s mut [T]>,
 }
@@ -191,10 +267,14 @@ impl<'s, T: Pod, F: Fabric> Coming<'s, '_, T, F> {
     /// ```
     pub fn test(&self) -> Result<bool, Error> {
         let mut under_way = self.scope.under_way.borrow_mut();
-        let Some(Some(started)) = self.number.and_then(|number| under_way.get_mut(number)) else { return Ok(true) };
-        let (core, rank) = (started.core, started.rank);
-        let moved = core.data.fabric.has_moved(&mut started.moving);
-        moved.map_err(|source| Error::Fabric { window: core.id, rank, source })
+        for started in under_way.get_mut(self.numbers.clone()).into_iter().flatten().flatten() {
+            let (core, rank) = (started.core, started.rank);
+            let moved = core.data.fabric.has_moved(&mut started.moving);
+            if !moved.map_err(|source| Error::Fabric { window: core.id, rank, source })? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Returns when they have come, and gives them back.
@@ -202,7 +282,7 @@ impl<'s, T: Pod, F: Fabric> Coming<'s, '_, T, F> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn wait(mut self) -> Result<&'s mut [T], Error> {
-        self.number.map_or(Ok(()), |number| self.scope.finish(number))?;
+        self.scope.finish_some(self.numbers.clone())?;
         // SAFETY: lent for `'s`; what was to fill them is over, and `self`, which alone stands for them, ends here.
         Ok(unsafe { self.elements.as_mut() })
     }

@@ -7,8 +7,9 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use transom_locks::{Ahead, Awaited, Mode, PassiveLock, Rank};
+use transom_locks::{Ahead, Awaited, Held, Mode, PassiveLock, Rank};
 
 /// A value in the memory of one rank, and the lock that it is behind.
 pub(crate) struct ValueLock<T, F: Fabric> {
@@ -26,6 +27,9 @@ struct Family<F: Fabric> {
     data: Arc<Segment<F>>,
     lock: PassiveLock<Arc<Segment<F>>>,
 }
+
+/// The lock of a value, as a thread holds it.
+pub(crate) type HeldLock<'l, F> = Held<'l, Arc<Segment<F>>>;
 
 /// Which values are made together.
 #[derive(Clone, Copy)]
@@ -124,65 +128,88 @@ fn no_such_rank(window: u32, rank: Rank, size: usize) -> Error {
 }
 
 impl<T: Pod, F: Fabric> ValueLock<T, F> {
-    /// The value, and whether it is poisoned, once the lock is held.
-    pub fn take(&self, mode: Mode) -> Result<(Value<T>, bool), Error> {
-        let ahead = self.family.lock.acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
+    /// Takes the lock.
+    #[inline(always)]
+    pub fn acquire(&self, mode: Mode) -> Result<HeldLock<'_, F>, Error> {
+        match self.family.lock.acquire(self.home, mode) {
+            Ok((held, ahead)) => {
+                self.acquired(mode, ahead);
+                Ok(held)
+            }
+            Err(source) => Err(self.lock_error(source)),
+        }
+    }
+
+    /// As [`acquire`](Self::acquire), if that needs no waiting.
+    pub fn try_acquire(&self, mode: Mode) -> Result<Option<HeldLock<'_, F>>, Error> {
+        let acquired = self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
+        match &acquired {
+            Some(_) => self.acquired(mode, Ahead::default()),
+            None => self.check_seldom()?,
+        }
+        Ok(acquired)
+    }
+
+    /// As [`acquire`](Self::acquire), within `limit`.
+    pub fn acquire_for(&self, mode: Mode, limit: Duration) -> Result<Option<HeldLock<'_, F>>, Error> {
+        let acquired =
+            self.family.lock.acquire_for(self.home, mode, limit).map_err(|source| self.lock_error(source))?;
+        match acquired {
+            Some((held, ahead)) => {
+                self.acquired(mode, ahead);
+                Ok(Some(held))
+            }
+            None => self.check_seldom().map(|()| None),
+        }
+    }
+
+    #[inline(always)]
+    fn acquired(&self, mode: Mode, ahead: Ahead) {
         self.data().counters.locks.bump();
         if ahead != Ahead::default() {
-            tracing::trace!(window = self.id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
+            waited(self.id, mode, ahead);
         }
-        self.taken()
     }
 
-    /// As [`take`](Self::take), if that needs no waiting.
-    pub fn try_take(&self, mode: Mode) -> Result<Option<(Value<T>, bool)>, Error> {
-        if !self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))? {
-            // As a wait for the lock would.
-            let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
-            return alive.map(|()| None).map_err(|lost| self.lock_error(lost.into()));
-        }
-        self.data().counters.locks.bump();
-        self.taken().map(Some)
+    /// As a wait for the lock would.
+    fn check_seldom(&self) -> Result<(), Error> {
+        let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
+        alive.map_err(|lost| self.lock_error(lost.into()))
     }
 
-    /// As [`take`](Self::take), within `limit`.
-    pub fn take_for(&self, mode: Mode, limit: Duration) -> Result<Option<(Value<T>, bool)>, Error> {
-        let taken = self.family.lock.acquire_for(self.home, mode, limit).map_err(|source| self.lock_error(source))?;
-        if taken.is_none() {
-            let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
-            return alive.map(|()| None).map_err(|lost| self.lock_error(lost.into()));
-        }
-        self.data().counters.locks.bump();
-        self.taken().map(Some)
-    }
-
-    /// The value, now that the lock is held.
-    fn taken(&self) -> Result<(Value<T>, bool), Error> {
-        let mut value = Value::<T>::zeroed();
-        match self.get(0, value.with_mark()) {
-            Ok(()) => {
-                let poisoned = value.with_mark()[size_of::<T>()] != 0;
-                Ok((value, poisoned))
+    /// The value, and whether it is poisoned, while the lock is held.
+    #[inline(always)]
+    pub fn read(&self) -> Result<(Value<T>, bool), Error> {
+        let (mut value, segment) = (Value::<T>::zeroed(), self.data());
+        if Value::<T>::IS_SMALL
+            && let Some(words) = segment.fabric.words(self.remote(), self.place(0), Value::<T>::WORDS)
+        {
+            // Word by word into registers: what is read wider than it was just written, processors wait for.
+            segment.counters.gets.bump();
+            for (word, here) in words.iter().zip(&mut value.small) {
+                *here = word.load(Relaxed);
             }
-            Err(error) => {
-                // That it could not be read is what the caller should know.
-                let _ = self.release();
-                Err(error)
-            }
+        } else {
+            self.get(0, value.with_mark())?;
         }
+        let poisoned = value.is_marked();
+        Ok((value, poisoned))
     }
 
+    #[inline]
     pub fn get(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.data().counters.gets.bump();
         self.data().fabric.get(self.remote(), self.place(offset), into).map_err(|source| self.error(source))
     }
 
+    #[inline]
     pub fn put(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
         self.data().counters.puts.bump();
         self.data().fabric.put(self.remote(), self.place(offset), source).map_err(|source| self.error(source))
     }
 
     /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.
+    #[inline]
     pub fn store(&self, value: Option<&T>, poisoned: bool) -> Result<(), Error> {
         // The mark first: should the value not arrive, it is there to say so.
         let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
@@ -195,9 +222,12 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
 
 impl<T, F: Fabric> ValueLock<T, F> {
     /// Releases the lock.
-    #[inline]
-    pub fn release(&self) -> Result<(), Error> {
-        self.family.lock.release(self.home).map_err(|source| self.lock_error(source))
+    #[inline(always)]
+    pub fn release(&self, held: &mut HeldLock<'_, F>) -> Result<(), Error> {
+        match held.release_mut() {
+            Ok(()) => Ok(()),
+            Err(source) => Err(self.lock_error(source)),
+        }
     }
 
     #[inline]
@@ -216,9 +246,11 @@ impl<T, F: Fabric> ValueLock<T, F> {
         &self.data().remotes[self.home]
     }
 
+    /// Releases the lock of a value that is poisoned.
     #[cold]
-    pub fn poisoned(&self) -> Error {
-        Error::Poisoned { window: self.id, rank: self.home }
+    pub fn refused(&self, mut held: HeldLock<'_, F>) -> Error {
+        let poisoned = Error::Poisoned { window: self.id, rank: self.home };
+        self.release(&mut held).err().unwrap_or(poisoned)
     }
 
     #[cold]
@@ -230,6 +262,11 @@ impl<T, F: Fabric> ValueLock<T, F> {
     fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
         Error::Lock { window: self.id, rank: self.home, source: self.data().cause(source) }
     }
+}
+
+#[cold]
+fn waited(window: u32, mode: Mode, ahead: Ahead) {
+    tracing::trace!(window, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
 }
 
 impl<F: Fabric> Drop for Family<F> {
@@ -245,8 +282,8 @@ impl<F: Fabric> Drop for Family<F> {
 /// of more than some words are on the heap.
 pub(crate) struct Value<T> {
     small: [u64; SMALL],
-    /// Empty if it is small. The value has one byte at least, so room for two values is enough.
-    large: Vec<T>,
+    /// None if it is small. The value has one byte at least, so room for two values is enough.
+    large: Option<Box<[T; 2]>>,
 }
 
 /// Words of a value and its mark that need no memory from the heap.
@@ -254,21 +291,30 @@ const SMALL: usize = 9;
 
 impl<T: Pod> Value<T> {
     const IS_SMALL: bool = size_of::<T>() < 8 * SMALL && align_of::<T>() <= align_of::<u64>();
+    /// In which the value and its mark lie, if it is small.
+    const WORDS: usize = size_of::<T>() / 8 + 1;
 
-    #[inline]
-    pub fn zeroed() -> Self {
-        Value { small: [0; SMALL], large: if Self::IS_SMALL { Vec::new() } else { bytemuck::zeroed_vec(2) } }
+    #[inline(always)]
+    fn zeroed() -> Self {
+        Value { small: [0; SMALL], large: if Self::IS_SMALL { None } else { Some(bytemuck::zeroed_box()) } }
     }
 
     /// The bytes of the value and of the mark.
-    #[inline]
-    pub fn with_mark(&mut self) -> &mut [u8] {
-        let bytes = if Self::IS_SMALL {
-            bytemuck::cast_slice_mut(&mut self.small)
-        } else {
-            bytemuck::cast_slice_mut(&mut self.large)
+    fn with_mark(&mut self) -> &mut [u8] {
+        let bytes = match &mut self.large {
+            None => bytemuck::cast_slice_mut(&mut self.small),
+            Some(large) => bytemuck::cast_slice_mut(&mut large[..]),
         };
         &mut bytes[..=size_of::<T>()]
+    }
+
+    #[inline(always)]
+    fn is_marked(&self) -> bool {
+        let bytes: &[u8] = match &self.large {
+            None => bytemuck::cast_slice(&self.small),
+            Some(large) => bytemuck::cast_slice(&large[..]),
+        };
+        bytes[size_of::<T>()] != 0
     }
 }
 
@@ -277,8 +323,8 @@ impl<T: Pod> Deref for Value<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        if !Self::IS_SMALL {
-            return &self.large[0];
+        if let (false, Some(large)) = (Self::IS_SMALL, &self.large) {
+            return &large[0];
         }
         bytemuck::from_bytes(&bytemuck::cast_slice(&self.small)[..size_of::<T>()])
     }
@@ -287,8 +333,8 @@ impl<T: Pod> Deref for Value<T> {
 impl<T: Pod> DerefMut for Value<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        if !Self::IS_SMALL {
-            return &mut self.large[0];
+        if let (false, Some(large)) = (Self::IS_SMALL, &mut self.large) {
+            return &mut large[0];
         }
         bytemuck::from_bytes_mut(&mut bytemuck::cast_slice_mut(&mut self.small)[..size_of::<T>()])
     }

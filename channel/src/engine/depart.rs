@@ -190,10 +190,9 @@ impl<W: Wire> Engine<W> {
             false => self.meter.read_bytes += next.length,
         }
         if let Some(body) = next.fin.take() {
-            peer.writes += 1;
             peer.replies.push_back(Reply { body, rail: Some(next.rail) });
         }
-        if self.routes.fails_over {
+        if self.routes.fails_over || self.routes.is_mixed {
             peer.posted.push((token, next));
         }
         None

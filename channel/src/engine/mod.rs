@@ -87,7 +87,7 @@ impl<W: Wire> Engine<W> {
             return Err(Misconfigured::Value { field: "rails", value: count.to_string(), must: "1 to 4" });
         }
         config.check()?;
-        let routes = Routes::new(&config, rank, &rails);
+        let routes = Routes::new(&config, rank, &rails, wire.fails_over());
         let rings = if routes.marker.is_some() { config.rings } else { 0 };
         Ok(Engine {
             wire,

@@ -20,8 +20,6 @@ pub(super) struct Peer<M> {
     pub connection: Connection,
     /// Rails of these that the wire has connected.
     pub wired: [bool; RAILS],
-    /// Writes to it that have not ended.
-    pub writes: u32,
     /// Packets that went to it by datagrams.
     pub datagrams: u64,
     /// Rails that it was asked for.
@@ -125,7 +123,6 @@ impl<M> Peer<M> {
             up: [false; RAILS],
             connection: Connection::default(),
             wired: [false; RAILS],
-            writes: 0,
             datagrams: 0,
             gathering: None,
             asked: [false; RAILS],
@@ -164,6 +161,11 @@ impl<M> Peer<M> {
 
     pub fn is_up(&self) -> bool {
         self.up.contains(&true)
+    }
+
+    /// Whether something is being written to it, where that is kept.
+    pub fn is_written_to(&self) -> bool {
+        self.posted.iter().any(|(_, posted)| posted.writes)
     }
 
     /// Whether its ring takes a packet of so many bytes now.

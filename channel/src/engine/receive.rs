@@ -289,11 +289,8 @@ impl<W: Wire> Engine<W> {
                 let ended = send.state.written();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
                 let measured = took(&mut send.timed, rail, at);
-                if let Some(peer) = self.peers.get_mut(&send.to) {
-                    peer.writes -= 1;
-                    if measured {
-                        send.timed.take().inspect(|timed| peer.weights.learn(timed));
-                    }
+                if let (Some(peer), true) = (self.peers.get_mut(&send.to), measured) {
+                    send.timed.take().inspect(|timed| peer.weights.learn(timed));
                 }
                 self.ended(id);
             }

@@ -21,7 +21,7 @@ pub(super) struct Routes {
     pub peers: u64,
     /// There are datagrams, so that connections are for those who are spoken with most.
     pub is_mixed: bool,
-    /// There are several connections, so that what one of them had goes by the others if it is cut.
+    /// There are several connections which the wire can take back, so that what one of them had goes by the others if it is cut.
     pub fails_over: bool,
 }
 
@@ -45,7 +45,7 @@ impl Path {
 }
 
 impl Routes {
-    pub fn new(config: &Config, rank: Rank, rails: &[Rail]) -> Routes {
+    pub fn new(config: &Config, rank: Rank, rails: &[Rail], fails_over: bool) -> Routes {
         let row = |kind| {
             let of_kind: Vec<usize> = (0..rails.len()).filter(|rail| rails[*rail].kind == kind).collect();
             let promises: Vec<Rail> = of_kind.iter().map(|rail| rails[*rail]).collect();
@@ -53,7 +53,7 @@ impl Routes {
         };
         let rules = config.rules.clone().unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from));
         let has = |kind| rails.iter().any(|rail| rail.kind == kind);
-        let fails_over = rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
+        let fails_over = fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
         Routes {
             // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
             marker: Marker::of(&rails[0]).filter(|marker| *marker != Marker::Second || !fails_over),
@@ -155,7 +155,7 @@ impl<W: Wire> Post<'_, W> {
                 let facts = routes.facts(data.length() as u64, peer);
                 let mut refused = [control, false, false];
                 // What lets the peer go on does not wait behind data that is written to it.
-                let first = (peer.writes > 0 && data.length() == 0).then_some(Path::Datagram);
+                let first = (data.length() == 0 && peer.is_written_to()).then_some(Path::Datagram);
                 first.into_iter().chain(routes.rules.paths(facts)).chain(ANY).any(|path| {
                     let Some(at) = ANY.iter().position(|any| *any == path) else { return false };
                     let taken = !refused[at] && self.by(path, peer, head, data);

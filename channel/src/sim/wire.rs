@@ -29,6 +29,10 @@ impl Wire for SimWire {
         net.connect(self.rank, lane.peer, lane.rail);
     }
 
+    fn fails_over(&self) -> bool {
+        true
+    }
+
     fn take_back(&mut self, lane: Lane) -> Vec<Left<Memory>> {
         self.net.borrow_mut().take_back(self.rank, lane.peer, lane.rail)
     }

@@ -26,11 +26,23 @@ const CELL: usize = 32 << 10;
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     ranks: usize,
+    /// The lines that two ranks write both.
+    halves: usize,
+    lines: usize,
+    cells: usize,
 }
 
 impl Block {
     pub fn of(ranks: usize) -> Self {
-        Block { ranks }
+        let mut block = Block { ranks, halves: 0, lines: 0, cells: 0 };
+        block.halves = block.verdict(ranks);
+        // Two lines of one rank are fetched together by processors that fetch aligned pairs: the header takes a line.
+        let end = block.halves + if ranks == 2 { SLOTS * LINE } else { 0 };
+        block.lines = (end + LINE).next_multiple_of(2 * LINE) - LINE;
+        // Cells begin with a page: the header takes a line of the first.
+        let end = block.lines + SLOTS * ranks * 2 * LINE;
+        block.cells = (end + LINE).next_multiple_of(PAGE) - LINE;
+        block
     }
 
     pub fn ranks(self) -> usize {
@@ -39,7 +51,7 @@ impl Block {
 
     /// Bytes after the header.
     pub fn bytes(self) -> usize {
-        self.cells() + self.ranks * CELLS * self.cell_bytes()
+        self.cells + self.ranks * CELLS * self.cell_bytes()
     }
 
     /// Where it is said that the board is broken.
@@ -57,35 +69,18 @@ impl Block {
         self.verdict(rank) + LINE + slot(round) * 8
     }
 
-    /// The lines that two ranks write both.
-    fn halves(self) -> usize {
-        self.verdict(self.ranks)
-    }
-
-    /// Two lines of one rank are fetched together by processors that fetch aligned pairs: the header takes a line.
-    fn lines(self) -> usize {
-        let end = self.halves() + if self.ranks == 2 { SLOTS * LINE } else { 0 };
-        (end + LINE).next_multiple_of(2 * LINE) - LINE
-    }
-
     /// Where a rank says what it says in a round: in a line of both ranks, or in its own.
     #[inline(always)]
     pub fn line(self, rank: Rank, round: u64, halved: bool) -> usize {
         match halved {
-            true => self.halves() + slot(round) * LINE + rank * (LINE / 2),
-            false => self.lines() + (slot(round) * self.ranks + rank) * 2 * LINE,
+            true => self.halves + slot(round) * LINE + rank * (LINE / 2),
+            false => self.lines + (slot(round) * self.ranks + rank) * 2 * LINE,
         }
-    }
-
-    /// The first byte of the cells, which begin with a page: the header takes a line of the first.
-    fn cells(self) -> usize {
-        let end = self.lines() + SLOTS * self.ranks * 2 * LINE;
-        (end + LINE).next_multiple_of(PAGE) - LINE
     }
 
     #[inline(always)]
     pub fn cell(self, rank: Rank, round: u64) -> usize {
-        self.cells() + (rank * CELLS + round as usize % CELLS) * self.cell_bytes()
+        self.cells + (rank * CELLS + round as usize % CELLS) * self.cell_bytes()
     }
 
     /// Bytes that a cell carries: some for each rank.

@@ -12,9 +12,11 @@ mod portable;
 mod x86_64;
 
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-use portable::{move_32, move_bytes};
+use portable::{change_64, move_32, move_bytes};
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
-use x86_64::{move_32, move_bytes};
+use x86_64::{change_64, move_32, move_bytes};
+
+use transom_windows::ChangeBlock;
 
 /// [`to_shared`] of what is known to be 32 bytes.
 ///
@@ -57,10 +59,33 @@ pub(crate) unsafe fn from_shared(shared: *const u8, into: &mut [u8]) {
     unsafe { move_bytes::<false>(into.as_mut_ptr(), shared, into.len()) }
 }
 
+/// Changes blocks of 64 bytes of shared memory where they are, one after another, while nobody else changes them; `change` is
+/// given each one's number, and leaves in it what is to be there. False, and nothing has happened, where copies are as quick.
+///
+/// # Safety
+/// `shared` must be valid for reads and writes of `64 blocks` bytes; otherwise as [`to_shared`].
+#[inline(always)]
+pub(crate) unsafe fn change_blocks(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {
+    // SAFETY: as there.
+    unsafe { change_64(shared, blocks, change) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::portable;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use transom_windows::ChangeBlock;
+
+    /// The blocks that it was given; it changes each bit.
+    #[derive(Default)]
+    struct Numbers(Vec<usize>);
+
+    impl ChangeBlock for &mut Numbers {
+        fn change(&mut self, number: usize, block: &mut [u64; 8]) {
+            self.0.push(number);
+            block.iter_mut().for_each(|word| *word = !*word);
+        }
+    }
 
     type Move = unsafe fn(*mut u8, *const u8, usize);
 
@@ -103,6 +128,21 @@ mod tests {
             }
             assert_eq!((&shared[at..at + 32], back), (&source[..], source), "at {at}");
             assert_eq!(shared.iter().filter(|b| **b == 0xaa).count(), 48, "at {at}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_changed_where_they_are() {
+        for (at, blocks) in [(0, 0), (0, 1), (3, 1), (8, 5), (16, 7)] {
+            let source: Vec<u8> = (0..600u32).map(|i| (i * 7 + 1) as u8).collect();
+            let (mut shared, mut numbers) = (source.clone(), Numbers::default());
+            // SAFETY: within the vector, and nobody else sees it.
+            let changed = unsafe { super::change_blocks(shared.as_mut_ptr().add(at), blocks, &mut numbers) };
+            let inside = at..at + if changed { 64 * blocks } else { 0 };
+            assert!(numbers.0.iter().copied().eq(0..inside.len() / 64));
+            for (i, (now, was)) in shared.iter().zip(&source).enumerate() {
+                assert_eq!(*now, if inside.contains(&i) { !was } else { *was }, "byte {i} of {blocks} blocks at {at}");
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Copies by assembly: the compiler knows nothing of the accesses but which bytes they may change.
 
+use transom_windows::ChangeBlock;
+
 /// Copies `len` bytes, single elements in one piece; the destination is the shared side if `TO_SHARED`, else the source.
 #[inline(always)]
 pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
@@ -48,6 +50,64 @@ pub(super) unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8
             asm!("movups {a}, [{from}]", "movups {b}, [{from} + 16]", from = in(reg) from, a = out(xmm_reg) a,
                  b = out(xmm_reg) b, options(nostack, preserves_flags, readonly));
             to.cast::<[__m128i; 2]>().write_unaligned([a, b]);
+        }
+    }
+}
+
+/// See [`change_blocks`](super::change_blocks).
+#[inline(always)]
+pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {
+    // SAFETY: by the caller's word; the processor has AVX2 where that is used.
+    unsafe {
+        match std::arch::is_x86_feature_detected!("avx2") {
+            true => change_64_by_avx2(shared, blocks, change),
+            false => change_64_by_sse2(shared, blocks, change),
+        }
+    }
+    true
+}
+
+/// What `change` does is compiled for AVX2, too.
+#[target_feature(enable = "avx2")]
+unsafe fn change_64_by_avx2(shared: *mut u8, blocks: usize, mut change: impl ChangeBlock) {
+    use std::arch::asm;
+    use std::arch::x86_64::__m256i;
+    use std::mem::transmute;
+    for number in 0..blocks {
+        // SAFETY: inside by the caller's word.
+        let at = unsafe { shared.add(64 * number) };
+        let (a, b): (__m256i, __m256i);
+        // SAFETY: as above. The block itself is the compiler's.
+        unsafe {
+            asm!("vmovdqu {a}, [{at}]", "vmovdqu {b}, [{at} + 32]", at = in(reg) at, a = out(ymm_reg) a, b = out(ymm_reg) b,
+                 options(nostack, preserves_flags, readonly));
+        }
+        // SAFETY: both are 64 bytes of plain data.
+        let mut block = unsafe { transmute::<[__m256i; 2], [u64; 8]>([a, b]) };
+        change.change(number, &mut block);
+        // SAFETY: as above.
+        let [a, b] = unsafe { transmute::<[u64; 8], [__m256i; 2]>(block) };
+        // SAFETY: as above.
+        unsafe {
+            asm!("vmovdqu [{at}], {a}", "vmovdqu [{at} + 32], {b}", at = in(reg) at, a = in(ymm_reg) a, b = in(ymm_reg) b,
+                 options(nostack, preserves_flags));
+        }
+    }
+}
+
+unsafe fn change_64_by_sse2(shared: *mut u8, blocks: usize, mut change: impl ChangeBlock) {
+    for number in 0..blocks {
+        let mut block = [0u64; 8];
+        // SAFETY: inside by the caller's word, and a block is two halves.
+        unsafe {
+            let at = shared.add(64 * number);
+            let halves = block.as_mut_ptr().cast::<u8>();
+            move_32::<false>(halves, at);
+            move_32::<false>(halves.add(32), at.add(32));
+            change.change(number, &mut block);
+            let halves = block.as_ptr().cast::<u8>();
+            move_32::<true>(at, halves);
+            move_32::<true>(at.add(32), halves.add(32));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a rank has of its adapter and its peers: shared by its teams, and with the thread that connects.
 
+use super::service;
 use crate::verbs::VerbsError;
 use crate::verbs::datagram::Mailbox;
 use crate::verbs::endpoint::Endpoints;
@@ -9,11 +10,13 @@ use crate::verbs::receive::Receives;
 use crate::verbs::sys::QueuePair;
 use crate::verbs::wr::{Failure, Why};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Turn;
 
@@ -30,15 +33,20 @@ pub(in crate::verbs) struct Core {
     pub by_datagrams: bool,
     /// The messages of this rank, which its waits turn.
     turn: OnceLock<Arc<dyn Turn>>,
-    /// Whether this is of a further rail.
-    pub(super) further: bool,
+    /// Of the other rails.
+    others: OnceLock<Box<[Weak<Core>]>>,
+    /// When a peer was heard last by this rail, where there are others.
+    heard: Mutex<HashMap<Rank, Instant>>,
+    /// How often the queue of a lane was retired.
+    retired: AtomicU32,
     /// Whether each rank's adapter is this rank's.
     same_adapter: Box<[bool]>,
     /// Of connections that somebody here wants, or that were refused. One that there is, is a lane that is not broken.
     links: Mutex<HashMap<Rank, Link>>,
     /// Told when a connection came about, or cannot.
     changed: Condvar,
-    commands: Mutex<Vec<Command>>,
+    /// None once the thread that takes them has ended.
+    commands: Mutex<Option<Vec<Command>>>,
     /// Readable when there are commands.
     pub(super) wake: OwnedFd,
     /// Queue pairs to others made so far.
@@ -59,11 +67,18 @@ pub(in crate::verbs) enum Link {
     Refused { by_peer: bool, errno: i32 },
 }
 
+/// What becomes of a connection that is wanted once the thread that connects has ended.
+const NOBODY_CONNECTS: Link = Link::Refused { by_peer: false, errno: Errno::SHUTDOWN.raw_os_error() };
+
 /// What the rank tells the thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Command {
     Connect(Rank),
     Died(Rank),
+    /// The queue pair to a peer is to end, unless what messages had of it is returned already; drops this then.
+    End(Rank, SyncSender<()>),
+    /// A peer is to say that it can be heard.
+    Probe(Rank),
     Stop,
 }
 
@@ -73,7 +88,7 @@ impl Core {
 
     pub(super) fn new(
         me: Rank,
-        (rail, further): (Rail, bool),
+        rail: Rail,
         same_adapter: Box<[bool]>,
         mailbox: Option<Mailbox>,
     ) -> Result<Self, VerbsError> {
@@ -81,7 +96,8 @@ impl Core {
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
         let (endpoints, memory) =
             (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
-        let (links, changed, commands, made, turn) = Default::default();
+        let (links, changed, made, turn, others) = Default::default();
+        let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
         let receives = Receives::new(&rail.domain);
         let (by_datagrams, mailbox) = (mailbox.is_some(), Mutex::new(mailbox));
         Ok(Core {
@@ -92,7 +108,9 @@ impl Core {
             mailbox,
             by_datagrams,
             turn,
-            further,
+            others,
+            heard,
+            retired,
             same_adapter,
             links,
             changed,
@@ -116,7 +134,7 @@ impl Core {
             links.insert(peer, Link::Wanted);
             drop(links);
             self.command(Command::Connect(peer));
-            return Link::Wanted;
+            return self.link(&self.links(), peer);
         }
         link
     }
@@ -157,6 +175,50 @@ impl Core {
         }
     }
 
+    /// Has the queue pair to a peer end: what was posted by it takes no effect any more, at neither end once the peer's has, too. What
+    /// had come by it is remembered.
+    pub fn end(&self, peer: Rank) {
+        if service::ends_here(self, peer) {
+            return;
+        }
+        let (tell, told) = sync_channel(1);
+        self.command(Command::End(peer, tell));
+        let _ = told.recv();
+    }
+
+    /// How often the queue of any lane was retired.
+    pub fn retired(&self) -> u32 {
+        self.retired.load(Acquire)
+    }
+
+    pub(super) fn was_retired(&self) {
+        self.retired.fetch_add(1, AcqRel);
+    }
+
+    /// There are other rails.
+    pub(super) fn beside(&self, others: Box<[Weak<Core>]>) {
+        let _ = self.others.set(others);
+    }
+
+    pub(super) fn others(&self) -> impl Iterator<Item = Arc<Core>> {
+        self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// Whether this rank has several rails.
+    pub(super) fn has_others(&self) -> bool {
+        self.others.get().is_some_and(|others| !others.is_empty())
+    }
+
+    pub(super) fn hears(&self, peer: Rank) {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, Instant::now());
+    }
+
+    /// Whether a peer was heard by this rail within that time.
+    pub(super) fn has_heard(&self, peer: Rank, within: Duration) -> bool {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(&peer).is_some_and(|heard| heard.elapsed() <= within)
+    }
+
     /// What takes and sends messages as datagrams, once.
     pub fn take_mailbox(&self) -> Option<Mailbox> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -172,18 +234,43 @@ impl Core {
         self.turn.get().is_some_and(|turn| turn.turn())
     }
 
+    /// As [`turn`](Self::turn), unless another thread does it.
+    pub(super) fn turn_unless_another_does(&self) {
+        if let Some(turn) = self.turn.get() {
+            turn.turn_unless_another_does();
+        }
+    }
+
+    pub(super) fn probe(&self, peer: Rank) {
+        self.command(Command::Probe(peer));
+    }
+
     pub(super) fn stop(&self) {
         self.command(Command::Stop);
     }
 
     fn command(&self, command: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        match (commands.as_mut(), command) {
+            (Some(commands), command) => commands.push(command),
+            (None, Command::Connect(peer)) => self.note(peer, NOBODY_CONNECTS),
+            (None, _) => {}
+        }
+        drop(commands);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     pub(super) fn commands(&self) -> Vec<Command> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        std::mem::take(&mut self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Nobody takes commands any more: whoever waits for what one brings about waits no more.
+    pub(super) fn takes_no_more(&self) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.links().values_mut().filter(|link| **link == Link::Wanted).for_each(|link| *link = NOBODY_CONNECTS);
+        self.changed.notify_all();
     }
 
     /// Wakes whoever waits for a connection that has become a lane, or was refused.

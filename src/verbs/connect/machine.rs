@@ -163,6 +163,8 @@ impl Machine {
             }
             // Of an old generation; the peer has gone on from it, or will hear of this one.
             Message::Reply { .. } | Message::Reject { .. } => {}
+            // Nothing of the connection.
+            Message::Probe | Message::Alive => {}
         }
     }
 

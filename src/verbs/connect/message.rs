@@ -4,9 +4,9 @@
 //! |---|---|
 //! | 8 | `transom` and the version of the record |
 //! | 4, 4 | the sender's rank, the receiver's |
-//! | 4 | kind: request 1, reply 2, reject 3 |
-//! | 4 | generation |
-//! | 4, 4 | the sender's queue pair and its first PSN; zero in a reject |
+//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5 |
+//! | 4 | generation; 1 in a probe and its answer |
+//! | 4, 4 | the sender's queue pair and its first PSN; zero in the others |
 //! | 4, 4 | the last earlier generation in which the sender received something, and the PSN that it expected next; or zero |
 //! | 4 | of a reject: the error number; else zero |
 //! | 32 | HMAC-SHA256 of all before it, with the receiver's secret |
@@ -35,6 +35,8 @@ pub(in crate::verbs) struct End {
     pub received: Received,
 }
 
+const NONE: End = End { queue_pair: 0, psn: 0, received: Received { generation: 0, next: 0 } };
+
 /// A generation numbers the connections that two ranks have had; both have one end, and only one ever, in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::verbs) enum Message {
@@ -44,16 +46,21 @@ pub(in crate::verbs) enum Message {
     Reply { generation: u32, mine: End },
     /// The sender has no end of this generation and will have none, since the system said `errno`.
     Reject { generation: u32, errno: u16 },
+    /// The sender wants to know whether it is heard, by this rail.
+    Probe,
+    /// It is.
+    Alive,
 }
 
 impl Message {
     /// The record for a rank whose secret is that.
     pub fn seal(self, from: Rank, to: Rank, secret: &Secret) -> [u8; MESSAGE] {
-        let none = End { queue_pair: 0, psn: 0, received: Received::default() };
         let (kind, generation, mine, errno) = match self {
             Message::Request { generation, mine } => (1, generation, mine, 0),
             Message::Reply { generation, mine } => (2, generation, mine, 0),
-            Message::Reject { generation, errno } => (3, generation, none, errno.into()),
+            Message::Reject { generation, errno } => (3, generation, NONE, errno.into()),
+            Message::Probe => (4, 1, NONE, 0),
+            Message::Alive => (5, 1, NONE, 0),
         };
         let End { queue_pair, psn, received } = mine;
         let received = [received.generation, received.next];
@@ -81,9 +88,9 @@ impl Message {
         let message = match (kind, errno) {
             (1, 0) if mine.can_be(generation) => Message::Request { generation, mine },
             (2, 0) if mine.can_be(generation) => Message::Reply { generation, mine },
-            (3, 1..4096) if (queue_pair, psn, before, next) == (0, 0, 0, 0) => {
-                Message::Reject { generation, errno: errno as u16 }
-            }
+            (3, 1..4096) if mine == NONE => Message::Reject { generation, errno: errno as u16 },
+            (4, 0) if mine == NONE && generation == 1 => Message::Probe,
+            (5, 0) if mine == NONE && generation == 1 => Message::Alive,
             _ => return None,
         };
         (generation > 0 && to as Rank == me).then_some((from as Rank, message))
@@ -113,7 +120,7 @@ mod tests {
     const SECRET: Secret = [7; 16];
     const MINE: End = End { queue_pair: 0x11, psn: 0xff_ffff, received: Received { generation: 1, next: 0xab_cdef } };
 
-    fn all() -> [Message; 3] {
+    fn all() -> [Message; 5] {
         [
             Message::Request { generation: u32::MAX, mine: MINE },
             Message::Reply {
@@ -121,6 +128,8 @@ mod tests {
                 mine: End { queue_pair: 0xff_ffff, psn: 0, received: Received::default() },
             },
             Message::Reject { generation: 3, errno: 12 },
+            Message::Probe,
+            Message::Alive,
         ]
     }
 

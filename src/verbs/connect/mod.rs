@@ -58,15 +58,19 @@ impl Service {
             theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
         };
         let mut rails =
-            made.into_iter().enumerate().map(|(rail, made)| Self::start(job.rank(), (made, rail > 0), cards(rail)?));
+            made.into_iter().enumerate().map(|(rail, made)| Self::start(job.rank(), made, count > 1, cards(rail)?));
         let mut first = rails.next().expect("there is one at least")?;
         first.further = rails.collect::<Result<_, _>>()?;
         first.further.iter().for_each(|further| first.core.memory.also(&further.core.memory));
+        for core in first.cores() {
+            let others = first.shared_cores().filter(|other| !std::ptr::eq(&***other, core));
+            core.beside(others.map(Arc::downgrade).collect());
+        }
         Ok(first)
     }
 
     /// Starts one rail, by what all tell of theirs.
-    fn start(me: Rank, (made, further): (Prepared, bool), cards: Vec<Card>) -> Result<Self, VerbsError> {
+    fn start(me: Rank, made: Prepared, several: bool, cards: Vec<Card>) -> Result<Self, VerbsError> {
         let Prepared { rail, post, mail, card: mine } = made;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
             return Err(other_link(rank, &rail, me));
@@ -76,9 +80,9 @@ impl Service {
         }
         let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
-        let core = Arc::new(Core::new(me, (rail, further), same_adapter, mail)?);
+        let core = Arc::new(Core::new(me, rail, same_adapter, mail)?);
         let addresses = cards.into_iter().map(|card| card.address).collect();
-        let connector = Connector::new(core.clone(), post, addresses);
+        let connector = Connector::new(core.clone(), post, addresses, several);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
         let thread = thread.map_err(|source| VerbsError::system("a thread that answers peers", source))?;
         Ok(Service { core, further: Vec::new(), thread: Some(thread) })
@@ -86,7 +90,11 @@ impl Service {
 
     /// What the rank has of each rail.
     pub fn cores(&self) -> impl Iterator<Item = &Core> {
-        std::iter::once(&*self.core).chain(self.further.iter().map(|service| &*service.core))
+        self.shared_cores().map(|core| &**core)
+    }
+
+    fn shared_cores(&self) -> impl Iterator<Item = &Arc<Core>> {
+        std::iter::once(&self.core).chain(self.further.iter().map(|service| &service.core))
     }
 
     /// What it has of one.

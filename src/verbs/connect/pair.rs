@@ -208,6 +208,7 @@ impl Effects for Doing<'_> {
             Some(made) => Some(end(made.queue)),
             None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(&mut end)),
         };
+        core.was_retired();
         // A lane that has ended took its queue pair along.
         if let (Some((generation, first)), Some(ended)) = (connected, ended) {
             match ended {

@@ -12,6 +12,7 @@ use crate::verbs::sys::CompletionQueue;
 use crate::verbs::wr::{Failure, Why};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +32,26 @@ pub(super) struct Connector {
     ended: HashSet<u32>,
     /// When the lanes are to be looked after.
     look: Instant,
+    /// How often that is, in a second.
+    looks: u32,
     /// The device says nothing more unasked.
     mute: bool,
+}
+
+thread_local! {
+    /// The one whose thread this is.
+    static CONNECTOR: RefCell<Option<Connector>> = const { RefCell::new(None) };
+}
+
+/// Ends the queue pair to a peer if this is the thread that does; whether it is.
+pub(super) fn ends_here(core: &Core, peer: Rank) -> bool {
+    CONNECTOR.with_borrow_mut(|connector| match connector {
+        Some(connector) if std::ptr::eq(&*connector.core, core) => {
+            connector.end(peer);
+            true
+        }
+        _ => false,
+    })
 }
 
 #[derive(Default)]
@@ -45,52 +64,82 @@ struct Connection {
     silence: (u64, u32),
 }
 
-/// How often the lanes are looked after.
-const LOOK: Duration = Duration::from_secs(1);
-/// So many looks later a connection that broke has not come about in time; or where the port is down.
-const LOOKS: u32 = 20;
-const LOOKS_PORT_DOWN: u32 = 5;
-/// So many looks that find nothing complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
+/// So many seconds later a connection that broke has not come about in time; or where the port is down.
+const LATE: u32 = 20;
+const LATE_PORT_DOWN: u32 = 5;
+/// A peer of whom nothing is heard by a rail for so long, though it was asked, and though another rail hears it, is not reached by that
+/// rail: an adapter says so only when it has sent again for seconds.
+const UNHEARD: Duration = Duration::from_millis(500);
+/// Looks in a second where there are several rails.
+const LOOKS: u32 = 10;
+/// So many seconds in which nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
 /// packet was lost nothing completed any more, though both ends were ready to send; why is not known.
 const SILENT: u32 = 5;
 
 impl Connector {
-    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, addresses: Box<[Address]>) -> Self {
+    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, addresses: Box<[Address]>, several: bool) -> Self {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (ended, look) = (HashSet::new(), Instant::now());
-        Connector { connections, due, post, received, addresses, core, ended, look, mute: false }
+        let looks = if several { LOOKS } else { 1 };
+        Connector { connections, due, post, received, addresses, core, ended, look, looks, mute: false }
     }
 
     /// The thread's work, until it is told to stop.
-    pub fn run(mut self) {
-        let rank = self.core.me;
-        loop {
-            for command in self.core.commands() {
-                match command {
-                    Command::Connect(peer) if peer == rank => self.connect_to_itself(),
-                    Command::Connect(peer) => self.drive(peer, true, |machine, effects| machine.want(effects)),
-                    Command::Died(peer) => self.drive(peer, false, |machine, effects| machine.died(effects)),
-                    Command::Stop => return,
-                }
-            }
-            let came = self.post.receive();
-            for datagram in &came {
-                match Message::open(datagram, rank, &self.addresses[rank].secret) {
-                    Some((peer, message)) if peer < self.addresses.len() && peer != rank => {
-                        tracing::trace!(rank, peer, ?message, "heard");
-                        self.drive(peer, false, |machine, effects| machine.heard(message, effects));
-                    }
-                    _ => tracing::debug!(rank, "a datagram that is not for us, or forged"),
-                }
-            }
-            self.ask_again();
-            self.look_after_lanes();
-            if came.is_empty()
-                && let Err(errno) = self.wait()
-            {
-                return tracing::error!(rank, %errno, "peers cannot be answered any more");
+    pub fn run(self) {
+        let core = self.core.clone();
+        CONNECTOR.set(Some(self));
+        let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().is_some_and(Connector::step));
+        let mut turned = Instant::now();
+        while step() {
+            // A rank that calls nothing for long would run out of buffers, and what comes behind waits for them.
+            if turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
+                core.turn_unless_another_does();
+                turned = Instant::now();
             }
         }
+        core.takes_no_more();
+        drop(CONNECTOR.take());
+    }
+
+    /// Does what there is to do, or waits; whether it is to go on.
+    fn step(&mut self) -> bool {
+        let rank = self.core.me;
+        for command in self.core.commands() {
+            match command {
+                Command::Connect(peer) if peer == rank => self.connect_to_itself(),
+                Command::Connect(peer) => self.drive(peer, true, |machine, effects| machine.want(effects)),
+                Command::Died(peer) => self.drive(peer, false, |machine, effects| machine.died(effects)),
+                Command::End(peer, _told) => self.end(peer),
+                Command::Probe(peer) => self.say(peer, Message::Probe),
+                Command::Stop => return false,
+            }
+        }
+        let came = self.post.receive();
+        for datagram in &came {
+            match Message::open(datagram, rank, &self.addresses[rank].secret) {
+                Some((peer, message)) if peer < self.addresses.len() && peer != rank => {
+                    tracing::trace!(rank, peer, ?message, "heard");
+                    if self.core.has_others() {
+                        self.core.hears(peer);
+                    }
+                    if message == Message::Probe {
+                        self.say(peer, Message::Alive);
+                        continue;
+                    }
+                    self.drive(peer, false, |machine, effects| machine.heard(message, effects));
+                }
+                _ => tracing::debug!(rank, "a datagram that is not for us, or forged"),
+            }
+        }
+        self.ask_again();
+        self.look_after_lanes();
+        if came.is_empty()
+            && let Err(errno) = self.wait()
+        {
+            tracing::error!(rank, %errno, "peers cannot be answered any more");
+            return false;
+        }
+        true
     }
 
     /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
@@ -132,13 +181,11 @@ impl Connector {
         if Instant::now() < self.look {
             return;
         }
-        self.look = Instant::now() + LOOK;
+        self.look = Instant::now() + Duration::from_secs(1) / self.looks;
         let core = self.core.clone();
         let Core { rail, endpoints, .. } = &*core;
         progress::poll(rail, endpoints);
         core.receives.discard(false);
-        // A rank that calls nothing for long would run out of buffers, and what comes behind waits for them.
-        core.turn();
         for (peer, lane) in endpoints.all() {
             let Connection { silence, .. } = self.connections.entry(peer).or_default();
             *silence = match *silence {
@@ -147,11 +194,14 @@ impl Connector {
                 }
                 _ => (lane.completed(), 0),
             };
-            if silence.1 > SILENT {
+            let silent = silence.1;
+            let unheard = self.is_unheard(peer, silent);
+            let Connection { silence, .. } = self.connections.entry(peer).or_default();
+            if silent > SILENT * self.looks || unheard && !lane.has_atomic() {
                 // The next has as long.
                 silence.1 = 0;
                 lane.break_off(Failure::known(Why::Ended));
-            } else if silence.1 > 1 {
+            } else if silent > 1 {
                 let _ = lane.ask();
             }
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
@@ -159,9 +209,9 @@ impl Connector {
             if !ended && !(lane.is_broken() && (asked || !lane.is_idle())) {
                 continue;
             }
-            let most = if rail.health.port_down() { LOOKS_PORT_DOWN } else { LOOKS };
-            // Others take over for a further rail, which is asked for until it is back.
-            if ended || lane.waits() > most && (!core.further || lane.is_needed()) {
+            let most = self.looks * if rail.health.port_down() { LATE_PORT_DOWN } else { LATE };
+            // Where others take over it is asked for until it is back.
+            if ended || lane.waits() > most && (!core.has_others() || lane.is_needed()) {
                 lane.give_up(lane.why_broken());
                 self.drive(peer, false, |machine, effects| machine.given_up(Errno::TIMEDOUT, effects));
             } else if peer == core.me {
@@ -170,6 +220,33 @@ impl Connector {
                 self.drive(peer, true, |machine, effects| machine.want(effects));
             }
         }
+    }
+
+    /// Whether a peer cannot be reached by this rail, though it can by another; asks it, if nothing was complete of its lane for so
+    /// many looks.
+    fn is_unheard(&mut self, peer: Rank, silent: u32) -> bool {
+        if silent == 0 || !self.core.has_others() || peer == self.core.me {
+            return false;
+        }
+        self.say(peer, Message::Probe);
+        self.core.others().for_each(|other| other.probe(peer));
+        let asked = Duration::from_secs(1) * silent / self.looks;
+        let heard = |core: &Core| core.has_heard(peer, UNHEARD);
+        asked > UNHEARD && !heard(&self.core) && self.core.others().any(|other| heard(&other))
+    }
+
+    fn say(&mut self, peer: Rank, message: Message) {
+        self.drive(peer, false, |_, effects| effects.send(message));
+    }
+
+    /// The queue pair to a peer is to be of no use any more.
+    fn end(&mut self, peer: Rank) {
+        let core = self.core.clone();
+        self.drive(peer, false, |machine, effects| {
+            if !core.endpoints.lane(peer).is_some_and(|lane| lane.is_cut()) {
+                machine.lost(machine.generation(), effects);
+            }
+        });
     }
 
     fn ask_again(&mut self) {

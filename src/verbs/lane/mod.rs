@@ -9,10 +9,12 @@
 //! A lane outlives its queue: where that breaks and the peer lives, the next one takes over what is [unfinished](Unfinished),
 //! under the same numbers, so that who waits for a request does not see that there was another queue.
 
+mod moving;
 mod post;
 mod remake;
 mod unfinished;
 
+pub(super) use moving::{Bytes, Returned};
 pub(super) use post::{Signal, Stop};
 pub(super) use unfinished::Start;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use super::counts::WorkRequests;
 use super::wr::{Completion, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
 use std::collections::VecDeque;
 use std::sync::atomic::{
-    AtomicU8, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -50,6 +52,8 @@ pub(super) struct Lane<Q, L> {
     broke: Mutex<Option<Failure>>,
     /// Atomics that were executed and whose results are lost, as long as somebody may ask.
     lost: AtomicU32,
+    /// Whether messages have something to [take back](Lane::take_returned).
+    cut: AtomicBool,
     sending: Mutex<Sending<Q, L>>,
 }
 
@@ -70,6 +74,9 @@ struct Sending<Q, L> {
     lent: VecDeque<(u64, L)>,
     /// The numbers of `lost` atomics.
     lost: Vec<u64>,
+    /// Whether messages that were posted are returned where a queue ends; and what was.
+    returns: bool,
+    returned: Option<Returned<L>>,
     /// How often in a row the queue was replaced, and what had completed at the first time.
     fruitless: (u32, u64),
     /// How often somebody [looked](Lane::waits) and found no queue.
@@ -92,11 +99,14 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             failure: OnceLock::new(),
             broke: Mutex::default(),
             lost: AtomicU32::new(0),
+            cut: AtomicBool::new(false),
             sending: Mutex::new(Sending {
                 queue: Some(queue),
                 unfinished,
                 lent: VecDeque::new(),
                 lost: Vec::new(),
+                returns: false,
+                returned: None,
                 fruitless: (0, 0),
                 waits: 0,
                 counts: WorkRequests::default(),
@@ -175,6 +185,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         if self.failure().is_some() {
             // With the queue goes whatever the adapter might still have done with memory of ours.
             sending.queue = None;
+            self.return_messages(sending);
             sending.unfinished.clear();
             sending.lent.clear();
         }

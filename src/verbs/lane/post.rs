@@ -20,6 +20,8 @@ pub(in crate::verbs) enum Stop {
     Full,
     /// The connection is to be made anew.
     Broken,
+    /// It was, or is to be, and what messages had posted is to be [taken back](Lane::take_returned) first.
+    Cut,
     /// The lane has ended.
     Failed(Failure),
     /// The system refused.
@@ -58,7 +60,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     }
 
     /// As [`post`](Self::post).
-    unsafe fn post_with(
+    pub(super) unsafe fn post_with(
         &self,
         kept: Kept,
         bytes: &[u8],
@@ -67,6 +69,9 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     ) -> Result<u64, (Stop, Option<L>)> {
         let mut sending = self.sending();
         self.take_back(&mut sending);
+        if kept.movable && sending.returned.is_some() {
+            return Err((Stop::Cut, lent));
+        }
         let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
         // One is kept for `ask`.
         let full = posted - completed + 1 >= self.depth || lent.is_some() && sending.lent.len() >= MOST_LENT;

@@ -15,6 +15,9 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         let _ = self.state.compare_exchange(WORKS, RETIRED, Release, Relaxed);
         let ended = sending.queue.take().map(end);
         self.take_back(&mut sending);
+        if ended.is_some() {
+            self.return_messages(&mut sending);
+        }
         ended
     }
 

@@ -62,6 +62,8 @@ pub(in crate::verbs) struct Kept {
     pub to: Place,
     pub piece: Piece,
     pub inline: bool,
+    /// It is of a message, which may go by another lane instead.
+    pub movable: bool,
     /// The number of the first packet after it, once it is kept.
     pub end: u32,
 }
@@ -80,7 +82,7 @@ impl Kept {
     pub const MARKER: Kept = Kept::new(Verb::Write, Place { address: 0, key: 0 }, Piece::NOTHING, false);
 
     pub const fn new(verb: Verb, to: Place, piece: Piece, inline: bool) -> Self {
-        Kept { verb, to, piece, inline, end: 0 }
+        Kept { verb, to, piece, inline, movable: false, end: 0 }
     }
 
     /// As many numbers as it takes: of packets that bring bytes, or are answered with bytes.
@@ -174,6 +176,25 @@ impl Unfinished {
                 *kept = Kept { end: kept.end, ..Kept::MARKER };
             }
         }
+    }
+
+    /// Hands those over that may go by another lane, in their order, with the bytes that they take along: they are not done again here.
+    pub fn hand_over(&mut self, mut each: impl FnMut(u64, Kept, &[u8])) {
+        for number in self.before + 1..=self.last {
+            let at = self.place(number);
+            let kept = self.requests[at];
+            if kept.movable {
+                let bytes =
+                    if kept.inline { &self.bytes[at * self.inline..][..kept.piece.bytes as usize] } else { &[] };
+                each(number, kept, bytes);
+                self.requests[at] = Kept { end: kept.end, ..Kept::MARKER };
+            }
+        }
+    }
+
+    /// Whether an atomic is under way, where requests with numbers up to this are complete.
+    pub fn has_atomic(&self, completed: u64) -> bool {
+        self.answered.atomic > completed
     }
 
     /// Before the requests are posted to the next connection, all under their own numbers: what the far end has executed is

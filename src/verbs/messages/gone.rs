@@ -33,8 +33,11 @@ impl VerbsWire {
                     false
                 }
                 None => {
-                    let lane = Lane { peer: rank, rail: 0 };
-                    self.copied(lane, Verb::Send, BUFFER, &CLOSED, Data::None, None).is_ok()
+                    let passes = |rail: &usize| {
+                        self.peers.get(&rank).is_some_and(|peer| !self.may_fail_over() || peer.passages[*rail].passes())
+                    };
+                    let lane = (0..self.rails.len()).find(passes).map(|rail| Lane { peer: rank, rail });
+                    lane.is_some_and(|lane| self.copied(lane, Verb::Send, BUFFER, &CLOSED, Data::None, None).is_ok())
                 }
             };
             self.peers.entry(rank).or_default().told = told;
@@ -62,10 +65,14 @@ impl VerbsWire {
     fn look_after(&mut self, rank: Rank) {
         let service = self.service.clone();
         let lanes = || service.cores().filter_map(|core| Some((core, core.endpoints.lane(rank as usize)?)));
-        let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
-        let reached = self.mailbox.is_some() || service.core.endpoints.lane(rank as usize).is_some();
+        let Some(peer) = self.peers.get(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
+        let reached = self.mailbox.is_some() || lanes().next().is_some();
         let (closed, told) = (peer.closed, peer.told);
-        if lanes().any(|(_, lane)| lane.failure().is_some()) {
+        let ended = match self.may_fail_over() {
+            true => !self.can_reach(rank),
+            false => lanes().any(|(_, lane)| lane.failure().is_some()),
+        };
+        if ended && let Some(peer) = self.peers.get_mut(&rank) {
             peer.ended += 1;
             if peer.ended > ALIVE {
                 self.notice(rank, Why::Unreachable);

@@ -21,6 +21,15 @@
 //! posted again. A buffer whose message came in part is told to have failed, or is lost, as the driver has it; others take its
 //! place.
 //!
+//! # Rails that are cut
+//! Where there are several rails what was posted by the connection that broke is returned to messages instead, once its queue pair has gone:
+//! writes of nothing take its place, beside what windows posted there. The two ends tell each other by another rail how much had come, and
+//! the rest goes by that, once (`transom_channel`'s `failover`). It is the connection's thread that ends queue pairs and makes new ones, and a
+//! lane is up again when both have. The ring of a rail that was cut is left, and another made when it is back; an adapter whose mark comes
+//! by itself (neither NVIDIA's nor Soft-RoCE) has no rings beside other rails, and one that does not tell what it has received is done
+//! without from then on. A pipe has memory that the first rail writes to: a peer with a pipe keeps that connection, as one with a single rail
+//! does. No rail for 20 seconds, and the peer is lost.
+//!
 //! # A peer that has no buffer
 //! The adapter asks it again, each 0.64 ms, and what is behind on that lane waits, windows' operations of this rank to that peer
 //! too; lanes to others do not, nor do the lanes of others to it by which no message goes. Every wait of a rank turns its messages,
@@ -29,9 +38,10 @@
 //!
 //! # What is not here
 //! Neighbours of a host go by the adapter, too. Rings, pipes, datagrams and what stays registered between messages have the first
-//! rail alone, and no rail takes over for another.
+//! rail alone. Two ranks that first speak while the first rail is cut wait for it.
 
 mod cache;
+mod cuts;
 mod gone;
 mod handles;
 mod moves;

@@ -54,7 +54,7 @@ impl Moves {
                 let piece = Piece { address: next.address, bytes: bytes as u32, key: next.key };
                 let signal = if bytes == next.left { Signal::Always } else { Signal::NowAndThen };
                 // SAFETY: by the caller's word.
-                let posted = unsafe { lane.post(next.verb, next.at, piece, signal, None) };
+                let posted = unsafe { lane.post_message(next.verb, next.at, piece, signal, None) };
                 next.last = posted.map_err(|(stop, _)| stop)?;
                 next.left -= bytes;
                 next.address += bytes as u64;
@@ -66,6 +66,13 @@ impl Moves {
             self.posted += 1;
         }
         Ok(())
+    }
+
+    /// All that are not told done, in their order: those that were posted with the number of the last request, and their tokens.
+    pub fn take(&mut self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let posted = std::mem::take(&mut self.posted);
+        let all = std::mem::take(&mut self.all);
+        all.into_iter().enumerate().map(move |(at, of)| (if at < posted { of.last } else { u64::MAX }, of.token))
     }
 
     /// The token of the next that is done, where requests with numbers up to this are complete.

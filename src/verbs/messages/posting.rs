@@ -1,7 +1,7 @@
 //! What is posted to a peer: copied, or where it is.
 
 use super::moves::Move;
-use super::wire::{VerbsWire, whole};
+use super::wire::{Peer, VerbsWire, whole};
 use crate::verbs::connect::Link;
 use crate::verbs::lane::{Signal, Stop};
 use crate::verbs::memory::Lent;
@@ -16,14 +16,19 @@ impl VerbsWire {
     /// Posts what is left of a lane's moves, and tells of those that are done.
     pub(super) fn moved(&mut self, lane: Lane) {
         let _ = self.post_moves(lane);
+        self.tell_done(lane);
+        if self.peers.get(&lane.peer).is_some_and(|peer| !peer.moves[lane.rail].is_empty()) {
+            self.moving.push(lane);
+        }
+    }
+
+    /// Tells of the moves that are done.
+    pub(super) fn tell_done(&mut self, lane: Lane) {
         let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
         let moves = &mut peer.moves[lane.rail];
         let Some(ended) = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize) else { return };
-        while let Some(token) = moves.done(ended.completed()) {
+        while let Some(token) = moves.done(ended.completed_of_messages()) {
             self.events.push_back(Event::Done(token, self.began.elapsed().as_nanos() as u64));
-        }
-        if !moves.is_empty() {
-            self.moving.push(lane);
         }
     }
 
@@ -45,7 +50,7 @@ impl VerbsWire {
             Stop::Broken => _ = self.service.core_of(lane.rail).want(lane.peer as usize),
             Stop::System(error) => tracing::warn!(?lane, %error, "a message could not be posted now"),
             // What makes room is under way; who ended is told.
-            Stop::Full | Stop::Failed(_) => {}
+            Stop::Full | Stop::Failed(_) | Stop::Cut => {}
         }
         Busy
     }
@@ -78,10 +83,17 @@ impl VerbsWire {
         self.connect_for(by)?;
         let core = self.service.core_of(by.rail);
         let lane = core.endpoints.lane(by.peer as usize).ok_or(Busy)?;
+        let into_pipe = |peer: &Peer| peer.pipes.iter().any(|pipe| pipe.key == u64::from(to.key));
+        let moves = verb == Verb::Send || !self.peers.get(&by.peer).is_some_and(into_pipe);
         let posted = if bytes <= lane.inline() {
             self.scratch.resize(bytes, 0);
             write(&mut self.scratch);
-            lane.post_inline(verb, to, &self.scratch).map(drop)
+            if moves {
+                lane.post_message_inline(verb, to, &self.scratch)
+            } else {
+                lane.post_inline(verb, to, &self.scratch)
+            }
+            .map(drop)
         } else {
             match lane.may_lend() {
                 Ok(true) => {
@@ -91,8 +103,14 @@ impl VerbsWire {
                     })?;
                     slot.fill(bytes, write);
                     let piece = slot.piece(bytes);
-                    // SAFETY: of the slot, which the lane has until the request is complete.
-                    let posted = unsafe { lane.post(verb, to, piece, Signal::NowAndThen, Some(Lent::Slot(slot))) };
+                    let lent = Some(Lent::Slot(slot));
+                    // SAFETY: of the slot, which the lane has until the request is complete, or returned.
+                    let posted = unsafe {
+                        match moves {
+                            true => lane.post_message(verb, to, piece, Signal::NowAndThen, lent),
+                            false => lane.post(verb, to, piece, Signal::NowAndThen, lent),
+                        }
+                    };
                     posted.map(drop).map_err(|(stop, _)| stop)
                 }
                 Ok(false) => Err(Stop::Full),

@@ -1,6 +1,7 @@
 //! The wire of one rank.
 
 use super::cache::Cache;
+use super::cuts::Passage;
 use super::gone::{CLOSED, LAST_LOOKS};
 use super::handles::{Arrived, Opened, Ring};
 use super::moves::Moves;
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
-use transom_channel::wire::{Busy, Event, Key, Lane, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
+use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
@@ -54,6 +55,8 @@ pub struct VerbsWire {
     /// Peers that are gone, and how often nothing more was found since.
     pub(super) gone: Vec<(Rank, Why, u32)>,
     pub(super) closing: bool,
+    /// By rail: how often the queue of a lane had been retired when that was looked at last.
+    pub(super) retired: [u32; RAILS],
     pub(super) scratch: Vec<u8>,
     pub(super) began: Instant,
 }
@@ -81,6 +84,12 @@ pub(super) struct Peer {
     pub(super) told: bool,
     /// How often its lane was found to have ended though it lives.
     pub(super) ended: u32,
+    /// By rail.
+    pub(super) passages: [Passage; RAILS],
+    /// Its memory of pipes: what was posted by the first rail stays there then.
+    pub(super) pipes: Vec<Key>,
+    /// Since when no rail passes, where some did.
+    pub(super) dark: Option<Instant>,
 }
 
 /// Arrivals that are taken at a time.
@@ -132,6 +141,7 @@ impl VerbsWire {
             events: VecDeque::new(),
             gone: Vec::new(),
             closing: false,
+            retired: Default::default(),
             scratch: Vec::new(),
             began: Instant::now(),
         })
@@ -176,6 +186,7 @@ impl VerbsWire {
                 self.came(rail, came);
             }
         }
+        found |= self.look_for_cuts();
         for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
             found = true;
             let length = letter.bytes;
@@ -227,8 +238,10 @@ impl VerbsWire {
         }
         match self.service.core_of(rail).want(peer as usize) {
             Link::Ready => {
-                self.events.push_back(Event::Up(lane));
-                if self.closing && rail == 0 {
+                if self.raise(lane) {
+                    self.events.push_back(Event::Up(lane));
+                }
+                if self.closing {
                     self.say_closed(peer);
                 }
             }
@@ -236,8 +249,9 @@ impl VerbsWire {
             Link::Refused { by_peer, errno } => {
                 let error = std::io::Error::from_raw_os_error(errno);
                 tracing::warn!(peer, rail, by_peer, %error, "no connection for messages");
-                // What is divided goes by the others.
-                if rail == 0 {
+                // What is divided goes by the others, and what was by this if any does.
+                let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
+                if rail == 0 && !others {
                     self.notice(peer, Why::Unreachable);
                 }
             }
@@ -265,6 +279,10 @@ impl Wire for VerbsWire {
                 // With its queue pair goes what the adapter might still do.
                 core.give_up(rank as usize);
             }
+            if let Some(lane) = core.endpoints.lane(rank as usize) {
+                lane.return_to_messages(false);
+                drop(lane.take_returned());
+            }
         }
         self.wanted.retain(|wanted| wanted.peer != rank);
         self.moving.retain(|moving| moving.peer != rank);
@@ -277,6 +295,25 @@ impl Wire for VerbsWire {
             | Event::Immediate(lane, _) => lane.peer != rank,
             Event::Done(..) | Event::Worked => true,
         });
+    }
+
+    fn fails_over(&self) -> bool {
+        self.may_fail_over()
+    }
+
+    fn reaches(&mut self, lane: Lane, key: Key, _: usize) -> bool {
+        self.peers.entry(lane.peer).or_default().pipes.push(key);
+        self.keep_or_not(lane);
+        true
+    }
+
+    fn leave(&mut self, lane: Lane, key: Key) {
+        self.peers.entry(lane.peer).or_default().pipes.retain(|known| *known != key);
+        self.keep_or_not(lane);
+    }
+
+    fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+        self.taken_back(lane)
     }
 
     fn take(&mut self, length: usize) -> Option<Bytes> {
@@ -445,6 +482,13 @@ impl Drop for VerbsWire {
         for (rail, core) in self.service.cores().enumerate() {
             for (rank, _) in self.peers.iter().filter(|(_, peer)| !peer.moves[rail].is_empty()) {
                 core.give_up(*rank as usize);
+            }
+            for rank in self.peers.keys() {
+                if let Some(lane) = core.endpoints.lane(*rank as usize) {
+                    // What is under way goes on by the next queue.
+                    lane.return_to_messages(false);
+                    drop(lane.take_returned());
+                }
             }
         }
         let rings = std::mem::take(&mut self.rings).into_values();

@@ -247,7 +247,7 @@ impl Member {
 pub(super) fn retry<T>(posted: Result<T, Stop>) -> Result<Option<T>, Halt> {
     match posted {
         Ok(done) => Ok(Some(done)),
-        Err(Stop::Full | Stop::Broken) => Ok(None),
+        Err(Stop::Full | Stop::Broken | Stop::Cut) => Ok(None),
         Err(Stop::Failed(failure)) => Err(Halt::Failed(failure)),
         Err(Stop::System(error)) => Err(Halt::System(error)),
     }

@@ -18,9 +18,6 @@ use transom_windows::FabricError;
 
 /// Bytes of one request of a stripe: that something of it is complete is to be seen soon.
 const PIECE: usize = 256 << 10;
-/// For so many nanoseconds nothing of a stripe is complete, while the first rail is not as silent, and its rail counts as broken:
-/// an adapter says so only when it has sent again for seconds.
-const SILENT: u64 = 500_000_000;
 
 /// One that is under way, or has ended.
 pub(super) struct Striped {
@@ -46,8 +43,6 @@ struct Stripe {
     /// Bytes that are posted, and the numbers of the first request and the last.
     posted: usize,
     numbers: (u64, u64),
-    /// What was complete of its lane and of the first when that changed last, and when.
-    seen: ([u64; 2], u64),
     ends: Ends,
     /// The same by the first rail.
     again: Ends,
@@ -94,17 +89,6 @@ impl Stripe {
         Ok(())
     }
 
-    /// Whether nothing is complete for long, and of the first rail more is, or there is nothing.
-    fn is_silent(&mut self, lane: &RailLane, first: &RailLane, now: u64) -> bool {
-        let done = [lane.completed(), first.completed()];
-        let (before, since) = self.seen;
-        if before[0] != done[0] || since == 0 {
-            self.seen = (done, now);
-            return false;
-        }
-        now.saturating_sub(since) > SILENT && (before[1] != done[1] || first.is_idle())
-    }
-
     /// Begins again by the first rail, if the adapter of its own does nothing of it any more. Whether it does.
     fn turn_to_the_first(&mut self, lane: Option<&RailLane>) -> bool {
         let (start, bytes, key) = (self.ends.here.address, self.bytes as u64, self.ends.here.key);
@@ -116,7 +100,6 @@ impl Stripe {
                 bytes: self.bytes,
                 posted: 0,
                 numbers: (0, 0),
-                seen: Default::default(),
                 ends: self.again,
                 again: self.again,
                 _registered: None,
@@ -144,8 +127,8 @@ impl Striped {
             }
             let way = far.way.by(if ends.is_some() { part.rail } else { 0 });
             let ends = ends.unwrap_or(again);
-            let (posted, numbers, seen) = Default::default();
-            Stripe { way, bytes, posted, numbers, seen, ends, again, _registered: registered }
+            let (posted, numbers) = Default::default();
+            Stripe { way, bytes, posted, numbers, ends, again, _registered: registered }
         };
         let stripes = parts.iter().map(stripe).collect();
         let state = Mutex::new(State { stripes, timed, outcome: None, memory: None });
@@ -228,7 +211,7 @@ impl Striped {
         let now = member.paths.as_ref().map_or(0, |paths| paths.now());
         let State { stripes, timed, .. } = &mut *state;
         let mut failed = None;
-        stripes.retain_mut(|stripe| match self.step(member, stripe, now) {
+        stripes.retain_mut(|stripe| match self.step(member, stripe) {
             Ok(Step::Ended) => {
                 timed.iter_mut().for_each(|timed| _ = timed.done(stripe.way.rail, now));
                 false
@@ -252,7 +235,7 @@ impl Striped {
         Ok(true)
     }
 
-    fn step(&self, member: &Member, stripe: &mut Stripe, now: u64) -> Result<Step, Halt> {
+    fn step(&self, member: &Member, stripe: &mut Stripe) -> Result<Step, Halt> {
         let lane = member.core_of(stripe.way).endpoints.lane(stripe.way.peer);
         if stripe.way.rail > 0 {
             let broken = lane.is_none_or(|lane| lane.is_broken() || lane.failure().is_some());
@@ -268,12 +251,6 @@ impl Striped {
                 }
                 tracing::info!(peer = stripe.way.peer, bytes = stripe.bytes, "a stripe goes by the first rail instead");
                 return Ok(Step::Turned);
-            }
-            if let Some(lane) = lane
-                && stripe.is_silent(lane, member.lane(stripe.way.by(0)), now)
-            {
-                tracing::info!(peer = stripe.way.peer, rail = stripe.way.rail, "a rail is silent");
-                lane.break_off(Failure::known(Why::Ended));
             }
             return Ok(Step::UnderWay);
         }

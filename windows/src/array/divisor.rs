@@ -25,14 +25,22 @@ impl Divisor {
         self.divisor
     }
 
+    /// Whether [`divide_at_once`](Self::divide_at_once) may be called.
+    pub fn is_exact(self) -> bool {
+        self.factor != 0
+    }
+
+    /// As [`divide`](Self::divide), if the divisor [is exact](Self::is_exact).
+    #[inline(always)]
+    pub fn divide_at_once(self, n: usize) -> (usize, usize) {
+        let quotient = ((u128::from(2 * n as u64) * u128::from(self.factor)) >> 64) as usize;
+        (quotient, n - quotient * self.divisor)
+    }
+
     /// The quotient and the remainder of `n`, which is at most the `most` of [`new`](Self::new).
     #[inline(always)]
     pub fn divide(self, n: usize) -> (usize, usize) {
-        let quotient = match self.factor {
-            0 => n / self.divisor,
-            factor => ((u128::from(2 * n as u64) * u128::from(factor)) >> 64) as usize,
-        };
-        (quotient, n - quotient * self.divisor)
+        if self.is_exact() { self.divide_at_once(n) } else { (n / self.divisor, n % self.divisor) }
     }
 }
 

@@ -50,6 +50,8 @@ pub enum Distribution<const D: usize> {
 pub struct Layout<const D: usize> {
     dims: [Dim; D],
     len: usize,
+    /// Whether all tiles are alike, all ranks have as many, and all divisors are exact.
+    is_even: bool,
 }
 
 /// A tile of a [`Layout`].
@@ -129,7 +131,16 @@ impl<const D: usize> Layout<D> {
         if block.contains(&0) {
             return Err(LayoutError::Block { block: block.to_vec() });
         }
-        Ok(Layout { dims: std::array::from_fn(|d| Dim::new(shape[d], block[d], grid[d])), len })
+        let mut dims: [Dim; D] = std::array::from_fn(|d| Dim::new(shape[d], block[d], grid[d]));
+        let is_even = dims.iter().all(Dim::is_even);
+        if is_even {
+            for d in 0..D {
+                let (before, after) = (&dims[..=d], &dims[d + 1..]);
+                dims[d].weight = before.iter().map(|dim| dim.block.get()).product::<usize>()
+                    * after.iter().map(|dim| dim.part(0)).product::<usize>();
+            }
+        }
+        Ok(Layout { dims, len, is_even })
     }
 
     /// The length of each dimension.
@@ -211,6 +222,27 @@ impl<const D: usize> Layout<D> {
     /// The owner of an element, and where in the owner's part it is; none if it is outside.
     #[inline(always)]
     pub fn locate(&self, index: [usize; D]) -> Option<(Rank, usize)> {
+        if self.is_even { self.locate_evenly(index) } else { self.locate_in_any(index) }
+    }
+
+    #[inline(always)]
+    fn locate_evenly(&self, index: [usize; D]) -> Option<(Rank, usize)> {
+        let (mut owner, mut tiles, mut in_tile) = (0, 0, 0);
+        for (dim, index) in self.dims.iter().zip(index) {
+            if index >= dim.len {
+                return None;
+            }
+            let (number, along) = dim.block.divide_at_once(index);
+            let (nth, at) = dim.ranks.divide_at_once(number);
+            owner = owner * dim.ranks.get() + at;
+            tiles += nth * dim.weight;
+            in_tile = in_tile * dim.block.get() + along;
+        }
+        Some((owner, tiles + in_tile))
+    }
+
+    #[inline]
+    fn locate_in_any(&self, index: [usize; D]) -> Option<(Rank, usize)> {
         let (mut tile, mut in_tile) = (Placement::NONE, 0);
         for (dim, index) in self.dims.iter().zip(index) {
             if index >= dim.len {
@@ -289,6 +321,8 @@ pub(super) struct Dim {
     /// How many elements along this dimension a rank before that one has; that one, whose last tile may be shorter; and a
     /// rank after it, which has a tile less.
     parts: [usize; 3],
+    /// Where the layout is even, how many elements of an owner come before the next of its tiles along this dimension.
+    weight: usize,
 }
 
 impl Dim {
@@ -299,7 +333,13 @@ impl Dim {
         let last = if more > 0 { more - 1 } else { ranks - 1 };
         let most = tiles.div_ceil(ranks) * block;
         let parts = [most, most - (tiles * block - len), each * block];
-        Dim { len, block: Divisor::new(block, len), ranks: Divisor::new(ranks, tiles), tiles, last, parts }
+        Dim { len, block: Divisor::new(block, len), ranks: Divisor::new(ranks, tiles), tiles, last, parts, weight: 0 }
+    }
+
+    /// Whether all tiles are as long along this dimension, all ranks have as many, and the divisors are exact.
+    fn is_even(&self) -> bool {
+        let whole = self.len == self.tiles * self.block.get() && self.tiles.is_multiple_of(self.ranks.get());
+        whole && self.block.is_exact() && self.ranks.is_exact()
     }
 
     /// The elements of a tile.

@@ -8,6 +8,7 @@ mod atomics;
 mod combs;
 mod divisor;
 mod halo;
+mod in_scope;
 mod index;
 mod layout;
 mod odometer;

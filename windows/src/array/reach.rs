@@ -98,6 +98,9 @@ pub(super) mod sealed {
     pub trait Remote: Reach {
         type Fabric: Fabric;
 
+        /// A rank that can be reached.
+        fn target(&self, owner: Rank) -> Result<Target<'_, Self::Element, Self::Fabric>, Error>;
+
         /// Lends a rank that can be reached.
         fn with_target<R>(
             &self,
@@ -184,6 +187,10 @@ macro_rules! epochs {
 
         impl<T: Pod, F: Fabric> sealed::Remote for $epoch<'_, T, F> {
             type Fabric = F;
+
+            fn target(&self, owner: Rank) -> Result<Target<'_, T, F>, Error> {
+                Target::new(self.core, owner)
+            }
 
             #[inline(always)]
             fn with_target<R>(

@@ -332,6 +332,7 @@ fn key(message: &Message) -> [u32; 4] {
         Message::Request { generation, mine } => [1, generation, mine.queue_pair, mine.psn],
         Message::Reply { generation, mine } => [2, generation, mine.queue_pair, mine.psn],
         Message::Reject { generation, errno } => [3, generation, errno.into(), 0],
+        Message::Probe | Message::Alive => unreachable!("no machine sends them"),
     }
 }
 

@@ -1,0 +1,287 @@
+//! What ranks tell each other of their collectives besides these, by one receive of each rank, whichever of its worlds and teams a
+//! message is of.
+
+use super::group::{Group, Patience};
+use super::history::Made;
+use crate::messages::Error;
+use crate::messages::comm::CONTROL;
+use crate::messages::hub::Hub;
+use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, MutexGuard};
+use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_locks::Rank;
+use transom_shm_loopback::messages::Bytes;
+
+/// What ranks tell each other of a group. They are numbered as there.
+pub(super) enum Saying {
+    /// Whoever says it waits in this call: does the other make the same?
+    Ask(Made),
+    Died(Rank),
+    Left(Rank),
+    Panicked(Rank),
+    Mismatch(String),
+    /// Whoever says it has left.
+    Gone,
+}
+
+/// Bytes of a message: `[what, 0, 0, 0, context u32, rank u32]`, and what a rank has called, or a text.
+const LONGEST: usize = 512;
+const HEAD: usize = 12;
+
+impl Saying {
+    /// To a rank of the job, of the group of this context.
+    pub fn send(&self, core: &mut Core, to: u32, context: u32) {
+        let bytes = self.to_bytes(context);
+        let len = bytes.len();
+        let id = core.engine.send(to, CONTROL, 0, Bytes::owned(bytes.into_boxed_slice()), len, false);
+        core.note(id, None);
+        core.forget(Key::Message(id));
+    }
+
+    fn to_bytes(&self, context: u32) -> Vec<u8> {
+        let made;
+        let (what, rank, rest): (u8, Rank, &[u8]) = match self {
+            Saying::Ask(call) => {
+                made = call.to_bytes();
+                (0, 0, &made)
+            }
+            Saying::Died(rank) => (1, *rank, &[]),
+            Saying::Left(rank) => (2, *rank, &[]),
+            Saying::Panicked(rank) => (3, *rank, &[]),
+            Saying::Mismatch(why) => (4, 0, why.as_bytes()),
+            Saying::Gone => (5, 0, &[]),
+        };
+        let mut bytes = vec![what, 0, 0, 0];
+        bytes.extend(context.to_le_bytes());
+        bytes.extend((rank as u32).to_le_bytes());
+        bytes.extend(&rest[..rest.len().min(LONGEST - HEAD)]);
+        bytes
+    }
+
+    /// In which context, and what; none if no rank of this library says that.
+    fn from_bytes(bytes: &[u8]) -> Option<(u32, Saying)> {
+        let (&[what, _, _, _], rest) = bytes.split_first_chunk()?;
+        let (context, rest) = rest.split_first_chunk()?;
+        let (rank, rest) = rest.split_first_chunk()?;
+        let rank = u32::from_le_bytes(*rank) as Rank;
+        let saying = match what {
+            0 => Saying::Ask(Made::from_bytes(rest.try_into().ok()?)),
+            1 => Saying::Died(rank),
+            2 => Saying::Left(rank),
+            3 => Saying::Panicked(rank),
+            4 => Saying::Mismatch(String::from_utf8_lossy(rest).into_owned()),
+            5 => Saying::Gone,
+            _ => return None,
+        };
+        Some((u32::from_le_bytes(*context), saying))
+    }
+}
+
+/// In which groups a rank makes collectives: all its worlds and teams tell.
+#[derive(Default)]
+pub(crate) struct Control {
+    changes: Mutex<Changes>,
+    /// There are some that the listener has not seen.
+    changed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Changes {
+    listens: bool,
+    /// In order.
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Join(Arc<Group>),
+    /// A context, and how many calls this rank has made there.
+    Leave(u32, u32),
+}
+
+impl Control {
+    /// This rank makes collectives in this group.
+    pub(super) fn join(self: &Arc<Self>, group: &Arc<Group>) -> Result<(), Error> {
+        self.step(Step::Join(group.clone()));
+        self.listen(&group.comm.hub)
+    }
+
+    /// This rank makes no more collectives in a context, after so many.
+    pub(super) fn leave(&self, context: u32, calls: u32) {
+        self.step(Step::Leave(context, calls));
+    }
+
+    fn step(&self, step: Step) {
+        self.changes().steps.push(step);
+        self.changed.store(true, Release);
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// From now on this rank hears what others say.
+    pub(super) fn listen(self: &Arc<Self>, hub: &Hub) -> Result<(), Error> {
+        hub.with(|core| {
+            if !std::mem::replace(&mut self.changes().listens, true) {
+                core.start(Box::new(Listener { control: self.clone(), ..Listener::default() }));
+            }
+        })
+    }
+}
+
+/// Hears what others say, in each turn.
+#[derive(Default)]
+struct Listener {
+    control: Arc<Control>,
+    posted: Option<Key>,
+    /// All others are lost: nothing more is heard.
+    deaf: bool,
+    /// By their contexts, groups that this rank makes collectives in.
+    groups: HashMap<u32, (Arc<Group>, Patience)>,
+    /// How many calls this rank has made in those that it has left.
+    left: HashMap<u32, u32>,
+    /// What others wait in, that this rank has not called yet: in which context, who of the job, which call. Of each in a context
+    /// the last is kept: it waits in one at a time, or in the first that can end.
+    asked: Vec<(u32, u32, Made)>,
+    /// Ranks that are lost, and why.
+    lost: Vec<Failure>,
+}
+
+/// One rank waits in as many groups at a time whose calls are kept; of others it asks again.
+const ASKED: usize = 64;
+
+impl Listener {
+    #[cold]
+    fn change(&mut self, core: &mut Core) {
+        let control = self.control.clone();
+        for step in std::mem::take(&mut control.changes().steps) {
+            match step {
+                Step::Join(group) => {
+                    self.lost.iter().for_each(|failure| lose(core, &group, failure));
+                    self.groups.insert(group.comm.context, (group, Patience::default()));
+                }
+                Step::Leave(context, calls) => {
+                    self.left.insert(context, calls);
+                    self.groups.remove(&context);
+                }
+            }
+        }
+    }
+
+    /// Takes what has come.
+    fn listen(&mut self, core: &mut Core) {
+        while !self.deaf {
+            let posted = *self.posted.get_or_insert_with(|| {
+                let room = Room::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
+                let id = core.engine.receive(Select { context: CONTROL, source: None, tag: None }, room);
+                core.note(id, None);
+                Key::Message(id)
+            });
+            let Some((result, bytes)) = core.ended(posted) else { return };
+            self.posted = None;
+            match result {
+                Ok(came) => {
+                    let bytes = bytes.and_then(|bytes| bytes.into_owner::<Box<[u8]>>()).unwrap_or_default();
+                    self.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
+                }
+                // A death is told once; where nobody is left, the same is told again.
+                Err(Fault::Message(failure @ Failure::Lost { .. })) if !self.lost.contains(&failure) => {
+                    self.groups.values().for_each(|(group, _)| lose(core, group, &failure));
+                    self.lost.push(failure);
+                }
+                // A message that is too long is nobody's of this library.
+                Err(Fault::Message(Failure::Truncated { .. })) => {}
+                Err(_) => self.deaf = true,
+            }
+        }
+    }
+
+    fn hear(&mut self, core: &mut Core, from: u32, bytes: &[u8]) {
+        let Some((context, saying)) = Saying::from_bytes(bytes) else { return };
+        if let Saying::Ask(made) = saying {
+            self.asked.retain(|(at, asker, _)| (*at, *asker) != (context, from));
+            if self.asked.iter().filter(|(_, asker, _)| *asker == from).count() < ASKED {
+                self.asked.push((context, from, made));
+            }
+            return;
+        }
+        let Some((group, _)) = self.groups.get(&context).filter(|(group, _)| group.comm.has(from)) else { return };
+        // The rank that is told of is one of the team.
+        let member = |rank: Rank| rank.min(group.comm.size() - 1);
+        let error = match saying {
+            Saying::Ask(_) => return,
+            Saying::Died(rank) => Error::PeerDied { rank: member(rank) },
+            Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
+            Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
+            Saying::Mismatch(why) => Error::Mismatch { why },
+            Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
+        };
+        group.fail(core, error);
+    }
+
+    /// Tells those who wait in a call that this rank has made another, or has left.
+    fn answer(&mut self, core: &mut Core) {
+        let Listener { groups, left, asked, .. } = self;
+        asked.retain(|(context, from, theirs)| {
+            if let Some((group, _)) = groups.get(context) {
+                return group.comm.has(*from) && !group.answer(core, group.comm.numbered(*from), *theirs);
+            }
+            let Some(calls) = left.get(context) else { return true };
+            // Of what it called before it left it has done its part.
+            if theirs.number.wrapping_sub(*calls) < 1 << 31 {
+                Saying::Gone.send(core, *from, *context);
+            }
+            false
+        });
+    }
+}
+
+/// A rank is lost, and with it each group that it is in.
+fn lose(core: &mut Core, group: &Group, failure: &Failure) {
+    // Of those who have left others wait for nothing, unless they ask.
+    if matches!(failure, Failure::Lost { rank, lost } if *lost != Lost::Left && group.comm.has(*rank)) {
+        group.fail(core, group.comm.failure(failure.clone(), 1));
+    }
+}
+
+impl Work for Listener {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        if self.control.changed.swap(false, Acquire) {
+            self.change(core);
+        }
+        for (group, patience) in self.groups.values_mut() {
+            group.ask_of_the_board(core, patience);
+        }
+        self.listen(core);
+        if !self.asked.is_empty() {
+            self.answer(core);
+        }
+        None
+    }
+
+    fn must_end(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::{Kind, Signature};
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard_and_nothing_else() {
+        let call = Made { number: 7, history: 9, call: Signature::of(Kind::Barrier, 1, 0) };
+        let ask = Saying::Ask(call).to_bytes(0x0102_0304);
+        assert_eq!(ask[..12], [0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
+        assert!(matches!(Saying::from_bytes(&ask), Some((0x0102_0304, Saying::Ask(made))) if made == call));
+        assert!((0..ask.len()).all(|len| Saying::from_bytes(&ask[..len]).is_none()));
+        assert!(matches!(Saying::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, Saying::Left(5)))));
+        assert!(matches!(Saying::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, Saying::Gone))));
+        assert!(Saying::from_bytes(&[6, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
+    }
+}

@@ -1,0 +1,161 @@
+//! Patches under way on slices that the program lends, until a scope ends.
+
+use super::access::Access;
+use super::combs::Comb;
+use super::index::Ranges;
+use super::reach::Remote;
+use super::transfer;
+use crate::scope::{Coming, Scope};
+use crate::{Error, Fabric, FabricError};
+use bytemuck::Pod;
+use bytemuck::allocation::{BoxBytes, try_from_box_bytes};
+use std::ptr::NonNull;
+
+impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
+    /// Starts a [`get`](Access::get) of a patch of an array. `into` is the scope's until that ends, or until [`Coming::wait`]
+    /// gives it back.
+    ///
+    /// 1 get for each run, all under way at once. Where an owner shares memory with this rank its elements are there when
+    /// this returns. Runs whose elements do not adjoin in `into` take a buffer of the library's each, until they are waited for.
+    ///
+    /// # Errors
+    /// As [`get`](Access::get); some runs may be under way then, until the scope ends.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::{Distribution, Error, scope};
+    /// transom::threads(2, |world| -> Result<(), Error> {
+    ///     let mut plate = world.array::<f64, 2>([8, 8], Distribution::Block)?; // each rank has 8 rows of 4 columns
+    ///     plate.local().fill_with(|[row, column]| (10 * row + column) as f64)?;
+    ///     plate.fence()?;
+    ///     let (mut row, mut column) = ([0.0; 8], [0.0; 8]);
+    ///     let access = plate.lock_all()?;
+    ///     let sum = scope(|scope| {
+    ///         let row = scope.get_patch(&access, [2..3, 0..8], &mut row)?;
+    ///         scope.get_patch(&access, [0..8, 5..6], &mut column)?;
+    ///         // ... compute ...
+    ///         Ok::<f64, Error>(row.wait()?.iter().sum())
+    ///     })?;
+    ///     assert_eq!((sum, column[7]), (8.0 * 20.0 + 28.0, 75.0));
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn get_patch<T, E, const D: usize>(
+        &'s self,
+        access: &'s Access<'_, E, D>,
+        ranges: impl Ranges<D>,
+        into: &'s mut [T],
+    ) -> Result<Coming<'s, 'env, T, F>, Error>
+    where
+        T: Pod,
+        E: Remote<Element = T, Fabric = F>,
+    {
+        let (patch, through) = (access.patch(ranges.ranges(), into.len())?, &access.through);
+        let first = self.started();
+        if patch.owners().all(|owner| through.is_shared(owner)) {
+            transfer::get(&patch, through, into)?;
+            return Ok(self.coming(first, NonNull::from(into)));
+        }
+        let elements = NonNull::from(into);
+        let size = size_of::<T>();
+        for share in patch.shares() {
+            let target = through.target(share.owner)?;
+            share.try_runs(|run, combs| {
+                through.count_reads(1);
+                let at = target.place(run.start, run.len())?;
+                let started = if let [Comb { first, strip, count: 1, .. }] = combs {
+                    // SAFETY: in `into`, which is as long as the patch.
+                    let start = unsafe { elements.cast::<T>().add(first.buffer) };
+                    let bytes = NonNull::slice_from_raw_parts(start.cast::<u8>(), strip * size);
+                    // SAFETY: lent for `'s`; nobody has the elements before they are waited for.
+                    unsafe { self.start_lent_get(&target, at, bytes) }
+                } else {
+                    let (from, combs, len) = (run.start, combs.to_vec(), run.len());
+                    let buffer = BoxBytes::from(vec![T::zeroed(); len].into_boxed_slice());
+                    let scatter = move |bytes| scatter(bytes, from, len, &combs, elements);
+                    self.start_get(&target, at, buffer, Box::new(scatter))
+                };
+                started.map_err(|error| target.error(error, run.start, run.len()))
+            })?;
+        }
+        Ok(self.coming(first, elements))
+    }
+
+    /// Starts a [`put`](Access::put) of a patch of an array. `source` is the scope's until that ends.
+    ///
+    /// 1 put for each run, all under way at once; else as [`get_patch`](Self::get_patch).
+    ///
+    /// # Errors
+    /// As [`put`](Access::put); some runs may be under way then, until the scope ends.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom::{Distribution, Error, scope};
+    /// # let world = transom::init()?;
+    /// let mut line = world.array::<u64, 1>([100], Distribution::Cyclic)?;
+    /// let (low, high) = ([1; 50], [2; 50]);
+    /// let access = line.lock_all()?;
+    /// scope(|scope| {
+    ///     scope.put_patch(&access, 0..50, &low)?;
+    ///     scope.put_patch(&access, 50..100, &high)
+    /// })?;
+    /// access.flush()?;
+    /// assert_eq!([access.get_one(49)?, access.get_one(50)?], [1, 2]);
+    /// # drop(access);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn put_patch<T, E, const D: usize>(
+        &'s self,
+        access: &'s Access<'_, E, D>,
+        ranges: impl Ranges<D>,
+        source: &'s [T],
+    ) -> Result<(), Error>
+    where
+        T: Pod,
+        E: Remote<Element = T, Fabric = F>,
+    {
+        let (patch, through) = (access.patch(ranges.ranges(), source.len())?, &access.through);
+        if patch.owners().all(|owner| through.is_shared(owner)) {
+            return transfer::put(&patch, through, source);
+        }
+        for share in patch.shares() {
+            let target = through.target(share.owner)?;
+            share.try_runs(|run, combs| {
+                through.count_writes(1);
+                let at = target.place(run.start, run.len())?;
+                let started = if let [Comb { first, strip, count: 1, .. }] = combs {
+                    self.start_lent_put(&target, at, bytemuck::cast_slice(&source[first.buffer..][..*strip]))
+                } else {
+                    let mut copy = vec![T::zeroed(); run.len()];
+                    combs.iter().for_each(|comb| comb.gather(source, &mut copy[comb.first.part - run.start..]));
+                    self.start_put(&target, at, BoxBytes::from(copy.into_boxed_slice()))
+                };
+                started.map_err(|error| target.error(error, run.start, run.len()))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes `len` elements of a part, from element `from` on, to their places in a buffer that was lent.
+fn scatter<T: Pod>(
+    bytes: BoxBytes,
+    from: usize,
+    len: usize,
+    combs: &[Comb],
+    into: NonNull<[T]>,
+) -> Result<(), FabricError> {
+    let segment = try_from_box_bytes::<[T]>(bytes).ok().filter(|segment| segment.len() == len);
+    let other = || FabricError::Misuse { why: "a provider gave back another buffer".into() };
+    let segment = segment.ok_or_else(other)?;
+    for (comb, place) in combs.iter().flat_map(|comb| comb.strips().map(move |place| (comb, place))) {
+        let strip = &segment[place.part - from..][..comb.strip];
+        assert!(place.buffer + strip.len() <= into.len(), "a strip of the buffer");
+        // SAFETY: inside, as just checked; lent to the scope, which nobody else has these elements of.
+        unsafe {
+            into.cast::<T>().add(place.buffer).copy_from_nonoverlapping(NonNull::from(strip).cast(), strip.len())
+        };
+    }
+    Ok(())
+}
