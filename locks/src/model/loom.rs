@@ -82,9 +82,9 @@
 //!     let add = |lock: &Arc<PassiveLock<_>>| {
 //!         let (lock, sum) = (lock.clone(), sum.clone());
 //!         move || {
-//!             lock.acquire(0, Mode::Exclusive).unwrap();
+//!             let (held, _ahead) = lock.acquire(0, Mode::Exclusive).unwrap();
 //!             sum.set(sum.get() + 1);
-//!             lock.release(0).unwrap();
+//!             held.release().unwrap();
 //!         }
 //!     };
 //!     let others = [thread::spawn(add(&handles[0])), thread::spawn(add(&handles[1]))];
