@@ -294,7 +294,7 @@ fn survivors_of_a_death_are_told() {
     copy(command.args(["-disable-auto-cleanup", "-n", "3"]), name, "rank");
     let output = run(&mut command);
     assert!(!output.status.success(), "{}", shown(&output));
-    assert_eq!(said(&output, "told:"), ["told: barrier: rank 1 died"; 2], "{}", shown(&output));
+    assert_eq!(said(&output, "told:"), ["told: rank 1 died"; 2], "{}", shown(&output));
 }
 
 /// Hosts that share no memory; here one machine that its launcher calls two.
