@@ -5,7 +5,7 @@ mod ranks;
 use ranks::{IN_TIME, VICTIM, die, fails_in_time};
 use std::time::{Duration, Instant};
 use transom::messages::{Error, Requests, Source, Tag};
-use transom::{Status, World};
+use transom::{Op, Status, Window, World};
 
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
@@ -248,5 +248,35 @@ fn a_team_of_others_goes_on() {
         fails_in_time("recv of the world", || world.recv(Source::Any, ONE));
         team.send((team.rank() + 1) % team.size(), ONE, &[7]).unwrap();
         assert_eq!(coming.wait().unwrap(), [7]);
+    });
+}
+
+/// Others are not to wait for its messages as long as it has the window.
+#[test]
+fn who_keeps_a_window_alone_has_left_the_others_messages() {
+    if ranks::over_network() {
+        return; // there it is told when the rank has left altogether
+    }
+    ranks::on(&[2, 3, 8], "who_keeps_a_window_alone_has_left_the_others_messages", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        let others = world.size() as u64 - 1;
+        if world.rank() == VICTIM {
+            world.send(0, ONE, &[5]).unwrap();
+            drop(world);
+            return while window.lock_shared(VICTIM).unwrap().get_one(0).unwrap() < others {
+                std::thread::yield_now();
+            };
+        }
+        if world.rank() == 0 {
+            assert_eq!(world.recv(VICTIM, ONE).unwrap().0, [5]);
+        }
+        let begun = Instant::now();
+        let error = world.recv(VICTIM, ONE).unwrap_err();
+        assert!(
+            matches!(error, Error::PeerLeft { rank: VICTIM }) && begun.elapsed() < ranks::within(IN_TIME),
+            "{error}"
+        );
+        window.lock_exclusive(VICTIM).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
     });
 }

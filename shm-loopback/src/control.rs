@@ -35,6 +35,8 @@ const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 const JOINING: u64 = 0;
 const RUNNING: u64 = 1;
 const LEFT: u64 = 2;
+/// In place of a descriptor: the rank has no inbox any more.
+const WITHDRAWN: u64 = u64::MAX;
 
 /// One rank's (or the launcher's) view of the control block.
 pub(crate) struct Control {
@@ -147,20 +149,30 @@ impl Control {
         self.line(rank, 24).store(u64::from(fd) + 1, SeqCst);
     }
 
-    /// Where messages for `rank` go, once it has said so.
+    /// Says that `rank` sends and receives no messages any more, though it may still be in the job.
+    pub fn withdraw_inbox(&self, rank: Rank) {
+        self.line(rank, 24).store(WITHDRAWN, SeqCst);
+    }
+
+    /// Whether a rank sends and receives no messages any more.
+    pub fn has_left_messages(&self, rank: Rank) -> bool {
+        self.has_left(rank) || self.line(rank, 24).load(SeqCst) == WITHDRAWN
+    }
+
+    /// Where messages for `rank` go, once it has said so and while they do.
     pub fn inbox(&self, rank: Rank) -> Option<Key> {
         let fd = u32::try_from(self.line(rank, 24).load(SeqCst).checked_sub(1)?).ok()?;
         Some(Key { tag: self.line(rank, 16).load(SeqCst), pid: u32::try_from(self.process(rank)).ok()?, fd })
     }
 
-    /// All ranks that are gone; of each whether it died. Noticing a death tells all others.
+    /// All ranks that send no messages any more; of each whether it died. Noticing a death tells all others.
     pub fn gone(&self, me: Rank) -> Vec<(Rank, bool)> {
         let dead = self.dead(me);
         let died = |rank| Some(rank) == dead || matches!(self.ended(rank), Err(FabricError::PeerDied { .. }));
         (0..self.ranks())
             .filter_map(|rank| match dead.is_some() && died(rank) {
                 true => Some((rank, true)),
-                false => self.has_left(rank).then_some((rank, false)),
+                false => self.has_left_messages(rank).then_some((rank, false)),
             })
             .collect()
     }

@@ -234,7 +234,7 @@ impl ShmWire {
         let why = match self.job.control.ends_soon(rank) {
             Err(FabricError::PeerDied { .. }) => Why::Died,
             _ if self.job.control.failed() == Some(rank) => Why::Died,
-            _ if self.job.control.has_left(rank) => Why::Left,
+            _ if self.job.control.has_left_messages(rank) => Why::Left,
             _ => {
                 tracing::warn!(rank, %error, "cannot reach the memory of a rank for messages");
                 Why::Unreachable
@@ -503,5 +503,9 @@ impl Drop for ShmWire {
         debug_assert!(*self.probe != 0);
         self.reading.end(|_| true);
         self.own.close();
+        // That a rank died is told by the job.
+        if !std::thread::panicking() {
+            self.job.control.withdraw_inbox(self.me);
+        }
     }
 }
