@@ -68,6 +68,58 @@ fn messages_by_datagrams_take_no_queue_pairs() {
     });
 }
 
+/// Of two that a rank speaks with in turn, one has the connection that there is room for; until there is a window, to whose words they
+/// lead, too.
+#[test]
+fn connections_are_for_those_who_are_spoken_with_most() {
+    if skipped("messages by datagrams and connections") {
+        return;
+    }
+    let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2,checksum=yes";
+    let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_HYBRID", "off")];
+    on_verbs(3, "connections_are_for_those_who_are_spoken_with_most", &chosen, |world| {
+        const NUMBERS: Tag<u32> = Tag::new(4);
+        let (me, long) = (world.rank(), (0..100_000).collect::<Vec<u32>>());
+        let speak = |with: usize| {
+            for number in 0..150 {
+                if me == 0 {
+                    world.send(with, NUMBERS, &[number]).unwrap();
+                    assert_eq!(world.recv(with, NUMBERS).unwrap().0, [number + 1]);
+                } else if me == with {
+                    assert_eq!(world.recv(0, NUMBERS).unwrap().0, [number]);
+                    world.send(0, NUMBERS, &[number + 1]).unwrap();
+                }
+            }
+            if me == 0 {
+                world.send(with, NUMBERS, &long).unwrap();
+            } else if me == with {
+                assert!(world.recv(0, NUMBERS).unwrap().0 == long);
+            }
+        };
+        [1, 2, 1, 2].into_iter().for_each(speak);
+        if me == 0 {
+            let counters = world.counters().unwrap();
+            let (connects, disconnects) = (counters.connects, counters.disconnects);
+            assert!(connects >= 2 && connects - disconnects <= 1, "{counters:?}");
+            assert!(counters.ring_packets > 0 && counters.datagram_packets > 0, "{counters:?}");
+            assert_eq!((counters.registered, counters.copied_bytes), (4, 0), "long ones go in place: {counters:?}");
+            let pairs = verbs(&world).queue_pairs();
+            assert!(pairs.to_others >= 2 && pairs.now <= 1, "{pairs:?}");
+        }
+        // Others may be in the midst of a word there from now on.
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        let before = verbs(&world).queue_pairs().now;
+        for with in [1, 2, 1, 2] {
+            speak(with);
+            window.lock_exclusive(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        }
+        window.fence().unwrap();
+        assert_eq!(window.lock_shared(0).unwrap().get_one(0).unwrap(), 12);
+        assert!(verbs(&world).queue_pairs().now >= before);
+    });
+}
+
 #[test]
 fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     if skipped("atomics of neighbours") {

@@ -64,9 +64,10 @@ pub struct Config {
 }
 
 /// By what packets go where there is no memory to share. An [`Engine`](crate::Engine) does not care: it is a matter of its wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Paths {
     /// A reliable connection for each pair.
+    #[default]
     Connections,
     /// Datagrams, acknowledged here ([`delivery`](crate::delivery)): one queue for all peers.
     Datagrams,
@@ -97,7 +98,7 @@ impl Default for Config {
             rules: None,
             connections: 16,
             connect_after: 16,
-            paths: Paths::Connections,
+            paths: Paths::default(),
             ud_lanes: 4,
             checksum: false,
         }

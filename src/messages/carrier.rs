@@ -9,7 +9,7 @@ use transom_channel::{Changes, Config, Misconfigured};
 #[cfg(feature = "verbs")]
 use transom_channel::{
     Paths,
-    delivery::{Delivery, Settings},
+    delivery::{Delivery, HEADER, Settings},
     packet::SYNC,
     wire::SHORTEST,
 };
@@ -27,22 +27,26 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
-        if asked.of(Config::default()).paths == Paths::Both {
-            let why = "TRANSOM_MESSAGES: paths=both (aptus): adapters have connections or datagrams here, and not both yet: say paths=rc or \
-                       paths=ud";
-            return Err(Error::Unavailable { why: why.into() });
-        }
         let wire = verbs.wire()?;
-        if let Some(room) = wire.room() {
-            // Whoever waits may sleep for half a millisecond before it looks.
-            let settings = Settings { floor: 2_000_000, room: room.into(), ..Settings::default() };
-            return datagrams(wire, settings, &asked);
-        }
         let zero_copy_from = wire.zero_copy_from() as u64;
         // A slot for whatever goes at once.
         let ring = Shape { slots: 32, bytes: 8256 };
-        let config = asked.of(Config { ring, zero_copy_from, ..Config::default() });
-        return Ok((Carrier::Verbs(Box::new(wire)), config));
+        let mut config = Config { ring, zero_copy_from, ..Config::default() };
+        let Some((room, longest)) = wire.datagrams() else {
+            return Ok((Carrier::Verbs(Box::new(wire)), asked.of(config)));
+        };
+        let Config { checksum, paths, .. } = asked.of(config.clone());
+        // Whoever waits may sleep for half a millisecond before it looks.
+        let settings = Settings { floor: 2_000_000, room: room.into(), checksum, ..Settings::default() };
+        if longest < SHORTEST + HEADER {
+            let why = "TRANSOM_MESSAGES: datagrams (paths=ud, paths=both) need an MTU of 1024 bytes at least; see TRANSOM_VERBS_MTU";
+            return Err(Error::Unavailable { why: why.into() });
+        }
+        if paths == Paths::Datagrams {
+            // As long as nobody says that rings and reads are to be made beside them.
+            config = Config { eager: longest - HEADER - SYNC, rings: 0, zero_copy_from: u64::MAX, ..config };
+        }
+        return Ok((Carrier::Datagrams(Box::new(Delivery::new(wire, settings))), asked.of(config)));
     }
     let job = crate::provider::shared_memory(provider).expect("the other providers share memory");
     // A slot for whatever goes at once, and for pieces of what does not; and for as many packets as may be under way: cells of
@@ -53,21 +57,6 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
     #[cfg(feature = "verbs")]
     let wire = Carrier::Shared(Box::new(wire));
     Ok((wire, config))
-}
-
-/// All by datagrams, as long as TRANSOM_MESSAGES does not say that rings and reads are to be made beside them.
-#[cfg(feature = "verbs")]
-fn datagrams(wire: crate::verbs::VerbsWire, settings: Settings, asked: &Changes) -> Result<(Carrier, Config), Error> {
-    let checksum = asked.of(Config::default()).checksum;
-    let wire = Delivery::new(wire, Settings { checksum, ..settings });
-    let longest = transom_channel::Wire::rails(&wire)[0].longest;
-    if longest < SHORTEST {
-        let why = "TRANSOM_MESSAGES: paths=ud needs an MTU of 1024 bytes at least; see TRANSOM_VERBS_MTU";
-        return Err(Error::Unavailable { why: why.into() });
-    }
-    let ring = Shape { slots: 32, bytes: 8256 };
-    let config = Config { eager: longest - SYNC, ring, rings: 0, zero_copy_from: u64::MAX, ..Config::default() };
-    Ok((Carrier::Datagrams(Box::new(wire)), asked.of(config)))
 }
 
 /// No engine can be so.
@@ -89,7 +78,7 @@ mod several {
     pub enum Carrier {
         Shared(Box<ShmWire>),
         Verbs(Box<VerbsWire>),
-        /// By adapters that send datagrams.
+        /// By adapters that send datagrams, or those too.
         Datagrams(Box<Delivery<VerbsWire>>),
     }
 
@@ -153,6 +142,10 @@ mod several {
 
         fn connect(&mut self, lane: Lane) {
             each!(self, wire => wire.connect(lane));
+        }
+
+        fn disconnect(&mut self, lane: Lane) {
+            each!(self, wire => wire.disconnect(lane));
         }
 
         fn sever(&mut self, peer: Rank) {

@@ -2,7 +2,7 @@
 
 use super::wr::Verb;
 
-/// How many queue pairs a rank has made. One more takes the datagrams by which ranks ask each other for connections.
+/// How many queue pairs a rank has, and has made. One more takes the datagrams by which ranks ask each other for connections.
 ///
 /// # Examples
 /// See [`Verbs`](super::Verbs).
@@ -11,6 +11,9 @@ use super::wr::Verb;
 pub struct QueuePairs {
     /// To other ranks, one each by each rail, made when first needed by either, and again where a connection broke.
     pub to_others: usize,
+    /// Those to other ranks that there are now: none where a connection broke and nobody needed it since, or messages gave it up
+    /// (`paths=both`).
+    pub now: usize,
     /// To itself, for words of its own memory and, if data moves through shared memory, of its host's.
     pub to_itself: usize,
 }

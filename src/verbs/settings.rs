@@ -44,8 +44,9 @@ pub(super) struct Settings {
     pub notify_by: Option<NotifyBy>,
     /// How large puts and gets are divided among rails, as messages are: of TRANSOM_MESSAGES, too.
     pub division: Division,
-    /// By how many queue pairs messages are sent as datagrams, if they are: of TRANSOM_MESSAGES, whose other fields are looked at
-    /// later.
+    /// By what messages go: of TRANSOM_MESSAGES, whose other fields are looked at later.
+    pub paths: Paths,
+    /// By how many queue pairs messages are sent as datagrams, if they are.
     pub datagrams: Option<usize>,
     /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
     pub hybrid: Option<bool>,
@@ -97,15 +98,16 @@ impl Settings {
             retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
             notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
-            datagrams: (messages.paths == Paths::Datagrams).then_some(messages.ud_lanes),
+            paths: messages.paths,
+            datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),
             hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })
     }
 
-    /// Of each rail. Datagrams, if messages go by them, go by the first.
+    /// Of each rail. Datagrams, if messages go by them, go by the first, which is the only one then unless there are connections, too.
     pub fn rails(&self) -> Vec<Settings> {
-        let further = self.further.iter().filter(|_| self.datagrams.is_none());
-        let further = further.map(|name| Settings { device: Some(name.clone()), ..self.clone() });
+        let further = self.further.iter().filter(|_| self.paths != Paths::Datagrams);
+        let further = further.map(|name| Settings { device: Some(name.clone()), datagrams: None, ..self.clone() });
         std::iter::once(self.clone()).chain(further).collect()
     }
 

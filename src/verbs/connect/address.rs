@@ -2,7 +2,7 @@
 
 use super::message::Secret;
 
-const MAGIC: [u8; 8] = *b"transom\x04";
+const MAGIC: [u8; 8] = *b"transom\x05";
 
 /// Where a rank takes datagrams, and what they must bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,23 +21,25 @@ pub(super) struct Card {
     pub link: u8,
     /// Names its adapter.
     pub adapter: u64,
-    /// The queue pair that takes messages as datagrams, with the address's key; 0 if messages go by connections.
+    /// By what messages go, as its settings number it.
+    pub paths: u8,
+    /// The queue pair that takes messages as datagrams, with the address's key; 0 if there is none by this rail.
     pub messages: u32,
 }
 
 impl Card {
     pub fn to_bytes(self) -> Vec<u8> {
         let (adapter, messages) = (self.adapter.to_le_bytes(), self.messages.to_le_bytes());
-        [&[self.link][..], &adapter, &messages, &self.address.to_bytes()].concat()
+        [&[self.link, self.paths][..], &adapter, &messages, &self.address.to_bytes()].concat()
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&link, bytes) = bytes.split_first()?;
+        let (&[link, paths], bytes) = bytes.split_first_chunk()?;
         let (adapter, bytes) = bytes.split_first_chunk()?;
         let (messages, bytes) = bytes.split_first_chunk()?;
         let (adapter, messages) = (u64::from_le_bytes(*adapter), u32::from_le_bytes(*messages));
         let address = Address::from_bytes(bytes)?;
-        (messages < 1 << 24).then_some(Card { address, link, adapter, messages })
+        (messages < 1 << 24).then_some(Card { address, link, adapter, paths, messages })
     }
 }
 
@@ -92,9 +94,9 @@ mod tests {
             responder_resources: 16,
             initiator_depth: 1,
         };
-        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef, messages: 0xff_fffe };
+        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef, paths: 2, messages: 0xff_fffe };
         assert_eq!(Card::from_bytes(&card.to_bytes()), Some(card));
-        for len in [8, 12] {
+        for len in [1, 9, 13] {
             assert_eq!(Card::from_bytes(&card.to_bytes()[..len]), None);
         }
         assert_eq!(Card::from_bytes(&Card { messages: 1 << 24, ..card }.to_bytes()), None);

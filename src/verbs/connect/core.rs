@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use transom_channel::Paths;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Turn;
 
@@ -29,8 +30,10 @@ pub(in crate::verbs) struct Core {
     pub receives: Arc<Receives>,
     /// What takes and sends messages as datagrams, until the wire of messages has it.
     mailbox: Mutex<Option<Mailbox>>,
-    /// Whether there is or was one.
-    pub by_datagrams: bool,
+    /// By what messages go.
+    pub paths: Paths,
+    /// Whether this rank has taken part in making a window; see [`part`](Self::part).
+    has_window: Mutex<bool>,
     /// The messages of this rank, which its waits turn.
     turn: OnceLock<Arc<dyn Turn>>,
     /// Of the other rails.
@@ -90,7 +93,7 @@ impl Core {
         me: Rank,
         rail: Rail,
         same_adapter: Box<[bool]>,
-        mailbox: Option<Mailbox>,
+        (paths, mailbox): (Paths, Option<Mailbox>),
     ) -> Result<Self, VerbsError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
@@ -99,14 +102,15 @@ impl Core {
         let (links, changed, made, turn, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
         let receives = Receives::new(&rail.domain);
-        let (by_datagrams, mailbox) = (mailbox.is_some(), Mutex::new(mailbox));
+        let (mailbox, has_window) = (Mutex::new(mailbox), Mutex::new(false));
         Ok(Core {
             me,
             endpoints,
             memory,
             receives,
             mailbox,
-            by_datagrams,
+            paths,
+            has_window,
             turn,
             others,
             heard,
@@ -184,6 +188,24 @@ impl Core {
         let (tell, told) = sync_channel(1);
         self.command(Command::End(peer, tell));
         let _ = told.recv();
+    }
+
+    /// From now on others may reach windows of this rank: connections stay.
+    pub fn has_window(&self) {
+        *self.has_window.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Messages use the connection to a peer no more, at both ends: ends it, if nobody else may use it. Of an atomic of a window's that
+    /// was executed, and not answered, the result would be lost, and this end does not see whether there is one; all ranks of a window make
+    /// it together, before any reaches it.
+    pub fn part(&self, peer: Rank) {
+        let has_window = self.has_window.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(lane) = self.endpoints.lane(peer).filter(|_| !*has_window) else { return };
+        // The peer has taken all that came by it.
+        lane.return_to_messages(true);
+        self.end(peer);
+        lane.return_to_messages(false);
+        drop(lane.take_returned());
     }
 
     /// How often the queue of any lane was retired.

@@ -23,6 +23,7 @@ use message::MESSAGE;
 use service::Connector;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use transom_channel::Paths;
 use transom_locks::Rank;
 use transom_windows::Exchange;
 
@@ -71,16 +72,16 @@ impl Service {
 
     /// Starts one rail, by what all tell of theirs.
     fn start(me: Rank, made: Prepared, several: bool, cards: Vec<Card>) -> Result<Self, VerbsError> {
-        let Prepared { rail, post, mail, card: mine } = made;
+        let Prepared { rail, post, mail, paths, card: mine } = made;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
             return Err(other_link(rank, &rail, me));
         }
-        if let Some(rank) = cards.iter().position(|card| (card.messages == 0) != (mine.messages == 0)) {
-            return Err(other_paths(rank, me, mail.is_some()));
+        if let Some(rank) = cards.iter().position(|card| card.paths != mine.paths) {
+            return Err(other_paths(rank, cards[rank].paths, me, mine.paths));
         }
         let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
-        let core = Arc::new(Core::new(me, rail, same_adapter, mail)?);
+        let core = Arc::new(Core::new(me, rail, same_adapter, (paths, mail))?);
         let addresses = cards.into_iter().map(|card| card.address).collect();
         let connector = Connector::new(core.clone(), post, addresses, several);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
@@ -122,8 +123,9 @@ impl Service {
             None => None,
         };
         let messages = mail.as_ref().map_or(0, Mailbox::number);
-        let card = Card { address, link: rail.link() as u8, adapter: rail.adapter(), messages };
-        Ok(Prepared { rail, post, mail, card })
+        let card =
+            Card { address, link: rail.link() as u8, adapter: rail.adapter(), paths: settings.paths as u8, messages };
+        Ok(Prepared { rail, post, mail, paths: settings.paths, card })
     }
 }
 
@@ -132,6 +134,7 @@ struct Prepared {
     rail: Rail,
     post: Post<MESSAGE>,
     mail: Option<Mailbox>,
+    paths: Paths,
     card: Card,
 }
 
@@ -146,10 +149,15 @@ fn other_rails(rank: Rank, theirs: usize, me: Rank, mine: usize) -> VerbsError {
     VerbsError::unusable(what, "name as many RDMA devices at each rank".into())
 }
 
-fn other_paths(rank: Rank, me: Rank, mine: bool) -> VerbsError {
-    let (ud, rc) = if mine { (me, rank) } else { (rank, me) };
-    let what = format!("TRANSOM_MESSAGES: rank {ud} has its messages sent by datagrams, and rank {rc} by connections");
-    VerbsError::unusable(what, "say paths=ud at all ranks, or at none".into())
+fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
+    let name = |paths| match paths {
+        paths if paths == Paths::Connections as u8 => "connections",
+        paths if paths == Paths::Datagrams as u8 => "datagrams",
+        _ => "both connections and datagrams",
+    };
+    let (theirs, mine) = (name(theirs), name(mine));
+    let what = format!("TRANSOM_MESSAGES: rank {rank} has its messages sent by {theirs}, and rank {me} by {mine}");
+    VerbsError::unusable(what, "say the same paths (rc, ud, both) at all ranks, or none".into())
 }
 
 fn other_link(rank: Rank, rail: &Rail, me: Rank) -> VerbsError {

@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use transom_channel::Paths;
 use transom_locks::Rank;
 
 /// The order of fields is that in which they are to go.
@@ -153,7 +154,7 @@ impl Connector {
             PollFd::new(&**context, PollFlags::IN),
         ];
         // There is nothing to look after before there is a connection, or a datagram.
-        let look = (core.by_datagrams || !connections.is_empty()).then_some(*look);
+        let look = (core.paths != Paths::Connections || !connections.is_empty()).then_some(*look);
         let due = due.first().map(|(due, _)| *due).into_iter().chain(look).min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));

@@ -139,6 +139,11 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.failure.get().copied()
     }
 
+    /// Whether it has a queue.
+    pub fn has_queue(&self) -> bool {
+        self.sending().queue.is_some()
+    }
+
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.completed() >= self.posted() || self.failure().is_some()

@@ -16,6 +16,9 @@
 //! it: the ends are made with the rank and told to all when the job begins. A peer is up at once; a connection is made when a ring, a
 //! pipe or a read first needs one.
 //!
+//! With `paths=both` (`aptus`) the datagrams are a rail of their own, behind those of connections. Which peers have connections is the engine's
+//! choice, by what both ends say; one that is given up has its queue pair end, unless this rank has ever had a window.
+//!
 //! # Connections that break
 //! Messages take packets and are acknowledged as writes are, so what was executed is known by the same count, and is not
 //! posted again. A buffer whose message came in part is told to have failed, or is lost, as the driver has it; others take its

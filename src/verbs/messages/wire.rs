@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
+use transom_channel::Paths;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
@@ -32,7 +33,7 @@ pub struct VerbsWire {
     /// The ranks of this host.
     pub(super) here: Loopback,
     pub(super) rails: Vec<Rail>,
-    /// By which sends go, if not by connections.
+    /// By which sends go on the rail of datagrams, if there is one: the last.
     pub(super) mailbox: Option<Mailbox>,
     pub(super) waiter: Waiter,
     pub(super) register_from: usize,
@@ -100,9 +101,10 @@ impl VerbsWire {
         exchange: &Arc<dyn Bootstrap>,
         here: &Loopback,
     ) -> Result<VerbsWire, FabricError> {
-        let rail = &service.core.rail;
+        let (rail, paths) = (&service.core.rail, service.core.paths);
         let mailbox = service.core.take_mailbox();
-        if let (None, Some(core)) = (&mailbox, service.cores().find(|core| !core.receives.works())) {
+        let is_connected = paths != Paths::Datagrams;
+        if let (true, Some(core)) = (is_connected, service.cores().find(|core| !core.receives.works())) {
             let what = format!("messages by RDMA device {}", core.rail.name());
             let why = "it has no shared receive queues";
             return Err(FabricError::System {
@@ -113,8 +115,8 @@ impl VerbsWire {
         let promise = |core: &Core| {
             let whole_word = core.rail.notify_by == NotifyBy::Write;
             Rail {
-                kind: if mailbox.is_some() { RailKind::Datagram } else { RailKind::Connection },
-                longest: mailbox.as_ref().map_or(LONGEST, Mailbox::longest),
+                kind: RailKind::Connection,
+                longest: LONGEST,
                 mark_last: whole_word && core.rail.writes_in_order(),
                 whole_word,
                 immediate: !whole_word,
@@ -123,9 +125,23 @@ impl VerbsWire {
                 bandwidth: core.rail.bandwidth,
             }
         };
+        let mut rails: Vec<Rail> = service.cores().map(promise).collect();
+        if let Some(mailbox) = &mailbox {
+            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), ..rails[0] };
+            if is_connected {
+                rails.push(Rail { write: false, read: false, ..datagrams });
+            } else {
+                // What is no datagram has connections of its own, made when they are needed.
+                rails = vec![datagrams];
+            }
+        }
+        if rails.len() > RAILS {
+            let why = format!("paths=both takes one of {RAILS} rails: name {} RDMA devices at most", RAILS - 1);
+            return Err(FabricError::System { what: "TRANSOM_MESSAGES".into(), source: std::io::Error::other(why) });
+        }
         Ok(VerbsWire {
             register_from: rail.register_from,
-            rails: service.cores().map(promise).collect(),
+            rails,
             mailbox,
             waiter: Waiter::new(service.core.me, here.size()),
             service: service.clone(),
@@ -147,6 +163,11 @@ impl VerbsWire {
         })
     }
 
+    /// Whether the sends of a rail are datagrams.
+    fn is_of_datagrams(&self, rail: usize) -> bool {
+        self.rails[rail].kind == RailKind::Datagram
+    }
+
     pub(super) fn core(&self) -> &Core {
         &self.service.core
     }
@@ -161,9 +182,9 @@ impl VerbsWire {
         self.register_from
     }
 
-    /// How many datagrams may come before this rank looks; none if its packets go by connections.
-    pub fn room(&self) -> Option<u32> {
-        self.mailbox.as_ref().map(|_| ROOM)
+    /// How many datagrams may come before this rank looks, and the bytes of one; none if its packets go by connections alone.
+    pub fn datagrams(&self) -> Option<(u32, usize)> {
+        self.mailbox.as_ref().map(|mailbox| (ROOM, mailbox.longest()))
     }
 
     /// From now on all waits of this rank call `turn`.
@@ -189,8 +210,8 @@ impl VerbsWire {
         found |= self.look_for_cuts();
         for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
             found = true;
-            let length = letter.bytes;
-            self.message(Lane { peer, rail: 0 }, length, Opened(letter));
+            let (length, rail) = (letter.bytes, self.rails.len() - 1);
+            self.message(Lane { peer, rail }, length, Opened(letter));
         }
         for lane in std::mem::take(&mut self.wanted) {
             self.connected(lane);
@@ -232,7 +253,7 @@ impl VerbsWire {
 
     fn connected(&mut self, lane: Lane) {
         let Lane { peer, rail } = lane;
-        if self.mailbox.is_some() {
+        if self.is_of_datagrams(rail) {
             self.events.push_back(Event::Up(lane));
             return;
         }
@@ -251,7 +272,7 @@ impl VerbsWire {
                 tracing::warn!(peer, rail, by_peer, %error, "no connection for messages");
                 // What is divided goes by the others, and what was by this if any does.
                 let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
-                if rail == 0 && !others {
+                if rail == 0 && !others && self.mailbox.is_none() {
                     self.notice(peer, Why::Unreachable);
                 }
             }
@@ -269,6 +290,15 @@ impl Wire for VerbsWire {
     fn connect(&mut self, lane: Lane) {
         self.peers.entry(lane.peer).or_default();
         self.connected(lane);
+    }
+
+    fn disconnect(&mut self, lane: Lane) {
+        self.wanted.retain(|wanted| *wanted != lane);
+        self.events.retain(|event| !matches!(event, Event::Up(of) if *of == lane));
+        if let Some(peer) = self.peers.get_mut(&lane.peer) {
+            peer.passages[lane.rail] = Passage::Closed;
+        }
+        self.service.core_of(lane.rail).part(lane.peer as usize);
     }
 
     fn sever(&mut self, rank: Rank) {
@@ -427,7 +457,9 @@ impl Wire for VerbsWire {
 
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
         let rank = lane.peer;
-        if let (Request::Send { head, body }, Some(mailbox)) = (&request, &mut self.mailbox) {
+        if let (Request::Send { head, body }, true, Some(mailbox)) =
+            (&request, self.is_of_datagrams(lane.rail), &mut self.mailbox)
+        {
             let bytes = head.len() + body.length();
             return mailbox.send(rank, bytes, |into| write(into, head, *body, &[])).then_some(()).ok_or(Busy);
         }

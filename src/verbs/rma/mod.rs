@@ -18,7 +18,7 @@ pub use region::{Pending, Region, Remote};
 
 use super::VerbsError;
 use super::bootstrap::{Bootstrap, Node};
-use super::connect::Service;
+use super::connect::{Core, Service};
 use super::counts::{QueuePairs, Registrations, WorkRequests};
 use super::messages::VerbsWire;
 use super::settings::Settings;
@@ -165,11 +165,18 @@ impl Verbs {
         VerbsWire::open(&self.0.service, &self.0.exchange, &self.0.node.memory)
     }
 
-    /// How many queue pairs this rank has made so far, whoever asked for them.
+    /// How many queue pairs this rank has, and has made so far, whoever asked for them.
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
-        QueuePairs { to_others: self.0.service.cores().map(|core| core.made.load(Relaxed)).sum(), to_itself }
+        let cores = || self.0.service.cores();
+        let there =
+            |core: &Core| core.endpoints.all().filter(|(peer, lane)| *peer != core.me && lane.has_queue()).count();
+        QueuePairs {
+            to_others: cores().map(|core| core.made.load(Relaxed)).sum(),
+            now: cores().map(there).sum(),
+            to_itself,
+        }
     }
 
     /// What this rank has posted so far to its queue pairs to others: each is one remote operation.

@@ -5,6 +5,7 @@ use super::far::Far;
 use super::member::{Kept, Member, Way};
 use super::under_way::UnderWay;
 use crate::verbs::VerbsError;
+use crate::verbs::connect::Core;
 use crate::verbs::memory::{Deferred, Entry, Keys, Slot};
 use crate::verbs::sys::{Access, Registered};
 use crate::verbs::wr::{Place, Verb};
@@ -232,6 +233,7 @@ impl Verbs {
         if !rail.has_atomics() {
             return Err(NO_ATOMICS);
         }
+        self.0.service.cores().for_each(Core::has_window);
         let (start, bytes) = (region.view().start(), region.view().bytes_here());
         let (mut registrations, mut known) = (Vec::new(), Vec::new());
         for (rail, core) in self.0.service.cores().enumerate() {
