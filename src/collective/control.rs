@@ -9,7 +9,7 @@ use crate::messages::hub::Hub;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Error as Failure, Lost, Room, Select};
 use transom_locks::Rank;
@@ -126,7 +126,7 @@ impl Control {
     pub(super) fn listen(self: &Arc<Self>, hub: &Hub) -> Result<(), Error> {
         hub.with(|core| {
             if !std::mem::replace(&mut self.changes().listens, true) {
-                core.start(Box::new(Listener { control: self.clone(), ..Listener::default() }));
+                core.attend(Box::new(Listener { control: self.clone(), ..Listener::default() }));
             }
         })
     }
@@ -157,6 +157,8 @@ impl Listener {
     #[cold]
     fn change(&mut self, core: &mut Core) {
         let control = self.control.clone();
+        // Before the steps are taken: one that follows is seen in the next turn.
+        control.changed.store(false, Relaxed);
         for step in std::mem::take(&mut control.changes().steps) {
             match step {
                 Step::Join(group) => {
@@ -249,7 +251,7 @@ fn lose(core: &mut Core, group: &Group, failure: &Failure) {
 
 impl Work for Listener {
     fn turn(&mut self, core: &mut Core) -> Option<Ended> {
-        if self.control.changed.swap(false, Acquire) {
+        if self.control.changed.load(Acquire) {
             self.change(core);
         }
         for (group, patience) in self.groups.values_mut() {

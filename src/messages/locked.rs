@@ -27,8 +27,8 @@ pub(crate) struct Core {
     pub awake: bool,
     /// When a call that does not wait has last looked who is gone.
     checked: Instant,
-    /// Of each scope that is open, by its number.
-    scopes: Vec<Option<Lending>>,
+    /// By their numbers. Those that have ended are used again.
+    scopes: Vec<Lending>,
     /// Told, once, when something has happened.
     pub armed: Option<Events>,
 }
@@ -60,6 +60,7 @@ pub(crate) trait Work: Send {
 /// Requests whose buffers a scope lends. Those that have ended and were asked for go when there are many.
 #[derive(Default)]
 struct Lending {
+    open: bool,
     requests: Vec<Key>,
     /// That many.
     most: usize,
@@ -90,6 +91,9 @@ struct Watch {
     /// How a work ended. A message that has ended is the engine's until somebody asks for it.
     ended: Option<Ended>,
 }
+
+/// Requests that a scope keeps however few of them have not ended.
+const LENT: usize = 128;
 
 /// How often calls that do not wait, or not for long, look who is gone: a program that makes them again and again is told of a
 /// death too.
@@ -148,18 +152,18 @@ impl Core {
 
     /// A scope begins.
     pub fn open_scope(&mut self) -> Lender {
-        let free = self.scopes.iter().position(Option::is_none).unwrap_or(self.scopes.len());
+        let free = self.scopes.iter().position(|scope| !scope.open).unwrap_or(self.scopes.len());
         if free == self.scopes.len() {
-            self.scopes.push(None);
+            self.scopes.push(Lending::default());
         }
-        self.scopes[free] = Some(Lending::default());
+        self.scopes[free].open = true;
         Lender(free)
     }
 
     /// A scope lends the buffers of this request.
     #[inline]
     pub fn lend(&mut self, Lender(scope): Lender, request: Key) {
-        let Some(lending) = &mut self.scopes[scope] else { return };
+        let lending = &mut self.scopes[scope];
         lending.requests.push(request);
         if lending.requests.len() > lending.most {
             self.sweep(scope);
@@ -169,30 +173,39 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn sweep(&mut self, scope: usize) {
-        let mut lending = self.scopes[scope].take().unwrap_or_default();
-        lending.requests.retain(|key| self.is_under_way(*key) || self.has_ended(*key).is_some());
-        lending.most = (2 * lending.requests.len()).max(128);
-        self.scopes[scope] = Some(lending);
+        let mut requests = std::mem::take(&mut self.scopes[scope].requests);
+        requests.retain(|key| self.is_under_way(*key) || self.has_ended(*key).is_some());
+        let most = (2 * requests.len()).max(LENT);
+        self.scopes[scope] = Lending { open: true, requests, most };
     }
 
     /// What a scope lends.
     pub fn lent(&self, Lender(scope): Lender) -> &[Key] {
-        self.scopes[scope].as_ref().map_or(&[], |lending| &lending.requests)
+        &self.scopes[scope].requests
     }
 
     /// A scope ends, and nothing that it lends is under way: nobody asks for it any more.
     pub fn close_scope(&mut self, Lender(scope): Lender) {
-        let lending = self.scopes[scope].take().unwrap_or_default();
-        lending.requests.into_iter().for_each(|key| self.forget(key));
+        let mut requests = std::mem::take(&mut self.scopes[scope].requests);
+        for key in requests.drain(..) {
+            self.ended(key);
+        }
+        requests.shrink_to(LENT);
+        self.scopes[scope] = Lending { open: false, requests, most: LENT };
     }
 
     /// A work that the program will ask for.
     pub fn start(&mut self, work: Box<dyn Work>) -> Key {
         let key = Key::Work(self.next_work);
         self.watched.insert(key, Watch::default());
+        self.attend(work);
+        key
+    }
+
+    /// A work that nobody asks for.
+    pub fn attend(&mut self, work: Box<dyn Work>) {
         self.works.push((self.next_work, work));
         self.next_work += 1;
-        key
     }
 
     /// Ends a work without a result.
@@ -212,17 +225,16 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn turn_works(&mut self) -> bool {
-        let works = std::mem::take(&mut self.works);
+        let mut works = std::mem::take(&mut self.works);
         let mut any = false;
-        for (number, mut work) in works {
-            match work.turn(self) {
-                None => self.works.push((number, work)),
-                Some((result, memory)) => {
-                    any = true;
-                    self.end(Key::Work(number), (result, memory));
-                }
-            }
-        }
+        works.retain_mut(|(number, work)| {
+            let ended = work.turn(self).map(|ended| self.end(Key::Work(*number), ended));
+            any |= ended.is_some();
+            ended.is_none()
+        });
+        // Behind them what they have started.
+        works.append(&mut self.works);
+        self.works = works;
         any
     }
 

@@ -218,8 +218,7 @@ impl<'a, B> Request<'a, B> {
             rest = &mut rest[ended..];
             rest.first_mut().into_iter().for_each(Self::wait_long);
         }
-        let waited: Vec<_> = started.into_iter().map(|mut request| request.take()).collect();
-        waited.into_iter().map(|done| done.map(|(buffer, _)| buffer)).collect()
+        started.into_iter().map(|mut request| request.take().map(|(buffer, _)| buffer)).collect()
     }
 
     /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
