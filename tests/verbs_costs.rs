@@ -120,6 +120,50 @@ fn connections_are_for_those_who_are_spoken_with_most() {
     });
 }
 
+/// Who has room for one connection, and has one of a window, makes none for messages with another.
+#[test]
+fn connections_of_windows_count_where_that_is_asked_for() {
+    if skipped("messages by datagrams and connections") {
+        return;
+    }
+    for count in ["yes", "no"] {
+        let paths = format!("paths=both,connections=1,connect_after=4,count_windows={count}");
+        let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_HYBRID", "off")];
+        on_verbs(3, "connections_of_windows_count_where_that_is_asked_for", &chosen, |world| {
+            // The copies do not run this loop's second turn: they are told which one they are.
+            let counts = std::env::var("TRANSOM_MESSAGES").unwrap().ends_with("yes");
+            const NUMBERS: Tag<u32> = Tag::new(4);
+            let me = world.rank();
+            let mut window: Window<u64> = world.allocate(1).unwrap();
+            if me == 0 {
+                window.lock_exclusive(1).unwrap().put_one(0, 7).unwrap();
+            }
+            meet(&world).unwrap();
+            let before = verbs(&world).queue_pairs().now;
+            for number in 0..40 {
+                if me == 0 {
+                    world.send(2, NUMBERS, &[number]).unwrap();
+                    assert_eq!(world.recv(2, NUMBERS).unwrap().0, [number + 1]);
+                } else if me == 2 {
+                    assert_eq!(world.recv(0, NUMBERS).unwrap().0, [number]);
+                    world.send(0, NUMBERS, &[number + 1]).unwrap();
+                }
+            }
+            meet(&world).unwrap();
+            let counters = world.counters().unwrap();
+            let more = verbs(&world).queue_pairs().now - before;
+            match (me, counts) {
+                (0, true) | (1, _) => assert_eq!((counters.connects, more), (0, 0), "{counters:?}"),
+                (2, true) => assert!(counters.connects == 0 && counters.refusals > 0 && more == 0, "{counters:?}"),
+                _ => assert_eq!((counters.connects, more), (1, 1), "{counters:?}"),
+            }
+        });
+        if std::env::var_os(ROLE).is_some() {
+            return;
+        }
+    }
+}
+
 #[test]
 fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     if skipped("atomics of neighbours") {

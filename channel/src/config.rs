@@ -55,6 +55,8 @@ pub struct Config {
     pub connections: usize,
     /// The messages after which it asks a peer for one.
     pub connect_after: u32,
+    /// Whether those that windows and pipes have made count as well.
+    pub count_windows: bool,
     /// By what packets go between hosts that have no ring. The same at all ranks.
     pub paths: Paths,
     /// Queues that datagrams are sent by in turn.
@@ -98,6 +100,7 @@ impl Default for Config {
             rules: None,
             connections: 16,
             connect_after: 16,
+            count_windows: false,
             paths: Paths::default(),
             ud_lanes: 4,
             checksum: false,

@@ -274,6 +274,12 @@ pub trait Wire {
     fn disconnect(&mut self, lane: Lane) {
         let _ = lane;
     }
+    /// To how many peers but this one there are connections that the engine has not asked for, or has given up: those that windows and
+    /// pipes have made.
+    fn connected_besides(&self, but: Rank) -> usize {
+        let _ = but;
+        0
+    }
     /// Whether rails of [`RailKind::Memory`] reach this peer. Those are the only way to it then.
     fn is_near(&self, peer: Rank) -> bool {
         let _ = peer;

@@ -263,3 +263,32 @@ fn pipes_have_their_own() {
         assert_eq!(meter.queue_packets, meter.datagram_packets);
     }
 }
+
+/// Where a job asks for it, those of windows are counted: none is made beyond the cap, and none given up that would stay.
+#[test]
+fn those_of_windows_count_where_that_is_asked_for() {
+    let job = |count: &str| {
+        let mut sim = job(4, 0, 10, &aptus(&format!("aptus,connections=2,connect_after=4,rings=0{count}")));
+        sim.connect_windows(0, 1);
+        sim.connect_windows(0, 2);
+        sim
+    };
+    let connections = |sim: &mut Sim<Wires>| [0, 1, 2, 3].map(|rank| sim.engine(rank).channels().connections);
+    let mut sim = job("");
+    exchange(&mut sim, &[(0, 3), (3, 0)], 20, 100);
+    assert_eq!(connections(&mut sim), [1, 0, 0, 1]);
+    let mut sim = job(",count_windows=yes");
+    exchange(&mut sim, &[(0, 3), (3, 0)], 20, 100);
+    assert_eq!(connections(&mut sim), [0; 4]);
+    assert!(sim.engine(0).meter().refusals == 0 && sim.engine(3).meter().refusals > 0, "rank 3 has room, and asks");
+    // One that is there is used by messages too.
+    exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
+    assert_eq!(connections(&mut sim), [1, 1, 0, 0]);
+    exchange(&mut sim, &[(0, 2), (1, 3), (2, 3)], 20, 100);
+    assert_eq!(connections(&mut sim), [2, 2, 2, 2]);
+    // Both are taken, and would stay if they were given up.
+    sim.connect_windows(0, 3);
+    exchange(&mut sim, &[(0, 3)], 300, 100);
+    assert_eq!((connections(&mut sim), sim.engine(0).meter().disconnects), ([2, 2, 2, 2], 0));
+    (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}

@@ -148,6 +148,10 @@ mod several {
             each!(self, wire => wire.disconnect(lane));
         }
 
+        fn connected_besides(&self, but: Rank) -> usize {
+            each!(self, wire => wire.connected_besides(but))
+        }
+
         fn sever(&mut self, peer: Rank) {
             each!(self, wire => wire.sever(peer));
         }

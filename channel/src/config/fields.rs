@@ -189,6 +189,13 @@ pub const FIELDS: &[Field] = &[
         "a number from 0 on",
         |_| true
     ),
+    choice!(
+        "count_windows",
+        count_windows,
+        YES_OR_NO,
+        "whether connections that windows and pipes have made count among `connections`",
+        "yes or no"
+    ),
     row!("ud_lanes", ud_lanes, "queue pairs that datagrams are sent by in turn", "1 to 16", |config| {
         (1..=16).contains(&config.ud_lanes)
     }),

@@ -306,6 +306,10 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.disconnect(lane);
     }
 
+    fn connected_besides(&self, but: Rank) -> usize {
+        self.wire.connected_besides(but)
+    }
+
     fn is_near(&self, peer: Rank) -> bool {
         self.wire.is_near(peer)
     }

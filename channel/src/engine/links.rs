@@ -45,11 +45,19 @@ impl<W: Wire> Engine<W> {
         }
         match self.connected.packet(rank) {
             Some(Change::Join(peer)) => {
+                if self.is_one_too_many(peer, self.connected.len()) {
+                    return self.connected.left(peer);
+                }
                 let ask = self.peers.get_mut(&peer).and_then(|peer| peer.connection.ask());
                 debug_assert!(ask.is_some(), "who has none asks");
                 self.say(peer, ask);
             }
             Some(Change::Leave(peer)) => {
+                // Where windows have connections, one that is given up may stay, and make no room.
+                if self.config.count_windows && self.wire.connected_besides(peer) > 0 {
+                    self.connected.left(rank);
+                    return self.connected.stay(peer);
+                }
                 if !self.is_quiet(peer) {
                     return self.connected.stay(peer);
                 }
@@ -64,13 +72,20 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// Whether so many peers that have connections, this one among them, are too many with those that windows have connected.
+    fn is_one_too_many(&self, peer: Rank, members: usize) -> bool {
+        self.config.count_windows && members + self.wire.connected_besides(peer) > self.config.connections
+    }
+
     /// The peer has said something of connections.
     pub(super) fn told_of_link(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
         if !self.routes.is_mixed || from == self.rank || self.wire.is_near(from) {
             return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
         }
         let here = Here {
-            has_room: say == Say::Ask && self.connected.has_room(),
+            has_room: say == Say::Ask
+                && self.connected.has_room()
+                && !self.is_one_too_many(from, self.connected.len() + 1),
             is_quiet: say == Say::Leave && self.is_quiet(from),
             yields: self.rank < from,
         };

@@ -205,6 +205,11 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         self.net.borrow_mut().darken(rail, cut);
     }
 
+    /// Windows of two ranks have a connection between them, for as long as the job lasts.
+    pub fn connect_windows(&mut self, a: Rank, b: Rank) {
+        self.net.borrow_mut().windows.extend([(a, b), (b, a)]);
+    }
+
     /// The rank makes no progress until it is started again. It is not dead: what is sent to it waits.
     pub fn stop(&mut self, rank: Rank, stopped: bool) {
         self.stopped[rank as usize] = stopped;

@@ -14,6 +14,8 @@ pub(super) struct Net {
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     happened: u64,
     pub lanes: BTreeMap<(Rank, Rank, usize), Flights>,
+    /// A rank, and one that its windows, or the other's, have a connection with.
+    pub windows: BTreeSet<(Rank, Rank)>,
     /// Rails that pass nothing.
     dark: [bool; RAILS],
     /// Pairs that are to be connected by a rail, once it passes and both have taken back what they had.
@@ -121,6 +123,7 @@ impl Net {
             heap: BinaryHeap::new(),
             happened: 0,
             lanes: BTreeMap::new(),
+            windows: BTreeSet::new(),
             dark: [false; RAILS],
             waiting: BTreeSet::new(),
             datagrams: BTreeMap::new(),

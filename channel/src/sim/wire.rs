@@ -41,6 +41,16 @@ impl Wire for SimWire {
         self.net.borrow_mut().lanes.remove(&(self.rank, lane.peer, lane.rail));
     }
 
+    fn connected_besides(&self, but: Rank) -> usize {
+        let net = self.net.borrow();
+        let has = |peer: Rank| {
+            let of_kind = (0..self.rails.len()).filter(|rail| self.rails[*rail].kind == RailKind::Connection);
+            of_kind.into_iter().any(|rail| net.lanes.contains_key(&(self.rank, peer, rail)))
+        };
+        let of_windows = net.windows.iter().filter(|(rank, peer)| *rank == self.rank && *peer != but && !has(*peer));
+        of_windows.count()
+    }
+
     fn is_near(&self, peer: Rank) -> bool {
         let host = self.net.borrow().conditions.host;
         host > 0 && self.rank / host == peer / host

@@ -301,6 +301,20 @@ impl Wire for VerbsWire {
         self.service.core_of(lane.rail).part(lane.peer as usize);
     }
 
+    fn connected_besides(&self, but: Rank) -> usize {
+        let core = self.core();
+        let is_asked = |rank: usize| {
+            let peer = rank as Rank;
+            let told = self
+                .peers
+                .get(&peer)
+                .is_some_and(|peer| peer.passages.iter().any(|passage| *passage != Passage::Closed));
+            told || self.wanted.iter().any(|lane| lane.peer == peer && !self.is_of_datagrams(lane.rail))
+        };
+        let others = core.endpoints.all().filter(|(rank, _)| *rank != core.me && *rank != but as usize);
+        others.filter(|(rank, lane)| lane.has_queue() && !is_asked(*rank)).count()
+    }
+
     fn sever(&mut self, rank: Rank) {
         let peer = self.peers.entry(rank).or_default();
         peer.over = true;
