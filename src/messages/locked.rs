@@ -188,7 +188,10 @@ impl Core {
     pub fn close_scope(&mut self, Lender(scope): Lender) {
         let mut requests = std::mem::take(&mut self.scopes[scope].requests);
         for key in requests.drain(..) {
-            self.ended(key);
+            // Most were asked for, and are no more.
+            if self.has_ended(key).is_some() {
+                self.ended(key);
+            }
         }
         requests.shrink_to(LENT);
         self.scopes[scope] = Lending { open: false, requests, most: LENT };
