@@ -45,6 +45,8 @@ pub struct Config {
     pub stripe_from: u64,
     /// Whether a message that waits offers its memory to be read.
     pub offer: bool,
+    /// Whether such memory is read though its owner waits and would [send it faster](crate::wire::Wire::sends_faster).
+    pub read_waiting: bool,
     /// Events, and packets of a ring, that one turn of progress takes at most.
     pub batch: usize,
     /// Pipes of which nothing else is said.
@@ -95,6 +97,7 @@ impl Default for Config {
             stripe: Stripe::Adaptive,
             stripe_from: 64 << 10,
             offer: true,
+            read_waiting: false,
             batch: 64,
             pipe: pipe::Config::default(),
             rules: None,

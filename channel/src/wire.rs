@@ -329,6 +329,11 @@ pub trait Wire {
     }
     /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
     fn reads(&mut self, lane: Lane) -> bool;
+    /// Whether the peer would send what it offers there sooner than this rank would read it: it waits, and has nothing else to do.
+    fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
+        let _ = (lane, offered);
+        false
+    }
     /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.
     fn register(&mut self, memory: &Self::Memory, rail: usize) -> Option<Key>;
     /// Ends a registration: when this returns no peer can write by the key.

@@ -137,6 +137,12 @@ impl Reach {
         act(Place::There(CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length }))
     }
 
+    /// Whether what a key of a peer leads to is mapped here, or can be.
+    pub fn is_mapped(&self, peer: Rank, key: Key) -> bool {
+        let pid = self.control.process(peer);
+        pid == u64::from(std::process::id()) || self.mapped(pid, key).is_some()
+    }
+
     /// The block that a key of a process leads into, if it is mapped here, or can be.
     fn mapped(&self, pid: u64, key: Key) -> Option<Arc<Memory>> {
         if !self.across_processes {

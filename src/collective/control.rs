@@ -37,7 +37,6 @@ impl Saying {
         let bytes = self.to_bytes(context);
         let len = bytes.len();
         let id = core.engine.send(to, CONTROL, 0, Bytes::owned(bytes.into_boxed_slice()), len, false);
-        core.note(id, None);
         core.forget(Key::Message(id));
     }
 
@@ -178,9 +177,7 @@ impl Listener {
         while !self.deaf {
             let posted = *self.posted.get_or_insert_with(|| {
                 let room = Room::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
-                let id = core.engine.receive(Select { context: CONTROL, source: None, tag: None }, room);
-                core.note(id, None);
-                Key::Message(id)
+                Key::Message(core.engine.receive(Select { context: CONTROL, source: None, tag: None }, room))
             });
             let Some((result, bytes)) = core.ended(posted) else { return };
             self.posted = None;

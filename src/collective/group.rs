@@ -351,7 +351,6 @@ impl Work for Sink {
             }
             let room = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
             let id = core.engine.receive(self.select, room);
-            core.note(id, None);
             self.posted = Some(Key::Message(id));
         }
     }

@@ -98,7 +98,6 @@ impl<F: Fold> Running<F> {
             let id = core
                 .engine
                 .receive(Select { context, source: Some(source), tag: Some(self.tag) }, Room::Into(bytes, len));
-            core.note(id, None);
             self.pending.push((Key::Message(id), Some((from, len))));
         }
         for &(to, span) in &round.sends {
@@ -110,7 +109,6 @@ impl<F: Fold> Running<F> {
             let bytes = unsafe { self.memory.lend(span) };
             let len = bytes.len();
             let id = core.engine.send(to, context, self.tag, bytes, len, false);
-            core.note(id, None);
             self.pending.push((Key::Message(id), None));
         }
     }

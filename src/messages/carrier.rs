@@ -199,6 +199,10 @@ mod several {
             each!(self, wire => wire.reads(lane))
         }
 
+        fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
+            each!(self, wire => wire.sends_faster(lane, offered))
+        }
+
         fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
             each!(self, wire => wire.register(memory, rail))
         }

@@ -91,17 +91,21 @@ impl Hub {
     /// As [`with`](Self::with); none if the rank has left.
     #[inline(always)]
     fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
-        Self::act(self.lock(), act)
+        self.act(self.lock(), act)
     }
 
     #[inline(always)]
-    fn act<R>(mut held: MutexGuard<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    fn act<R>(&self, mut held: MutexGuard<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let core = held.as_mut()?;
         let whole = Whole;
         let result = act(core);
+        core.take_ended();
         std::mem::forget(whole);
-        if !core.wakers.is_empty() {
-            wake(held);
+        if std::mem::take(&mut core.news) {
+            self.waiter.ring();
+            if !core.wakers.is_empty() {
+                wake(held);
+            }
         }
         Some(result)
     }
@@ -150,7 +154,7 @@ impl Hub {
                 if let Some(found) = look(core) {
                     return Look::Found(found);
                 }
-                let busy = self.turn_core(core);
+                let busy = core.turn();
                 match look(core) {
                     Some(found) => Look::Found(found),
                     None if busy => Look::Busy,
@@ -192,13 +196,13 @@ impl Hub {
     pub fn turn_now(&self) {
         let _ = self.with(|core| {
             core.check(Instant::now());
-            self.turn_core(core)
+            core.turn()
         });
     }
 
     /// Turns the engine whenever there is something to do, until the rank leaves.
     pub(super) fn attend(&self) {
-        let look = || match self.with(|core| self.turn_core(core)) {
+        let look = || match self.with(|core| core.turn()) {
             Ok(true) => Look::Busy,
             Ok(false) => Look::Idle,
             Err(_) => Look::Found(()),
@@ -213,16 +217,6 @@ impl Hub {
 
     fn look_for_the_gone(&self) {
         let _ = self.with(|core| core.engine.wire().look_for_the_gone());
-    }
-
-    /// One turn of the engine. Whether there is more to do soon.
-    fn turn_core(&self, core: &mut Core) -> bool {
-        let (busy, ended) = core.turn();
-        if ended {
-            // Other threads of this rank may wait for it.
-            self.waiter.ring();
-        }
-        busy
     }
 
     /// Says that this rank receives nothing any more, and ends all; before that, unless `in_haste`, waits until what was sent
@@ -273,12 +267,12 @@ fn wake(mut held: MutexGuard<'_, Option<Core>>) {
 
 impl Turn for Hub {
     fn turn(&self) -> bool {
-        self.with(|core| self.turn_core(core)).unwrap_or(false)
+        self.with(|core| core.turn()).unwrap_or(false)
     }
 
     fn turn_unless_another_does(&self) {
         if let Ok(held) = self.core.try_lock() {
-            Self::act(held, |core| self.turn_core(core));
+            self.act(held, |core| core.turn());
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Core {
     pub wakers: Vec<Waker>,
     /// Whoever waits is not to sleep now.
     pub awake: bool,
+    /// Something has ended that other threads of this rank may wait for.
+    pub news: bool,
     /// When a call that does not wait has last looked who is gone.
     checked: Instant,
     /// By their numbers. Those that have ended are used again.
@@ -109,24 +111,25 @@ impl Core {
             next_work: 0,
             wakers: Vec::new(),
             awake: false,
+            news: false,
             checked: Instant::now(),
             scopes: Vec::new(),
             armed: None,
         }
     }
 
-    /// One turn of the engine, and of works. Whether there is more to do soon, and whether anything has ended.
+    /// One turn of the engine, and of works. Whether there is more to do soon.
     #[inline]
-    pub fn turn(&mut self) -> (bool, bool) {
+    pub fn turn(&mut self) -> bool {
         let worked = self.engine.progress() > 0;
-        let mut ended = self.take_ended();
+        self.take_ended();
         if !self.works.is_empty() {
-            ended |= self.turn_works();
+            self.turn_works();
         }
         if worked {
             self.happened();
         }
-        (worked || self.engine.credit_due().is_some() || std::mem::take(&mut self.awake), ended)
+        worked || self.engine.credit_due().is_some() || std::mem::take(&mut self.awake)
     }
 
     /// The rank has left: whoever waits for anything.
@@ -142,12 +145,9 @@ impl Core {
         }
     }
 
-    /// A request that the program will ask for. If it has no buffer yet, `make` makes one when the message is known.
-    pub fn note(&mut self, id: Id, make: Option<fn(usize) -> Option<Bytes>>) {
-        if make.is_some() {
-            self.watched.insert(Key::Message(id), Watch { make, ..Watch::default() });
-        }
-        self.take_ended();
+    /// A receive that the program will ask for has no buffer yet: `make` makes one when the message is known.
+    pub fn make_room(&mut self, id: Id, make: fn(usize) -> Option<Bytes>) {
+        self.watched.insert(Key::Message(id), Watch { make: Some(make), ..Watch::default() });
     }
 
     /// A scope begins.
@@ -224,21 +224,15 @@ impl Core {
         self.engine.is_needed() || self.works.iter().any(|(_, work)| work.must_end())
     }
 
-    /// Turns each work once. Whether any has ended.
+    /// Turns each work once.
     #[cold]
     #[inline(never)]
-    fn turn_works(&mut self) -> bool {
+    fn turn_works(&mut self) {
         let mut works = std::mem::take(&mut self.works);
-        let mut any = false;
-        works.retain_mut(|(number, work)| {
-            let ended = work.turn(self).map(|ended| self.end(Key::Work(*number), ended));
-            any |= ended.is_some();
-            ended.is_none()
-        });
+        works.retain_mut(|(number, work)| work.turn(self).map(|ended| self.end(Key::Work(*number), ended)).is_none());
         // Behind them what they have started.
         works.append(&mut self.works);
         self.works = works;
-        any
     }
 
     /// Tells whoever is to be told when something happens.
@@ -252,6 +246,7 @@ impl Core {
     /// A work has ended.
     fn end(&mut self, key: Key, ended: Ended) {
         self.happened();
+        self.news = true;
         let Some(watch) = self.watched.get_mut(&key) else { return };
         if watch.detached {
             self.watched.remove(&key);
@@ -261,9 +256,9 @@ impl Core {
         self.wakers.extend(watch.waker.take());
     }
 
-    /// Has the engine tell what has ended. Whether anything has.
+    /// Has the engine tell what has ended.
     #[inline]
-    fn take_ended(&mut self) -> bool {
+    pub fn take_ended(&mut self) {
         let mut any = false;
         while let Some(id) = self.engine.next_ended() {
             any = true;
@@ -272,9 +267,9 @@ impl Core {
             }
         }
         if any {
+            self.news = true;
             self.happened();
         }
-        any
     }
 
     #[cold]

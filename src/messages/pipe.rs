@@ -316,7 +316,6 @@ impl Pipe {
     ) -> Request<'static, B> {
         let started = self.comm.hub.with(|core| {
             let id = start(&mut core.engine)?;
-            core.note(id, None);
             Ok(id)
         });
         let error = match started {
@@ -352,7 +351,6 @@ impl Pipe {
     ) -> Result<usize, Error> {
         let id = self.comm.hub.with(|core| {
             let id = start(&mut core.engine)?;
-            core.note(id, None);
             Ok(id)
         })?;
         let id = id.map_err(|failure| self.comm.failure(failure, 1))?;

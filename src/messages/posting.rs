@@ -26,11 +26,7 @@ pub(super) fn send_long(
 ) -> Result<(), Error> {
     // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
     let bytes = unsafe { hold::lend(data) };
-    let id = comm.hub.with(|core| {
-        let id = core.engine.send(to, comm.context, tag, bytes, data.len(), sync);
-        core.note(id, None);
-        Key::Message(id)
-    })?;
+    let id = comm.hub.with(|core| Key::Message(core.engine.send(to, comm.context, tag, bytes, data.len(), sync)))?;
     let call = Call::Message { name, tag: Some(tag) };
     let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
     // No error of a send tells lengths.
@@ -43,11 +39,7 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     let room = into.len();
     // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
-    let id = comm.hub.with(|core| {
-        let id = core.engine.receive(select, Room::Into(bytes, room));
-        core.note(id, None);
-        Key::Message(id)
-    })?;
+    let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
     let call = Call::Message { name: "recv", tag: select.tag };
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
@@ -95,7 +87,6 @@ pub(super) fn request_send<'a, T, B>(
     let (tag, length) = (tag.number(), bytes.len());
     let id = comm.hub.with(|core| {
         let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
-        core.note(id, None);
         lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
         Key::Message(id)
     })?;
@@ -123,7 +114,6 @@ pub(super) fn request_receive<'a, L: Landing>(
             return Err((into, came_short(comm, source, Some(short), room, element)));
         }
         let id = core.engine.receive(select, Room::Into(into.hold(), room));
-        core.note(id, None);
         lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
         Ok(Key::Message(id))
     })?;
@@ -147,7 +137,7 @@ pub(super) fn request_receive<'a, L: Landing>(
 pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
     let id = comm.hub.with(|core| {
         let id = core.engine.receive(select, Room::Probe);
-        core.note(id, Some(hold::vector::<T>));
+        core.make_room(id, hold::vector::<T>);
         Key::Message(id)
     })?;
     let call = Call::Message { name: "recv", tag: select.tag };

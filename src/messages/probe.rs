@@ -43,11 +43,7 @@ pub(super) fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<
     let Some(select) = comm.select(from, tag)? else {
         return Err(Error::Misuse { why: "there is no message from nobody to be found".into() });
     };
-    let id = comm.hub.with(|core| {
-        let id = core.engine.receive(select, Room::Probe);
-        core.note(id, None);
-        id
-    })?;
+    let id = comm.hub.with(|core| core.engine.receive(select, Room::Probe))?;
     let call = Call::Message { name: "probe", tag };
     let (result, _) = comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(Key::Message(id)))?;
     message(comm, id, result)
@@ -122,7 +118,6 @@ impl<T: Pod> Message<T> {
         let comm = self.comm.clone();
         comm.hub.with(|core| {
             let received = core.engine.receive_message(id, room);
-            core.note(id, None);
             received.map_err(|(failure, _)| comm.failure(failure, size_of::<T>()))
         })??;
         let call = Call::Message { name: "recv", tag: Some(self.status.tag) };
@@ -143,7 +138,6 @@ impl<T: Pod> Drop for Message<T> {
             let nothing = Room::Into(Vec::<u8>::new().hold(), 0);
             let _ = self.comm.hub.with(|core| {
                 let _ = core.engine.receive_message(id, nothing);
-                core.note(id, None);
                 core.forget(Key::Message(id));
             });
         }

@@ -133,6 +133,13 @@ pub const FIELDS: &[Field] = &[
         |_| true
     ),
     choice!("offer", offer, YES_OR_NO, "whether an announced message offers its memory to be read", "yes or no"),
+    choice!(
+        "read_waiting",
+        read_waiting,
+        YES_OR_NO,
+        "whether memory that is not mapped is read though its owner waits, and would send it faster",
+        "yes or no"
+    ),
     row!(
         "credit_delay",
         credit_delay,

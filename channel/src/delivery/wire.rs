@@ -353,6 +353,10 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.reads(lane)
     }
 
+    fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
+        self.wire.sends_faster(lane, offered)
+    }
+
     fn register(&mut self, memory: &W::Memory, rail: usize) -> Option<Key> {
         self.wire.register(memory, rail)
     }

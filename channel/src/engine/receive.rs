@@ -12,7 +12,7 @@ use crate::rendezvous::{Facts, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
 use crate::striping::{self, Timed};
-use crate::wire::{Lane, Part, RAILS, Rank, Wire};
+use crate::wire::{Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn post_receive(&mut self, id: Id, select: Select) {
@@ -120,16 +120,20 @@ impl<W: Wire> Engine<W> {
         let up: Vec<usize> = (0..self.routes.rails.len()).filter(|rail| peer.up[*rail]).collect();
         let readable: Vec<usize> =
             up.iter().copied().filter(|rail| self.routes.rails[*rail].read && offered[*rail].is_some()).collect();
-        let readable: Vec<usize> =
-            readable.into_iter().filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
+        let reads = |rail: &usize| {
+            let lane = Lane { peer: from, rail: *rail };
+            let mut faster = || offered[*rail].is_some_and(|key| self.wire.sends_faster(lane, key));
+            (self.config.read_waiting || !faster()) && self.wire.reads(lane)
+        };
+        let readable: Vec<usize> = readable.into_iter().filter(reads).collect();
         let writable: Vec<usize> = up.into_iter().filter(|rail| self.routes.rails[*rail].write).collect();
         let facts = Facts { in_place, receiver_first, readable: !readable.is_empty(), writable: !writable.is_empty() };
         let mut chosen = None;
         for mover in movers(facts) {
             let rails = match mover {
                 Mover::Copy => Vec::new(),
-                Mover::Write => self.register(id, from, length, &writable),
-                Mover::Read => self.register(id, from, length, &readable),
+                Mover::Write => self.register(id, from, length, &writable, By::Peer),
+                Mover::Read => self.register(id, from, length, &readable, By::ThisRank),
             };
             if mover == Mover::Copy || !rails.is_empty() {
                 chosen = Some((mover, rails));
@@ -172,8 +176,9 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
-    /// where that could be done. On two at least, of all that there are, since one may be cut.
-    fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize]) -> Vec<usize> {
+    /// where that could be done. On two at least, of all that there are, since one may be cut. Processors that share memory need no
+    /// registration of what they move themselves.
+    fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize], mover: By) -> Vec<usize> {
         let weights = &self.peers[&peer].weights;
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
         let mut rails = rails.to_vec();
@@ -186,10 +191,13 @@ impl<W: Wire> Engine<W> {
         if rails.is_empty() {
             return Vec::new();
         }
-        let keys = keys.get_or_insert_default();
         let mut registered = |rail: &usize| {
-            keys[*rail] = keys[*rail].or_else(|| self.wire.register(memory, *rail));
-            keys[*rail].is_some()
+            if mover == By::ThisRank && self.routes.rails[*rail].kind == RailKind::Memory {
+                return true;
+            }
+            let key = &mut keys.get_or_insert_default()[*rail];
+            *key = key.or_else(|| self.wire.register(memory, *rail));
+            key.is_some()
         };
         let chosen: Vec<usize> = rails.into_iter().filter(|rail| registered(rail)).take(most).collect();
         if chosen.len() == 1 && self.routes.fails_over {
@@ -205,7 +213,7 @@ impl<W: Wire> Engine<W> {
             (0..self.routes.rails.len()).filter(|rail| peer.up[*rail] && self.routes.rails[*rail].read).collect();
         let Some(Request::Send(send)) = self.requests.get(id) else { return };
         let length = send.envelope.length;
-        self.register(id, to, length, &rails);
+        self.register(id, to, length, &rails, By::Peer);
     }
 
     /// The receiver has answered an RTS.
@@ -239,7 +247,7 @@ impl<W: Wire> Engine<W> {
         let rails: Vec<usize> = (0..self.routes.rails.len())
             .filter(|rail| up[*rail] && self.routes.rails[*rail].write && keys[*rail].is_some())
             .collect();
-        let rails = self.register(id, from, length, &rails);
+        let rails = self.register(id, from, length, &rails, By::ThisRank);
         if rails.is_empty() {
             self.reply(from, Body::Nak { receiver });
             return Ok(());
@@ -341,6 +349,13 @@ impl<W: Wire> Engine<W> {
             _ => Err(STRAY),
         }
     }
+}
+
+/// Who moves the bytes of registered memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    ThisRank,
+    Peer,
 }
 
 /// What is kept of stripes, if there are several.

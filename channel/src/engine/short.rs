@@ -105,12 +105,20 @@ impl<W: Wire> Engine<W> {
         !peer.has_work() && peer.is_up() && self.send_eager(to, envelope, data)
     }
 
-    /// Receives a message that lies in the ring of a source, if it is the next of that peer and nothing else is to have it.
+    /// Receives a message that lies in the ring of a source, if nothing else is to have it; what lies before it for receives that
+    /// were posted goes to them.
     #[inline(never)]
     pub fn try_receive(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
-        let room = into.len();
-        let read = |wire: &mut W, from: Part<'_, W::Memory>| wire.read(from.memory, from.at, &mut into[..from.length]);
-        self.look(context, source, tag, room, read).unwrap_or(Short::Long)
+        loop {
+            let room = into.len();
+            let read =
+                |wire: &mut W, from: Part<'_, W::Memory>| wire.read(from.memory, from.at, &mut into[..from.length]);
+            match self.look(context, source, tag, room, read) {
+                Some(short) => return short,
+                None if self.matching.posted() > 0 && self.receive_posted(source) == Some(true) => {}
+                None => return Short::Long,
+            }
+        }
     }
 
     #[inline(always)]

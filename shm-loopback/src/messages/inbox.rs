@@ -3,7 +3,7 @@
 //! ```text
 //!     0       free: a bit for each cell
 //!     64      ready: a bit for each cell; the count of the desk
-//!     128     closed, probe
+//!     128     closed, probe, threads of the owner that wait for messages
 //!     192     the desk, see `joint`
 //!     256     hungry: a bit for each rank that found no free cell
 //!     then    cells: a line {owner, length, number}, and the bytes
@@ -13,6 +13,7 @@
 //! back. Cells of one sender are numbered, since bits have no order.
 
 use super::joint::Desk;
+use crate::bell::Bell;
 use crate::memory::{HEADER, View};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -27,6 +28,7 @@ const FREE: usize = 0;
 const READY: usize = 64;
 const CLOSED: usize = 128;
 const PROBE: usize = 136;
+const WAITING: usize = 144;
 const LEFT: usize = 72;
 const DESK: usize = 192;
 const HUNGRY: usize = 256;
@@ -69,6 +71,15 @@ const fn cells(ranks: usize) -> usize {
 pub(super) struct Inbox {
     pub view: View,
     cells: usize,
+}
+
+/// See [`Inbox::attend`].
+pub(super) struct Attending<'i>(&'i AtomicU64);
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// What a cell says.
@@ -117,6 +128,19 @@ impl Inbox {
 
     pub fn probe(&self) -> u64 {
         self.word(PROBE).load(Relaxed)
+    }
+
+    /// Says that a thread of the owner takes what comes here, as long as the guard is kept.
+    #[inline(always)]
+    pub fn attend(&self) -> Attending<'_> {
+        let waiting = self.word(WAITING);
+        waiting.fetch_add(1, Relaxed);
+        Attending(waiting)
+    }
+
+    /// Whether a thread of the owner takes what comes, and none sleeps.
+    pub fn is_attended(&self) -> bool {
+        self.word(WAITING).load(Relaxed) > 0 && self.view.header().bell.sleepers() == 0
     }
 
     /// A free cell, which is the caller's until it is [filled](Self::fill). If there is none the owner of the inbox rings for

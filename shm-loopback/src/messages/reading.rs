@@ -12,6 +12,8 @@ use transom_windows::FabricError;
 /// The reads of a rank.
 pub(super) struct Reading {
     pub reach: Reach,
+    /// Buffers of this rank that others may read now.
+    pub offered: usize,
     /// Those whose last chunks are with who owns the bytes.
     joints: Vec<Joint>,
     /// Owners that cannot write to this rank's buffers.
@@ -23,7 +25,7 @@ pub(super) type Read = (Rank, u64, Result<(), FabricError>);
 
 impl Reading {
     pub fn new(reach: Reach) -> Self {
-        Reading { reach, joints: Vec::new(), no_help: HashSet::new() }
+        Reading { reach, offered: 0, joints: Vec::new(), no_help: HashSet::new() }
     }
 
     /// Reads, together with the owner if that is worth it. None if the owner has still to do its part.
@@ -40,8 +42,9 @@ impl Reading {
             // SAFETY: `writable` has checked that it is within, nobody else uses it before the event, and chunks are apart.
             unsafe { reach.read(owner, (from.0, from.1 + offset), (target.wrapping_add(offset), length)) }
         };
-        // Who reads here meanwhile is busy, and chunks take longer than the whole at once.
-        let alone = length < joint::FROM || owner == reach.rank || reach.control.is_crowded() || mine.desk().is_taken();
+        // Who reads here meanwhile, or is about to, is busy, and chunks take longer than the whole at once.
+        let busy = self.offered > 0 || mine.desk().is_taken();
+        let alone = length < joint::FROM || owner == reach.rank || reach.control.is_crowded() || busy;
         let inbox = inbox.filter(|_| !alone && !self.no_help.contains(&owner));
         match inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, from, (target, length), copy)) {
             Some(joint) => {

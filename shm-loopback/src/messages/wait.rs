@@ -37,6 +37,7 @@ impl Waiter {
     /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
     #[inline(always)]
     pub fn wait<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
+        let _attending = self.inbox.attend();
         for _ in 0..LOOKS[usize::from(self.control.is_crowded())] {
             if let Look::Found(found) = look() {
                 return found;

@@ -433,6 +433,11 @@ impl Wire for ShmWire {
         peer.reads == Some(true)
     }
 
+    fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
+        let attended = self.peers[lane.peer as usize].inbox.as_ref().is_some_and(Inbox::is_attended);
+        attended && !self.job.control.is_crowded() && !self.reading.reach.is_mapped(lane.peer as usize, offered)
+    }
+
     fn give(&mut self, memory: Bytes) {
         if let Kind::Cell { number, .. } = memory.0 {
             self.give_cell(number);
@@ -441,10 +446,12 @@ impl Wire for ShmWire {
 
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
         let start = memory.start()?;
+        self.reading.offered += 1;
         Some(self.reading.reach.lead_to(start.as_ptr().expose_provenance(), memory.len()))
     }
 
     fn release(&mut self, _: usize, key: Key) {
+        self.reading.offered -= 1;
         reach::withdraw(key);
     }
 

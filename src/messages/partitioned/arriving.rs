@@ -85,7 +85,6 @@ fn expect<T: Pod + Send + Sync>(core: &mut Core, comm: &Comm, from: u32, tag: u3
     let select = Select { context: comm.context + ANNOUNCED, source: Some(from), tag: Some(tag) };
     let bytes = vec![0_u8; Announcement::BYTES].hold();
     let id = core.engine.receive(select, Room::Into(bytes, Announcement::BYTES));
-    core.note(id, None);
     let work = core.start(Box::new(Expecting { announcement: Key::Message(id), coming }));
     // What comes of it is asked of the round.
     core.forget(work);
@@ -141,7 +140,6 @@ impl<T: Pod + Send + Sync> Coming<T> {
             let bytes = unsafe { self.buffer.part(cut.range(index), true) }.hold();
             let room = bytes.len();
             let id = core.engine.receive(select, Room::Into(bytes, room));
-            core.note(id, None);
             *piece = Piece::UnderWay(Key::Message(id));
         }
     }

@@ -121,7 +121,6 @@ fn announce(core: &mut Core, comm: &Comm, to: u32, tag: u32, cut: Cut) -> Result
     let bytes = Announcement { first, cut }.encode().to_vec().hold();
     let length = bytes.len();
     let id = core.engine.send(to, comm.context + ANNOUNCED, tag, bytes, length, false);
-    core.note(id, None);
     core.forget(Key::Message(id));
     Ok(first)
 }
@@ -156,7 +155,6 @@ impl<T: Pod + Send> Partitioned<T> {
         let bytes = unsafe { self.buffer.part(self.cut.range(index), false) }.hold();
         let length = bytes.len();
         let id = core.engine.send(to, context, tag, bytes, length, false);
-        core.note(id, None);
         Piece::UnderWay(Key::Message(id))
     }
 
@@ -171,7 +169,6 @@ impl<T: Pod + Send> Partitioned<T> {
                 if let Some(to) = self.to {
                     let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
                     let id = core.engine.send(to, context, tag, Vec::<u8>::new().hold(), 0, false);
-                    core.note(id, None);
                     core.forget(Key::Message(id));
                 }
                 *piece = Piece::Lost;
