@@ -27,7 +27,7 @@ pub enum RailKind {
     Connection,
     /// Sends are datagrams, to all, and as they are they may be lost; see [`delivery`](crate::delivery).
     Datagram,
-    /// By memory that is shared, to those [near](Wire::is_near).
+    /// By memory that is shared, to those [near](Wire::is_near). What a rank moves itself needs no registration there.
     Memory,
 }
 

@@ -1,7 +1,7 @@
 //! What messages cost, counted: packets, and packets for nothing but credits.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Data, Part};
+use transom_channel::wire::{Data, Part, Rail};
 use transom_channel::{Config, Meter, Rank, Room, Select};
 
 fn sum(sim: &mut Sim, of: impl Fn(&Meter) -> u64) -> u64 {
@@ -77,8 +77,8 @@ fn one_way_a_credit_goes_back_for_half_a_ring() {
 fn a_long_message_needs_its_few_packets() {
     let length = 1 << 20;
     // Offered and late: RTS, ACK and the read. Else RTS, CTS, FIN and the write; refused: RTS, CTS and the pieces.
-    let with = |config: Config, late: bool| {
-        let mut sim = Sim::new(1, 2, Conditions::default(), &Config { rings: 0, ..config }).unwrap();
+    let of = |conditions: Conditions, config: Config, late: bool| {
+        let mut sim = Sim::new(1, 2, conditions, &Config { rings: 0, ..config }).unwrap();
         let post = |sim: &mut Sim| {
             sim.engine(1).receive(from(0), Room::Into(Memory::zero(length), length));
             sim.wake(1, 0);
@@ -102,10 +102,17 @@ fn a_long_message_needs_its_few_packets() {
             sim.engine(0).meter().copied_bytes,
         )
     };
+    let with = |config, late| of(Conditions::default(), config, late);
     let bytes = length as u64;
     assert_eq!(with(Config::default(), true), (2, 0, bytes, 0));
     assert_eq!(with(Config::default(), false), (3, bytes, 0, 0));
     assert_eq!(with(Config { offer: false, ..Config::default() }, true), (3, bytes, 0, 0));
     let pieces = bytes.div_ceil((16 << 10) - transom_channel::packet::DATA as u64);
     assert_eq!(with(Config { zero_copy_from: u64::MAX, ..Config::default() }, true), (2 + pieces, 0, 0, bytes));
+    // Who offers it waits, and would send it faster.
+    let rails = vec![Rail { write: false, ..Conditions::default().rails[0] }];
+    let waits = || Conditions { sent_faster: 1000, rails: rails.clone(), ..Conditions::default() };
+    assert_eq!(of(waits(), Config::default(), true), (2 + pieces, 0, 0, bytes));
+    assert_eq!(of(waits(), Config::default(), false), (2 + pieces, 0, 0, bytes));
+    assert_eq!(of(waits(), Config { read_waiting: true, ..Config::default() }, true), (2, 0, bytes, 0));
 }

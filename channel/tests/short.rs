@@ -104,3 +104,18 @@ fn nothing_is_overtaken() {
     assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into), Short::Done { tag: 7, length: 8 });
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
+
+#[test]
+fn receives_that_were_posted_have_what_lies_before() {
+    let mut sim = with_a_ring();
+    let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), Room::Into(Memory::zero(8), 8)));
+    assert!((10..13).all(|number| send(&mut sim, 7, number)));
+    settle(&mut sim, false);
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done { tag: 7, length: 8 }, Some(12)));
+    for (id, number) in posted.into_iter().zip([10, 11]) {
+        let done = sim.engine(1).completed().expect("it lay before that");
+        assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
+    }
+    settle(&mut sim, true);
+    (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}

@@ -37,6 +37,8 @@ pub struct Conditions {
     pub busy: u32,
     /// Of a thousand registrations so many fail.
     pub unregistered: u32,
+    /// Of a thousand messages that are offered so many would be [sent faster](Wire::sends_faster).
+    pub sent_faster: u32,
     /// Puts become visible in pieces.
     pub torn: bool,
     /// Ranks of a host, who have the rails of [`RailKind::Memory`] between them and nothing else; 0 if no rail is of that kind.
@@ -82,6 +84,7 @@ impl Default for Conditions {
             slots: 256,
             busy: 0,
             unregistered: 0,
+            sent_faster: 0,
             torn: true,
             host: 0,
             faults: None,

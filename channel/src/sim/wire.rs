@@ -88,6 +88,11 @@ impl Wire for SimWire {
         true
     }
 
+    fn sends_faster(&mut self, _: Lane, _: Key) -> bool {
+        let mut net = self.net.borrow_mut();
+        net.rng.u32(..) % 1000 < net.conditions.sent_faster
+    }
+
     fn give(&mut self, memory: Memory) {
         if memory.is_slot {
             self.net.borrow_mut().ranks[self.rank as usize].slots -= 1;
@@ -125,7 +130,7 @@ impl Wire for SimWire {
         let registered = |memory: &Memory| {
             let mut keys = net.ranks[self.rank as usize].keys.values();
             assert!(
-                keys.any(|known| known.memory.is(memory) && known.rail == lane.rail),
+                rail.kind == RailKind::Memory || keys.any(|known| known.memory.is(memory) && known.rail == lane.rail),
                 "this memory is not registered there"
             );
         };

@@ -59,6 +59,7 @@ impl Setup {
             slots: *rng.choice(&[1, 2, 8, 256]).unwrap(),
             busy: *rng.choice(&[0, 0, 50, 500]).unwrap(),
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
+            sent_faster: *rng.choice(&[0, 500]).unwrap(),
             torn: rng.bool(),
             host: 0,
             faults: None,

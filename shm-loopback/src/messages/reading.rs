@@ -13,7 +13,7 @@ use transom_windows::FabricError;
 pub(super) struct Reading {
     pub reach: Reach,
     /// Buffers of this rank that others may read now.
-    pub offered: usize,
+    pub offered: Vec<Key>,
     /// Those whose last chunks are with who owns the bytes.
     joints: Vec<Joint>,
     /// Owners that cannot write to this rank's buffers.
@@ -25,7 +25,7 @@ pub(super) type Read = (Rank, u64, Result<(), FabricError>);
 
 impl Reading {
     pub fn new(reach: Reach) -> Self {
-        Reading { reach, offered: 0, joints: Vec::new(), no_help: HashSet::new() }
+        Reading { reach, offered: Vec::new(), joints: Vec::new(), no_help: HashSet::new() }
     }
 
     /// Reads, together with the owner if that is worth it. None if the owner has still to do its part.
@@ -43,7 +43,7 @@ impl Reading {
             unsafe { reach.read(owner, (from.0, from.1 + offset), (target.wrapping_add(offset), length)) }
         };
         // Who reads here meanwhile, or is about to, is busy, and chunks take longer than the whole at once.
-        let busy = self.offered > 0 || mine.desk().is_taken();
+        let busy = !self.offered.is_empty() || mine.desk().is_taken();
         let alone = length < joint::FROM || owner == reach.rank || reach.control.is_crowded() || busy;
         let inbox = inbox.filter(|_| !alone && !self.no_help.contains(&owner));
         match inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, from, (target, length), copy)) {

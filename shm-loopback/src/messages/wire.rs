@@ -435,7 +435,7 @@ impl Wire for ShmWire {
 
     fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
         let attended = self.peers[lane.peer as usize].inbox.as_ref().is_some_and(Inbox::is_attended);
-        attended && !self.job.control.is_crowded() && !self.reading.reach.is_mapped(lane.peer as usize, offered)
+        attended && !self.reading.reach.is_mapped(lane.peer as usize, offered)
     }
 
     fn give(&mut self, memory: Bytes) {
@@ -446,12 +446,16 @@ impl Wire for ShmWire {
 
     fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
         let start = memory.start()?;
-        self.reading.offered += 1;
-        Some(self.reading.reach.lead_to(start.as_ptr().expose_provenance(), memory.len()))
+        let key = self.reading.reach.lead_to(start.as_ptr().expose_provenance(), memory.len());
+        self.reading.offered.push(key);
+        Some(key)
     }
 
     fn release(&mut self, _: usize, key: Key) {
-        self.reading.offered -= 1;
+        // Rings have keys too.
+        if let Some(at) = self.reading.offered.iter().position(|offered| *offered == key) {
+            self.reading.offered.swap_remove(at);
+        }
         reach::withdraw(key);
     }
 
