@@ -45,7 +45,8 @@ pub struct Config {
     pub stripe_from: u64,
     /// Whether a message that waits offers its memory to be read.
     pub offer: bool,
-    /// Whether such memory is read though its owner waits and would [send it faster](crate::wire::Wire::sends_faster).
+    /// Whether such memory is read though its owner waits and [may send it faster](crate::wire::Wire::may_send_faster); else that is
+    /// tried.
     pub read_waiting: bool,
     /// Events, and packets of a ring, that one turn of progress takes at most.
     pub batch: usize,

@@ -329,8 +329,8 @@ pub trait Wire {
     }
     /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
     fn reads(&mut self, lane: Lane) -> bool;
-    /// Whether the peer would send what it offers there sooner than this rank would read it: it waits, and has nothing else to do.
-    fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
+    /// Whether the peer may send what it offers there sooner than this rank would read it: it waits, and has nothing else to do.
+    fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
         let _ = (lane, offered);
         false
     }

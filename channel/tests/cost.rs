@@ -109,10 +109,33 @@ fn a_long_message_needs_its_few_packets() {
     assert_eq!(with(Config { offer: false, ..Config::default() }, true), (3, bytes, 0, 0));
     let pieces = bytes.div_ceil((16 << 10) - transom_channel::packet::DATA as u64);
     assert_eq!(with(Config { zero_copy_from: u64::MAX, ..Config::default() }, true), (2 + pieces, 0, 0, bytes));
-    // Who offers it waits, and would send it faster.
+    // Who offers it waits, and may send it faster: that is tried first.
     let rails = vec![Rail { write: false, ..Conditions::default().rails[0] }];
     let waits = || Conditions { sent_faster: 1000, rails: rails.clone(), ..Conditions::default() };
     assert_eq!(of(waits(), Config::default(), true), (2 + pieces, 0, 0, bytes));
     assert_eq!(of(waits(), Config::default(), false), (2 + pieces, 0, 0, bytes));
     assert_eq!(of(waits(), Config { read_waiting: true, ..Config::default() }, true), (2, 0, bytes, 0));
+}
+
+#[test]
+fn a_sender_that_waits_is_asked_unless_reading_was_faster() {
+    let rails = vec![Rail { write: false, ..Conditions::default().rails[0] }];
+    let conditions =
+        Conditions { sent_faster: 1000, rails, latency: 999..1000, pause: 50..51, ..Conditions::default() };
+    let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
+    let length = 100_000;
+    let sent: Vec<usize> = (1..=1030)
+        .filter(|_| {
+            let before = sim.engine(0).meter().copied_bytes;
+            sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
+            sim.engine(1).receive(from(0), Room::Into(Memory::zero(length), length));
+            (0..2).for_each(|rank| sim.wake(rank, 0));
+            while sim.step().is_some() {}
+            let came = sim.engine(1).completed().unwrap().memory.unwrap();
+            assert_eq!(came.whose(length), Some(1));
+            sim.engine(0).meter().copied_bytes > before
+        })
+        .collect();
+    // Here a read takes less time than packets.
+    assert_eq!(sent, [1, 3, 5, 7, 1025, 1027, 1029]);
 }

@@ -199,8 +199,8 @@ mod several {
             each!(self, wire => wire.reads(lane))
         }
 
-        fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
-            each!(self, wire => wire.sends_faster(lane, offered))
+        fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
+            each!(self, wire => wire.may_send_faster(lane, offered))
         }
 
         fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {

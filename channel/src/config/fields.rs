@@ -137,7 +137,7 @@ pub const FIELDS: &[Field] = &[
         "read_waiting",
         read_waiting,
         YES_OR_NO,
-        "whether memory that is not mapped is read though its owner waits, and would send it faster",
+        "whether memory that is not mapped is read though its owner waits, even if it was sent faster before",
         "yes or no"
     ),
     row!(

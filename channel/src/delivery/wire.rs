@@ -353,8 +353,8 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.reads(lane)
     }
 
-    fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
-        self.wire.sends_faster(lane, offered)
+    fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
+        self.wire.may_send_faster(lane, offered)
     }
 
     fn register(&mut self, memory: &W::Memory, rail: usize) -> Option<Key> {

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::credit::{Grant, Owed, Purse};
 use crate::packet::{Body, Envelope, Keys, Packet, Values};
+use crate::rates::Rates;
 use crate::ring;
 use crate::sequence::{FARTHEST, Incoming, Outgoing};
 use crate::slab::Id;
@@ -28,6 +29,8 @@ pub(super) struct Peer<M> {
     pub turn: usize,
     /// What long messages to it, or from it, are divided by.
     pub weights: Weights,
+    /// By which way its long messages come, once there was a choice.
+    pub rates: Option<Box<Rates>>,
     pub outgoing: Outgoing,
     pub incoming: Incoming<Held<M>>,
     /// A message of which pieces have come, and the last has not.
@@ -128,6 +131,7 @@ impl<M> Peer<M> {
             asked: [false; RAILS],
             turn: 0,
             weights: Weights::new(config.stripe, rails.iter().map(|rail| rail.bandwidth)),
+            rates: None,
             outgoing: Outgoing::new(config.window),
             incoming: Incoming::new(FARTHEST),
             purse: Purse::new(config.floor),

@@ -2,12 +2,13 @@
 
 use super::arrive::STRAY;
 use super::depart::stripe_of;
-use super::peer::Move;
+use super::peer::{Move, Peer};
 use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
 use super::{Engine, Room};
 use crate::error::{Error, Lost, Status};
 use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys, Mover};
+use crate::rates::Way;
 use crate::rendezvous::{Facts, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
@@ -110,7 +111,7 @@ impl<W: Wire> Engine<W> {
             receive.room = Room::Into(memory, envelope.length as usize);
         }
         let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
-        let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None };
+        let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None, way: None };
         let length = moving.length();
         let in_place = self.chooses_in_place(from, length);
         if in_place {
@@ -120,13 +121,18 @@ impl<W: Wire> Engine<W> {
         let up: Vec<usize> = (0..self.routes.rails.len()).filter(|rail| peer.up[*rail]).collect();
         let readable: Vec<usize> =
             up.iter().copied().filter(|rail| self.routes.rails[*rail].read && offered[*rail].is_some()).collect();
-        let reads = |rail: &usize| {
-            let lane = Lane { peer: from, rail: *rail };
-            let mut faster = || offered[*rail].is_some_and(|key| self.wire.sends_faster(lane, key));
-            (self.config.read_waiting || !faster()) && self.wire.reads(lane)
-        };
-        let readable: Vec<usize> = readable.into_iter().filter(reads).collect();
+        let readable: Vec<usize> =
+            readable.into_iter().filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
         let writable: Vec<usize> = up.into_iter().filter(|rail| self.routes.rails[*rail].write).collect();
+        let sends = |rail: &usize| {
+            let lane = Lane { peer: from, rail: *rail };
+            offered[*rail].is_some_and(|key| self.wire.may_send_faster(lane, key))
+        };
+        if in_place && !self.config.read_waiting && length > 0 && readable.first().is_some_and(sends) {
+            let peer = self.peers.get_mut(&from).expect("it sent this");
+            moving.way = Some(peer.rates.get_or_insert_default().begin(length, || self.wire.now()));
+        }
+        let in_place = in_place && moving.way != Some(Way::Sent);
         let facts = Facts { in_place, receiver_first, readable: !readable.is_empty(), writable: !writable.is_empty() };
         let mut chosen = None;
         for mover in movers(facts) {
@@ -332,6 +338,11 @@ impl<W: Wire> Engine<W> {
             && moving.state == Receiving::Done
         {
             let result = outcome(moving.from, moving.envelope, moving.room);
+            if moving.way.is_some()
+                && let Some(Peer { rates: Some(rates), .. }) = self.peers.get_mut(&moving.from)
+            {
+                rates.end(|| self.wire.now());
+            }
             self.complete(id, result);
         }
     }

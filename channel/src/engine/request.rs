@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Status};
 use crate::packet::{Envelope, Keys};
+use crate::rates::Way;
 use crate::rendezvous::{Receiving, Sending};
 use crate::slab::Id;
 use crate::striping::Timed;
@@ -91,6 +92,8 @@ pub(super) struct Moving {
     pub state: Receiving,
     /// Its stripes, if it is read in several.
     pub timed: Option<Box<Timed>>,
+    /// If both ways were there.
+    pub way: Option<Way>,
 }
 
 /// A message that no receive waits for.

@@ -37,7 +37,7 @@ pub struct Conditions {
     pub busy: u32,
     /// Of a thousand registrations so many fail.
     pub unregistered: u32,
-    /// Of a thousand messages that are offered so many would be [sent faster](Wire::sends_faster).
+    /// Of a thousand messages that are offered so many would be [sent faster](Wire::may_send_faster).
     pub sent_faster: u32,
     /// Puts become visible in pieces.
     pub torn: bool,

@@ -88,7 +88,7 @@ impl Wire for SimWire {
         true
     }
 
-    fn sends_faster(&mut self, _: Lane, _: Key) -> bool {
+    fn may_send_faster(&mut self, _: Lane, _: Key) -> bool {
         let mut net = self.net.borrow_mut();
         net.rng.u32(..) % 1000 < net.conditions.sent_faster
     }

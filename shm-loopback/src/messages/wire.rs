@@ -433,7 +433,7 @@ impl Wire for ShmWire {
         peer.reads == Some(true)
     }
 
-    fn sends_faster(&mut self, lane: Lane, offered: Key) -> bool {
+    fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
         let attended = self.peers[lane.peer as usize].inbox.as_ref().is_some_and(Inbox::is_attended);
         attended && !self.reading.reach.is_mapped(lane.peer as usize, offered)
     }

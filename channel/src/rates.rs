@@ -1,0 +1,140 @@
+//! By which of two ways long messages of a peer come, where both can be: by what each takes. Messages that come at the same time are
+//! a row, and come the same way, since each takes as long as all; a row is measured as a whole.
+
+/// Rows that try the two ways in turn: one that something disturbs decides nothing.
+const TRIALS: u32 = 8;
+/// After so many rows they are tried again.
+const AGAIN: u32 = 1024;
+/// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
+const CLASSES: usize = 4;
+
+/// A way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Its sender copies it into packets, and they are copied out of these.
+    Sent,
+    /// It is read from where it is.
+    Read,
+}
+
+/// What messages of a peer took.
+#[derive(Debug, Default)]
+pub struct Rates {
+    classes: [Class; CLASSES],
+    row: Option<Row>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Class {
+    rows: u32,
+    /// The least nanoseconds for each MiB in the last trials, by both ways.
+    least: [u64; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    class: usize,
+    way: Way,
+    trial: bool,
+    since: u64,
+    bytes: u64,
+    under_way: u32,
+}
+
+impl Class {
+    /// How the next row comes, and whether that is a trial.
+    fn next(&mut self) -> (Way, bool) {
+        let at = self.rows % AGAIN;
+        self.rows = self.rows.wrapping_add(1);
+        if at == 0 {
+            self.least = [u64::MAX; 2];
+        }
+        let [sent, read] = self.least;
+        let reads = if at < TRIALS { at % 2 == 1 } else { read < sent };
+        (if reads { Way::Read } else { Way::Sent }, at < TRIALS)
+    }
+}
+
+impl Rates {
+    /// A message of so many bytes is to come, at least one: by which way.
+    pub fn begin(&mut self, bytes: u64, now: impl FnOnce() -> u64) -> Way {
+        let row = self.row.get_or_insert_with(|| {
+            let class = (bytes.max(1).ilog2().saturating_sub(15) as usize / 2).min(CLASSES - 1);
+            let (way, trial) = self.classes[class].next();
+            Row { class, way, trial, since: if trial { now() } else { 0 }, bytes: 0, under_way: 0 }
+        });
+        row.bytes = row.bytes.saturating_add(bytes);
+        row.under_way += 1;
+        row.way
+    }
+
+    /// One that had begun has come.
+    pub fn end(&mut self, now: impl FnOnce() -> u64) {
+        let Some(row) = &mut self.row else { return };
+        row.under_way -= 1;
+        if row.under_way > 0 {
+            return;
+        }
+        if row.trial {
+            let took = u128::from(now().saturating_sub(row.since)) << 20;
+            let took = u64::try_from(took / u128::from(row.bytes.max(1))).unwrap_or(u64::MAX);
+            let least = &mut self.classes[row.class].least[row.way as usize];
+            *least = took.min(*least);
+        }
+        self.row = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ways of so many messages, one after the other, that take so long for each byte. `S` and `R`.
+    fn ways(rates: &mut Rates, count: usize, bytes: u64, sent: u64, read: u64) -> String {
+        let one = |_| {
+            let way = rates.begin(bytes, || 1000);
+            rates.end(|| 1000 + bytes * if way == Way::Sent { sent } else { read });
+            if way == Way::Sent { 'S' } else { 'R' }
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[test]
+    fn both_ways_are_tried_and_the_faster_one_is_taken() {
+        let mut rates = Rates::default();
+        assert_eq!(ways(&mut rates, 12, 1 << 16, 2, 5), "SRSRSRSRSSSS");
+        // Another length is another matter.
+        assert_eq!(ways(&mut rates, 12, 1 << 22, 5, 2), "SRSRSRSRRRRR");
+        assert_eq!(ways(&mut rates, 1012, 1 << 16, 5, 2), "S".repeat(1012), "not measured again so soon");
+        assert_eq!(ways(&mut rates, 10, 1 << 16, 5, 2), "SRSRSRSRRR");
+        assert_eq!(ways(&mut rates, 1014, 1 << 16, 2, 5), "R".repeat(1014));
+        assert_eq!(ways(&mut rates, 10, 1 << 16, 2, 5), "SRSRSRSRSS");
+    }
+
+    #[test]
+    fn a_trial_that_was_disturbed_decides_nothing() {
+        let mut rates = Rates::default();
+        for sent in [1000, 1000, 2, 1000] {
+            assert_eq!(ways(&mut rates, 2, 1 << 16, sent, 5), "SR");
+        }
+        assert_eq!(ways(&mut rates, 3, 1 << 16, 2, 5), "SSS");
+    }
+
+    #[test]
+    fn messages_at_the_same_time_are_measured_together() {
+        let mut rates = Rates::default();
+        for _ in 0..4 {
+            // Sent: three of them in 6 us; read: one in 3 us.
+            assert_eq!([0; 3].map(|now| rates.begin(1 << 16, || now)), [Way::Sent; 3]);
+            [2000, 4000, 6000].map(|now| rates.end(|| now));
+            assert_eq!(rates.begin(1 << 16, || 0), Way::Read);
+            rates.end(|| 3000);
+        }
+        assert_eq!(rates.begin(1 << 16, || unreachable!("the trials are over")), Way::Sent);
+        rates.begin(u64::MAX, || unreachable!("a row has begun"));
+        (0..2).for_each(|_| rates.end(|| unreachable!("nothing is measured")));
+        rates.begin(u64::MAX, || 5);
+        rates.end(|| 0);
+        rates.end(|| unreachable!("nothing is under way"));
+    }
+}
