@@ -282,7 +282,9 @@ impl<W: Wire> Engine<W> {
 
     /// When progress is due to tell a credit, though no event comes.
     pub fn credit_due(&self) -> Option<u64> {
-        let since = self.owing.iter().filter_map(|rank| self.peers.get(rank)?.owed_since).min()?;
+        // Nothing reaches a peer whose rails are all cut.
+        let reached = |rank| self.peers.get(rank).filter(|peer| peer.is_up());
+        let since = self.owing.iter().filter_map(|rank| reached(rank)?.owed_since).min()?;
         Some((since + self.config.credit_delay).max(self.wire.now()))
     }
 

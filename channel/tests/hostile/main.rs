@@ -140,3 +140,14 @@ fn what_a_ring_holds() {
         finish(sim, bystanders);
     }
 }
+
+/// Bytes with which the job did not come to an end.
+#[test]
+fn bytes_that_went_round_in_circles() {
+    let bytes = [
+        92, 68, 10, 2, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 124, 2, 0, 0, 21, 0, 0, 252, 0, 0, 18, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 11, 0, 96, 42, 0, 0, 44, 0, 0, 0, 0, 31, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 0, 0, 0, 0, 0,
+        0, 0,
+    ];
+    body::any_bytes(&bytes);
+}
