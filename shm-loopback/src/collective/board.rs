@@ -48,8 +48,8 @@ pub struct Board {
     pub(super) scratch: Scratch,
     /// How buffers of others are reached, if each rank reaches those of all.
     pub(super) reach: Option<Reach>,
-    /// No rank shares a core with another.
-    pub(super) roomy: bool,
+    /// That is faster than cells for what is long.
+    pub(super) direct: bool,
     /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
     pub(super) strict: bool,
 }
@@ -105,7 +105,17 @@ impl Board {
         let lines = Lines::new(me, block, slate);
         let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
         let reach = all(1).then_some(reach);
-        Ok(Board { lines, scratch: Scratch::default(), reach, roomy: all(2), strict: cfg!(debug_assertions) })
+        let strict = cfg!(debug_assertions);
+        let mut board = Board { lines, scratch: Scratch::default(), reach, direct: false, strict };
+        // Ranks that share a core do not wait for each other longer than they must.
+        if all(2) {
+            board.direct = board.is_direct_faster().map_err(|failure| match failure {
+                Failure::Fabric(error) => error,
+                Failure::Mismatch { rank, .. } | Failure::Panicked { rank } => FabricError::GivenUp { rank },
+            })?;
+            tracing::debug!(direct = board.direct, "how long collectives move");
+        }
+        Ok(board)
     }
 
     /// What breaks the board while a call waits at it.

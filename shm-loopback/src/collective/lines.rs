@@ -49,7 +49,7 @@ pub(super) struct Lines<S = Shared> {
     pub block: Block,
     pub slate: S,
     /// The last round that this rank posted.
-    round: u64,
+    pub round: u64,
     /// All others have posted this one, as far as was asked.
     heard: u64,
     /// The last round that each rank is known to have posted.

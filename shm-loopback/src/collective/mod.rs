@@ -10,9 +10,9 @@
 //! Reductions of more than 8 KiB are shared: each rank folds its share of the elements, and writes it once for all. Below that
 //! every rank folds all.
 //!
-//! Blocks of 32 KiB and more that each gets of each (all-gather, all-to-all), and broadcasts of 64 KiB and more among ranks that
-//! share no cores, are read from where they are (`direct.rs`), if all ranks may read each other's memory: in memory that is mapped,
-//! of this process, or by the kernel.
+//! Blocks of 32 KiB and more that each gets of each (all-gather, all-to-all), and broadcasts of 64 KiB and more, are read from where
+//! they are (`direct.rs`), by one copy in place of two, if all ranks may read each other's memory (that is mapped, or of this
+//! process, or by the kernel), share no cores, and found that faster: they try it when they open a board.
 //!
 //! # Memory
 //! One block for all ranks: `1,152 + ranks x (192 + 16 x 128)` bytes of lines and at most 4 KiB of padding, then

@@ -70,6 +70,12 @@ impl Board {
         if let Some(reach) = self.direct_from_root(data.len()) {
             return self.read_root(&reach, root, data);
         }
+        self.copy_from_root(root, data)
+    }
+
+    /// The root puts its bytes into cells, and the others take them out.
+    #[inline]
+    pub(super) fn copy_from_root(&mut self, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
         let cut = Cut::of(data.len(), self.lines.block.cell_bytes());
         for step in 0..cut.rounds {
             let part = &mut data[cut.part(step)];

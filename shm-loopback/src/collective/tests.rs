@@ -66,7 +66,7 @@ fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec
 
 fn open(team: &Loopback, strict: bool) -> Board {
     let mut board = Board::open(team).unwrap();
-    (board.strict, board.roomy) = (strict, true);
+    (board.strict, board.direct) = (strict, true);
     board
 }
 

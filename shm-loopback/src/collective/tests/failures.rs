@@ -198,7 +198,7 @@ fn nonsense_in_shared_memory_is_an_error() {
         let mut board = open(&team, false);
         board.barrier(1).unwrap();
         if team.rank() == 1 {
-            let line = board.lines.block.line(1, 2, true);
+            let line = board.lines.block.line(1, board.lines.round + 1, true);
             board.lines.slate.store(line, 0x7000, std::sync::atomic::Ordering::SeqCst);
             team.barrier().unwrap();
             return None;
