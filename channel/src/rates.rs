@@ -126,7 +126,9 @@ mod tests {
         for _ in 0..4 {
             // Sent: three of them in 6 us; read: one in 3 us.
             assert_eq!([0; 3].map(|now| rates.begin(1 << 16, || now)), [Way::Sent; 3]);
-            [2000, 4000, 6000].map(|now| rates.end(|| now));
+            for now in [2000, 4000, 6000] {
+                rates.end(|| now);
+            }
             assert_eq!(rates.begin(1 << 16, || 0), Way::Read);
             rates.end(|| 3000);
         }

@@ -220,7 +220,7 @@ pub const CATALOG: &[Measurement] = &[
     sweep(
         "rendezvous",
         "pingpong",
-        &["eager=0,zero_copy_from=1", "eager=0,zero_copy_from=1,offer=no", "eager=0,zero_copy_from=4294967296"],
+        &["eager=0,zero_copy_from=1,read_waiting=yes", "eager=0,zero_copy_from=1", "eager=0,zero_copy_from=4294967296"],
         "pingpong with messages that are announced: read, or written where the wire writes, or copied",
     ),
     Measurement {
