@@ -96,7 +96,7 @@ const SWEEPS: [Sweep; 8] = [
     ),
     (
         "rendezvous",
-        &["eager=0,zero_copy_from=1", "eager=0,zero_copy_from=1,offer=no", "eager=0,zero_copy_from=4294967296"],
+        &["eager=0,zero_copy_from=1", "eager=0,zero_copy_from=1,read_waiting=yes", "eager=0,zero_copy_from=4294967296"],
         &[8, 4096],
         2,
     ),
