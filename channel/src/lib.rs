@@ -12,7 +12,7 @@ mod meter;
 pub mod packet;
 pub mod pipe;
 pub mod polling;
-pub mod rates;
+mod rates;
 pub mod rendezvous;
 pub mod ring;
 pub mod rules;
