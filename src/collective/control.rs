@@ -32,6 +32,17 @@ const LONGEST: usize = 512;
 const HEAD: usize = 12;
 
 impl Saying {
+    /// Why there are no collectives any more; none if the world is gone.
+    pub fn why(error: &Error) -> Option<Saying> {
+        match error {
+            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Some(Saying::Died(*rank)),
+            Error::PeerLeft { rank } => Some(Saying::Left(*rank)),
+            Error::OperatorPanicked { rank } => Some(Saying::Panicked(*rank)),
+            Error::Mismatch { why } => Some(Saying::Mismatch(why.clone())),
+            _ => None,
+        }
+    }
+
     /// To a rank of the job, of the group of this context.
     pub fn send(&self, core: &mut Core, to: u32, context: u32) {
         let bytes = self.to_bytes(context);
@@ -96,8 +107,17 @@ struct Changes {
 
 enum Step {
     Join(Arc<Group>),
-    /// A context, and how many calls this rank has made there.
-    Leave(u32, u32),
+    /// A context.
+    Leave(u32, Left),
+}
+
+/// What is kept of a group that this rank has left.
+#[derive(Default)]
+pub(super) struct Left {
+    /// How many calls this rank has made there.
+    pub calls: u32,
+    /// Why there were no more, if so.
+    pub broken: Option<Error>,
 }
 
 impl Control {
@@ -107,9 +127,9 @@ impl Control {
         self.listen(&group.comm.hub)
     }
 
-    /// This rank makes no more collectives in a context, after so many.
-    pub(super) fn leave(&self, context: u32, calls: u32) {
-        self.step(Step::Leave(context, calls));
+    /// This rank makes no more collectives in a context.
+    pub(super) fn leave(&self, context: u32, left: Left) {
+        self.step(Step::Leave(context, left));
     }
 
     fn step(&self, step: Step) {
@@ -140,8 +160,8 @@ struct Listener {
     deaf: bool,
     /// By their contexts, groups that this rank makes collectives in.
     groups: HashMap<u32, (Arc<Group>, Patience)>,
-    /// How many calls this rank has made in those that it has left.
-    left: HashMap<u32, u32>,
+    /// Those that it has left.
+    left: HashMap<u32, Left>,
     /// What others wait in, that this rank has not called yet: in which context, who of the job, which call. Of each in a context
     /// the last is kept: it waits in one at a time, or in the first that can end.
     asked: Vec<(u32, u32, Made)>,
@@ -164,8 +184,8 @@ impl Listener {
                     self.lost.iter().for_each(|failure| lose(core, &group, failure));
                     self.groups.insert(group.comm.context, (group, Patience::default()));
                 }
-                Step::Leave(context, calls) => {
-                    self.left.insert(context, calls);
+                Step::Leave(context, left) => {
+                    self.left.insert(context, left);
                     self.groups.remove(&context);
                 }
             }
@@ -228,9 +248,11 @@ impl Listener {
             if let Some((group, _)) = groups.get(context) {
                 return group.comm.has(*from) && !group.answer(core, group.comm.numbered(*from), *theirs);
             }
-            let Some(calls) = left.get(context) else { return true };
-            // Of what it called before it left it has done its part.
-            if theirs.number.wrapping_sub(*calls) < 1 << 31 {
+            let Some(Left { calls, broken }) = left.get(context) else { return true };
+            if let Some(saying) = broken.as_ref().and_then(Saying::why) {
+                saying.send(core, *from, *context);
+            } else if theirs.number.wrapping_sub(*calls) < 1 << 31 {
+                // Of what it called before it left it has done its part.
                 Saying::Gone.send(core, *from, *context);
             }
             false

@@ -1,6 +1,6 @@
 //! What the ranks of a world or team know of each other's collectives: how many there were, and whether one failed.
 
-use super::control::{Control, Saying};
+use super::control::{Control, Left, Saying};
 use super::history::{History, Made};
 use super::signature::{Kind, Signature};
 use crate::job::variables;
@@ -85,7 +85,7 @@ impl std::ops::Deref for Member {
 impl Drop for Member {
     fn drop(&mut self) {
         let calls = self.group.enter().map_or(0, |turn| turn.calls);
-        self.control.leave(self.group.comm.context, calls);
+        self.control.leave(self.group.comm.context, Left { calls, broken: self.group.broken() });
     }
 }
 
@@ -204,14 +204,7 @@ impl Group {
         if self.broken.set(error.clone()).is_err() {
             return;
         }
-        let saying = match &error {
-            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Saying::Died(*rank),
-            Error::PeerLeft { rank } => Saying::Left(*rank),
-            Error::OperatorPanicked { rank } => Saying::Panicked(*rank),
-            Error::Mismatch { why } => Saying::Mismatch(why.clone()),
-            // The world is gone.
-            _ => return,
-        };
+        let Some(saying) = Saying::why(&error) else { return };
         self.others().for_each(|rank| self.tell(core, rank, &saying));
         self.take_all(core);
         fence(SeqCst);
@@ -273,8 +266,13 @@ impl Group {
         self.tell(core, to, &Saying::Ask(made));
     }
 
-    /// Another rank waits in a call. Whether this one has made that of this number; if as another, neither can ever be.
+    /// Another rank waits in a call. Whether this one has made that of this number; if as another, neither can ever be. Or there
+    /// are no collectives any more, which the other was told before it made its first.
     pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
+        if let Some(saying) = self.broken().as_ref().and_then(Saying::why) {
+            self.tell(core, from, &saying);
+            return true;
+        }
         let mine = self.made.find(theirs.number);
         if let Some(mine) = mine.filter(|mine| *mine != theirs) {
             self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
