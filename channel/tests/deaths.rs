@@ -139,3 +139,34 @@ fn a_look_is_told() {
         assert_eq!(engine.peek(from(Some(7), 1)), Err(ranks));
     }
 }
+
+/// A rank whose answers wait for the window is not to leave: the peer's sends wait for them.
+#[test]
+fn who_has_answers_that_wait_for_the_window_is_needed() {
+    let config = Config { window: 4, rings: 0, ..Config::default() };
+    for (length, sync) in [(100, true), (200_000, false)] {
+        let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
+        let sends: Vec<Id> =
+            (0..40).map(|tag| sim.engine(0).send(1, 0, tag, Memory::zero(length), length, sync)).collect();
+        (0..2).for_each(|rank| sim.wake(rank, 0));
+        while sim.step().is_some() {}
+        (0..40).for_each(|tag| {
+            let room = Room::Into(Memory::zero(length), length);
+            sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(tag) }, room);
+        });
+        // Rank 0 does something else meanwhile, in which it takes nothing.
+        sim.stop(0, true);
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        let received = std::iter::from_fn(|| sim.engine(1).completed()).count();
+        assert!(received > 4, "{received} were received");
+        assert!(sim.engine(1).is_needed(), "{length} bytes: rank 0 waits for answers");
+        sim.stop(0, false);
+        let mut ended = 0;
+        while sim.step().is_some() {
+            ended += std::iter::from_fn(|| sim.engine(0).completed()).filter(|done| done.result.is_ok()).count();
+        }
+        assert_eq!(ended, sends.len());
+        assert!((0..2).all(|rank| !sim.engine(rank).is_needed()));
+    }
+}

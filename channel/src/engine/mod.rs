@@ -299,7 +299,10 @@ impl<W: Wire> Engine<W> {
         !self.listed.is_empty()
             || self.wire.due().is_some()
             || self.pipes.are_needed(self.rank)
-            || self.peers.iter().any(|(_, peer)| peer.failover.as_ref().is_some_and(|failover| failover.is_needed()))
+            // Also what the window is closed for, which is not listed.
+            || self.peers.iter().any(|(_, peer)| {
+                peer.has_work() || peer.failover.as_ref().is_some_and(|failover| failover.is_needed())
+            })
             || self.requests.iter().any(|(_, request)| moving(request))
     }
 
