@@ -56,6 +56,10 @@ meter! {
     acknowledgements,
     /// Datagrams that came and were none of a peer's, or not as they were sent.
     spoiled,
+    /// Windows that were opened for datagrams which bring announced messages into their places.
+    datagram_windows,
+    /// Pieces of those that came as packets: they were lost twice, or are the last and short.
+    datagram_repairs,
     /// Messages that came before their receive.
     unexpected,
     /// The most bytes of these at once, with 64 for each header.

@@ -24,7 +24,7 @@ pub enum Path {
     Datagram,
     /// Announced, and written or read in place.
     Move,
-    /// Announced, and sent by datagrams into its place. No wire has it yet, so its rules are passed over.
+    /// Announced, and sent by datagrams into its place; without checksums, where adapters have it.
     DatagramMove,
     /// Announced, and copied in packets by the three first. It always exists.
     Copy,
@@ -129,7 +129,7 @@ impl Rules {
     /// assert_eq!(
     ///     rules.to_string(),
     ///     "MSG_SIZE <= 8192, RC-FP, MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, \
-    ///      MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, Copy-Based"
+    ///      MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based"
     /// );
     /// ```
     pub fn usual(eager: usize, zero_copy_from: u64) -> Rules {
@@ -142,6 +142,7 @@ impl Rules {
             rule(&[at_once], Path::Datagram),
             rule(&[copied], Path::Copy),
             rule(&[], Path::Move),
+            rule(&[], Path::DatagramMove),
             rule(&[], Path::Copy),
         ])
     }

@@ -45,7 +45,8 @@ pub struct Rail {
     pub whole_word: bool,
     /// A `Put` may carry an immediate value, which the peer learns of once all the bytes are there.
     pub immediate: bool,
-    /// `Write` is there.
+    /// `Write` is there. A wire whose datagrams may be lost has [windows](Wire::open_window) instead, of which
+    /// [`delivery`](crate::delivery) makes it; a `Send` may come before a `Write` that was posted before it all the same.
     pub write: bool,
     /// `Read` is there.
     pub read: bool,
@@ -170,6 +171,32 @@ pub enum Request<'a, M> {
         /// Says which request is done.
         token: u64,
     },
+    /// A datagram to a [window](Wire::open_window) of the peer's, without a copy: it may be lost, come twice or late. The memory is
+    /// the adapter's until this one, or one that is posted later on this lane, is `Done`.
+    Piece {
+        /// What is sent; registered on this rail.
+        from: Part<'a, M>,
+        /// The window.
+        to: Key,
+        /// Which piece of it.
+        index: u8,
+        /// Says that this one has gone, and all before it on this lane.
+        token: Option<u64>,
+    },
+}
+
+/// Pieces of registered memory that a peer may send datagrams to, each once: a pool queue pair, with a receive posted for each
+/// piece in turn. A datagram lands where the next receive is, whichever piece it brings; see [`arrange`](crate::delivery::arrange).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The memory, registered with that rail.
+    pub into: Key,
+    /// Where the first of its 64 pieces begins, in bytes.
+    pub at: usize,
+    /// Bytes of a piece.
+    pub piece: usize,
+    /// Which pieces may come.
+    pub wanted: u64,
 }
 
 /// The lane takes no request now: nothing has happened, and the request can be posted again later.
@@ -240,6 +267,10 @@ pub struct Losses {
     pub acknowledgements: u64,
     /// What came and was no datagram of a peer's, or not as it was sent.
     pub spoiled: u64,
+    /// Windows that were opened for datagrams which bring what is written.
+    pub windows: u64,
+    /// Pieces of what is written that went as packets, since they were lost, or are the last and short.
+    pub repaired: u64,
 }
 
 /// What is registered for messages, of a wire whose adapter needs that.
@@ -338,6 +369,28 @@ pub trait Wire {
     fn register(&mut self, memory: &Self::Memory, rail: usize) -> Option<Key>;
     /// Ends a registration: when this returns no peer can write by the key.
     fn release(&mut self, rail: usize, key: Key);
+
+    /// The key by which memory is registered with a rail, if it is.
+    fn key_of(&self, memory: &Self::Memory, rail: usize) -> Option<Key> {
+        let _ = (memory, rail);
+        None
+    }
+    /// Another handle on registered memory, if the key is of so many bytes at least: of use until the registration ends.
+    fn memory_of(&self, rail: usize, key: Key, length: usize) -> Option<Self::Memory> {
+        let _ = (rail, key, length);
+        None
+    }
+    /// Lets a peer send datagrams to pieces of memory by the key that this gives, and nobody by any other. `None` if there are as many
+    /// windows as can be, or none can be made.
+    fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
+        let _ = (lane, window);
+        None
+    }
+    /// Ends a window: when this returns nothing comes there any more, and all pieces that did are in their places. Says which.
+    fn close_window(&mut self, rail: usize, window: Key) -> u64 {
+        let _ = (rail, window);
+        0
+    }
 
     /// Posts a request.
     fn post(&mut self, lane: Lane, request: Request<'_, Self::Memory>) -> Result<(), Busy>;

@@ -138,7 +138,7 @@ fn a_field_says_its_value() {
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,rings=8,ring_after=16,order=circular,window=64,\
                     zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,read_waiting=no,credit_delay=50000,budget=4194304,pipe=read,\
                     pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,connections=16,connect_after=16,count_windows=no,ud_lanes=4,checksum=no,rules=MSG_SIZE <= 8192, RC-FP, \
-                    MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, Copy-Based";
+                    MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based";
     assert_eq!(fields.join(","), expected);
     let said = config(expected);
     assert_eq!(said.rules, Some(Rules::usual(8192, 32768)));

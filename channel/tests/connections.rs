@@ -123,7 +123,7 @@ type Wires = Delivery<SimWire>;
 
 fn job(ranks: Rank, host: Rank, lost: u32, config: &Config) -> Sim<Wires> {
     let rail = Conditions::default().rails[0];
-    let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 96, read: false, ..rail };
+    let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 96, read: false, write: false, ..rail };
     let memory = Rail { kind: RailKind::Memory, ..rail };
     let faults = Some(Faults { lost, doubled: 0, late: 0, delay: 0..1, flipped: 0 });
     let conditions = Conditions { rails: vec![rail, datagrams, memory], host, faults, ..Conditions::default() };

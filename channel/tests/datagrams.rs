@@ -97,6 +97,8 @@ fn every_message_once_whole_and_in_order() {
             "connects",
             "disconnects",
             "refusals",
+            "datagram_windows",
+            "datagram_repairs",
         ] {
             assert!(counts[name] > 0, "{name} never happened");
         }
@@ -485,7 +487,7 @@ fn who_sends_anything_at_all_harms_nobody_else() {
             steps += 1;
             if steps < 400 && rng.bool() {
                 let near = |rng: &mut fastrand::Rng| if rng.bool() { rng.u64(..70) } else { rng.u64(..) };
-                let kind = Kind::Packet { number: near(&mut rng), sending: near(&mut rng) };
+                let kind = Kind::Packet { number: near(&mut rng), sending: near(&mut rng), is_note: rng.u8(..4) == 0 };
                 let (before, newest, permitted) = (near(&mut rng), near(&mut rng), rng.u16(..));
                 let mask = near(&mut rng) & near(&mut rng);
                 let told = Acknowledgement { before, mask, newest, permitted };

@@ -18,6 +18,8 @@ pub enum Kind {
         number: u64,
         /// The number of the sending.
         sending: u64,
+        /// Whether it is for [`Delivery`](super::Delivery) itself.
+        is_note: bool,
     },
     /// An acknowledgement that goes alone.
     Alone,
@@ -53,7 +55,7 @@ impl Header {
     pub fn encode(&self, body: Option<u32>) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let (kind, number, sending) = match self.kind {
-            Kind::Packet { number, sending } => (1, number, sending),
+            Kind::Packet { number, sending, is_note } => (if is_note { 3 } else { 1 }, number, sending),
             Kind::Alone => (2, 0, 0),
         };
         let Acknowledgement { before, mask, newest, permitted } = self.told;
@@ -90,7 +92,8 @@ impl Header {
         }
         let whole = |at: usize, which: usize| whole(near[which], word(at));
         let kind = match bytes[0] {
-            1 => Kind::Packet {
+            1 | 3 => Kind::Packet {
+                is_note: bytes[0] == 3,
                 number: whole(4, 0).ok_or(Spoiled::Field("number"))?,
                 sending: whole(8, 1).filter(|sending| *sending > 0).ok_or(Spoiled::Field("sending"))?,
             },
@@ -139,7 +142,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let told = Acknowledgement { before: 8 * GIB + 1, mask: 1 << 63 | 5, newest: 12 * GIB, permitted: 64 };
-        let packet = Header { kind: Kind::Packet { number: 4 * GIB + 2, sending: 4 * GIB + 900 }, told };
+        let packet =
+            Header { kind: Kind::Packet { number: 4 * GIB + 2, sending: 4 * GIB + 900, is_note: false }, told };
         let alone = Header { kind: Kind::Alone, told };
         // Numbers that are near, also across a multiple of 4 Gi.
         let near = [4 * GIB - 1, 4 * GIB, 8 * GIB - 4, 12 * GIB + 5];
@@ -158,7 +162,7 @@ mod tests {
     #[test]
     fn any_bit_that_has_changed_is_found() {
         let told = Acknowledgement { before: 3, mask: 6, newest: 9, permitted: 2 };
-        let header = Header { kind: Kind::Packet { number: 7, sending: 8 }, told };
+        let header = Header { kind: Kind::Packet { number: 7, sending: 8, is_note: true }, told };
         let bytes = header.encode(Some(1234));
         for bit in 0..8 * HEADER {
             let mut bytes = bytes;
@@ -176,7 +180,7 @@ mod tests {
         }
         for (at, value, field) in [
             (0, 0, "kind"),
-            (0, 3, "kind"),
+            (0, 4, "kind"),
             (1, 2, "flags"),
             (4, 1, "kind"),
             (15, 255, "before"),
@@ -187,7 +191,7 @@ mod tests {
             bytes[at] = value;
             assert_eq!(Header::decode(&bytes, [0; 4], || 0), Err(Spoiled::Field(field)), "byte {at}");
         }
-        let packet = Header { kind: Kind::Packet { number: 0, sending: 0 }, ..header };
+        let packet = Header { kind: Kind::Packet { number: 0, sending: 0, is_note: false }, ..header };
         assert_eq!(Header::decode(&packet.encode(None), [0; 4], || 0), Err(Spoiled::Field("sending")));
     }
 }

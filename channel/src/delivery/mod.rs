@@ -8,13 +8,20 @@
 //! of the 64 after it, and the newest time of sending that has come; they ride on whatever goes back, or go alone, late.
 //!
 //! Packets are delivered in the order in which they come, once: who needs order has a [`sequence`](crate::sequence).
+//!
+//! Where the wire below has [windows](crate::Wire::open_window), what is written goes by datagrams too, into its place, each piece
+//! once; what of it is lost is found out by its receiver, window by window.
 
+mod arrange;
 mod header;
 mod incoming;
+mod note;
 mod outgoing;
 mod round;
+mod windows;
 mod wire;
 
+pub use arrange::{Place, arrange};
 pub use header::{HEADER, Header, Kind, Spoiled};
 pub use incoming::{Come, Incoming};
 pub use outgoing::{Acknowledgement, Expired, Outgoing};

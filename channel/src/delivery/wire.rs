@@ -1,5 +1,7 @@
 //! A wire that loses nothing, made of one whose datagrams may be lost, come twice, late or spoiled.
 
+use super::note::{COPY, Note};
+use super::windows::{self, Windows, Writes};
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
@@ -13,38 +15,44 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// other's, as it is.
 ///
 /// These rails to a peer have one sequence: each time that a packet goes, it goes by the next of them that is up, so where one
-/// fails the others go on. A `Send` comes before or after whatever else was posted on its lane, so there is no `Write` by them.
+/// fails the others go on. A `Send` comes before or after whatever else was posted on its lane.
+///
+/// A `Write` goes by pieces to windows of the peer's, where the other wire has some: its datagram rails say so by [`Rail::write`]. With
+/// checksums there is none, as pieces have no room for them.
 pub struct Delivery<W: Wire> {
-    wire: W,
-    rails: Vec<Rail>,
+    pub(super) wire: W,
+    pub(super) rails: Vec<Rail>,
     settings: Settings,
-    links: HashMap<Rank, Link<W::Memory>>,
+    pub(super) links: HashMap<Rank, Link<W::Memory>>,
+    pub(super) windows: Windows,
     /// Peers with whom something is due, or will be.
     active: Vec<Rank>,
     /// Peers that were cut off.
     over: HashSet<Rank>,
-    events: VecDeque<Event<W::Memory>>,
+    pub(super) events: VecDeque<Event<W::Memory>>,
     polls: u32,
-    losses: Losses,
-    scratch: Vec<u8>,
+    pub(super) losses: Losses,
+    pub(super) scratch: Vec<u8>,
 }
 
 /// What there is of one peer.
-struct Link<M> {
-    outgoing: Outgoing<Packet<M>>,
+pub(super) struct Link<M> {
+    pub outgoing: Outgoing<Packet<M>>,
     incoming: Incoming,
-    up: [bool; RAILS],
+    pub writes: Writes<M>,
+    pub up: [bool; RAILS],
     /// The rail that the next datagram goes by.
     turn: usize,
     is_active: bool,
 }
 
 /// What is kept until it is acknowledged.
-struct Packet<M> {
+pub(super) struct Packet<M> {
     head: Box<[u8]>,
     body: Body<M>,
     /// Of both.
     checksum: Option<u32>,
+    is_note: bool,
 }
 
 enum Body<M> {
@@ -54,14 +62,18 @@ enum Body<M> {
 
 /// Datagrams that are taken at a time.
 const AT_ONCE: u32 = 64;
+/// Bytes of the longest note, without what is behind it.
+const NOTE: usize = 40;
 /// Packets that are kept for a peer at most: those of the longest window, and as many that only tell credits.
-const KEPT: usize = 2 * FARTHEST as usize;
+pub(super) const KEPT: usize = 2 * FARTHEST as usize;
 
 impl<W: Wire> Delivery<W> {
     /// Over a wire, of whose sends nothing is expected but that some come.
     pub fn new(wire: W, settings: Settings) -> Delivery<W> {
         let rails = wire.rails().iter().map(|rail| match rail.kind {
-            RailKind::Datagram => Rail { longest: rail.longest - HEADER, write: false, ..*rail },
+            RailKind::Datagram => {
+                Rail { longest: rail.longest - HEADER, write: rail.write && !settings.checksum, ..*rail }
+            }
             RailKind::Connection | RailKind::Memory => *rail,
         });
         Delivery {
@@ -69,6 +81,7 @@ impl<W: Wire> Delivery<W> {
             wire,
             settings,
             links: HashMap::new(),
+            windows: Windows::default(),
             active: Vec::new(),
             over: HashSet::new(),
             events: VecDeque::new(),
@@ -88,17 +101,18 @@ impl<W: Wire> Delivery<W> {
         &mut self.wire
     }
 
-    fn link(&mut self, peer: Rank) -> &mut Link<W::Memory> {
+    pub(super) fn link(&mut self, peer: Rank) -> &mut Link<W::Memory> {
         self.links.entry(peer).or_insert_with(|| Link {
             outgoing: Outgoing::new(&self.settings),
             incoming: Incoming::default(),
+            writes: Writes::default(),
             up: [false; RAILS],
             turn: 0,
             is_active: false,
         })
     }
 
-    fn is_datagrams(&self, lane: Lane) -> bool {
+    pub(super) fn is_datagrams(&self, lane: Lane) -> bool {
         self.rails[lane.rail].kind == RailKind::Datagram
     }
 
@@ -133,7 +147,9 @@ impl<W: Wire> Delivery<W> {
         let link = self.links.get_mut(&peer).expect("just made");
         let told = header.map(|header| (header.kind, link.outgoing.acknowledged(header.told, now, &mut freed)));
         let come = match told {
-            Ok((Kind::Packet { number, sending }, Ok(()))) => Some(link.incoming.came(number, sending, now)),
+            Ok((Kind::Packet { number, sending, is_note }, Ok(()))) => {
+                Some((link.incoming.came(number, sending, now), is_note))
+            }
             Ok((Kind::Alone, Ok(()))) => None,
             Ok((_, Err(_))) | Err(_) => {
                 self.losses.spoiled += 1;
@@ -146,11 +162,22 @@ impl<W: Wire> Delivery<W> {
         self.flush(peer, is_full);
         self.attend(peer);
         match come {
-            Some(Come::New) => {
+            Some((Come::New, true)) => {
+                let mut said = [0; NOTE];
+                let length = length - HEADER;
+                let said = &mut said[..length.min(NOTE)];
+                self.wire.read(&slot, at + HEADER, said);
+                let note = Note::decode(said, length);
+                let behind = Part { memory: &slot, at: at + HEADER + COPY, length: length.saturating_sub(COPY) };
+                if note.and_then(|note| self.hear(peer, note, behind)).is_none() {
+                    self.losses.spoiled += 1;
+                }
+            }
+            Some((Come::New, false)) => {
                 return Some(Event::Arrived { lane, slot, at: at + HEADER, length: length - HEADER });
             }
-            Some(Come::Again) => self.losses.again += 1,
-            Some(Come::TooFar) => self.losses.spoiled += 1,
+            Some((Come::Again, _)) => self.losses.again += 1,
+            Some((Come::TooFar, _)) => self.losses.spoiled += 1,
             None => {}
         }
         self.wire.give(slot);
@@ -158,15 +185,17 @@ impl<W: Wire> Delivery<W> {
     }
 
     /// Sends what can go to a peer, and an acknowledgement alone, if that is due and nothing took it along.
-    fn flush(&mut self, peer: Rank, acknowledge: bool) {
+    pub(super) fn flush(&mut self, peer: Rank, acknowledge: bool) {
         let permitted = self.permitted();
         let Delivery { wire, links, losses, .. } = self;
         let Some(link) = links.get_mut(&peer) else { return };
         let now = wire.now();
         let mut went = false;
         while let Some((number, sending, packet)) = link.outgoing.next() {
-            let header =
-                Header { kind: Kind::Packet { number, sending }, told: link.incoming.acknowledgement(permitted) };
+            let header = Header {
+                kind: Kind::Packet { number, sending, is_note: packet.is_note },
+                told: link.incoming.acknowledgement(permitted),
+            };
             let mut head = [0; HEADER + LONGEST];
             let whole = HEADER + packet.head.len();
             head[..HEADER].copy_from_slice(&header.encode(packet.checksum));
@@ -195,7 +224,7 @@ impl<W: Wire> Delivery<W> {
     }
 
     /// Something may be due with a peer.
-    fn attend(&mut self, peer: Rank) {
+    pub(super) fn attend(&mut self, peer: Rank) {
         if let Some(link) = self.links.get_mut(&peer)
             && !std::mem::replace(&mut link.is_active, true)
         {
@@ -219,6 +248,7 @@ impl<W: Wire> Delivery<W> {
             }
             let tell = link.incoming.due(&self.settings).is_some_and(|due| due <= now);
             self.flush(peer, tell);
+            self.go_on(peer);
             let link = self.links.get_mut(&peer).expect("was looked at");
             link.is_active = link.due(&self.settings).is_some();
             if link.is_active {
@@ -245,13 +275,14 @@ fn send<W: Wire>(
 impl<M> Link<M> {
     /// When something is; 0 if now.
     fn due(&self, settings: &Settings) -> Option<u64> {
-        [self.outgoing.due(), self.incoming.due(settings)].into_iter().flatten().min()
+        let posts = self.writes.has_work(self.outgoing.kept()).then_some(0);
+        [self.outgoing.due(), self.incoming.due(settings), posts].into_iter().flatten().min()
     }
 }
 
 impl<M> Packet<M> {
     /// A copy of what is lent for the call; `None` if there is no memory.
-    fn new<W: Wire<Memory = M>>(
+    pub fn new<W: Wire<Memory = M>>(
         wire: &mut W,
         head: &[u8],
         body: Data<'_, M>,
@@ -281,7 +312,11 @@ impl<M> Packet<M> {
                 Body::Memory(memory, part.length)
             }
         };
-        Some(Packet { head: head.into(), body, checksum })
+        Some(Packet { head: head.into(), body, checksum, is_note: false })
+    }
+
+    pub fn into_note(self) -> Packet<M> {
+        Packet { is_note: true, ..self }
     }
 
     fn give<W: Wire<Memory = M>>(self, wire: &mut W) {
@@ -319,6 +354,7 @@ impl<W: Wire> Wire for Delivery<W> {
         if let Some(mut link) = self.links.remove(&peer) {
             self.losses.resends += link.outgoing.resends();
             link.outgoing.drain().for_each(|packet| packet.give(&mut self.wire));
+            self.end_writes(peer, link.writes);
         }
         self.active.retain(|active| *active != peer);
         self.events.retain(|event| !matches!(event, Event::Failed(lane, _) if lane.peer == peer));
@@ -362,18 +398,23 @@ impl<W: Wire> Wire for Delivery<W> {
     }
 
     fn release(&mut self, rail: usize, key: Key) {
+        self.end_writes_to(rail, key);
         self.wire.release(rail, key);
     }
 
     fn post(&mut self, lane: Lane, request: Request<'_, W::Memory>) -> Result<(), Busy> {
-        let (Request::Send { head, body }, true) = (&request, self.is_datagrams(lane)) else {
-            return self.wire.post(lane, request);
+        let (head, body) = match request {
+            Request::Send { head, body } if self.is_datagrams(lane) => (head, body),
+            Request::Write { from, to, at, token } if self.is_datagrams(lane) => {
+                return self.write(lane, from, (to, at), token);
+            }
+            request => return self.wire.post(lane, request),
         };
         let link = self.links.get(&lane.peer).filter(|link| link.up.contains(&true)).ok_or(Busy)?;
         if link.outgoing.kept() >= KEPT {
             return Err(Busy);
         }
-        let packet = Packet::new(&mut self.wire, head, *body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
+        let packet = Packet::new(&mut self.wire, head, body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
         self.link(lane.peer).outgoing.push(packet);
         self.flush(lane.peer, false);
         self.attend(lane.peer);
@@ -407,10 +448,12 @@ impl<W: Wire> Wire for Delivery<W> {
                         return Some(Event::Up(lane));
                     }
                 }
+                Some(Event::Done(token, _)) if windows::is_token(token) => self.gone(token),
                 Some(Event::Failed(lane, why)) if self.is_datagrams(lane) => {
                     if let Entry::Occupied(mut link) = self.links.entry(lane.peer) {
                         link.get_mut().up[lane.rail] = false;
                         if why == Why::Unreachable && link.get().up.contains(&true) {
+                            self.lost_lane(lane);
                             continue;
                         }
                     }

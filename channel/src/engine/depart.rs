@@ -10,7 +10,7 @@ use crate::packet::{Body, DATA, EAGER, Envelope, PIECE, SYNC};
 use crate::rendezvous::Sending;
 use crate::rules::Path;
 use crate::slab::Id;
-use crate::wire::{self, Data, Lane, Part, RAILS, Rank, Wire};
+use crate::wire::{self, Data, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 /// [`Post::packet`] by the parts of an engine, of which some others are lent to its other arguments.
 macro_rules! post {
@@ -189,10 +189,12 @@ impl<W: Wire> Engine<W> {
             true => self.meter.written_bytes += next.length,
             false => self.meter.read_bytes += next.length,
         }
-        if let Some(body) = next.fin.take() {
+        // A datagram may come before what was written by others: its FIN goes when that is done.
+        let in_order = self.routes.rails[next.rail].kind != RailKind::Datagram;
+        if let Some(body) = next.fin.take_if(|_| in_order) {
             peer.replies.push_back(Reply { body, rail: Some(next.rail) });
         }
-        if self.routes.fails_over || self.routes.is_mixed {
+        if self.routes.fails_over || self.routes.is_mixed || next.fin.is_some() {
             peer.posted.push((token, next));
         }
         None
@@ -274,11 +276,9 @@ impl<W: Wire> Engine<W> {
             }
             return Step::Posted;
         }
-        if path == Path::Move {
-            self.widen(rank, envelope.length);
-            if self.config.offer {
-                self.offer(id, rank);
-            }
+        self.widen(rank, envelope.length, path);
+        if path == Path::Move && self.config.offer {
+            self.offer(id, rank);
         }
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };

@@ -355,16 +355,15 @@ impl<W: Wire> Engine<W> {
     }
 
     /// A write or read has ended.
-    pub(super) fn forget_posted(&mut self, id: Id, token: u64) {
-        let rank = match self.requests.get(id) {
-            Some(Request::Send(send)) => send.to,
-            Some(Request::Receive(Receive { moving: Some(moving), .. })) => moving.from,
-            _ => return,
+    pub(super) fn forget_posted(&mut self, id: Id, token: u64) -> Option<Move> {
+        let rank = match self.requests.get(id)? {
+            Request::Send(send) => send.to,
+            Request::Receive(Receive { moving: Some(moving), .. }) => moving.from,
+            _ => return None,
         };
-        let Some(peer) = self.peers.get_mut(&rank) else { return };
-        if let Some(at) = peer.posted.iter().position(|(posted, _)| *posted == token) {
-            peer.posted.remove(at);
-        }
+        let posted = &mut self.peers.get_mut(&rank)?.posted;
+        let at = posted.iter().position(|(posted, _)| *posted == token)?;
+        Some(posted.remove(at).1)
     }
 }
 

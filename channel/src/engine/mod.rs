@@ -27,6 +27,7 @@ use crate::meter::Meter;
 use crate::packet::Envelope;
 use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
+use crate::rules::Path;
 use crate::slab::{Id, Slab};
 use crate::wire::{Lane, Losses, RAILS, RailKind, Rank, Registered, Wire};
 use peer::Peer;
@@ -318,10 +319,11 @@ impl<W: Wire> Engine<W> {
 
     /// What was counted.
     pub fn meter(&self) -> Meter {
-        let Losses { resends, again, acknowledgements, spoiled } = self.wire.losses();
+        let Losses { resends, again, acknowledgements, spoiled, windows, repaired } = self.wire.losses();
         let Registered { bytes: registered_bytes, made: registered, found } = self.wire.registered();
         let of_wire = Meter { registered_bytes, registered, found_registered: found, ..self.meter };
-        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..of_wire }
+        let of_datagrams = Meter { datagram_windows: windows, datagram_repairs: repaired, ..of_wire };
+        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..of_datagrams }
     }
 
     /// Requests that have not ended, and messages of probes.
@@ -387,11 +389,16 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Something goes to this peer in place, or comes from it: if it is long, from now on by all rails, as they come up.
-    fn widen(&mut self, rank: Rank, length: u64) {
+    fn widen(&mut self, rank: Rank, length: u64, path: Path) {
+        let kind = match path {
+            Path::Move if self.wire.is_near(rank) => RailKind::Memory,
+            Path::Move => RailKind::Connection,
+            Path::DatagramMove => RailKind::Datagram,
+            Path::Ring | Path::Queue | Path::Datagram | Path::Copy => return,
+        };
         if length < 2 * self.config.stripe_from {
             return;
         }
-        let kind = if self.wire.is_near(rank) { RailKind::Memory } else { RailKind::Connection };
         if self.routes.is_mixed && kind == RailKind::Connection && !self.peers[&rank].connection.is_held() {
             return;
         }

@@ -113,17 +113,15 @@ impl<W: Wire> Engine<W> {
         let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
         let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None, way: None };
         let length = moving.length();
-        let in_place = self.chooses_in_place(from, length);
-        if in_place {
-            self.widen(from, length);
-        }
-        let peer = &self.peers[&from];
-        let up: Vec<usize> = (0..self.routes.rails.len()).filter(|rail| peer.up[*rail]).collect();
-        let readable: Vec<usize> =
-            up.iter().copied().filter(|rail| self.routes.rails[*rail].read && offered[*rail].is_some()).collect();
-        let readable: Vec<usize> =
-            readable.into_iter().filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
-        let writable: Vec<usize> = up.into_iter().filter(|rail| self.routes.rails[*rail].write).collect();
+        // What the rules of this rank say. A message that would go at once, had it been granted, is copied.
+        let path = self.routes.choose(length, 0, &self.peers[&from]);
+        self.widen(from, length, path);
+        let (peer, rails) = (&self.peers[&from], &self.routes.rails);
+        let up = || (0..rails.len()).filter(|rail| peer.up[*rail]);
+        let readable = up().filter(|rail| path.reads_by(&rails[*rail]) && offered[*rail].is_some());
+        let readable: Vec<usize> = readable.filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
+        let writable: Vec<usize> = up().filter(|rail| path.writes_by(&rails[*rail])).collect();
+        let in_place = matches!(path, Path::Move | Path::DatagramMove);
         let sends = |rail: &usize| {
             let lane = Lane { peer: from, rail: *rail };
             offered[*rail].is_some_and(|key| self.wire.may_send_faster(lane, key))
@@ -174,11 +172,6 @@ impl<W: Wire> Engine<W> {
             self.reply(from, Body::Cts { sender, receiver: id, mover, length, keys });
             self.arrived_whole(id);
         }
-    }
-
-    /// What the rules of this rank say of an announced message. One that would go at once, had it been granted, is copied.
-    fn chooses_in_place(&self, from: Rank, length: u64) -> bool {
-        self.routes.choose(length, 0, &self.peers[&from]) == Path::Move
     }
 
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
@@ -297,14 +290,18 @@ impl<W: Wire> Engine<W> {
     /// A write or a read has ended.
     pub(super) fn moved(&mut self, token: u64, at: u64) {
         let Some((id, rail)) = stripe_of(token) else { return };
-        self.forget_posted(id, token);
+        let moved = self.forget_posted(id, token);
         match self.requests.get_mut(id) {
             Some(Request::Send(send)) => {
                 let ended = send.state.written();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
                 let measured = took(&mut send.timed, rail, at);
-                if let (Some(peer), true) = (self.peers.get_mut(&send.to), measured) {
+                let to = send.to;
+                if let (Some(peer), true) = (self.peers.get_mut(&to), measured) {
                     send.timed.take().inspect(|timed| peer.weights.learn(timed));
+                }
+                if let Some(fin) = moved.and_then(|moved| moved.fin) {
+                    self.reply(to, fin);
                 }
                 self.ended(id);
             }

@@ -35,6 +35,20 @@ impl Path {
         ANY.contains(&self)
     }
 
+    /// A message may be written in its place by a rail.
+    pub(super) fn writes_by(self, rail: &Rail) -> bool {
+        match self {
+            Path::Move => rail.write && rail.kind != RailKind::Datagram,
+            Path::DatagramMove => rail.write && rail.kind == RailKind::Datagram,
+            Path::Ring | Path::Queue | Path::Datagram | Path::Copy => false,
+        }
+    }
+
+    /// A message may be read by a rail.
+    pub(super) fn reads_by(self, rail: &Rail) -> bool {
+        self == Path::Move && rail.read
+    }
+
     fn is_by(self, kind: RailKind) -> bool {
         match self {
             Path::Queue => kind != RailKind::Datagram,
@@ -95,11 +109,10 @@ impl Routes {
         let exists = |path: &Path| match path {
             Path::Ring => peer.has_slot(head.saturating_add(size as usize)),
             Path::Queue | Path::Datagram => self.longest(*path, peer) > 0,
-            Path::Move => (0..self.rails.len()).any(|rail| {
-                let Rail { read, write, .. } = self.rails[rail];
-                peer.up[rail] && (read || write)
-            }),
-            Path::DatagramMove => false,
+            Path::Move | Path::DatagramMove => {
+                let moves = |rail| path.reads_by(rail) || path.writes_by(rail);
+                (0..self.rails.len()).any(|rail| peer.up[rail] && moves(&self.rails[rail]))
+            }
             Path::Copy => true,
         };
         self.rules.paths(self.facts(size, peer)).find(exists).expect("the last rule always has a path")

@@ -6,7 +6,7 @@ use super::{Config, Fault, HEAD, Outcome, RING, Step};
 use crate::error::Lost;
 use crate::ring::Sender;
 use crate::slab::Id;
-use crate::wire::{Data, Key, Lane, Part, Rail, Request, Wire};
+use crate::wire::{Data, Key, Lane, Part, Rail, RailKind, Request, Wire};
 use std::collections::VecDeque;
 
 pub(super) struct Putting<M> {
@@ -307,7 +307,9 @@ impl<M> Putting<M> {
 
 /// Whether and how a buffer goes without a copy.
 fn choose<W: Wire>(wire: &mut W, post: &mut Post, config: &Config, put: &Put<W::Memory>) -> How {
-    let Rail { read, write, .. } = wire.rails()[0];
+    let Rail { read, write, kind, .. } = wire.rails()[0];
+    // What is told of a write comes behind it.
+    let write = write && kind != RailKind::Datagram;
     let long = put.length >= (config.zero_copy_from as usize).max(1);
     let offer: fn(Key) -> How = How::Offering;
     let how = match config.step {

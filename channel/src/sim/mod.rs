@@ -39,6 +39,8 @@ pub struct Conditions {
     pub unregistered: u32,
     /// Of a thousand messages that are offered so many would be [sent faster](Wire::may_send_faster).
     pub sent_faster: u32,
+    /// Windows of a rank at once; see [`Wire::open_window`].
+    pub windows: usize,
     /// Puts become visible in pieces.
     pub torn: bool,
     /// Ranks of a host, who have the rails of [`RailKind::Memory`] between them and nothing else; 0 if no rail is of that kind.
@@ -85,6 +87,7 @@ impl Default for Conditions {
             busy: 0,
             unregistered: 0,
             sent_faster: 0,
+            windows: 16,
             torn: true,
             host: 0,
             faults: None,
@@ -158,6 +161,11 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// How many registrations a rank has.
     pub fn registrations(&self, rank: Rank) -> usize {
         self.net.borrow().ranks[rank as usize].keys.len()
+    }
+
+    /// How many windows a rank has open.
+    pub fn windows(&self, rank: Rank) -> usize {
+        self.net.borrow().ranks[rank as usize].windows.len()
     }
 
     /// How many requests a rank has posted, by rails.

@@ -2,7 +2,7 @@
 
 use super::memory::{self, Memory, Run};
 use super::{Conditions, Faults};
-use crate::wire::{Event, Key, Lane, Left, RAILS, Rank, Why};
+use crate::wire::{Event, Key, Lane, Left, RAILS, Rank, Why, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
@@ -20,8 +20,8 @@ pub(super) struct Net {
     dark: [bool; RAILS],
     /// Pairs that are to be connected by a rail, once it passes and both have taken back what they had.
     waiting: BTreeSet<(Rank, Rank, usize)>,
-    /// Datagrams under way: from, to, rail and bytes.
-    datagrams: BTreeMap<u64, (Rank, Rank, usize, Vec<Run>)>,
+    /// Datagrams under way: from, to, and rail.
+    datagrams: BTreeMap<u64, (Rank, Rank, usize, Thrown)>,
     pub keys: u64,
 }
 
@@ -35,6 +35,7 @@ pub(super) struct Place {
     /// Slots that have arrived and are not given back.
     pub slots: usize,
     pub keys: BTreeMap<u64, Keyed>,
+    pub windows: BTreeMap<u64, Opened>,
     /// By rails.
     pub posts: [u64; RAILS],
 }
@@ -45,6 +46,28 @@ pub(super) struct Keyed {
     pub rail: usize,
     /// Whose ring it is. Another peer that guesses the key is refused, as where rings are mapped; an adapter would let it write.
     pub ring_of: Option<Rank>,
+}
+
+/// A window, and which piece each of its receives has taken.
+pub(super) struct Opened {
+    pub lane: Lane,
+    pub memory: Memory,
+    pub window: Window,
+    pub came: Vec<u8>,
+}
+
+/// What a datagram brings.
+#[derive(Clone)]
+pub(super) enum Thrown {
+    Send(Vec<Run>),
+    /// What stands there when it comes, by the key of a window.
+    Piece {
+        from: Memory,
+        at: usize,
+        length: usize,
+        to: Key,
+        index: u8,
+    },
 }
 
 #[derive(Default)]
@@ -68,6 +91,8 @@ pub(super) struct Flight {
 }
 
 pub(super) enum Flying {
+    /// Is thrown, and stands in no queue; and what is told once it has gone.
+    Datagram(Thrown, Option<u64>),
     Send(Vec<Run>),
     /// Pieces that become visible one after the other.
     Put {
@@ -298,8 +323,9 @@ impl Net {
     }
 
     /// Sends a datagram that is on its way at a time, and what becomes of it.
-    pub fn throw(&mut self, from: Rank, to: Rank, rail: usize, bytes: &[Run], at: u64) {
-        let Some(Faults { lost, doubled, late, delay, .. }) = self.conditions.faults.clone() else { return };
+    pub fn throw(&mut self, (from, to, rail): (Rank, Rank, usize), what: &Thrown, at: u64) {
+        let none = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
+        let Faults { lost, doubled, late, delay, .. } = self.conditions.faults.clone().unwrap_or(none);
         let copies = 1 + u8::from(self.happens_of(doubled));
         for _ in 0..copies {
             if self.happens_of(lost) {
@@ -307,7 +333,7 @@ impl Net {
             }
             let later = if self.happens_of(late) { self.rng.u64(delay.clone()) } else { 0 };
             let at = at + self.latency() + later;
-            self.datagrams.insert(self.happened, (from, to, rail, bytes.to_vec()));
+            self.datagrams.insert(self.happened, (from, to, rail, what.clone()));
             self.happens(at, Happening::Datagram(self.happened));
         }
     }
@@ -317,12 +343,21 @@ impl Net {
     }
 
     fn drop_in(&mut self, number: u64) {
-        let Some((from, to, rail, bytes)) = self.datagrams.remove(&number) else { return };
+        let Some((from, to, rail, what)) = self.datagrams.remove(&number) else { return };
         let place = &mut self.ranks[to as usize];
-        if place.dead
-            || place.slots >= self.conditions.slots
-            || self.lanes.get(&(from, to, rail)).is_none_or(|flights| flights.dark.is_some())
-        {
+        if place.dead || self.lanes.get(&(from, to, rail)).is_none_or(|flights| flights.dark.is_some()) {
+            return;
+        }
+        let bytes = match what {
+            Thrown::Send(bytes) => bytes,
+            Thrown::Piece { from: memory, at, length, to: key, index } => {
+                if let Some(opened) = place.windows.get_mut(&key.key) {
+                    opened.take(Lane { peer: from, rail }, &memory.slice(at, length), index);
+                }
+                return;
+            }
+        };
+        if place.slots >= self.conditions.slots {
             return;
         }
         let event = arrived(place, Lane { peer: from, rail }, &bytes);
@@ -352,6 +387,7 @@ impl Net {
                 .then(|| memory.clone())
         };
         let landed = match &mut flight.what {
+            Flying::Datagram(..) => unreachable!("it stands in no queue"),
             Flying::Send(_) if place.slots >= self.conditions.slots => {
                 // No slot is posted: the adapter tries again, and what is behind waits.
                 let at = self.now + 2_000;
@@ -412,6 +448,20 @@ impl Net {
         match event {
             Some(event) => self.tell(to, Lane { peer: from, rail }, event),
             None => self.wake(to),
+        }
+    }
+}
+
+impl Opened {
+    /// A datagram takes the next receive, if there is one.
+    fn take(&mut self, lane: Lane, bytes: &[Run], index: u8) {
+        let mut places = (0..64).filter(|piece| self.window.wanted >> piece & 1 == 1);
+        if let Some(place) = places.nth(self.came.len())
+            && self.lane == lane
+        {
+            assert_eq!(memory::length(bytes), self.window.piece, "only whole pieces come to windows");
+            self.memory.write(self.window.at + place * self.window.piece, bytes);
+            self.came.push(index);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What a simulated rank posts and polls.
 
 use super::memory::{self, Memory};
-use super::net::{Flight, Flying, Happening, Keyed, Net, Told};
-use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, Rail, RailKind, Rank, Request, Wire};
+use super::net::{Flight, Flying, Happening, Keyed, Net, Opened, Thrown, Told};
+use crate::delivery::{Place, arrange};
+use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, Rail, RailKind, Rank, Request, Window, Wire};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -110,8 +111,49 @@ impl Wire for SimWire {
     }
 
     fn release(&mut self, _: usize, key: Key) {
-        let known = self.net.borrow_mut().ranks[self.rank as usize].keys.remove(&key.key);
-        assert!(known.is_some(), "a registration ends once");
+        let place = &mut self.net.borrow_mut().ranks[self.rank as usize];
+        assert!(place.keys.remove(&key.key).is_some(), "a registration ends once");
+        assert!(place.windows.values().all(|opened| opened.window.into != key), "a window is open there");
+    }
+
+    fn key_of(&self, memory: &Memory, rail: usize) -> Option<Key> {
+        let net = self.net.borrow();
+        let mut keys = net.ranks[self.rank as usize].keys.iter();
+        let (key, _) = keys.find(|(_, known)| known.memory.is(memory) && known.rail == rail)?;
+        Some(Key { address: 0, key: *key })
+    }
+
+    fn memory_of(&self, rail: usize, key: Key, length: usize) -> Option<Memory> {
+        let net = self.net.borrow();
+        let known = net.ranks[self.rank as usize].keys.get(&key.key)?;
+        (known.rail == rail && length <= known.memory.len()).then(|| known.memory.clone())
+    }
+
+    fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
+        let memory = self.memory_of(lane.rail, window.into, window.at)?;
+        let net = &mut *self.net.borrow_mut();
+        net.keys += 1;
+        let (key, windows) = (net.keys, &mut net.ranks[self.rank as usize].windows);
+        if windows.len() >= net.conditions.windows {
+            return None;
+        }
+        windows.insert(key, Opened { lane, memory, window, came: Vec::new() });
+        Some(Key { address: 0, key })
+    }
+
+    fn close_window(&mut self, _: usize, window: Key) -> u64 {
+        let closed = self.net.borrow_mut().ranks[self.rank as usize].windows.remove(&window.key);
+        let Opened { memory, window, came, .. } = closed.expect("a window ends once");
+        let spare = Memory::zero(window.piece);
+        let at = |place| match place {
+            Place::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
+            Place::Spare => (&spare, 0),
+        };
+        let (copies, there) = arrange(window.wanted, &came);
+        for ((from, from_at), (to, to_at)) in copies.into_iter().map(|(from, to)| (at(from), at(to))) {
+            to.write(to_at, &from.slice(from_at, window.piece));
+        }
+        there
     }
 
     fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
@@ -185,6 +227,13 @@ impl Wire for SimWire {
                 let (memory, from_at, length) = (from.memory.clone(), from.at, from.length);
                 (length, Flying::Write { from: memory, from_at, length, to, at, token }, Some(Left::Moved(token)))
             }
+            Request::Piece { from, to, index, token } => {
+                registered(from.memory);
+                assert!(from.length <= rail.longest, "longer than a datagram");
+                let (memory, at, length) = (from.memory.clone(), from.at, from.length);
+                let thrown = Thrown::Piece { from: memory, at, length, to, index };
+                (length, Flying::Datagram(thrown, token), None)
+            }
             Request::Read { from, at, into, token } => {
                 registered(into.memory);
                 let (memory, into_at, length) = (into.memory.clone(), into.at, into.length);
@@ -196,14 +245,20 @@ impl Wire for SimWire {
         let flights = net.lanes.get_mut(&lane).expect("was looked at");
         let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
         flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds * slower / 1000;
-        if let (Flying::Send(bytes), Some(_), RailKind::Datagram) = (&what, &net.conditions.faults, rail.kind) {
-            let at = flights.free_at;
-            net.throw(lane.0, lane.1, lane.2, bytes, at);
+        let (at, generation) = (flights.free_at, flights.generation);
+        let what = match (what, &net.conditions.faults, rail.kind) {
+            (Flying::Send(bytes), Some(_), RailKind::Datagram) => Flying::Datagram(Thrown::Send(bytes), None),
+            (what, ..) => what,
+        };
+        if let Flying::Datagram(thrown, token) = &what {
+            if let Some(token) = token {
+                net.happens(at, Happening::Told(lane.0, lane.1, lane.2, Told::Done(*token, generation)));
+            }
+            net.throw(lane, thrown, at);
             return Ok(());
         }
-        flights.due = flights.due.max(flights.free_at + latency);
+        flights.due = flights.due.max(at + latency);
         let due = flights.due;
-        let generation = flights.generation;
         flights.queue.push_back(Flight { due, whole, what });
         if flights.queue.len() == 1 {
             net.happens(due, Happening::Head(lane.0, lane.1, lane.2, generation));

@@ -60,6 +60,7 @@ impl Setup {
             busy: *rng.choice(&[0, 0, 50, 500]).unwrap(),
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
             sent_faster: *rng.choice(&[0, 500]).unwrap(),
+            windows: *rng.choice(&[16, 2, 1, 0]).unwrap(),
             torn: rng.bool(),
             host: 0,
             faults: None,
@@ -414,7 +415,10 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         }
         for rank in 0..self.setup.ranks {
             let config = self.setup.configs[rank as usize].clone();
-            let registrations = self.sim.registrations(rank);
+            let (registrations, windows) = (self.sim.registrations(rank), self.sim.windows(rank));
+            if windows > 0 {
+                return Err(format!("rank {rank} has {windows} windows open"));
+            }
             let engine = self.sim.engine(rank);
             engine.at_rest()?;
             if (engine.under_way(), engine.kept()) != (0, 0) {

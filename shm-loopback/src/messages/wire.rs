@@ -472,7 +472,9 @@ impl Wire for ShmWire {
                 }
                 Ok(())
             }
-            Request::Put { .. } | Request::Write { .. } => unreachable!("this rail does not offer it"),
+            Request::Put { .. } | Request::Write { .. } | Request::Piece { .. } => {
+                unreachable!("this rail does not offer it")
+            }
         }
     }
 

@@ -127,9 +127,9 @@ impl VerbsWire {
         };
         let mut rails: Vec<Rail> = service.cores().map(promise).collect();
         if let Some(mailbox) = &mailbox {
-            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), ..rails[0] };
+            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), write: false, ..rails[0] };
             if is_connected {
-                rails.push(Rail { write: false, read: false, ..datagrams });
+                rails.push(Rail { read: false, ..datagrams });
             } else {
                 // What is no datagram has connections of its own, made when they are needed.
                 rails = vec![datagrams];
@@ -487,6 +487,7 @@ impl Wire for VerbsWire {
             }
             Request::Write { from, to, at, token } => self.begin(lane, Verb::Write, from, to, at, token),
             Request::Read { from, at, into, token } => self.begin(lane, Verb::Read, into, from, at, token),
+            Request::Piece { .. } => unreachable!("there are no windows"),
         }
     }
 

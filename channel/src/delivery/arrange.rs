@@ -1,0 +1,109 @@
+//! Pieces that lie where the next receive was, and not where they belong.
+
+/// Where a piece lies, while they are put into their places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Where this piece belongs.
+    Piece(u8),
+    /// In memory for one piece, beside the window.
+    Spare,
+}
+
+/// What is to be done where pieces came out of order: `came` says which piece each receive has taken, and the receives were posted for
+/// the pieces `wanted`, in turn. Gives the copies to make, each from the first to the second, in this order, and which pieces are in
+/// their places then. What came twice, or was not wanted, counts for nothing.
+///
+/// ```
+/// use transom_channel::delivery::{Place::*, arrange};
+/// // Piece 1 was lost, and pieces 2 and 3 came where 1 and 2 belong.
+/// let (copies, there) = arrange(0b1111, &[0, 2, 3]);
+/// assert_eq!(copies, [(Piece(2), Piece(3)), (Piece(1), Piece(2))]);
+/// assert_eq!(there, 0b1101);
+/// ```
+pub fn arrange(wanted: u64, came: &[u8]) -> (Vec<(Place, Place)>, u64) {
+    let mut places = (0..64).filter(|piece| wanted >> piece & 1 == 1);
+    let mut there = 0;
+    // From where to where: each place is the source of one piece at most, and the goal of one.
+    let mut moves: Vec<(Place, Place)> = Vec::new();
+    for &piece in came {
+        let Some(place) = places.next() else { break };
+        if piece < 64 && wanted >> piece & 1 == 1 && there >> piece & 1 == 0 {
+            there |= 1 << piece;
+            if place != piece {
+                moves.push((Place::Piece(place), Place::Piece(piece)));
+            }
+        }
+    }
+    let mut copies = Vec::new();
+    while !moves.is_empty() {
+        // One whose goal holds nothing that is still to be moved; if there is none, they go round in circles.
+        let free = moves.iter().position(|(_, goal)| moves.iter().all(|(source, _)| source != goal));
+        match free {
+            Some(free) => copies.push(moves.swap_remove(free)),
+            None => {
+                let source = std::mem::replace(&mut moves[0].0, Place::Spare);
+                copies.push((source, Place::Spare));
+            }
+        }
+    }
+    (copies, there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Memory of 64 places and the spare one, with what each receive took.
+    fn landed(wanted: u64, came: &[u8]) -> [Option<u8>; 65] {
+        let mut memory = [None; 65];
+        let places = (0..64).filter(|piece| wanted >> piece & 1 == 1);
+        places.zip(came).for_each(|(place, piece)| memory[place] = Some(*piece));
+        memory
+    }
+
+    fn at(place: Place) -> usize {
+        if let Place::Piece(piece) = place { piece.into() } else { 64 }
+    }
+
+    proptest! {
+        #[test]
+        fn each_piece_that_came_is_in_its_place(wanted: u64, came in prop::collection::vec(0..70_u8, 0..70)) {
+            let room = wanted.count_ones() as usize;
+            let mut memory = landed(wanted, &came);
+            let (copies, there) = arrange(wanted, &came);
+            for (from, to) in &copies {
+                memory[at(*to)] = memory[at(*from)];
+            }
+            let expected = came.iter().take(room).filter(|piece| **piece < 64 && wanted >> **piece & 1 == 1);
+            let expected = expected.fold(0_u64, |mask, piece| mask | 1 << piece);
+            prop_assert_eq!(there, expected);
+            for piece in (0..64).filter(|piece| there >> piece & 1 == 1) {
+                prop_assert_eq!(memory[piece], Some(piece as u8));
+            }
+            // Nothing is touched but places that a peer may write to, and each at most once but for circles.
+            prop_assert!(copies.iter().all(|(_, to)| *to == Place::Spare || wanted >> at(*to) & 1 == 1));
+            prop_assert!(copies.len() <= room + room / 2);
+        }
+
+        #[test]
+        fn what_came_in_any_order_is_put_in_order(order in Just((0..64_u8).collect::<Vec<_>>()).prop_shuffle()) {
+            let mut memory = landed(u64::MAX, &order);
+            let (copies, there) = arrange(u64::MAX, &order);
+            copies.iter().for_each(|(from, to)| memory[at(*to)] = memory[at(*from)]);
+            prop_assert_eq!(there, u64::MAX);
+            prop_assert!((0..64).all(|piece| memory[piece] == Some(piece as u8)));
+        }
+    }
+
+    #[test]
+    fn what_is_in_order_costs_nothing() {
+        let all: Vec<u8> = (0..64).collect();
+        assert_eq!(arrange(u64::MAX, &all), (vec![], u64::MAX));
+        assert_eq!(arrange(0b1010, &[1, 3]), (vec![], 0b1010));
+        // A circle of two.
+        use Place::{Piece, Spare};
+        let circle = vec![(Piece(1), Spare), (Piece(3), Piece(1)), (Spare, Piece(3))];
+        assert_eq!(arrange(0b1010, &[3, 1]), (circle, 0b1010));
+    }
+}

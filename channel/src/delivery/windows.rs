@@ -1,0 +1,447 @@
+//! What is written by datagrams, each piece into its place, without a copy: MVAPICH-Aptus' UD-ZCopy, by windows of 64 pieces.
+//!
+//! Who writes says what ([`Note::Want`]). Who is written to opens a [window](Wire::open_window) for the next pieces, or two, and grants
+//! them; the other sends them there, once, and says when they have gone. Then the window is closed, and what is missing is granted again,
+//! by a window that only takes that: a late piece of an earlier one finds nothing there. What is missing after two of them, and the last
+//! piece if it is short, comes in packets. So each write ends, however much is lost: packets do.
+//!
+//! Its memory is the program's again when all has come, and all that was posted has gone.
+
+use super::HEADER;
+use super::note::{COPY, Note};
+use super::wire::{Delivery, KEPT, Packet};
+use crate::wire::{Busy, Data, Event, Key, Lane, Part, RailKind, Rank, Request, Window, Wire};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Writes to a peer, and of it, that are under way at most.
+const UNDER_WAY: usize = 64;
+/// Windows of a write that are open at most: pieces come by one while the other is asked for.
+const OPEN: usize = 2;
+/// Grants of a write of which something has still to go, at most: of each window that is open one, and the last piece.
+const GRANTS: u32 = OPEN as u32 + 1;
+/// Windows for the same pieces.
+const ROUNDS: u8 = 2;
+/// Where so many packets are kept for a peer copies wait: what else is sent goes on.
+const COPIES: usize = KEPT / 2;
+/// Pieces of a window.
+const PIECES: u64 = 64;
+
+/// Between this rank and a peer.
+pub(super) struct Writes<M> {
+    next: u32,
+    going: BTreeMap<u32, Going<M>>,
+    /// What the peer has granted, in turn.
+    jobs: VecDeque<Job>,
+    coming: BTreeMap<u32, Coming>,
+}
+
+struct Going<M> {
+    rail: usize,
+    token: u64,
+    memory: M,
+    at: usize,
+    length: u64,
+    /// Grants of which something has still to go.
+    left: u32,
+}
+
+struct Job {
+    transfer: u32,
+    window: u32,
+    /// What is not posted yet.
+    wanted: u64,
+    piece: u32,
+    to: Option<Key>,
+}
+
+struct Coming {
+    rail: usize,
+    into: Key,
+    at: u64,
+    length: u64,
+    /// The first window that was not granted.
+    next: u32,
+    open: Vec<Open>,
+}
+
+/// A window of which something is missing.
+struct Open {
+    window: u32,
+    missing: u64,
+    rounds: u8,
+    /// Where it comes by datagrams, and what.
+    by: Option<(Key, u64)>,
+}
+
+/// Which windows there are, and what is posted to those of peers.
+#[derive(Default)]
+pub(super) struct Windows {
+    /// Of this rank, open.
+    open: usize,
+    /// Grants that wait for one to be closed: of which peer, transfer and window.
+    waiting: VecDeque<(Rank, u32, u32)>,
+    /// The last piece of what was granted, by its token: as above.
+    posted: BTreeMap<u64, (Rank, u32, u32)>,
+    tokens: u64,
+}
+
+/// Tokens of pieces have this bit and not the one above it, as none of a request or a pipe.
+const TOKEN: u64 = 1 << 30;
+
+/// Whether a token is of pieces.
+pub(super) fn is_token(token: u64) -> bool {
+    token >> 30 & 3 == 1
+}
+
+impl<M> Default for Writes<M> {
+    fn default() -> Writes<M> {
+        Writes { next: 0, going: BTreeMap::new(), jobs: VecDeque::new(), coming: BTreeMap::new() }
+    }
+}
+
+impl<M> Writes<M> {
+    /// Whether something can be posted, where so many packets are kept.
+    pub fn has_work(&self, kept: usize) -> bool {
+        self.jobs.front().is_some_and(|job| job.to.is_some() || kept < COPIES)
+    }
+}
+
+/// The pieces of a window that are whole, and the last, if it is short.
+fn pieces(length: u64, piece: u64, window: u32) -> (u64, u64) {
+    let left = length - u64::from(window) * PIECES * piece;
+    match left / piece {
+        PIECES.. => (u64::MAX, 0),
+        whole => ((1 << whole) - 1, if left.is_multiple_of(piece) { 0 } else { 1 << whole }),
+    }
+}
+
+/// Bytes of a piece, of datagrams of so many: it fits into a packet as well.
+pub(super) fn piece(longest: usize) -> usize {
+    (longest - HEADER - COPY) & !63
+}
+
+impl<W: Wire> Delivery<W> {
+    fn writes(&mut self, peer: Rank) -> &mut Writes<W::Memory> {
+        &mut self.link(peer).writes
+    }
+
+    fn coming(&mut self, peer: Rank, transfer: u32) -> Option<&mut Coming> {
+        self.links.get_mut(&peer)?.writes.coming.get_mut(&transfer)
+    }
+
+    fn longest(&self, rail: usize) -> usize {
+        self.wire.rails()[rail].longest
+    }
+
+    /// Begins a write.
+    pub(super) fn write(
+        &mut self,
+        lane: Lane,
+        from: Part<'_, W::Memory>,
+        (into, at): (Key, usize),
+        token: u64,
+    ) -> Result<(), Busy> {
+        let Lane { peer, rail } = lane;
+        let key = self.wire.key_of(from.memory, rail).expect("what is written is registered there");
+        let memory = self.wire.memory_of(rail, key, from.at + from.length).expect("as long as its registration");
+        let writes = self.writes(peer);
+        if writes.going.len() >= UNDER_WAY {
+            return Err(Busy);
+        }
+        let (transfer, length) = (writes.next, from.length as u64);
+        writes.next = transfer.wrapping_add(1);
+        writes.going.insert(transfer, Going { rail, token, memory, at: from.at, length, left: 0 });
+        self.note(peer, Note::Want { transfer, rail: rail as u8, into, at: at as u64, length }, Data::None);
+        Ok(())
+    }
+
+    fn note(&mut self, peer: Rank, note: Note, data: Data<'_, W::Memory>) {
+        let packet = Packet::new(&mut self.wire, &note.encode(), data, &mut self.scratch, false);
+        // Only a copy needs memory.
+        let Some(packet) = packet else { return };
+        self.link(peer).outgoing.push(packet.into_note());
+        self.flush(peer, false);
+        self.attend(peer);
+    }
+
+    /// The peer has said something, with what lies behind it. None if that cannot be.
+    pub(super) fn hear(&mut self, peer: Rank, note: Note, behind: Part<'_, W::Memory>) -> Option<()> {
+        match note {
+            Note::Want { transfer, rail, into, at, length } => {
+                let rail = usize::from(rail);
+                self.rails.get(rail).filter(|rail| rail.write)?;
+                if !self.is_datagrams(Lane { peer, rail }) {
+                    return None;
+                }
+                self.wire.memory_of(rail, into, usize::try_from(at.checked_add(length)?).ok()?)?;
+                u32::try_from(length / (PIECES * piece(self.longest(rail)) as u64) + 1).ok()?;
+                let coming = &mut self.writes(peer).coming;
+                if coming.contains_key(&transfer) || coming.len() >= UNDER_WAY {
+                    return None;
+                }
+                coming.insert(transfer, Coming { rail, into, at, length, next: 0, open: Vec::new() });
+                self.ask(peer, transfer);
+            }
+            Note::Grant { transfer, window, wanted, piece, to } => {
+                let longest = self.longest(self.links.get(&peer)?.writes.going.get(&transfer)?.rail);
+                let writes = self.writes(peer);
+                let going = writes.going.get_mut(&transfer)?;
+                let piece_bytes = u64::from(piece);
+                let last = 63_u64.checked_sub(wanted.leading_zeros().into())?;
+                let before = (u64::from(window) * PIECES + last).checked_mul(piece_bytes)?;
+                // A window takes whole pieces alone.
+                let end = before.checked_add(if to.is_some() { piece_bytes } else { 1 })?;
+                let is_short = (1..=longest - HEADER - COPY).contains(&(piece as usize));
+                if !is_short || end > going.length || going.left >= GRANTS {
+                    return None;
+                }
+                going.left += 1;
+                writes.jobs.push_back(Job { transfer, window, wanted, piece, to });
+                self.go_on(peer);
+                self.attend(peer);
+            }
+            Note::Sent { transfer, window } => {
+                let coming = self.coming(peer, transfer)?;
+                let rail = coming.rail;
+                let open = coming.open.iter_mut().find(|open| open.window == window)?;
+                let (key, wanted) = open.by.take()?;
+                let came = self.wire.close_window(rail, key) & wanted;
+                self.windows.open -= 1;
+                let coming = self.coming(peer, transfer)?;
+                let open = coming.open.iter_mut().find(|open| open.window == window)?;
+                open.missing &= !came;
+                open.rounds += 1;
+                let again = wanted & !came;
+                if again != 0 {
+                    self.grant(peer, transfer, window, again);
+                }
+                self.came(peer, transfer);
+                self.serve();
+            }
+            Note::Copy { transfer, window, index } => {
+                let Coming { rail, into, at, length, .. } = *self.coming(peer, transfer)?;
+                let piece = piece(self.longest(rail)) as u64;
+                let open = self.coming(peer, transfer)?.open.iter_mut().find(|open| open.window == window)?;
+                let by_datagram = open.by.map_or(0, |(_, wanted)| wanted);
+                if (open.missing & !by_datagram) >> index & 1 == 0 {
+                    return None;
+                }
+                let begins = (u64::from(window) * PIECES + u64::from(index)) * piece;
+                if behind.length as u64 != (length - begins).min(piece) {
+                    return None;
+                }
+                open.missing &= !(1 << index);
+                let memory = self.wire.memory_of(rail, into, (at + length) as usize)?;
+                self.wire.copy(behind, &memory, (at + begins) as usize);
+                self.came(peer, transfer);
+            }
+            Note::Over { transfer } => {
+                let writes = self.writes(peer);
+                // All that was granted has gone: nothing of it is the adapter's.
+                let going = writes.going.get(&transfer).filter(|going| going.left == 0)?;
+                let token = going.token;
+                writes.going.remove(&transfer);
+                self.events.push_back(Event::Done(token, self.wire.now()));
+            }
+        }
+        Some(())
+    }
+
+    /// Something of a write has come: what is complete is done with.
+    fn came(&mut self, peer: Rank, transfer: u32) {
+        if let Some(coming) = self.coming(peer, transfer) {
+            coming.open.retain(|open| open.missing != 0);
+            self.ask(peer, transfer);
+        }
+    }
+
+    /// Grants the next pieces of a write, as many as may be under way; or says that all have come.
+    fn ask(&mut self, peer: Rank, transfer: u32) {
+        loop {
+            let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { return };
+            let piece = piece(self.longest(rail)) as u64;
+            let Some(coming) = self.coming(peer, transfer) else { return };
+            let windows = coming.length.div_ceil(PIECES * piece) as u32;
+            if coming.next == windows && coming.open.is_empty() {
+                self.writes(peer).coming.remove(&transfer);
+                return self.note(peer, Note::Over { transfer }, Data::None);
+            }
+            if coming.next == windows || coming.open.len() == OPEN {
+                return;
+            }
+            let window = coming.next;
+            coming.next += 1;
+            let (whole, short) = pieces(coming.length, piece, window);
+            coming.open.push(Open { window, missing: whole | short, rounds: 0, by: None });
+            if short != 0 {
+                self.grant_copies(peer, transfer, window, short);
+            }
+            if whole != 0 {
+                self.grant(peer, transfer, window, whole);
+            }
+        }
+    }
+
+    /// Grants pieces of a window to come by datagrams; once there is one, or if there have been enough for them, as copies.
+    fn grant(&mut self, peer: Rank, transfer: u32, window: u32, wanted: u64) {
+        let Some(&mut Coming { rail, into, at, ref mut open, .. }) = self.coming(peer, transfer) else { return };
+        let Some(rounds) = open.iter().find(|open| open.window == window).map(|open| open.rounds) else { return };
+        if rounds >= ROUNDS {
+            return self.grant_copies(peer, transfer, window, wanted);
+        }
+        let piece = piece(self.longest(rail));
+        let begins = at as usize + window as usize * PIECES as usize * piece;
+        let opened = self.wire.open_window(Lane { peer, rail }, Window { into, at: begins, piece, wanted });
+        match opened {
+            Some(key) => {
+                self.windows.open += 1;
+                self.losses.windows += 1;
+                let coming = self.coming(peer, transfer).expect("was looked at");
+                coming
+                    .open
+                    .iter_mut()
+                    .filter(|open| open.window == window)
+                    .for_each(|open| open.by = Some((key, wanted)));
+                let note = Note::Grant { transfer, window, wanted, piece: piece as u32, to: Some(key) };
+                self.note(peer, note, Data::None);
+            }
+            None if self.windows.open > 0 => self.windows.waiting.push_back((peer, transfer, window)),
+            None => self.grant_copies(peer, transfer, window, wanted),
+        }
+    }
+
+    fn grant_copies(&mut self, peer: Rank, transfer: u32, window: u32, wanted: u64) {
+        let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { return };
+        self.losses.repaired += u64::from(wanted.count_ones());
+        let piece = piece(self.longest(rail)) as u32;
+        self.note(peer, Note::Grant { transfer, window, wanted, piece, to: None }, Data::None);
+    }
+
+    /// Windows were closed: those who wait for one have it.
+    fn serve(&mut self) {
+        for (peer, transfer, window) in std::mem::take(&mut self.windows.waiting) {
+            let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { continue };
+            let piece = piece(self.longest(rail)) as u64;
+            let Some(coming) = self.coming(peer, transfer) else { continue };
+            let whole = pieces(coming.length, piece, window).0;
+            let missing = coming.open.iter().find(|open| open.window == window).map(|open| open.missing & whole);
+            if let Some(missing) = missing {
+                self.grant(peer, transfer, window, missing);
+            }
+        }
+    }
+
+    /// Posts what the peer has granted, as much as the wire takes.
+    pub(super) fn go_on(&mut self, peer: Rank) {
+        loop {
+            let Some(link) = self.links.get_mut(&peer) else { return };
+            let (Some(job), kept) = (link.writes.jobs.front_mut(), link.outgoing.kept()) else { return };
+            let (transfer, window) = (job.transfer, job.window);
+            let Some(going) = link.writes.going.get_mut(&transfer) else {
+                link.writes.jobs.pop_front();
+                continue;
+            };
+            let index = job.wanted.trailing_zeros();
+            let is_last = job.wanted.is_power_of_two();
+            let begins = (u64::from(window) * PIECES + u64::from(index)) * u64::from(job.piece);
+            let length = (going.length - begins).min(job.piece.into()) as usize;
+            let from = Part { memory: &going.memory, at: going.at + begins as usize, length };
+            match job.to {
+                // What was posted there is lost; by which rail copies go does not matter.
+                Some(_) if !link.up[going.rail] => {
+                    link.writes.jobs.pop_front();
+                    self.sent(peer, transfer, window);
+                    continue;
+                }
+                Some(to) => {
+                    let token = is_last.then(|| {
+                        self.windows.tokens += 1;
+                        TOKEN | self.windows.tokens << 32
+                    });
+                    let request = Request::Piece { from, to, index: index as u8, token };
+                    if self.wire.post(Lane { peer, rail: going.rail }, request).is_err() {
+                        return;
+                    }
+                    if let Some(token) = token {
+                        self.windows.posted.insert(token, (peer, transfer, window));
+                    }
+                }
+                None => {
+                    if kept >= COPIES {
+                        return;
+                    }
+                    let note = Note::Copy { transfer, window, index: index as u8 };
+                    let packet = Packet::new(&mut self.wire, &note.encode(), Data::Of(from), &mut self.scratch, false);
+                    let Some(packet) = packet else { return };
+                    link.outgoing.push(packet.into_note());
+                    going.left -= u32::from(is_last);
+                    self.flush(peer, false);
+                }
+            }
+            let jobs = &mut self.writes(peer).jobs;
+            if is_last {
+                jobs.pop_front();
+            } else if let Some(job) = jobs.front_mut() {
+                job.wanted &= job.wanted - 1;
+            }
+        }
+    }
+
+    /// The wire says that the last of what was granted has gone.
+    pub(super) fn gone(&mut self, token: u64) {
+        if let Some((peer, transfer, window)) = self.windows.posted.remove(&token) {
+            self.sent(peer, transfer, window);
+            self.go_on(peer);
+        }
+    }
+
+    fn sent(&mut self, peer: Rank, transfer: u32, window: u32) {
+        if let Some(going) = self.writes(peer).going.get_mut(&transfer) {
+            going.left -= 1;
+            self.note(peer, Note::Sent { transfer, window }, Data::None);
+        }
+    }
+
+    /// A lane has ended, and what was posted there.
+    pub(super) fn lost_lane(&mut self, lane: Lane) {
+        let Some(link) = self.links.get(&lane.peer) else { return };
+        let of_lane = |(peer, transfer, _): &(Rank, u32, u32)| {
+            *peer == lane.peer && link.writes.going.get(transfer).is_some_and(|going| going.rail == lane.rail)
+        };
+        let ended: Vec<u64> =
+            self.windows.posted.iter().filter(|(_, of)| of_lane(of)).map(|(token, _)| *token).collect();
+        ended.into_iter().for_each(|token| self.gone(token));
+        self.attend(lane.peer);
+    }
+
+    /// Nothing is written any more by a key of this rank's.
+    pub(super) fn end_writes_to(&mut self, rail: usize, key: Key) {
+        if !self.rails[rail].write || self.rails[rail].kind != RailKind::Datagram {
+            return;
+        }
+        let peers: Vec<Rank> =
+            self.links.iter().filter(|(_, link)| !link.writes.coming.is_empty()).map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            let all = std::mem::take(&mut self.writes(peer).coming);
+            let (ended, stay) = all.into_iter().partition(|(_, coming)| coming.rail == rail && coming.into == key);
+            self.writes(peer).coming = stay;
+            let ended: BTreeMap<u32, Coming> = ended;
+            ended.into_values().for_each(|coming| self.close(coming));
+        }
+        self.serve();
+    }
+
+    /// Ends all that is under way with a peer.
+    pub(super) fn end_writes(&mut self, peer: Rank, writes: Writes<W::Memory>) {
+        writes.coming.into_values().for_each(|coming| self.close(coming));
+        self.windows.posted.retain(|_, (of, ..)| *of != peer);
+        self.serve();
+    }
+
+    fn close(&mut self, coming: Coming) {
+        for (key, _) in coming.open.into_iter().filter_map(|open| open.by) {
+            self.wire.close_window(coming.rail, key);
+            self.windows.open -= 1;
+        }
+    }
+}
