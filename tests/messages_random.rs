@@ -168,6 +168,8 @@ fn random_traffic_matches_in_any_configuration() {
         "rings=0,offer=no,budget=1000,credit_delay=1000000",
         // Between hosts by datagrams, with rings and reads by connections beside them.
         "paths=ud,ud_lanes=2,checksum=yes,eager=500,rings=2,ring_after=3,zero_copy_from=131072",
+        // By datagrams alone, long ones into their places.
+        "paths=ud,rings=0,rules=MSG_SIZE < 500, UD-SR, TRUE, UD-ZCopy, TRUE, Copy-Based",
         // By datagrams to all, and by connections with one at a time.
         "aptus,checksum=yes,connections=1,connect_after=3,rings=1,ring_after=2",
     ];

@@ -68,6 +68,40 @@ fn messages_by_datagrams_take_no_queue_pairs() {
     });
 }
 
+/// Long messages go by datagrams into their places, and still nobody is connected.
+#[test]
+fn datagrams_bring_long_messages_into_their_places() {
+    if skipped("messages by datagrams") {
+        return;
+    }
+    let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_HYBRID", "off")];
+    on_verbs(3, "datagrams_bring_long_messages_into_their_places", &chosen, |world| {
+        const BYTES: Tag<u8> = Tag::new(4);
+        let (me, n) = (world.rank(), world.size());
+        let pattern = |from: usize, length: usize| -> Vec<u8> {
+            (0..length).map(|at| ((at * 5 + from) ^ (at >> 9)) as u8).collect()
+        };
+        let mut bytes = 0;
+        // A peer is known by its first message.
+        for length in [1, 200_000, 1 << 20, 3_000_001] {
+            for away in 1..n {
+                let (to, from) = ((me + away) % n, (me + n - away) % n);
+                let (given, mut got) = (pattern(me, length), vec![0; length]);
+                world.sendrecv(to, BYTES, &given, from, BYTES, &mut got).unwrap();
+                assert!(got == pattern(from, length), "{length} bytes from {from}");
+                bytes += if length > 1 { length as u64 } else { 0 };
+            }
+        }
+        let counters = world.counters().unwrap();
+        assert_eq!((counters.written_bytes, counters.copied_bytes, counters.read_bytes), (bytes, 0, 0));
+        // Of pieces between 448 bytes and 4 KiB; all but few come by datagrams.
+        let pieces = bytes / 4096..=bytes / 448;
+        assert!((pieces.start() / 64..=pieces.end() / 64 + 12).contains(&counters.datagram_windows), "{counters:?}");
+        assert!(counters.datagram_repairs < bytes / 4096 / 4, "{counters:?}");
+        assert_eq!((verbs(&world).queue_pairs().to_others, verbs(&world).queue_pairs().to_itself), (0, 0));
+    });
+}
+
 /// Of two that a rank speaks with in turn, one has the connection that there is room for; until there is a window, to whose words they
 /// lead, too.
 #[test]

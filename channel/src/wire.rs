@@ -375,9 +375,10 @@ pub trait Wire {
         let _ = (memory, rail);
         None
     }
-    /// Another handle on registered memory, if the key is of so many bytes at least: of use until the registration ends.
-    fn memory_of(&self, rail: usize, key: Key, length: usize) -> Option<Self::Memory> {
-        let _ = (rail, key, length);
+    /// Another handle on registered memory, if the key is of so many bytes at least, which may be `written` to: of use until the
+    /// registration ends.
+    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Self::Memory> {
+        let _ = (rail, key, length, written);
         None
     }
     /// Lets a peer send datagrams to pieces of memory by the key that this gives, and nobody by any other. `None` if there are as many

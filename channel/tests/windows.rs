@@ -250,8 +250,8 @@ impl Wire for Ending {
         self.wire.key_of(memory, rail)
     }
 
-    fn memory_of(&self, rail: usize, key: Key, length: usize) -> Option<Memory> {
-        self.wire.memory_of(rail, key, length)
+    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Memory> {
+        self.wire.memory_of(rail, key, length, written)
     }
 
     fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {

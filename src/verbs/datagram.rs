@@ -1,8 +1,10 @@
 //! Unreliable datagrams between ranks: of a fixed length, and [`Mailbox`], of any. What they say is for others to know.
 
 mod mailbox;
+mod windows;
 
 pub(super) use mailbox::{Letter, Mailbox, ROOM};
+pub(super) use windows::Windows;
 
 use super::VerbsError;
 use super::memory::{Slot, Slots};
@@ -54,7 +56,7 @@ impl<const N: usize> Post<N> {
         let (receives, depth) = (RECEIVES.min(most), SENDS.min(most));
         let received = Arc::new(CompletionQueue::with_channel(context, receives)?);
         let sent = Arc::new(CompletionQueue::new(context, depth)?);
-        let capacity = Capacity { depth, receives, inline: 0 };
+        let capacity = Capacity { depth, receives, inline: 0, scatter: 1 };
         let queue = Datagrams::new(&rail.domain, &sent, &received, capacity, &rail.near_end(0), key)?;
         let slots = Slots::new(&rail.domain, Access::Local, ROUTE + LONGEST, (receives + depth) as usize);
         let take = |count: u32| (0..count).map(|_| slots.take()).collect::<Result<Vec<_>, _>>();
@@ -83,7 +85,7 @@ impl<const N: usize> Post<N> {
     fn expect(&self, at: usize) -> std::io::Result<()> {
         let piece = self.expected[at].piece(ROUTE + N);
         // SAFETY: the slot is the adapter's until the datagram has come, and is kept as long as the queue.
-        unsafe { self.queue.expect(&[(Token::new(0, at as u64), piece)]) }
+        unsafe { self.queue.expect(&[(Token::new(0, at as u64), [piece])]) }
     }
 
     /// What has come.

@@ -143,7 +143,7 @@ impl<W: Wire> Delivery<W> {
     ) -> Result<(), Busy> {
         let Lane { peer, rail } = lane;
         let key = self.wire.key_of(from.memory, rail).expect("what is written is registered there");
-        let memory = self.wire.memory_of(rail, key, from.at + from.length).expect("as long as its registration");
+        let memory = self.wire.memory_of(rail, key, from.at + from.length, false).expect("as long as its registration");
         let writes = self.writes(peer);
         if writes.going.len() >= UNDER_WAY {
             return Err(Busy);
@@ -173,7 +173,7 @@ impl<W: Wire> Delivery<W> {
                 if !self.is_datagrams(Lane { peer, rail }) {
                     return None;
                 }
-                self.wire.memory_of(rail, into, usize::try_from(at.checked_add(length)?).ok()?)?;
+                self.wire.memory_of(rail, into, usize::try_from(at.checked_add(length)?).ok()?, true)?;
                 u32::try_from(length / (PIECES * piece(self.longest(rail)) as u64) + 1).ok()?;
                 let coming = &mut self.writes(peer).coming;
                 if coming.contains_key(&transfer) || coming.len() >= UNDER_WAY {
@@ -231,7 +231,7 @@ impl<W: Wire> Delivery<W> {
                     return None;
                 }
                 open.missing &= !(1 << index);
-                let memory = self.wire.memory_of(rail, into, (at + length) as usize)?;
+                let memory = self.wire.memory_of(rail, into, (at + length) as usize, true)?;
                 self.wire.copy(behind, &memory, (at + begins) as usize);
                 self.came(peer, transfer);
             }

@@ -123,14 +123,14 @@ impl Wire for SimWire {
         Some(Key { address: 0, key: *key })
     }
 
-    fn memory_of(&self, rail: usize, key: Key, length: usize) -> Option<Memory> {
+    fn memory_of(&self, rail: usize, key: Key, length: usize, _: bool) -> Option<Memory> {
         let net = self.net.borrow();
         let known = net.ranks[self.rank as usize].keys.get(&key.key)?;
         (known.rail == rail && length <= known.memory.len()).then(|| known.memory.clone())
     }
 
     fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
-        let memory = self.memory_of(lane.rail, window.into, window.at)?;
+        let memory = self.memory_of(lane.rail, window.into, window.at, true)?;
         let net = &mut *self.net.borrow_mut();
         net.keys += 1;
         let (key, windows) = (net.keys, &mut net.ranks[self.rank as usize].windows);

@@ -1,12 +1,12 @@
 //! Messages as datagrams: a queue pair that takes those of all peers, with buffers that are handed over again by many, and
 //! several that send in turn. Which of them come, and how often, is for others to find out.
 
-use super::{ROUTE, Recipient};
+use super::{ROUTE, Recipient, Windows};
 use crate::verbs::VerbsError;
 use crate::verbs::memory::{Buffer, Slot, Slots};
 use crate::verbs::rail::Rail;
 use crate::verbs::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Domain};
-use crate::verbs::wr::{Completions, Token};
+use crate::verbs::wr::{Completions, Piece, Token};
 use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
@@ -32,6 +32,8 @@ pub(in crate::verbs) struct Mailbox {
     peers: Box<[Recipient]>,
     /// Bytes that all ranks can take at once.
     longest: usize,
+    /// For what goes to a place of its own.
+    pub windows: Windows,
     domain: Arc<Domain>,
 }
 
@@ -82,7 +84,17 @@ impl Mailbox {
         let home = Arc::new(Home::new(rail, key)?);
         let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
         let (domain, handles) = (rail.domain.clone(), HashMap::new());
-        Ok(Mailbox { me, handles, lanes, turn: 0, home, peers: Box::default(), longest: 0, domain })
+        Ok(Mailbox {
+            me,
+            handles,
+            lanes,
+            turn: 0,
+            home,
+            peers: Box::default(),
+            longest: 0,
+            windows: Windows::default(),
+            domain,
+        })
     }
 
     /// The peers, by rank, each with the exponent of its MTU.
@@ -109,27 +121,49 @@ impl Mailbox {
         let Some(at) = (0..all).map(|nth| (self.turn + nth) % all).find(|at| self.lanes[*at].has_room()) else {
             return false;
         };
-        let to = &self.peers[peer as usize];
-        let made = match self.handles.entry(peer) {
-            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
-            std::collections::hash_map::Entry::Vacant(new) => {
-                AddressHandle::new(&self.domain, &to.path).map(|handle| new.insert(handle))
-            }
-        };
-        let handle = match made {
-            Ok(handle) => handle,
-            Err(error) => {
-                tracing::warn!(peer, %error, "no way to a peer now");
-                return false;
-            }
-        };
         self.turn = at + 1;
+        let (me, to) = (self.me, self.peers[peer as usize]);
+        if self.handle(peer).is_none() {
+            return false;
+        }
         self.lanes[at]
-            .send(self.me, handle, to, bytes, fill)
+            .send(me, &self.handles[&peer], &to, bytes, fill)
             .inspect_err(|error| {
                 tracing::warn!(peer, %error, "a datagram could not be sent now");
             })
             .is_ok()
+    }
+
+    /// The way to a peer, made when it is first sent to.
+    fn handle(&mut self, peer: u32) -> Option<&AddressHandle> {
+        let made = match self.handles.entry(peer) {
+            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::hash_map::Entry::Vacant(new) => {
+                let path = &self.peers[peer as usize].path;
+                AddressHandle::new(&self.domain, path).map(|handle| new.insert(handle))
+            }
+        };
+        made.inspect_err(|error| tracing::warn!(peer, %error, "no way to a peer now")).ok().map(|handle| &*handle)
+    }
+
+    /// Sends a piece of memory to a window of a peer; see [`Windows::send`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn send_piece(
+        &mut self,
+        rail: &Rail,
+        peer: u32,
+        to: (u32, u32),
+        piece: (u8, Piece),
+        token: Option<u64>,
+    ) -> bool {
+        if self.handle(peer).is_none() {
+            return false;
+        }
+        let handle = &self.handles[&peer];
+        // SAFETY: by the caller's word.
+        unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }
 
     /// What has come, each with the rank that it says it is of.
@@ -142,7 +176,7 @@ impl Sending {
     fn new(rail: &Rail, key: u32) -> Result<Self, VerbsError> {
         let depth = SENDS.min(rail.context().limits.max_qp_wr.max(1) as u32);
         let sent = Arc::new(CompletionQueue::new(rail.context(), depth)?);
-        let capacity = Capacity { depth, receives: 1, inline: 0 };
+        let capacity = Capacity { depth, receives: 1, inline: 0, scatter: 1 };
         let queue = Datagrams::new(&rail.domain, &sent, &sent, capacity, &rail.near_end(0), key)?;
         let depth = queue.depth().min(depth);
         let slots = Slots::new(&rail.domain, Access::Local, 128 << rail.mtu(), depth as usize);
@@ -194,7 +228,7 @@ impl Home {
         let limits = &rail.context().limits;
         let room = ROOM.min(limits.max_qp_wr.min(limits.max_cqe).max(1) as u32);
         let received = Arc::new(CompletionQueue::new(rail.context(), room)?);
-        let capacity = Capacity { depth: 1, receives: room, inline: 0 };
+        let capacity = Capacity { depth: 1, receives: room, inline: 0, scatter: 1 };
         let queue = Datagrams::new(&rail.domain, &received, &received, capacity, &rail.near_end(0), key)?;
         let each = (ROUTE + (128 << rail.mtu())).next_multiple_of(64);
         let memory = Buffer::new(&rail.domain, room as usize * each, Access::Local)?;
@@ -263,7 +297,7 @@ impl Home {
     fn expect(&self, State { free, posted }: &mut State) -> io::Result<()> {
         let buffers = free.drain(..).map(|number| {
             posted[number as usize] = true;
-            (Token::new(0, number.into()), self.memory.piece(number as usize * self.each, self.each))
+            (Token::new(0, number.into()), [self.memory.piece(number as usize * self.each, self.each)])
         });
         let buffers: Vec<_> = buffers.collect();
         // SAFETY: registered as long as the queue is there; they were free, so nobody uses them.

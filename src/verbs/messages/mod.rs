@@ -16,6 +16,10 @@
 //! it: the ends are made with the rank and told to all when the job begins. A peer is up at once; a connection is made when a ring, a
 //! pipe or a read first needs one.
 //!
+//! A `Write` by datagrams goes to a window of the peer's: a queue pair whose receives are pieces of the program's memory, each behind 40
+//! bytes that the adapter puts elsewhere, and which takes only what brings a key that is new each time. When a window is closed before all
+//! have come, its queue pair is reset, and with that the receives are the program's again.
+//!
 //! With `paths=both` (`aptus`) the datagrams are a rail of their own, behind those of connections. Which peers have connections is the engine's
 //! choice, by what both ends say; one that is given up has its queue pair end, unless this rank has ever had a window.
 //!
@@ -47,9 +51,11 @@ mod cache;
 mod cuts;
 mod gone;
 mod handles;
+mod memory;
 mod moves;
 mod posting;
 mod waiter;
+mod windows;
 mod wire;
 
 pub use waiter::Waiter;

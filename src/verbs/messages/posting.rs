@@ -1,7 +1,8 @@
 //! What is posted to a peer: copied, or where it is.
 
+use super::memory::whole;
 use super::moves::Move;
-use super::wire::{Peer, VerbsWire, whole};
+use super::wire::{Peer, VerbsWire};
 use crate::verbs::connect::Link;
 use crate::verbs::lane::{Signal, Stop};
 use crate::verbs::memory::Lent;

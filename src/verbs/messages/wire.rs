@@ -4,6 +4,7 @@ use super::cache::Cache;
 use super::cuts::Passage;
 use super::gone::{CLOSED, LAST_LOOKS};
 use super::handles::{Arrived, Opened, Ring};
+use super::memory::Whole;
 use super::moves::Moves;
 use super::posting::{BUFFER, write};
 use super::waiter::Waiter;
@@ -21,7 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
 use transom_channel::Paths;
-use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
+use transom_channel::wire::{
+    Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
+};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
@@ -47,9 +50,11 @@ pub struct VerbsWire {
     /// program may send the same memory twice at once. A registration may be of more than that.
     pub(super) registered: [BTreeMap<Whole, (usize, Arc<Registered>)>; RAILS],
     /// How often memory was, and was found to be.
-    registrations: transom_channel::wire::Registered,
+    pub(super) registrations: transom_channel::wire::Registered,
     /// What stays registered with the first rail.
-    cache: Cache,
+    pub(super) cache: Cache,
+    /// Windows by their queue pairs.
+    pub(super) open: BTreeMap<u32, Window>,
     /// Rings, by address and key, and whose they are.
     pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
@@ -60,15 +65,6 @@ pub struct VerbsWire {
     pub(super) retired: [u32; RAILS],
     pub(super) scratch: Vec<u8>,
     pub(super) began: Instant,
-}
-
-/// Where memory begins, its length, whether it may be written.
-type Whole = (u64, usize, bool);
-
-/// None if it is not memory of this rank's.
-pub(super) fn whole(memory: &Bytes) -> Option<Whole> {
-    let start = memory.start()?.as_ptr().expose_provenance() as u64;
-    Some((start, memory.len(), memory.is_writable()))
 }
 
 #[derive(Default)]
@@ -127,7 +123,7 @@ impl VerbsWire {
         };
         let mut rails: Vec<Rail> = service.cores().map(promise).collect();
         if let Some(mailbox) = &mailbox {
-            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), write: false, ..rails[0] };
+            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), ..rails[0] };
             if is_connected {
                 rails.push(Rail { read: false, ..datagrams });
             } else {
@@ -153,6 +149,7 @@ impl VerbsWire {
             registered: Default::default(),
             registrations: Default::default(),
             cache: Cache::new(rail.keep),
+            open: BTreeMap::new(),
             rings: BTreeMap::new(),
             events: VecDeque::new(),
             gone: Vec::new(),
@@ -164,7 +161,7 @@ impl VerbsWire {
     }
 
     /// Whether the sends of a rail are datagrams.
-    fn is_of_datagrams(&self, rail: usize) -> bool {
+    pub(super) fn is_of_datagrams(&self, rail: usize) -> bool {
         self.rails[rail].kind == RailKind::Datagram
     }
 
@@ -208,6 +205,7 @@ impl VerbsWire {
             }
         }
         found |= self.look_for_cuts();
+        found |= self.look_for_pieces();
         for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
             found = true;
             let (length, rail) = (letter.bytes, self.rails.len() - 1);
@@ -328,6 +326,9 @@ impl Wire for VerbsWire {
                 drop(lane.take_returned());
             }
         }
+        if let Some(mailbox) = &mut self.mailbox {
+            mailbox.windows.cut(rank);
+        }
         self.wanted.retain(|wanted| wanted.peer != rank);
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.0 != rank);
@@ -389,84 +390,31 @@ impl Wire for VerbsWire {
     }
 
     fn registered(&self) -> transom_channel::wire::Registered {
-        // What stays may be in use as well.
-        let used = self.registered.iter().flat_map(BTreeMap::values).map(|(_, registered)| registered.clone());
-        let all: BTreeMap<_, _> = used.chain(self.cache.kept()).map(|what| (Arc::as_ptr(&what), what)).collect();
-        let bytes = all.values().map(|what| what.bytes() as u64).sum();
-        transom_channel::wire::Registered { bytes, ..self.registrations }
+        self.count_registered()
     }
 
     fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
-        let (start, whole) = (memory.start()?, whole(memory)?);
-        let (address, bytes, writable) = whole;
-        if let Some((times, registered)) = self.registered[rail].get_mut(&whole) {
-            *times += 1;
-            self.registrations.found += 1;
-            return Some(key(address, registered));
-        }
-        // What windows and buffers have is registered with each rail.
-        if !writable && let Some(registered) = self.service.core_of(rail).memory.readable(address, bytes) {
-            let key = key(address, &registered);
-            self.registered[rail].insert(whole, (1, registered));
-            self.registrations.found += 1;
-            return Some(key);
-        }
-        if bytes < self.register_from {
-            return None;
-        }
-        // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
-        let lasting = memory.lasting().filter(|lasting| rail == 0 && !writable && self.cache.takes(lasting.len));
-        let lasting = lasting.as_ref();
-        let service = self.service.clone();
-        let core = service.core_of(rail);
-        let memory = &core.memory;
-        let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
-        let registered = if let Some(kept) = kept {
-            memory.found();
-            self.registrations.found += 1;
-            kept
-        } else {
-            let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
-            let access = if writable { Access::Bytes } else { Access::Read };
-            // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given
-            // back the engine releases that. What lasts stays until its place was cleared, and is only read: by peers also when
-            // the program writes there, which is not what they were told to do, and gives them any bytes.
-            let register = || unsafe { Registered::new(&core.rail.domain, start, bytes, access) };
-            let registered = register().or_else(|error| match self.cache.let_go(0) {
-                // The limit of locked memory may be all that is in the way.
-                true => register(),
-                false => Err(error),
-            });
-            let registered = Arc::new(registered.map_err(|error| memory.refused(error)).ok()?);
-            memory.passed();
-            self.registrations.made += 1;
-            if let Some(lasting) = lasting {
-                self.cache.keep(&lasting.place, bytes, &registered);
-            }
-            registered
-        };
-        let key = key(address, &registered);
-        self.registered[rail].insert(whole, (1, registered));
-        Some(key)
+        self.make_known(memory, rail)
     }
 
     fn release(&mut self, rail: usize, released: Key) {
-        let registered = &mut self.registered[rail];
-        let mut there = registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
-        if let Some((whole, (times, _))) =
-            there.find(|((address, ..), (_, registered))| key(*address, registered) == released)
-        {
-            let whole = *whole;
-            *times -= 1;
-            if *times == 0 {
-                registered.remove(&whole);
-            }
-        } else if let Some((peer, ring)) = self.rings.remove(&(released.address, released.key))
-            && self.peers.get(&peer).is_some_and(|peer| peer.over)
-        {
-            // A peer that has not heard of it may still write there, which would end the connection.
-            self.core().receives.keep(ring);
-        }
+        self.forget(rail, released);
+    }
+
+    fn key_of(&self, memory: &Bytes, rail: usize) -> Option<Key> {
+        self.known_key(memory, rail)
+    }
+
+    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Bytes> {
+        self.known_memory(rail, key, length, written)
+    }
+
+    fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
+        self.opened(lane.rail, window)
+    }
+
+    fn close_window(&mut self, rail: usize, window: Key) -> u64 {
+        self.closed(rail, window)
     }
 
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
@@ -476,6 +424,9 @@ impl Wire for VerbsWire {
         {
             let bytes = head.len() + body.length();
             return mailbox.send(rank, bytes, |into| write(into, head, *body, &[])).then_some(()).ok_or(Busy);
+        }
+        if let Request::Piece { from, to, index, token } = request {
+            return self.piece(lane, from, to, index, token);
         }
         self.post_moves(lane)?;
         match request {
@@ -487,7 +438,7 @@ impl Wire for VerbsWire {
             }
             Request::Write { from, to, at, token } => self.begin(lane, Verb::Write, from, to, at, token),
             Request::Read { from, at, into, token } => self.begin(lane, Verb::Read, into, from, at, token),
-            Request::Piece { .. } => unreachable!("there are no windows"),
+            Request::Piece { .. } => unreachable!("has gone"),
         }
     }
 
@@ -517,11 +468,6 @@ impl Wire for VerbsWire {
     fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
         from.memory.copy(from.at, from.length, to, at);
     }
-}
-
-/// Of memory that begins at this address.
-fn key(address: u64, registered: &Registered) -> Key {
-    Key { address, key: registered.remote_key().into() }
 }
 
 impl Drop for VerbsWire {

@@ -94,7 +94,7 @@ impl Rail {
             keep: settings.keep as usize,
             bandwidth: bandwidth(asked.active_width.into(), asked.active_speed.into()),
             choice,
-            capacity: Capacity { depth, receives: 1, inline: settings.inline },
+            capacity: Capacity { depth, receives: 1, inline: settings.inline, scatter: 1 },
             service_level: settings.service_level,
             traffic_class: settings.traffic_class,
             timeout: settings.timeout_exponent(),

@@ -188,7 +188,7 @@ impl Receives {
         let free = state.account.post();
         let piece = |number: u32| {
             let (buffer, offset) = state.place(number);
-            (Token::new(0, number.into()), buffer.piece(offset, LONGEST))
+            (Token::new(0, number.into()), [buffer.piece(offset, LONGEST)])
         };
         let buffers: Vec<_> = free.iter().map(|number| piece(*number)).collect();
         // SAFETY: registered until this rank's queue pairs are gone, which go first; free, so nobody uses them.

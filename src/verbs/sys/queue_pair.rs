@@ -35,6 +35,8 @@ pub(in crate::verbs) struct Capacity {
     pub receives: u32,
     /// Bytes that a request takes along, less if the device has less.
     pub inline: u32,
+    /// Pieces of memory that one message comes to, one after the other.
+    pub scatter: u32,
 }
 
 /// This end of a connection, as it is to be.
@@ -91,7 +93,7 @@ impl QueuePair {
                     max_send_wr: capacity.depth,
                     max_recv_wr: capacity.receives,
                     max_send_sge: 1,
-                    max_recv_sge: 1,
+                    max_recv_sge: capacity.scatter,
                     max_inline_data: inline,
                 },
                 qp_type: kind,
@@ -312,6 +314,12 @@ impl Datagrams {
         self.pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")
     }
 
+    /// From now on it takes those that bring this key.
+    pub fn take_only(&self, key: u32) -> Result<(), VerbsError> {
+        let mut to = ibv_qp_attr { qkey: key, ..Default::default() };
+        self.pair.modify(&mut to, ibv_qp_attr_mask::IBV_QP_QKEY, "changing the key of")
+    }
+
     /// Takes it out of the state that an error has left it in: what was handed over is forgotten, which `forgotten` is to
     /// take from the completion queues.
     pub fn open_again(&self, forgotten: impl FnOnce()) -> Result<(), VerbsError> {
@@ -329,11 +337,11 @@ impl Datagrams {
         self.pair.depth
     }
 
-    /// Hands buffers over for datagrams to come; those of the rest are not if one is refused.
+    /// Hands buffers over for datagrams to come, each of several pieces; those of the rest are not if one is refused.
     ///
     /// # Safety
     /// Each must stay registered, and nobody use it, until a datagram has come to it or the queue is gone.
-    pub unsafe fn expect(&self, buffers: &[(Token, Piece)]) -> io::Result<()> {
+    pub unsafe fn expect<const N: usize>(&self, buffers: &[(Token, [Piece; N])]) -> io::Result<()> {
         // SAFETY: alive until dropped; the memory by the caller's word.
         chained(buffers, |chain| unsafe { post_recv(self.pair.raw.as_ptr(), chain) })
     }

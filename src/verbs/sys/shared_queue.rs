@@ -39,26 +39,27 @@ impl SharedQueue {
     /// # Safety
     /// Each must stay registered, and nobody use it, until its completion was told, or the queue and all queue pairs that
     /// were made with it are gone.
-    pub unsafe fn post(&self, buffers: &[(Token, Piece)]) -> io::Result<()> {
+    pub unsafe fn post(&self, buffers: &[(Token, [Piece; 1])]) -> io::Result<()> {
         // SAFETY: alive until dropped; the memory by the caller's word.
         chained(buffers, |chain| unsafe { post_srq_recv(self.raw.as_ptr(), chain) })
     }
 }
 
 /// Hands buffers over in chains.
-pub(super) fn chained(
-    buffers: &[(Token, Piece)],
+pub(super) fn chained<const N: usize>(
+    buffers: &[(Token, [Piece; N])],
     mut post: impl FnMut(&mut ibv_recv_wr) -> io::Result<()>,
 ) -> io::Result<()> {
     for some in buffers.chunks(AT_ONCE) {
-        let mut pieces = [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; AT_ONCE];
+        let mut pieces = [const { [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; N] }; AT_ONCE];
         let mut chain =
             [const { ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 } }; AT_ONCE];
         // From the last on: each names the one behind it.
         let mut next = null_mut();
-        for (at, (token, piece)) in some.iter().enumerate().rev() {
-            pieces[at] = ibv_sge { addr: piece.address, length: piece.bytes, lkey: piece.key };
-            chain[at] = ibv_recv_wr { wr_id: token.bits(), next, sg_list: &mut pieces[at], num_sge: 1 };
+        for (at, (token, of)) in some.iter().enumerate().rev() {
+            pieces[at] = of.map(|piece| ibv_sge { addr: piece.address, length: piece.bytes, lkey: piece.key });
+            let (sg_list, num_sge) = (pieces[at].as_mut_ptr(), N as i32);
+            chain[at] = ibv_recv_wr { wr_id: token.bits(), next, sg_list, num_sge };
             next = &mut chain[at];
         }
         post(&mut chain[0])?;

@@ -1,0 +1,130 @@
+//! What is registered for messages.
+
+use super::wire::VerbsWire;
+use crate::verbs::sys::{Access, Registered};
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use transom_channel::wire::Key;
+use transom_shm_loopback::messages::Bytes;
+
+/// Where memory begins, its length, whether it may be written.
+pub(super) type Whole = (u64, usize, bool);
+
+/// None if it is not memory of this rank's.
+pub(super) fn whole(memory: &Bytes) -> Option<Whole> {
+    let start = memory.start()?.as_ptr().expose_provenance() as u64;
+    Some((start, memory.len(), memory.is_writable()))
+}
+
+impl VerbsWire {
+    pub(super) fn make_known(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
+        let (start, whole) = (memory.start()?, whole(memory)?);
+        // Datagrams have the first adapter.
+        let by = if self.is_of_datagrams(rail) { 0 } else { rail };
+        let (address, bytes, writable) = whole;
+        if let Some((times, registered)) = self.registered[rail].get_mut(&whole) {
+            *times += 1;
+            self.registrations.found += 1;
+            return Some(key(address, registered));
+        }
+        // What windows and buffers have is registered with each rail.
+        if !writable && let Some(registered) = self.service.core_of(by).memory.readable(address, bytes) {
+            let key = key(address, &registered);
+            self.registered[rail].insert(whole, (1, registered));
+            self.registrations.found += 1;
+            return Some(key);
+        }
+        if bytes < self.register_from {
+            return None;
+        }
+        // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
+        let lasting = memory.lasting().filter(|lasting| rail == 0 && !writable && self.cache.takes(lasting.len));
+        let lasting = lasting.as_ref();
+        let service = self.service.clone();
+        let core = service.core_of(by);
+        let memory = &core.memory;
+        let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
+        let registered = if let Some(kept) = kept {
+            memory.found();
+            self.registrations.found += 1;
+            kept
+        } else {
+            let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
+            let access = if writable { Access::Bytes } else { Access::Read };
+            // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given
+            // back the engine releases that. What lasts stays until its place was cleared, and is only read: by peers also when
+            // the program writes there, which is not what they were told to do, and gives them any bytes.
+            let register = || unsafe { Registered::new(&core.rail.domain, start, bytes, access) };
+            let registered = register().or_else(|error| match self.cache.let_go(0) {
+                // The limit of locked memory may be all that is in the way.
+                true => register(),
+                false => Err(error),
+            });
+            let registered = Arc::new(registered.map_err(|error| memory.refused(error)).ok()?);
+            memory.passed();
+            self.registrations.made += 1;
+            if let Some(lasting) = lasting {
+                self.cache.keep(&lasting.place, bytes, &registered);
+            }
+            registered
+        };
+        let key = key(address, &registered);
+        self.registered[rail].insert(whole, (1, registered));
+        Some(key)
+    }
+
+    pub(super) fn forget(&mut self, rail: usize, released: Key) {
+        let registered = &mut self.registered[rail];
+        let mut there = registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
+        if let Some((whole, (times, _))) =
+            there.find(|((address, ..), (_, registered))| key(*address, registered) == released)
+        {
+            let whole = *whole;
+            *times -= 1;
+            if *times == 0 {
+                registered.remove(&whole);
+            }
+        } else if let Some((peer, ring)) = self.rings.remove(&(released.address, released.key))
+            && self.peers.get(&peer).is_some_and(|peer| peer.over)
+        {
+            // A peer that has not heard of it may still write there, which would end the connection.
+            self.core().receives.keep(ring);
+        }
+    }
+
+    /// The memory of a key of this rank's: where it begins, its length, whether it may be written, and its registration.
+    pub(super) fn known(&self, rail: usize, of: Key) -> Option<(u64, usize, bool, &Arc<Registered>)> {
+        let mut there = self.registered[rail].range((of.address, 0, false)..=(of.address, usize::MAX, true));
+        let ((address, bytes, writable), (_, registered)) =
+            there.find(|((address, ..), (_, registered))| key(*address, registered) == of)?;
+        Some((*address, *bytes, *writable, registered))
+    }
+
+    pub(super) fn known_key(&self, memory: &Bytes, rail: usize) -> Option<Key> {
+        let whole = whole(memory)?;
+        self.registered[rail].get(&whole).map(|(_, registered)| key(whole.0, registered))
+    }
+
+    pub(super) fn known_memory(&self, rail: usize, of: Key, length: usize, written: bool) -> Option<Bytes> {
+        let (address, bytes, writable, _) = self.known(rail, of)?;
+        let start = NonNull::with_exposed_provenance(NonZero::new(address as usize)?);
+        // SAFETY: memory of a message, which is the engine's until its registration ends; it was exposed when it was registered. Only
+        // one is written to that is writable, and to receive in.
+        (length <= bytes && writable >= written).then(|| unsafe { Bytes::lent(start, bytes, writable) })
+    }
+
+    pub(super) fn count_registered(&self) -> transom_channel::wire::Registered {
+        // What stays may be in use as well.
+        let used = self.registered.iter().flat_map(BTreeMap::values).map(|(_, registered)| registered.clone());
+        let all: BTreeMap<_, _> = used.chain(self.cache.kept()).map(|what| (Arc::as_ptr(&what), what)).collect();
+        let bytes = all.values().map(|what| what.bytes() as u64).sum();
+        transom_channel::wire::Registered { bytes, ..self.registrations }
+    }
+}
+
+/// Of memory that begins at this address.
+fn key(address: u64, registered: &Registered) -> Key {
+    Key { address, key: registered.remote_key().into() }
+}
