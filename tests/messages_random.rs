@@ -166,7 +166,7 @@ fn random_traffic_matches_in_any_configuration() {
         "eager=8192,ring_slots=3,ring_bytes=1000,rings=2,order=sequential,window=1024,zero_copy_from=1,stripe_from=1",
         // No rings at all; long messages copied in packets.
         "rings=0,offer=no,budget=1000,credit_delay=1000000",
-        // Between hosts by datagrams, with rings and reads by connections beside them.
+        // Between hosts by datagrams, with rings by connections beside them.
         "paths=ud,ud_lanes=2,checksum=yes,eager=500,rings=2,ring_after=3,zero_copy_from=131072",
         // By datagrams alone, long ones into their places.
         "paths=ud,rings=0,rules=MSG_SIZE < 500, UD-SR, TRUE, UD-ZCopy, TRUE, Copy-Based",

@@ -32,7 +32,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
     });
     setup.conditions.rails.iter_mut().for_each(|rail| rail.kind = RailKind::Datagram);
     match rng.u8(..4) {
-        // All by datagrams; or also by rings and reads, which need lanes that lose nothing.
+        // All by datagrams; or also by rings, which need lanes that lose nothing.
         0 => {
             for rail in &mut setup.conditions.rails {
                 rail.read = false;

@@ -43,8 +43,8 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
             return Err(Error::Unavailable { why: why.into() });
         }
         if paths == Paths::Datagrams {
-            // As long as nobody says that rings and reads are to be made beside them.
-            config = Config { eager: longest - HEADER - SYNC, rings: 0, zero_copy_from: u64::MAX, ..config };
+            // As long as nobody says that rings are to be made beside them.
+            config = Config { eager: longest - HEADER - SYNC, rings: 0, ..config };
         }
         return Ok((Carrier::Datagrams(Box::new(Delivery::new(wire, settings))), asked.of(config)));
     }

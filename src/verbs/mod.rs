@@ -91,7 +91,7 @@
 //!
 //! By datagrams (`TRANSOM_MESSAGES=paths=ud`) they come to 1,024 buffers of one MTU and 64 bytes, and go from 64 of one MTU for each queue
 //! pair that sends: 1.3 MiB in all where the MTU is 1,024, from the beginning; with an address handle for each peer.
-//! What goes into its place so (`TRANSOM_MESSAGES=ud`) takes 16 queue pairs of 64 receives at most, and one of 256 sends, from the first on.
+//! What goes into its place so takes 16 queue pairs of 64 receives at most, and one of 256 sends, from the first on.
 //!
 //! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
 //! this rank has registered for as long as its owner has it: windows, and buffers

@@ -37,12 +37,7 @@ pub const NAMED: &[Named] = &[
                TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based",
     },
     Named { name: "rc", meaning: "connections with all", text: "paths=rc" },
-    Named {
-        name: "ud",
-        meaning: "datagrams alone, announced messages too",
-        text: "paths=ud,rings=0,offer=no,rules=\
-               MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 131072, Copy-Based, TRUE, UD-ZCopy, TRUE, Copy-Based",
-    },
+    Named { name: "ud", meaning: "datagrams alone", text: "paths=ud,rings=0" },
 ];
 
 pub(super) fn names() -> String {

@@ -46,7 +46,7 @@ impl Path {
 
     /// A message may be read by a rail.
     pub(super) fn reads_by(self, rail: &Rail) -> bool {
-        self == Path::Move && rail.read
+        self == Path::Move && rail.read && rail.kind != RailKind::Datagram
     }
 
     fn is_by(self, kind: RailKind) -> bool {
