@@ -45,13 +45,18 @@ const ANY: Select = Select { context: 0, source: None, tag: None };
 
 /// Sends messages of these lengths from rank 0 to rank 1, all at once, and compares what came. What both have counted.
 fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Meter; 2] {
+    send_in_time(sim, lengths).0
+}
+
+/// And the time of the last.
+fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Meter; 2], u64) {
     for (number, length) in (0..).zip(lengths) {
         sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), *length), *length, false);
         let into = Room::Into(Memory::zero(*length), *length);
         sim.engine(1).receive(Select { tag: Some(number), ..ANY }, into);
     }
     (0..2).for_each(|rank| sim.wake(rank, 0));
-    let (mut sent, mut came) = (0, 0);
+    let (mut sent, mut came, mut last) = (0, 0, 0);
     while sim.step().is_some() {
         while let Some(done) = sim.engine(0).completed() {
             assert!(done.result.is_ok());
@@ -64,6 +69,7 @@ fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Meter
             let whose = done.memory.unwrap().whose(status.length as usize);
             assert_eq!(whose, Some(status.tag.into()), "{status:?}");
             came += 1;
+            last = sim.now();
         }
     }
     assert_eq!((sent, came), (lengths.len(), lengths.len()));
@@ -71,7 +77,7 @@ fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Meter
         assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}");
         assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} is at rest");
     }
-    [0, 1].map(|rank| sim.engine(rank).meter())
+    ([0, 1].map(|rank| sim.engine(rank).meter()), last)
 }
 
 #[test]
@@ -115,6 +121,20 @@ fn what_is_lost_is_granted_again_and_at_last_copied() {
     let [posts, ..] = sim.posts(0);
     assert!(posts < pieces * 5 / 4, "{posts} for {pieces} pieces");
     assert_eq!((sender.written_bytes, sender.copied_bytes), (20 * MIB as u64, 0));
+}
+
+#[test]
+fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+    let time = |lost, checksum| {
+        // At 1 GB/s and 20 us there and back.
+        let conditions = Conditions { picoseconds: 1000, ..conditions(Faults { lost, ..NONE }) };
+        let settings = Settings { checksum, ..Settings::default() };
+        send_in_time(&mut job(conditions, settings), &[MIB; 32]).1
+    };
+    let [none, some, copied, some_copied] = [(0, false), (10, false), (0, true), (10, true)].map(|(a, b)| time(a, b));
+    println!("{none} ns, of a hundred one lost {some} ns; copied {copied} and {some_copied}");
+    assert!(none < 35_000_000, "33.6 ms are the bytes: {none} ns");
+    assert!(some < 2 * none && none < copied);
 }
 
 #[test]
