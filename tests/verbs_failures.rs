@@ -178,6 +178,39 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
     });
 }
 
+/// By datagrams, too: a rank that is stopped misses nothing, whether it comes in packets or into its place.
+#[test]
+fn messages_by_datagrams_wait_for_a_stopped_rank() {
+    if skipped("messages to a rank that is stopped") {
+        return;
+    }
+    let chosen = [("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", "ud")];
+    on_verbs(2, "messages_by_datagrams_wait_for_a_stopped_rank", &chosen, |world| {
+        const BYTES: Tag<u8> = Tag::new(6);
+        let message = |number: usize| vec![number as u8; if number % 20 == 19 { 300_000 } else { 700 }];
+        let stop = who_is_to_be_stopped(&world);
+        if world.rank() == 0 {
+            // So that there are windows open when it stops.
+            let mut shell = None;
+            let begun = Instant::now();
+            let sent: Vec<_> = (0..200)
+                .map(|number| {
+                    if number == 100 {
+                        shell = Some(stop());
+                    }
+                    world.isend(1, BYTES, message(number))
+                })
+                .collect();
+            sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            assert!(begun.elapsed() > SILENCE / 2, "all was received by one that is stopped: {:?}", begun.elapsed());
+            shell.unwrap().wait().unwrap();
+        } else {
+            (0..200).for_each(|number| assert!(world.recv(0, BYTES).unwrap().0 == message(number), "message {number}"));
+        }
+        meet(&world).unwrap();
+    });
+}
+
 #[test]
 fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
     if skipped("a rank that is stopped") {

@@ -33,7 +33,7 @@ class Guest:
         settings = {"HOST": host, "HOSTS": options.hosts, "RAILS": options.rails, "MTU": options.mtu,
                     "DIRECTORY": os.getcwd(), "OUT": options.out or "", "PYTHON": os.path.realpath(sys.executable)}
         settings |= {name.upper(): " ".join(f"{value:f}" for value in getattr(options, name))
-                     for name in ("rate", "delay", "loss")}
+                     for name in ("rate", "delay", "loss", "duplicate", "reorder")}
         text = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in settings.items())
         own = [(name, 0o100755, (HERE / name).read_bytes()) for name in ("init", "agent.py")]
         own.append(("settings", 0o100644, os.fsencode(text)))
