@@ -241,6 +241,10 @@ impl VerbsWire {
 
     /// What is thrown away gives its buffer back.
     fn message(&mut self, lane: Lane, length: usize, bytes: impl Owner) {
+        // Who is spoken to by datagrams may answer so.
+        if self.is_of_datagrams(lane.rail) && !self.peers.contains_key(&lane.peer) {
+            self.events.push_back(Event::Up(lane));
+        }
         let known = self.peers.entry(lane.peer).or_default();
         if length == CLOSED.len() {
             known.closed = true;
