@@ -116,21 +116,23 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_VERBS_DEVICE",
         set_by: SetBy::User,
-        meaning: "the RDMA device; of several, alike at all ranks, large messages, puts and gets are divided among all",
-        expected: "a name that `ibv_devices` lists, e.g. `mlx5_0`, or up to 4 with commas between them",
-        default: "the first with an active port, of those with atomics if there are any",
+        meaning: "the rails of each rank, in order: large messages, puts and gets are divided among all",
+        expected: "up to 4, with commas between them: a name that `ibv_devices` lists, e.g. `mlx5_0`, or with the number of a port \
+                   behind it, `mlx5_0:2`, or with the index of an address of that port as well, `mlx5_0:2:3`",
+        default: "the first device with an active port, of those with atomics if there are any, and all that are like it: \
+                  every active port of the same vendor's devices and the same link, as many as all ranks have",
     },
     Variable {
         name: "TRANSOM_VERBS_PORT",
         set_by: SetBy::User,
-        meaning: "the port of the RDMA device",
+        meaning: "the port of each RDMA device that TRANSOM_VERBS_DEVICE names without one",
         expected: "a number from 1 to 254",
         default: "the first that is active",
     },
     Variable {
         name: "TRANSOM_VERBS_GID",
         set_by: SetBy::User,
-        meaning: "the address of the port, by its index in the port's table",
+        meaning: "the address of each port that TRANSOM_VERBS_DEVICE names without one, by its index in the port's table",
         expected: "a number from 0 to 255",
         default: "RoCE: the first of RoCE v2 and IPv4, else of RoCE v2; InfiniBand: none, the LID is enough",
     },

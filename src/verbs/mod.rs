@@ -50,8 +50,8 @@
 //! [`order`](transom_windows::Fabric::order) its next verb to another waits until what it did before was acknowledged.
 //!
 //! # Rails
-//! With several devices in `TRANSOM_VERBS_DEVICE` each is a rail: a device, its registrations, connections, receive buffers and thread,
-//! as those of the first. Words, what is small, rings and pipes have the first, and short messages, unless `spread` says otherwise;
+//! A rail is a port of a device, by one of its addresses: those that `TRANSOM_VERBS_DEVICE` names, else the first and every one like it, as
+//! many as all ranks have. Each has registrations, connections, receive buffers and a thread. Words, what is small, rings and pipes have the first, and short messages, unless `spread` says otherwise;
 //! announced messages, puts and gets of `2 stripe_from` bytes and more (`TRANSOM_MESSAGES`) are divided among all. Further connections to
 //! a peer are made when the first of these needs them. One that cannot be made is done without.
 //!
@@ -184,7 +184,7 @@ pub use error::VerbsError;
 pub use messages::{VerbsWire, Waiter};
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
-/// Opens the device that a job would use, or the devices, and describes them in a line.
+/// Opens the rails that a job would use, and describes them in a line.
 ///
 /// # Errors
 /// Why there is none: [`VerbsError`].
@@ -192,13 +192,8 @@ pub use rma::{Moving, Pending, Region, Remote, Verbs};
 /// # Examples
 /// See [`VerbsError`].
 pub fn probe() -> Result<String, VerbsError> {
-    let settings = settings::Settings::from_env()?;
-    let rails = settings
-        .rails()
-        .iter()
-        .map(|of| Ok(rail::Rail::open(of)?.describe()))
-        .collect::<Result<Vec<_>, VerbsError>>()?;
-    Ok(rails.join("; "))
+    let rails = rail::Rail::open(&settings::Settings::from_env()?)?;
+    Ok(rails.iter().map(rail::Rail::describe).collect::<Vec<_>>().join("; "))
 }
 
 /// What is wrong with the value of a TRANSOM_VERBS_ variable, if something is.

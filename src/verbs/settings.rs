@@ -15,14 +15,21 @@ const REGISTER_FROM: u32 = 128 << 10;
 /// Registered memory cannot be swapped out; buffers of persistent messages are mostly few.
 const KEEP: u32 = 256 << 20;
 
+/// Which port a rail is of, and which of its addresses it has, as far as that is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub device: Option<String>,
+    pub port: Option<u8>,
+    pub gid: Option<u8>,
+}
+
 /// What the variables say.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
-    pub device: Option<String>,
-    /// Those of the further rails, which large messages, puts and gets are divided among.
-    pub further: Vec<String>,
-    pub port: Option<u8>,
-    pub gid: Option<u8>,
+    /// The rails that are named, in order; none: every port that is like the first.
+    pub named: Vec<Place>,
+    /// What of a rail is said where it is not named: of one that is named, see [`at`](Self::at).
+    pub place: Place,
     pub mtu: Option<ibv_mtu>,
     pub service_level: u8,
     /// Of packets with a global header: RoCE's DSCP and ECN.
@@ -79,12 +86,13 @@ pub(super) enum NotifyBy {
 impl Settings {
     pub fn from_env() -> Result<Self, VariableError> {
         let messages = messages();
-        let mut devices = get::<Devices>("TRANSOM_VERBS_DEVICE")?.map_or(Vec::new(), |devices| devices.0).into_iter();
         Ok(Settings {
-            device: devices.next(),
-            further: devices.collect(),
-            port: get::<Within<1, 254>>("TRANSOM_VERBS_PORT")?.map(|port| port.0 as u8),
-            gid: get::<Within<0, 255>>("TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
+            named: get::<Places>("TRANSOM_VERBS_DEVICE")?.map_or(Vec::new(), |places| places.0),
+            place: Place {
+                device: None,
+                port: get::<Within<1, 254>>("TRANSOM_VERBS_PORT")?.map(|port| port.0 as u8),
+                gid: get::<Within<0, 255>>("TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
+            },
             mtu: get::<Mtu>("TRANSOM_VERBS_MTU")?.map(|mtu| mtu.0),
             service_level: get::<Within<0, 15>>("TRANSOM_VERBS_SL")?.map_or(0, |level| level.0 as u8),
             traffic_class: get::<Within<0, 255>>("TRANSOM_VERBS_TRAFFIC_CLASS")?.map_or(0, |class| class.0 as u8),
@@ -104,11 +112,21 @@ impl Settings {
         })
     }
 
-    /// Of each rail. Datagrams, if messages go by them, go by the first, which is the only one then unless there are connections, too.
-    pub fn rails(&self) -> Vec<Settings> {
-        let further = self.further.iter().filter(|_| self.paths != Paths::Datagrams);
-        let further = further.map(|name| Settings { device: Some(name.clone()), datagrams: None, ..self.clone() });
-        std::iter::once(self.clone()).chain(further).collect()
+    /// Of a rail that is named so.
+    pub fn at(&self, place: &Place) -> Settings {
+        let Place { device, port, gid } = place.clone();
+        let place = Place { device, port: port.or(self.place.port), gid: gid.or(self.place.gid) };
+        Settings { place, ..self.clone() }
+    }
+
+    /// Rails at most. Datagrams, if messages go by them, go by the first, which is the only one then unless there are connections,
+    /// too; and where there are both they count as one.
+    pub fn most_rails(&self) -> usize {
+        match self.paths {
+            Paths::Connections => RAILS,
+            Paths::Datagrams => 1,
+            Paths::Both => RAILS - 1,
+        }
     }
 
     /// The exponent of the adapter's timeout, which is 4.096 us times a power of two.
@@ -128,22 +146,35 @@ pub fn mistake(name: &str) -> Option<VariableError> {
     Settings::from_env().err().filter(|error| error.name == name)
 }
 
-/// Names of devices.
-struct Devices(Vec<String>);
+/// Names of devices, each with a port or not, and with an address of that or not.
+struct Places(Vec<Place>);
 
-impl FromStr for Devices {
+impl FromStr for Places {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        let names: Vec<_> = text.split(',').map(str::trim).collect();
         if names.len() > RAILS {
             return Err(format!("{} devices, where a rank has {RAILS} rails at most", names.len()));
         }
-        match names.iter().enumerate().find(|(at, name)| name.is_empty() || names[..*at].contains(name)) {
-            Some((_, name)) if name.is_empty() => Err("a device without a name".into()),
-            Some((_, name)) => Err(format!("{name} is there twice")),
-            None => Ok(Devices(names)),
+        if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            return Err(format!("{name} is there twice"));
         }
+        names.into_iter().map(place).collect::<Result<_, _>>().map(Places)
+    }
+}
+
+/// `mlx5_0`, `mlx5_0:1`, or `mlx5_0:1:3`.
+fn place(text: &str) -> Result<Place, String> {
+    let mut parts = text.split(':');
+    let device = parts.next().filter(|name| !name.is_empty()).ok_or("a device without a name")?;
+    let port = parts.next().map(|port| port.parse().ok().filter(|port| (1..=254).contains(port)));
+    let gid = parts.next().map(|gid| gid.parse::<u8>().ok());
+    match (port, gid, parts.next()) {
+        (Some(None), ..) => Err(format!("{text}: no port from 1 to 254 behind the name")),
+        (_, Some(None), _) => Err(format!("{text}: no index of an address, from 0 to 255, behind the port")),
+        (.., Some(_)) => Err(format!("{text}: more than a name, a port and the index of an address")),
+        (port, gid, None) => Ok(Place { device: Some(device.into()), port: port.flatten(), gid: gid.flatten() }),
     }
 }
 
@@ -229,5 +260,45 @@ fn choose<T: Copy, E: From<&'static str> + Display>(text: &str, words: &[(&str, 
         Some(&(_, value)) => Ok(Choice(Some(value))),
         None if text.trim() == "auto" => Ok(Choice(None)),
         None => Err("no such choice".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(text: &str) -> Result<Vec<Place>, String> {
+        text.parse::<Places>().map(|places| places.0)
+    }
+
+    #[test]
+    fn a_rail_is_named_by_device_port_and_address() {
+        let place = |device: &str, port, gid| Place { device: Some(device.into()), port, gid };
+        let expected =
+            vec![place("mlx5_0", None, None), place("mlx5_0", Some(2), None), place("rxe0", Some(1), Some(0))];
+        assert_eq!(places("mlx5_0, mlx5_0:2,rxe0:1:0"), Ok(expected));
+        for (wrong, why) in [
+            ("", "a device without a name"),
+            ("mlx5_0,,mlx5_1", "a device without a name"),
+            ("mlx5_0:1,mlx5_0:1", "mlx5_0:1 is there twice"),
+            ("a,b,c,d,e", "5 devices, where a rank has 4 rails at most"),
+            ("mlx5_0:0", "mlx5_0:0: no port from 1 to 254 behind the name"),
+            ("mlx5_0:255", "mlx5_0:255: no port from 1 to 254 behind the name"),
+            ("mlx5_0:", "mlx5_0:: no port from 1 to 254 behind the name"),
+            ("mlx5_0:1:256", "mlx5_0:1:256: no index of an address, from 0 to 255, behind the port"),
+            ("mlx5_0:1:2:3", "mlx5_0:1:2:3: more than a name, a port and the index of an address"),
+        ] {
+            assert_eq!(places(wrong), Err(why.into()));
+        }
+    }
+
+    /// What is said of all rails holds for those of which nothing else is.
+    #[test]
+    fn what_a_rail_says_goes_before_what_is_said_of_all() {
+        let all = Settings { place: Place { device: None, port: Some(2), gid: Some(5) }, ..Settings::default() };
+        let at = |text: &str| all.at(&place(text).unwrap()).place;
+        assert_eq!(at("a"), Place { device: Some("a".into()), port: Some(2), gid: Some(5) });
+        assert_eq!(at("a:1"), Place { device: Some("a".into()), port: Some(1), gid: Some(5) });
+        assert_eq!(at("a:1:0"), Place { device: Some("a".into()), port: Some(1), gid: Some(0) });
     }
 }

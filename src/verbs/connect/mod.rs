@@ -41,19 +41,25 @@ pub(super) struct Service {
 impl Service {
     /// Collective: opens the devices and tells all others where this rank is.
     pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
-        let made = settings.rails().iter().map(|rail| Self::prepare(rail, job.rank())).collect::<Result<Vec<_>, _>>();
-        let mine = made.as_ref().map_or(Vec::new(), |made| made.iter().flat_map(|made| made.card.to_bytes()).collect());
+        let made = Rail::open(settings).and_then(|rails| {
+            // Datagrams go by the first.
+            let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
+            rails
+                .map(|(rail, lanes)| Self::prepare(rail, (settings.paths, lanes), job.rank()))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mine = made.as_ref().map_or(Vec::new(), |made| {
+            let cards = made.iter().flat_map(|made| made.card.to_bytes());
+            std::iter::once(u8::from(!settings.named.is_empty())).chain(cards).collect()
+        });
         let theirs = job.all_gather(&mine)?;
-        let made = made?;
+        let mut made = made?;
+        let each = (mine.len() - 1) / made.len();
+        made.truncate(common(&theirs, each)?);
         let count = made.len();
-        if let Some((rank, other)) =
-            theirs.iter().enumerate().find(|(_, other)| !other.is_empty() && other.len() != mine.len())
-        {
-            return Err(other_rails(rank, other.len() * count / mine.len(), job.rank(), count));
-        }
         let cards = |rail: usize| {
             let card = |(rank, told): (Rank, &Vec<u8>)| {
-                let card = told.chunks(mine.len() / count).nth(rail).and_then(Card::from_bytes);
+                let card = told.get(1..).and_then(|cards| cards.chunks(each).nth(rail)).and_then(Card::from_bytes);
                 card.ok_or(VerbsError::Peer { rank })
             };
             theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
@@ -103,8 +109,7 @@ impl Service {
         rail.checked_sub(1).map_or(&self.core, |further| &self.further[further].core)
     }
 
-    fn prepare(settings: &Settings, me: Rank) -> Result<Prepared, VerbsError> {
-        let rail = Rail::open(settings)?;
+    fn prepare(rail: Rail, (paths, lanes): (Paths, Option<usize>), me: Rank) -> Result<Prepared, VerbsError> {
         let random_numbers = |source| VerbsError::system("random numbers", source);
         // Keys whose highest bit is set are the system's own.
         let key = u32::from_le_bytes(random().map_err(random_numbers)?) & 0x7fff_ffff;
@@ -118,14 +123,13 @@ impl Service {
             responder_resources,
             initiator_depth,
         };
-        let mail = match settings.datagrams {
+        let mail = match lanes {
             Some(lanes) => Some(Mailbox::new(&rail, me as u32, key, lanes)?),
             None => None,
         };
         let messages = mail.as_ref().map_or(0, Mailbox::number);
-        let card =
-            Card { address, link: rail.link() as u8, adapter: rail.adapter(), paths: settings.paths as u8, messages };
-        Ok(Prepared { rail, post, mail, paths: settings.paths, card })
+        let card = Card { address, link: rail.link() as u8, adapter: rail.adapter(), paths: paths as u8, messages };
+        Ok(Prepared { rail, post, mail, paths, card })
     }
 }
 
@@ -144,9 +148,21 @@ fn recipient(rail: &Rail, card: &Card) -> (Recipient, u8) {
     (Recipient { path: rail.path(gid, lid), queue_pair: card.messages, key }, card.address.mtu)
 }
 
-fn other_rails(rank: Rank, theirs: usize, me: Rank, mine: usize) -> VerbsError {
-    let what = format!("TRANSOM_VERBS_DEVICE: rank {rank} has {theirs} rail(s), and rank {me} has {mine}");
-    VerbsError::unusable(what, "name as many RDMA devices at each rank".into())
+/// How many rails all ranks have, by what each has told: whether they are named, and a card of so many bytes of each. Who has not named
+/// them does with fewer.
+fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
+    let rails = told.iter().enumerate().filter_map(|(rank, told)| {
+        let (named, cards) = told.split_first()?;
+        Some((cards.len() / card, *named != 0, rank))
+    });
+    let (fewest, _, rank) = rails.clone().min_by_key(|(count, ..)| *count).expect("this rank has told of its own");
+    match rails.filter(|(_, named, _)| *named).max_by_key(|(count, ..)| *count) {
+        Some((count, _, other)) if count > fewest => {
+            let what = format!("TRANSOM_VERBS_DEVICE: rank {other} has {count} rails, and rank {rank} has {fewest}");
+            Err(VerbsError::unusable(what, "name as many at each rank".into()))
+        }
+        _ => Ok(fewest),
+    }
 }
 
 fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
@@ -173,5 +189,30 @@ impl Drop for Service {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+        let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
+            ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
+        };
+        let common = |ranks: &[(u8, usize)]| common(&told(ranks), 5).map_err(|error| error.to_string());
+        assert_eq!(common(&[(0, 1)]), Ok(1));
+        assert_eq!(common(&[(0, 3), (0, 2), (0, 4)]), Ok(2));
+        assert_eq!(common(&[(0, 3), (1, 2), (1, 2)]), Ok(2), "two are named, and the others have them");
+        for (ranks, what) in [
+            ([(1, 2), (1, 3), (1, 2)], "rank 1 has 3 rails, and rank 0 has 2"),
+            ([(0, 1), (0, 4), (1, 2)], "rank 2 has 2 rails, and rank 0 has 1"),
+        ] {
+            let told = common(&ranks).unwrap_err();
+            assert!(told.contains(what) && told.contains("name as many at each rank"), "{told}");
+        }
+        // A rank whose device cannot be opened has none, and tells by itself.
+        assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
     }
 }

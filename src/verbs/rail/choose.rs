@@ -1,4 +1,4 @@
-//! Which device, port and address of this machine a rank uses: decided from facts alone.
+//! Which devices, ports and addresses of this machine a rank uses: decided from facts alone.
 
 use crate::verbs::VerbsError;
 use crate::verbs::settings::Settings;
@@ -10,6 +10,8 @@ pub(in crate::verbs) struct Candidate {
     pub name: String,
     /// Whether it executes atomics.
     pub atomics: bool,
+    /// Whose it is, by number.
+    pub vendor: u32,
     pub ports: Vec<Port>,
 }
 
@@ -69,7 +71,7 @@ pub(in crate::verbs) fn choose(
     settings: &Settings,
     candidates: &[Result<Candidate, VerbsError>],
 ) -> Result<Choice, VerbsError> {
-    if candidates.is_empty() && settings.device.is_none() {
+    if candidates.is_empty() && settings.place.device.is_none() {
         return Err(VerbsError::NoDevice { source: None });
     }
     let mut why_not = Vec::new();
@@ -85,7 +87,7 @@ pub(in crate::verbs) fn choose(
             Ok((true, choice)) => return Ok(choice),
             Ok((false, choice)) => _ = without_atomics.get_or_insert(choice),
             // What was named by the user is not replaced by something else.
-            Err(error) if settings.device.is_some() => return Err(error),
+            Err(error) if settings.place.device.is_some() => return Err(error),
             Err(VerbsError::Unusable { what, why }) if what.is_empty() => why_not.push(why),
             Err(error) => why_not.push(error.to_string()),
         }
@@ -93,13 +95,33 @@ pub(in crate::verbs) fn choose(
     without_atomics.ok_or_else(|| VerbsError::unusable("no RDMA device is usable".into(), why_not.join("; ")))
 }
 
+/// As [`choose`] chooses, and what is like that beside it: every active port with such links, of the same vendor's devices, in the order
+/// of devices and ports. Large messages, puts and gets are divided among all.
+pub(in crate::verbs) fn choose_all(
+    settings: &Settings,
+    candidates: &[Result<Candidate, VerbsError>],
+) -> Result<Vec<Choice>, VerbsError> {
+    let first = choose(settings, candidates)?;
+    let vendor = |candidate: &Candidate| candidate.vendor;
+    let like = candidates[first.device].as_ref().ok().map(vendor);
+    let ports = candidates.iter().enumerate().filter_map(|(at, candidate)| Some((at, candidate.as_ref().ok()?)));
+    let ports = ports.flat_map(|(at, device)| device.ports.iter().map(move |port| (at, device, port)));
+    let further = ports.filter_map(|(at, device, port)| {
+        let usable = port.state == ACTIVE && settings.place.port.is_none_or(|wanted| wanted == port.number);
+        let other = (at, port.number) != (first.device, first.port) && Some(device.vendor) == like;
+        let choice = choose_address(settings, device, port).ok().filter(|choice| choice.link == first.link)?;
+        (usable && other).then_some(Choice { device: at, ..choice })
+    });
+    Ok(std::iter::once(first).chain(further).take(settings.most_rails()).collect())
+}
+
 fn choose_port<'d>(settings: &Settings, device: &'d Candidate) -> Result<&'d Port, VerbsError> {
     let name = &device.name;
-    if let Some(port) = settings.port.filter(|&wanted| device.ports.iter().all(|port| port.number != wanted)) {
+    if let Some(port) = settings.place.port.filter(|&wanted| device.ports.iter().all(|port| port.number != wanted)) {
         let why = format!("{name} has {} port(s), from 1 on", device.ports.len());
         return Err(VerbsError::unusable(format!("TRANSOM_VERBS_PORT={port}"), why));
     }
-    let mut asked = device.ports.iter().filter(|port| settings.port.is_none_or(|wanted| port.number == wanted));
+    let mut asked = device.ports.iter().filter(|port| settings.place.port.is_none_or(|wanted| port.number == wanted));
     asked.clone().find(|port| port.state == ACTIVE).ok_or_else(|| {
         let down = asked.by_ref().map(|port| format!("port {} is {}", port.number, state_name(port.state)));
         let why = format!("{}; `ibv_devinfo` shows them", down.collect::<Vec<_>>().join(", "));
@@ -137,7 +159,7 @@ fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Resul
         mtu: settings.mtu.unwrap_or(port.mtu),
         pkey_index,
         gid,
-        global: port.ethernet || port.global || settings.gid.is_some(),
+        global: port.ethernet || port.global || settings.place.gid.is_some(),
         link: match (port.ethernet, gid.v2) {
             (false, _) => Link::InfiniBand,
             (true, false) => Link::RoceV1,
@@ -147,7 +169,7 @@ fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Resul
 }
 
 fn choose_gid(settings: &Settings, device: &Candidate, port: &Port) -> Result<Gid, VerbsError> {
-    if let Some(index) = settings.gid {
+    if let Some(index) = settings.place.gid {
         let there = port.gids.iter().map(|gid| gid.index.to_string()).collect::<Vec<_>>().join(", ");
         let why = format!("port {} of {} has no such address; it has {there}", port.number, device.name);
         let found = port.gids.iter().find(|gid| gid.index == index);
@@ -170,6 +192,8 @@ fn choose_gid(settings: &Settings, device: &Candidate, port: &Port) -> Result<Gi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::settings::Place;
+    use transom_channel::Paths;
 
     const V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
     const LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -185,7 +209,32 @@ mod tests {
     }
 
     fn device(name: &str, atomics: bool, ports: Vec<Port>) -> Result<Candidate, VerbsError> {
-        Ok(Candidate { name: name.into(), atomics, ports })
+        Ok(Candidate { name: name.into(), atomics, vendor: 0x02c9, ports })
+    }
+
+    #[test]
+    fn every_port_like_the_first_is_a_rail() {
+        let infiniband = Port { ethernet: false, ..port(1, ACTIVE) };
+        let soft = Candidate { name: "rxe0".into(), atomics: true, vendor: 0xff_ffff, ports: vec![port(1, ACTIVE)] };
+        let devices = [
+            device("down0", true, vec![port(1, 1)]),
+            device("mlx5_0", true, vec![port(1, ACTIVE), port(2, ACTIVE)]),
+            device("ib0", true, vec![infiniband]),
+            Ok(soft),
+            Err(VerbsError::unusable("mlx5_1".into(), "no permission".into())),
+            device("mlx5_2", false, vec![port(1, 1), port(2, ACTIVE), port(3, ACTIVE), port(4, ACTIVE)]),
+        ];
+        let chosen = |settings: &Settings| {
+            let rails = choose_all(settings, &devices).unwrap();
+            rails.into_iter().map(|rail| (rail.device, rail.port)).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&settings()), [(1, 1), (1, 2), (5, 2), (5, 3)]);
+        assert_eq!(chosen(&Settings { paths: Paths::Both, ..settings() }), [(1, 1), (1, 2), (5, 2)]);
+        assert_eq!(chosen(&Settings { paths: Paths::Datagrams, ..settings() }), [(1, 1)]);
+        let of_port = |port| Settings { place: Place { port, ..Place::default() }, ..settings() };
+        assert_eq!(chosen(&of_port(Some(2))), [(1, 2), (5, 2)]);
+        let error = choose_all(&settings(), &devices[..1]).unwrap_err().to_string();
+        assert!(error.contains("port 1 is down"), "{error}");
     }
 
     #[test]
@@ -223,14 +272,14 @@ mod tests {
             change(&mut settings);
             choose(&settings, &devices)
         };
-        assert_eq!(with(|asked| asked.gid = Some(3)).unwrap().gid.index, 3);
+        assert_eq!(with(|asked| asked.place.gid = Some(3)).unwrap().gid.index, 3);
         assert_eq!(with(|asked| asked.mtu = Some(2)).unwrap().mtu, 2);
-        let of_partition = with(|asked| (asked.port, asked.pkey) = (Some(2), Some(0x12))).unwrap();
+        let of_partition = with(|asked| (asked.place.port, asked.pkey) = (Some(2), Some(0x12))).unwrap();
         assert_eq!((of_partition.port, of_partition.pkey_index), (2, 5));
         for (refused, wanted) in [
-            (with(|asked| asked.gid = Some(9)), "no such address; it has 0, 1, 2, 3"),
+            (with(|asked| asked.place.gid = Some(9)), "no such address; it has 0, 1, 2, 3"),
             (with(|asked| asked.mtu = Some(5)), "1024 bytes active"),
-            (with(|asked| asked.port = Some(3)), "2 port(s)"),
+            (with(|asked| asked.place.port = Some(3)), "2 port(s)"),
             (with(|asked| asked.pkey = Some(0x12)), "TRANSOM_VERBS_PKEY=0x0012: port 1 of mlx5_0 is not"),
         ] {
             let error = refused.unwrap_err().to_string();

@@ -13,10 +13,11 @@ use super::settings::{NotifyBy, Settings};
 use super::sys::{
     Capacity, CompletionQueue, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue, devices,
 };
-use choose::{Candidate, Choice, Gid, Port, choose};
+use choose::{Candidate, Choice, Gid, Port, choose, choose_all};
 use ibverbs_sys::*;
 use queues::Queues;
 use std::sync::Arc;
+use transom_channel::Paths;
 
 /// A rail of this rank.
 pub(super) struct Rail {
@@ -47,36 +48,52 @@ const MELLANOX_PCI: u32 = 0x15b3;
 const GRH_REQUIRED: u8 = 1;
 
 impl Rail {
-    /// The device and port that the settings name, or the first that is up.
-    pub fn open(settings: &Settings) -> Result<Self, VerbsError> {
-        let mut listed = devices()?;
-        if let Some(wanted) = &settings.device {
-            let there = listed.iter().map(|device| format!("there is {}", device.name)).collect::<Vec<_>>();
-            listed.retain(|device| device.name == *wanted);
-            if listed.is_empty() {
-                let why = if there.is_empty() { "there is none at all".to_owned() } else { there.join(", ") };
-                return Err(VerbsError::unusable(format!("TRANSOM_VERBS_DEVICE={wanted}: no such RDMA device"), why));
+    /// Those that the settings name; or of the first port that is up, and of every one that is like it.
+    pub fn open(settings: &Settings) -> Result<Vec<Self>, VerbsError> {
+        let listed = devices()?;
+        let rails = match &settings.named[..] {
+            [] => {
+                let (mut opened, candidates) = survey(&listed, settings);
+                let open = |choice: Choice| {
+                    // Each rail has a context of its own.
+                    let context = opened[choice.device].take().map_or_else(|| listed[choice.device].open(), Ok)?;
+                    Self::new(context, choice, settings)
+                };
+                choose_all(settings, &candidates)?.into_iter().map(open).collect::<Result<Vec<_>, _>>()?
             }
+            named => {
+                // More than there can be beside datagrams are told when messages begin.
+                let most = if settings.paths == Paths::Datagrams { 1 } else { named.len() };
+                let open = |place| Self::named(&listed, &settings.at(place));
+                named.iter().take(most).map(open).collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        let place = |rail: &Rail| (rail.name().to_owned(), rail.port(), rail.choice.gid.index);
+        let twice = |(at, rail): (usize, &Rail)| rails[..at].iter().any(|before| place(before) == place(rail));
+        if let Some((_, rail)) = rails.iter().enumerate().find(|rail| twice(*rail)) {
+            let (name, port, gid) = place(rail);
+            let what = format!("TRANSOM_VERBS_DEVICE: {name}:{port}:{gid} is there twice");
+            return Err(VerbsError::unusable(what, "name another device, port or address for each rail".into()));
         }
-        let mut opened: Vec<Option<Context>> = Vec::new();
-        let mut candidates = Vec::new();
-        for device in &listed {
-            let looked = look(device, settings);
-            let (context, candidate) = match looked {
-                Ok((context, candidate)) => (Some(context), Ok(candidate)),
-                Err(error) => (None, Err(error)),
-            };
-            opened.push(context);
-            candidates.push(candidate);
-        }
+        Ok(rails)
+    }
+
+    /// That of the device, and of the port and address where they are said.
+    fn named(listed: &[Listed], settings: &Settings) -> Result<Self, VerbsError> {
+        let wanted = settings.place.device.as_deref().unwrap_or_default();
+        let Some(device) = listed.iter().find(|device| device.name == wanted) else {
+            let there = listed.iter().map(|device| format!("there is {}", device.name)).collect::<Vec<_>>();
+            let why = if there.is_empty() { "there is none at all".to_owned() } else { there.join(", ") };
+            return Err(VerbsError::unusable(format!("TRANSOM_VERBS_DEVICE={wanted}: no such RDMA device"), why));
+        };
         // What was named by the user is not replaced by something else.
-        if settings.device.is_some()
-            && let Some(at) = candidates.iter().position(Result::is_err)
-        {
-            return Err(candidates.swap_remove(at).expect_err("just looked"));
-        }
-        let choice = choose(settings, &candidates)?;
-        let context = Arc::new(opened[choice.device].take().expect("it was chosen"));
+        let (context, candidate) = look(device, settings)?;
+        let choice = choose(settings, &[Ok(candidate)])?;
+        Self::new(context, choice, settings)
+    }
+
+    fn new(context: Context, choice: Choice, settings: &Settings) -> Result<Self, VerbsError> {
+        let context = Arc::new(context);
         let notify_by = settings.notify_by.unwrap_or(match context.limits.vendor_id {
             SOFT_ROCE => NotifyBy::Atomic,
             _ => NotifyBy::Write,
@@ -237,12 +254,22 @@ fn has_atomics(limits: &ibv_device_attr) -> bool {
     limits.atomic_cap != IBV_ATOMIC_NONE
 }
 
+/// What there is, and of what can be used what is open.
+fn survey(listed: &[Listed], settings: &Settings) -> (Vec<Option<Context>>, Vec<Result<Candidate, VerbsError>>) {
+    let looked = listed.iter().map(|device| match look(device, settings) {
+        Ok((context, candidate)) => (Some(context), Ok(candidate)),
+        Err(error) => (None, Err(error)),
+    });
+    looked.unzip()
+}
+
 /// Opens a device and asks it what the choice needs to know.
 fn look(device: &Listed, settings: &Settings) -> Result<(Context, Candidate), VerbsError> {
     let context = device.open()?;
     let ports = 1..=context.limits.phys_port_cnt.max(1);
     let ports = ports.map(|port| look_at_port(&context, port, settings)).collect::<Result<_, _>>()?;
-    let candidate = Candidate { name: device.name.clone(), atomics: has_atomics(&context.limits), ports };
+    let (name, vendor) = (device.name.clone(), context.limits.vendor_id);
+    let candidate = Candidate { name, atomics: has_atomics(&context.limits), vendor, ports };
     Ok((context, candidate))
 }
 
@@ -250,7 +277,7 @@ fn look_at_port(context: &Context, port: u8, settings: &Settings) -> Result<Port
     let asked = context.port(port)?;
     let ethernet = u32::from(asked.link_layer) == IBV_LINK_LAYER_ETHERNET;
     // Each is a system call: on InfiniBand the first does, if none was asked for.
-    let gids = if ethernet || settings.gid.is_some() { asked.gid_tbl_len.clamp(0, 256) } else { 1 };
+    let gids = if ethernet || settings.place.gid.is_some() { asked.gid_tbl_len.clamp(0, 256) } else { 1 };
     let pkeys = if settings.pkey.is_some() { asked.pkey_tbl_len } else { 1 };
     let gid = |index: u8| {
         let raw = context.gid(port, index)?;
