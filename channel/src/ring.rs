@@ -127,6 +127,12 @@ impl Sender {
         Some(Spot { at: mark_at - length, mark_at, mark })
     }
 
+    /// Where the next mark goes.
+    #[inline]
+    pub fn next(&self) -> usize {
+        self.next.mark_at(self.shape)
+    }
+
     /// The message of the last claim was posted.
     #[inline]
     pub fn sent(&mut self) {

@@ -244,6 +244,16 @@ mod several {
         }
 
         #[inline(always)]
+        fn will_look(&self, ring: &Bytes, at: usize) {
+            each!(self, wire => wire.will_look(ring, at));
+        }
+
+        #[inline(always)]
+        fn will_put(&self, peer: Rank, to: Key, at: usize) {
+            each!(self, wire => wire.will_put(peer, to, at));
+        }
+
+        #[inline(always)]
         fn word(&self, ring: &Bytes, at: usize) -> u64 {
             each!(self, wire => wire.word(ring, at))
         }

@@ -13,6 +13,10 @@ use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
 
+/// Bytes of messages of which the way of one line to this processor is most: those of the next slot are brought while the program
+/// does what it does between two. Of longer ones that was seen to gain nothing.
+const HASTY: usize = 64;
+
 /// What lies next in the ring of a peer.
 enum Next {
     Message(InRing),
@@ -78,6 +82,9 @@ impl<W: Wire> Engine<W> {
         }
         if let Some(ring) = peer.ring_out.as_mut() {
             ring.sent();
+            if length <= HASTY {
+                self.wire.will_put(to, key, ring.next());
+            }
         }
         peer.purse.spend(cost);
         peer.outgoing.sent();
@@ -217,6 +224,9 @@ impl<W: Wire> Engine<W> {
         peer.incoming.pass();
         peer.ack.set(peer.incoming.expected());
         peer.freed.set(ring.half.free());
+        if envelope.length <= HASTY as u64 {
+            ring.half.place().into_iter().for_each(|place| self.wire.will_look(&ring.memory, place));
+        }
         let tell = peer.is_half_untold(&self.config) || !peer.clear;
         self.in_a_row += 1;
         if !peer.owing || rank != self.row_of {

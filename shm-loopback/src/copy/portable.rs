@@ -32,6 +32,11 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
     }
 }
 
+/// See [`bring`](super::bring): nothing here.
+#[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
+#[inline(always)]
+pub(super) fn fetch<const TO_WRITE: bool>(_: *const u8) {}
+
 /// As [`move_bytes`], of 32 bytes.
 ///
 /// # Safety

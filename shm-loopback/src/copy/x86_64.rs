@@ -54,6 +54,20 @@ pub(super) unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8
     }
 }
 
+/// See [`bring`](super::bring).
+#[inline(always)]
+pub(super) fn fetch<const TO_WRITE: bool>(shared: *const u8) {
+    use std::arch::asm;
+    // SAFETY: neither faults, nor changes anything that a program sees; a processor that does not know the second does nothing.
+    unsafe {
+        if TO_WRITE {
+            asm!("prefetchw [{at}]", at = in(reg) shared, options(nostack, preserves_flags, readonly));
+        } else {
+            asm!("prefetcht0 [{at}]", at = in(reg) shared, options(nostack, preserves_flags, readonly));
+        }
+    }
+}
+
 /// See [`change_blocks`](super::change_blocks).
 #[inline(always)]
 pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {

@@ -500,6 +500,22 @@ impl Wire for ShmWire {
     }
 
     #[inline(always)]
+    fn will_look(&self, ring: &Bytes, at: usize) {
+        if let Kind::Ring(ring) = &ring.0 {
+            ring.memory.0.address(at, 8).into_iter().for_each(|mark| crate::copy::bring::<false>(mark));
+        }
+    }
+
+    #[inline(always)]
+    fn will_put(&self, peer: Rank, to: Key, at: usize) {
+        if let Some((key, Some(ring))) = &self.peers[peer as usize].ring
+            && *key == to
+        {
+            ring.address(at, 8).into_iter().for_each(|mark| crate::copy::bring::<true>(mark));
+        }
+    }
+
+    #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
         let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
         ring.memory.0.word(at).expect("within the ring").load(SeqCst)
