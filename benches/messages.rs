@@ -13,7 +13,7 @@ const SHORT: Tag<u64> = Tag::new(1);
 const BYTES: Tag<u8> = Tag::new(2);
 
 /// Instructions of a send and a receive.
-const PAIR: f64 = 800.0;
+const PAIR: f64 = 850.0;
 
 type Call = fn(&World, usize) -> Result<(), Error>;
 
@@ -38,7 +38,7 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
-    ("irecv, isend, both waited for; 20 at a time", 3000.0, |world, times| at_once(world, times, First::Receives)),
+    ("irecv, isend, both waited for; 20 at a time", 2500.0, |world, times| at_once(world, times, First::Receives)),
     ("isend, irecv of what is there; 20 at a time", 1500.0, |world, times| at_once(world, times, First::Sends)),
     ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, First::Messages)),
     ("progress, nothing there", 650.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),

@@ -196,6 +196,12 @@ impl Receiver {
         Receiver { ring, shape, next: Cursor::FIRST, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
     }
 
+    /// Where the next mark comes.
+    #[inline]
+    pub fn next(&self) -> usize {
+        self.next.mark_at(self.shape)
+    }
+
     /// Where to look for the next mark; nowhere before an immediate value has told of it.
     #[inline]
     pub fn place(&self) -> Option<usize> {

@@ -303,6 +303,12 @@ impl View {
         (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
     }
 
+    /// Has the processor bring the line there, to be read soon, or written: a hint, of any place.
+    #[inline(always)]
+    pub(crate) fn bring<const TO_WRITE: bool>(&self, offset: usize) {
+        crate::copy::bring::<TO_WRITE>(self.start.as_ptr().wrapping_add(offset));
+    }
+
     /// The bytes themselves, if they are inside.
     #[inline(always)]
     pub(crate) fn atomics(&self, offset: usize, len: usize) -> Option<&[AtomicU8]> {

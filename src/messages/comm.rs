@@ -7,6 +7,7 @@ use super::progress::Progress;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use transom_channel::{Error as Failure, Lost, Select, Status as Came};
@@ -49,14 +50,27 @@ pub(crate) struct Team {
     places: HashMap<u32, Rank>,
 }
 
-/// What calls and requests need: cheap to clone, and no part of the job.
+/// What calls and requests need: cheap to clone and to keep, and no part of the job.
 #[derive(Clone)]
-pub(crate) struct Comm {
+pub(crate) struct Comm(Arc<Ranks>);
+
+/// See [`Comm`].
+#[derive(Clone)]
+pub(crate) struct Ranks {
     pub hub: Arc<Hub>,
     pub context: u32,
     rank: Rank,
     size: usize,
     team: Option<Arc<Team>>,
+}
+
+impl Deref for Comm {
+    type Target = Ranks;
+
+    #[inline(always)]
+    fn deref(&self) -> &Ranks {
+        &self.0
+    }
 }
 
 impl Presence {
@@ -160,7 +174,7 @@ impl Space {
             let contexts = self.context..self.context + CONTEXTS;
             hub.with(|core| contexts.for_each(|context| core.engine.team(context, all())))?;
         }
-        Ok(self.comm.get_or_init(|| Comm { hub, context: self.context, rank, size, team }))
+        Ok(self.comm.get_or_init(|| Comm(Arc::new(Ranks { hub, context: self.context, rank, size, team }))))
     }
 }
 
@@ -173,6 +187,13 @@ fn context(leader: u32, led: u32, job: u32) -> Option<u32> {
 }
 
 impl Comm {
+    /// The same ranks, apart: in another of the contexts of their world.
+    pub fn apart(&self, which: u32) -> Comm {
+        Comm(Arc::new(Ranks { context: self.context.wrapping_add(which), ..Ranks::clone(self) }))
+    }
+}
+
+impl Ranks {
     /// This rank.
     pub fn rank(&self) -> Rank {
         self.rank

@@ -397,8 +397,7 @@ impl Pipe {
 
 /// Tells the peer something, and is told as much.
 fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut comm = comm.clone();
-    comm.context = comm.context.wrapping_add(PIPES);
+    let comm = comm.apart(PIPES);
     let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
     let coming = request_receive(&comm, None, select, vec![0_u8; mine.len()])?;
     let coming = coming.called(Call::Other { name: "pipe" });

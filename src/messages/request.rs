@@ -48,9 +48,23 @@ pub struct Request<'a, B> {
     lent: PhantomData<&'a mut ()>,
 }
 
+/// Short: a request is moved from frame to frame.
 enum State<B> {
     UnderWay(Under),
-    Over(Option<Result<(B, Status), Failed<B>>>),
+    Over(B, Status),
+    Failed(Box<Failed<B>>),
+    /// The program has what came of it.
+    Taken,
+}
+
+impl<B> From<Result<(B, Status), Failed<B>>> for State<B> {
+    #[inline(always)]
+    fn from(result: Result<(B, Status), Failed<B>>) -> Self {
+        match result {
+            Ok((buffer, status)) => State::Over(buffer, status),
+            Err(failed) => State::Failed(Box::new(failed)),
+        }
+    }
 }
 
 /// What is under way: which request, of elements of so many bytes.
@@ -102,7 +116,7 @@ impl<'a, B> Request<'a, B> {
     }
 
     pub(crate) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
-        Request { state: State::Over(Some(result)), back: |_, _| None, lent: PhantomData }
+        Request { state: result.into(), back: |_, _| None, lent: PhantomData }
     }
 
     /// Whether it has ended, so that [`wait`](Self::wait) will return at once.
@@ -115,8 +129,8 @@ impl<'a, B> Request<'a, B> {
 
     fn has_ended(&self) -> bool {
         match &self.state {
-            State::Over(_) => true,
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
+            State::Over(..) | State::Failed(_) | State::Taken => true,
         }
     }
 
@@ -130,7 +144,8 @@ impl<'a, B> Request<'a, B> {
     /// What came, once it has ended well.
     pub fn status(&self) -> Option<Status> {
         match &self.state {
-            State::Over(result) => result.as_ref()?.as_ref().ok().map(|(_, status)| *status),
+            State::Over(_, status) => Some(*status),
+            State::Failed(_) | State::Taken => None,
             State::UnderWay(under) => {
                 let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
@@ -155,7 +170,7 @@ impl<'a, B> Request<'a, B> {
             // What moves less is looked for first: most have ended well, since a turn ends many.
             if let Ok(Some((came, bytes))) = comm.hub.with(|core| core.ended_well(*id)) {
                 let result = well(comm, came, bytes, *element, self.back);
-                self.state = State::Over(None);
+                self.state = State::Taken;
                 return result;
             }
             self.wait_long();
@@ -197,7 +212,7 @@ impl<'a, B> Request<'a, B> {
         match withdrawn {
             Ok(Some(bytes)) => {
                 let back = self.back;
-                self.state = State::Over(None);
+                self.state = State::Taken;
                 Cancelled::Withdrawn(bytes.and_then(|bytes| back(bytes, usize::MAX)))
             }
             _ => Cancelled::TooLate(self),
@@ -224,7 +239,7 @@ impl<'a, B> Request<'a, B> {
     /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
     fn take_row(requests: &mut [Self]) -> usize {
         let mut over = 0;
-        while let Some(Request { state: State::Over(_), .. }) = requests.get(over) {
+        while let Some(Request { state: State::Over(..) | State::Failed(_) | State::Taken, .. }) = requests.get(over) {
             over += 1;
         }
         let Some(Request { state: State::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else { return over };
@@ -236,7 +251,7 @@ impl<'a, B> Request<'a, B> {
                     break;
                 }
                 let Some((came, bytes)) = core.ended_well(*id) else { break };
-                request.state = State::Over(Some(well(comm, came, bytes, *element, request.back)));
+                request.state = well(comm, came, bytes, *element, request.back).into();
                 over += 1;
             }
         });
@@ -245,12 +260,15 @@ impl<'a, B> Request<'a, B> {
 
     fn end(&mut self, ended: Result<Ended, Error>) {
         let State::UnderWay(under) = &self.state else { return };
-        self.state = State::Over(Some(outcome(&under.comm, ended, under.element, self.back)));
+        self.state = outcome(&under.comm, ended, under.element, self.back).into();
     }
 
+    #[inline(always)]
     fn take(&mut self) -> Result<(B, Status), Failed<B>> {
-        match &mut self.state {
-            State::Over(result) => result.take().unwrap_or(Err(Failed { error: Error::Closed, buffer: None })),
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Over(buffer, status) => Ok((buffer, status)),
+            State::Failed(failed) => Err(*failed),
+            State::Taken => Err(Failed { error: Error::Closed, buffer: None }),
             State::UnderWay(_) => unreachable!("was waited for"),
         }
     }
@@ -303,7 +321,7 @@ impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             State::UnderWay(under) => write!(f, "{} under way", under.call),
-            State::Over(_) => f.write_str("a request that has ended"),
+            State::Over(..) | State::Failed(_) | State::Taken => f.write_str("a request that has ended"),
         }
     }
 }
@@ -411,7 +429,7 @@ impl<'a, B> Requests<'a, B> {
         let ids = || {
             left.iter().filter_map(|(_, request)| match &request.state {
                 State::UnderWay(under) => Some(under.id),
-                State::Over(_) => None,
+                State::Over(..) | State::Failed(_) | State::Taken => None,
             })
         };
         let call = Call::Message { name: "wait_any", tag: None };

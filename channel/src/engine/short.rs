@@ -225,7 +225,7 @@ impl<W: Wire> Engine<W> {
         peer.ack.set(peer.incoming.expected());
         peer.freed.set(ring.half.free());
         if envelope.length <= HASTY as u64 {
-            ring.half.place().into_iter().for_each(|place| self.wire.will_look(&ring.memory, place));
+            self.wire.will_look(&ring.memory, ring.half.next());
         }
         let tell = peer.is_half_untold(&self.config) || !peer.clear;
         self.in_a_row += 1;

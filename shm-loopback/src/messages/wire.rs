@@ -502,16 +502,14 @@ impl Wire for ShmWire {
     #[inline(always)]
     fn will_look(&self, ring: &Bytes, at: usize) {
         if let Kind::Ring(ring) = &ring.0 {
-            ring.memory.0.address(at, 8).into_iter().for_each(|mark| crate::copy::bring::<false>(mark));
+            ring.memory.0.bring::<false>(at);
         }
     }
 
     #[inline(always)]
-    fn will_put(&self, peer: Rank, to: Key, at: usize) {
-        if let Some((key, Some(ring))) = &self.peers[peer as usize].ring
-            && *key == to
-        {
-            ring.address(at, 8).into_iter().for_each(|mark| crate::copy::bring::<true>(mark));
+    fn will_put(&self, peer: Rank, _: Key, at: usize) {
+        if let Some((_, Some(ring))) = &self.peers[peer as usize].ring {
+            ring.bring::<true>(at);
         }
     }
 
