@@ -140,6 +140,46 @@ fn a_look_is_told() {
     }
 }
 
+/// Receives from any source are told of the dead of their team alone, in every context of it and until it is disbanded.
+#[test]
+fn a_death_concerns_its_teams() {
+    let mut sim = Sim::new(1, 4, Conditions::default(), &Config::default()).unwrap();
+    // A rank is told of those with whom it has spoken.
+    for to in 1..4 {
+        sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false);
+    }
+    sim.wake(0, 0);
+    while sim.step().is_some() {}
+    while sim.engine(0).completed().is_some() {}
+    // Contexts 6 to 11 are of ranks 0, 1 and 3, 12 to 17 of 0 and 2.
+    sim.engine(0).team(6..=11, [0, 1, 3]);
+    sim.engine(0).team(12..=17, [0, 2]);
+    let any = |context| Select { context, source: None, tag: None };
+    let ids = [5, 6, 11, 12, 17, 18].map(|context| (sim.engine(0).receive(any(context), Room::Allocate), context));
+    assert_eq!(sim.engine(0).teams(), 2);
+    // What waits keeps what it is of.
+    sim.engine(0).disband(12..=17);
+    assert_eq!(sim.engine(0).teams(), 2);
+    let mut kill = |rank| {
+        sim.kill(rank);
+        while sim.step().is_some() {}
+        let mut told = Vec::new();
+        while let Some(done) = sim.engine(0).completed() {
+            assert_eq!(done.result, Err(Error::Lost { rank, lost: Lost::Died }));
+            told.push(ids.iter().find(|(id, _)| *id == done.id).unwrap().1);
+        }
+        told.sort();
+        (told, sim.engine(0).teams())
+    };
+    assert_eq!(kill(3), (vec![5, 6, 11, 18], 2));
+    assert_eq!(kill(2), (vec![12, 17], 2));
+    let engine = sim.engine(0);
+    engine.disband(12..=17);
+    assert_eq!(engine.teams(), 1, "nothing waits there any more");
+    let id = engine.receive(any(12), Room::Allocate);
+    assert_eq!(engine.completed().map(|done| done.id), Some(id), "it is of all ranks now, of whom one has died");
+}
+
 /// A rank whose answers wait for the window is not to leave: the peer's sends wait for them.
 #[test]
 fn who_has_answers_that_wait_for_the_window_is_needed() {

@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use transom_channel::{Error as Failure, Lost, Select, Status as Came};
@@ -149,6 +149,10 @@ impl Space {
         self.context
     }
 
+    fn contexts(&self) -> RangeInclusive<u32> {
+        self.context..=self.context + (CONTEXTS - 1)
+    }
+
     /// Whether this rank leaves the job with this world.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.presence) == 1
@@ -170,11 +174,17 @@ impl Space {
         let me = self.presence.root.rank();
         let rank = team.as_ref().map_or(me, |team| team.places[&(me as u32)]);
         if let Some(team) = &team {
-            let all = || team.ranks.iter().copied();
-            let contexts = self.context..self.context + CONTEXTS;
-            hub.with(|core| contexts.for_each(|context| core.engine.team(context, all())))?;
+            hub.with(|core| core.engine.team(self.contexts(), team.ranks.iter().copied()))?;
         }
         Ok(self.comm.get_or_init(|| Comm(Arc::new(Ranks { hub, context: self.context, rank, size, team }))))
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        if let (Some(_), Some(comm)) = (&self.team, self.comm.get()) {
+            let _ = comm.hub.with(|core| core.engine.disband(self.contexts()));
+        }
     }
 }
 
@@ -309,6 +319,33 @@ impl Ranks {
 #[cfg(test)]
 mod tests {
     use super::context;
+
+    /// A program may split its world again and again.
+    #[cfg(not(miri))]
+    #[test]
+    fn teams_that_are_dropped_are_forgotten() {
+        use crate::messages::{Source, Tag};
+        const TAG: Tag<u64> = Tag::new(1);
+        let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
+            let known = || world.space().comm().unwrap().hub.with(|core| core.engine.teams()).unwrap();
+            for round in 0..40 {
+                let team = world.split(Some(world.rank() as u64 % 2), 0)?.expect("a colour was named");
+                let next = (team.rank() + 1) % team.size();
+                team.send(next, TAG, &[round])?;
+                assert_eq!(team.recv(Source::Any, TAG)?.0, [round]);
+                assert_eq!(known(), 1, "round {round}");
+            }
+            assert_eq!(known(), 0);
+            // One in which a receive from any source waits still is kept: it is no concern of the others that one of them dies.
+            let team = world.split(Some(0), 0)?.expect("a colour was named");
+            let waits = team.irecv(Source::Any, TAG);
+            drop(team);
+            assert_eq!(known(), 1);
+            drop(waits);
+            Ok(world.barrier()?)
+        });
+        assert!(ended.unwrap().into_iter().all(|ended| ended.is_ok()));
+    }
 
     #[test]
     fn every_team_has_contexts_of_its_own() {

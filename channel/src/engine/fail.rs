@@ -83,12 +83,18 @@ impl<W: Wire> Engine<W> {
     }
 
     fn concerns(&self, context: u32, rank: Rank) -> bool {
-        self.teams.get(&context).is_none_or(|members| members.contains(&rank))
+        self.members(context).is_none_or(|members| members.contains(&rank))
+    }
+
+    /// Who sends in a context, if not all ranks do.
+    fn members(&self, context: u32) -> Option<&[Rank]> {
+        let (_, (last, members)) = self.teams.range(..=context).next_back()?;
+        (context <= *last).then_some(members)
     }
 
     /// One of those who sent in a context, if all others are lost.
     fn deserted(&self, context: u32) -> Option<Rank> {
-        match self.teams.get(&context) {
+        match self.members(context) {
             Some(members) => {
                 let mut others = members.iter().filter(|rank| **rank != self.rank);
                 let one = others.next().filter(|one| self.lost.contains_key(one))?;

@@ -35,7 +35,8 @@ use peers::Peers;
 use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
 use route::Routes;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 
 /// The channel of one rank. Nothing here waits: calls start requests, [`progress`](Self::progress) turns the wheels,
 /// [`next_ended`](Self::next_ended) tells what has ended, and [`take`](Self::take) gives it back, with its memory.
@@ -49,8 +50,8 @@ pub struct Engine<W: Wire> {
     lost: HashMap<Rank, Lost>,
     /// Ranks that died, and in which contexts a receive from any source was told of it.
     dead: Vec<(Rank, BTreeSet<u32>)>,
-    /// The members of contexts that not all ranks belong to.
-    teams: HashMap<u32, Box<[Rank]>>,
+    /// The members of contexts that not all ranks belong to, by the first of contexts in a row, with the last.
+    teams: BTreeMap<u32, (u32, Box<[Rank]>)>,
     requests: Slab<Request<W::Memory>>,
     matching: Matching<Id, Unexpected<W::Memory>>,
     polling: PollingSet,
@@ -98,7 +99,7 @@ impl<W: Wire> Engine<W> {
             peers: Peers::default(),
             lost: HashMap::new(),
             dead: Vec::new(),
-            teams: HashMap::new(),
+            teams: BTreeMap::new(),
             requests: Slab::default(),
             matching: Matching::default(),
             polling: PollingSet::new(rings, config.ring_after, config.order),
@@ -121,9 +122,21 @@ impl<W: Wire> Engine<W> {
         })
     }
 
-    /// Says that only these ranks send in a context: receives from any source there are no concern of the others.
-    pub fn team(&mut self, context: u32, members: impl IntoIterator<Item = Rank>) {
-        self.teams.insert(context, members.into_iter().collect());
+    /// Says that only these ranks send in these contexts: receives from any source there are no concern of the others.
+    pub fn team(&mut self, contexts: RangeInclusive<u32>, members: impl IntoIterator<Item = Rank>) {
+        self.teams.insert(*contexts.start(), (*contexts.end(), members.into_iter().collect()));
+    }
+
+    /// Forgets that, unless a receive from any source waits in one of the contexts still.
+    pub fn disband(&mut self, contexts: RangeInclusive<u32>) {
+        if !self.matching.selects().any(|select| select.source.is_none() && contexts.contains(&select.context)) {
+            self.teams.remove(contexts.start());
+        }
+    }
+
+    /// How many teams are known.
+    pub fn teams(&self) -> usize {
+        self.teams.len()
     }
 
     /// Starts to send the first `length` bytes of `memory`, which is given back when the request completes. A synchronous
