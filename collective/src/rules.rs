@@ -3,6 +3,7 @@
 //! ```text
 //! # What follows this sign is a comment.
 //! all_reduce bytes<=1024 hosts>=2 = leaders
+//! all_reduce hosts>=8 = leaders:rabenseifner    # which leaders do between them
 //! all_reduce = ring
 //! ```
 
@@ -111,7 +112,7 @@ impl fmt::Display for Rules {
                     }
                 }
             }
-            writeln!(f, " = {}", algorithm.name())?;
+            writeln!(f, " = {algorithm}")?;
         }
         Ok(())
     }
@@ -149,8 +150,13 @@ fn rule(tokens: &mut Tokens<'_>) -> Result<Rule, RulesError> {
         };
     }
     let names: Vec<&'static str> = Algorithm::all().map(|algorithm| algorithm.name()).collect();
-    let name = tokens.one_of(&names, "an algorithm: ")?;
-    let algorithm = Algorithm::named(name).expect("it is one of them");
+    let mut name = tokens.one_of(&names, "an algorithm: ")?.to_owned();
+    if name == "leaders" && tokens.peek() == Some(":") {
+        tokens.next();
+        let names: Vec<&'static str> = Algorithm::between_leaders().collect();
+        name = format!("leaders:{}", tokens.one_of(&names, "an algorithm of leaders: ")?);
+    }
+    let algorithm = Algorithm::named(&name).expect("it is one of them");
     match tokens.peek() {
         None | Some("," | "\n") => Ok(Rule { call, within, algorithm }),
         Some(_) => Err(tokens.unexpected("the end of the line or a comma".into())),

@@ -181,11 +181,23 @@ fn every_plan_does_what_its_collective_is() {
     assert_eq!(done.len(), 21, "{done:?}");
 }
 
+/// What leaders can be said to do between them.
+const BETWEEN: [&str; 8] = [
+    "leaders:binomial",
+    "leaders:bruck",
+    "leaders:direct",
+    "leaders:dissemination",
+    "leaders:pairwise",
+    "leaders:rabenseifner",
+    "leaders:recursive_doubling",
+    "leaders:ring",
+];
+
 /// Hosts of any ranks, of as many, and side by side.
 #[test]
 fn leaders_do_what_the_collective_is() {
     let mut random = fastrand::Rng::with_seed(4);
-    let leaders = Algorithm::named("leaders").unwrap();
+    let named = |name: &str| Algorithm::named(name).unwrap();
     let mut done = std::collections::BTreeSet::new();
     for ranks in 1..=17 {
         for _ in 0..6 {
@@ -195,7 +207,10 @@ fn leaders_do_what_the_collective_is() {
                 _ => (0..ranks).map(|rank| rank / 4).collect(),
             });
             let len = [0, 1, 2, 7, 40][random.usize(0..5)];
-            for call in calls(ranks) {
+            let by = BETWEEN[random.usize(0..BETWEEN.len())];
+            for (call, leaders) in
+                calls(ranks).into_iter().flat_map(|call| [(call, named("leaders")), (call, named(by))])
+            {
                 let case = Case { algorithm: leaders, call, ranks, len, hosts: Some(&hosts) };
                 let shape = Shape { rank: 0, ranks, len, element: 8, hosts: Some(&hosts) };
                 if leaders.can(call, shape) {
@@ -243,21 +258,35 @@ fn leaders_send_between_hosts_what_the_textbooks_say() {
         (Call::AllToAll, 100, |h, k, m| (h * (h - 1), h * (h - 1) * k * k * m)),
         (Call::Scan { exclusive: false }, 10, |h, _, m| (h * log(h), h * log(h) * m)),
     ];
-    for (call, len, formula) in rows {
+    // What is said goes before the table, as far as it can do the call.
+    let long = 1 << 20;
+    let said: [(&str, Call, usize, Between); 4] = [
+        ("leaders:recursive_doubling", Call::AllReduce { commutes }, 4096, |h, _, m| (h * log(h), h * log(h) * m)),
+        ("leaders:binomial", Call::Broadcast { root: 5 }, long, |h, _, m| (h - 1, (h - 1) * m)),
+        ("leaders:binomial", Call::AllReduce { commutes }, 4096, |h, _, m| (2 * h * (h - 1), 2 * (h - 1) * m)),
+        ("leaders:ring", Call::AllGather, 1, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
+    ];
+    for (name, call, len, formula) in
+        rows.map(|(call, len, formula)| ("leaders", call, len, formula)).into_iter().chain(said)
+    {
         for (h, k) in [(2, 32), (4, 8), (8, 3)] {
             let ranks = h * k;
             let hosts = Hosts::of(&(0..ranks).map(|rank| rank / k).collect::<Vec<_>>());
             let (mut messages, mut elements) = (0, 0);
             for rank in 0..ranks {
                 let shape = Shape { rank, ranks, len, element: 8, hosts: Some(&hosts) };
-                let plan = Algorithm::named("leaders").unwrap().plan(call, shape);
+                let plan = Algorithm::named(name).unwrap().plan(call, shape);
                 let sends = plan.rounds.iter().flat_map(|round| &round.sends);
                 for (to, span) in sends.filter(|(to, _)| to / k != rank / k) {
                     (messages, elements) = (messages + 1, elements + span.len);
                     assert!(*to % k == 0 || *to == 5, "leaders alone");
                 }
             }
-            assert_eq!((messages, elements), formula(h, k, len), "{call:?} of {len} elements, {h} hosts of {k}");
+            assert_eq!(
+                (messages, elements),
+                formula(h, k, len),
+                "{name}: {call:?} of {len} elements, {h} hosts of {k}"
+            );
         }
     }
 }

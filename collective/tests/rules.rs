@@ -33,6 +33,16 @@ fn the_first_rule_that_holds_is_taken() {
         ("binomial", "direct")
     );
     assert_eq!(rules.to_string().parse::<Rules>().unwrap(), rules);
+    // What leaders do between them.
+    let rules: Rules = "all_reduce bytes<=80 = leaders : ring\nall_reduce = leaders".parse().unwrap();
+    assert_eq!(rules.to_string(), "all_reduce bytes<=80 = leaders:ring\nall_reduce = leaders\n");
+    assert_eq!(rules.to_string().parse::<Rules>().unwrap(), rules);
+    let between = |len| {
+        best(all_reduce, Shape { rank: 0, ranks: 4, len, element: 8, hosts: Some(&hosts) }, &rules)
+            .between()
+            .map(|between| between.name())
+    };
+    assert_eq!((between(10), between(11)), (Some("ring"), None));
 }
 
 #[test]
@@ -40,6 +50,7 @@ fn mistakes_are_told_with_their_place() {
     let calls = "a collective: barrier, broadcast, reduce, all_reduce, reduce_scatter, scan, gather, scatter, all_gather or all_to_all";
     let algorithms = "an algorithm: binomial, board, bruck, direct, dissemination, leaders, pairwise, rabenseifner, \
                       recursive_doubling or ring";
+    let of_leaders = "an algorithm of leaders: binomial, bruck, direct, dissemination, pairwise, rabenseifner, recursive_doubling or ring";
     for (text, place, found, expected) in [
         ("ring = ring", (1, 1), "`ring`", calls),
         ("broadcast", (1, 10), "the end of the line", "bytes, ranks, hosts or ="),
@@ -50,6 +61,9 @@ fn mistakes_are_told_with_their_place() {
         ("broadcast = ring\n\nreduce=", (3, 8), "the end of the line", algorithms),
         ("reduce = rings", (1, 10), "`rings`", algorithms),
         ("reduce = binomial reduce = ring", (1, 19), "`reduce`", "the end of the line or a comma"),
+        ("reduce = ring:bruck", (1, 14), "`:`", "the end of the line or a comma"),
+        ("reduce = leaders:board", (1, 18), "`board`", of_leaders),
+        ("reduce = leaders:\n", (1, 18), "the end of the line", of_leaders),
         ("größe=ring", (1, 1), "`größe`", calls),
         ("reduce=binomial,∞", (1, 17), "`∞`", calls),
     ] {

@@ -103,7 +103,7 @@ mod tests {
                 _ => data.len(),
             };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
-            let stages = by_hosts(what, shape).expect("it is done so");
+            let stages = by_hosts(what, shape, None).expect("it is done so");
             let host = provider::shared_memory(self.host.provider()).unwrap();
             self.world.carry_by_hosts((stages, host), Signature::of(kind, 8, len), given, data, op)
         }

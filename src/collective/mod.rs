@@ -154,11 +154,11 @@ impl World {
         if let What::Chosen(call, len) = what {
             let group = self.group()?;
             let shape = self.shape::<T>(group, len);
-            if by_memory(group.rules()?, call, shape) {
+            if let Some(by) = by_memory(group.rules()?, call, shape) {
                 if let Some(memory) = provider::shared_memory(self.provider()) {
                     return self.straight(group, memory, signature, call, given, data, fold);
                 }
-                if let Some(stages) = by_hosts(call, shape)
+                if let Some(stages) = by_hosts(call, shape, by.between())
                     && let Some(host) = provider::memory_of_host(self.provider())
                 {
                     return self.carry_by_hosts((stages, host), signature, given, data, fold);
@@ -242,15 +242,18 @@ impl World {
     }
 }
 
-/// Whether a call goes through the memory that ranks share, where it can: that is asked for, or nothing else that can do it.
+/// How a call goes through the memory that ranks share, where it can: if that is asked for, or nothing else that can do it.
 #[inline]
-fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> bool {
+fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> Option<Algorithm> {
     if rules.is_empty() {
-        return true;
+        return Some(Algorithm::BOARD);
     }
     let is_memory = |algorithm: &Algorithm| ["board", "leaders"].contains(&algorithm.name());
     let mut able = rules.of(call, shape).filter(|algorithm| is_memory(algorithm) || algorithm.can(call, shape));
-    able.next().is_none_or(|algorithm| is_memory(&algorithm))
+    match able.next() {
+        Some(algorithm) => Some(algorithm).filter(is_memory),
+        None => Some(Algorithm::BOARD),
+    }
 }
 
 /// Makes a call, or a part of it, through the memory that these ranks share.

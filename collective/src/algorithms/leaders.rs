@@ -3,6 +3,7 @@
 //! elsewhere the first rank does. Where the order of ranks matters, in scans and in folds that do not commute, the ranks of each
 //! host must be side by side; and only short blocks of an all-to-all go so.
 
+use super::Algorithm;
 use super::direct::{all_gather_v, gather_v, scatter_v};
 use super::pairwise::{all_to_all_v, reduce_scatter_v};
 use crate::choose::best;
@@ -35,22 +36,23 @@ pub enum Stage {
     Between(Plan),
 }
 
-/// The parts of a collective; none if it is not done so.
+/// The parts of a collective; none if it is not done so. Leaders do it between them by this algorithm, if it can do that, and else by
+/// that which the table chooses.
 ///
 /// # Examples
 /// ```
 /// use transom_collective::{Call, Hosts, Shape, Stage, by_hosts};
 /// let hosts = Hosts::of(&["a", "a", "b"]);
 /// let shape = |rank| Shape { rank, ranks: 3, len: 1000, element: 8, hosts: Some(&hosts) };
-/// let stages = |rank| by_hosts(Call::Broadcast { root: 0 }, shape(rank)).unwrap().stages;
+/// let stages = |rank| by_hosts(Call::Broadcast { root: 0 }, shape(rank), None).unwrap().stages;
 /// assert!(matches!(&stages(0)[..], [Stage::Between(_), Stage::Inside { .. }]));
 /// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
-/// assert!(by_hosts(Call::AllToAll, shape(0)).is_none()); // of long blocks
+/// assert!(by_hosts(Call::AllToAll, shape(0), None).is_none()); // of long blocks
 /// ```
-pub fn by_hosts(call: Call, shape: Shape<'_>) -> Option<ByHosts> {
+pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<ByHosts> {
     let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
     let (ranks, len, ordered) = (shape.ranks, shape.len, hosts.in_order());
-    let mut parts = Parts::of(call, shape, hosts);
+    let mut parts = Parts::of(call, shape, hosts, by);
     let (none, data) = (Span::data(0..0), Span::data(0..len));
     match call {
         Call::Broadcast { .. } => {
@@ -153,9 +155,14 @@ const TOGETHER: usize = 1024;
 
 /// The same by messages alone, inside hosts too.
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
+    plan_by(call, shape, None)
+}
+
+/// As [`plan`], with what leaders do between them.
+pub(super) fn plan_by(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<Plan> {
     let hosts = shape.hosts?;
     let here = hosts.ranks(hosts.host(shape.rank));
-    let ByHosts { stages, scratch } = by_hosts(call, shape)?;
+    let ByHosts { stages, scratch } = by_hosts(call, shape, by)?;
     let mut whole = Plan::with_scratch(scratch);
     for stage in stages {
         let part = match stage {
@@ -196,6 +203,8 @@ struct Parts<'h> {
     root: Rank,
     is_root: bool,
     leads: bool,
+    /// What leaders do between them, if that is said.
+    by: Option<Algorithm>,
     /// So much of the scratch memory is taken for all stages: before the first of them is made.
     room: usize,
     made: ByHosts,
@@ -212,13 +221,13 @@ struct Exchanged {
 }
 
 impl<'h> Parts<'h> {
-    fn of(call: Call, shape: Shape<'h>, hosts: &'h Hosts) -> Self {
+    fn of(call: Call, shape: Shape<'h>, hosts: &'h Hosts, by: Option<Algorithm>) -> Self {
         let root = call.root().unwrap_or(0);
         let leader = |host| if host == hosts.host(root) { root } else { hosts.ranks(host)[0] };
         let leaders: Vec<Rank> = (0..hosts.count()).map(leader).collect();
         let (host, is_root) = (hosts.host(shape.rank), shape.rank == root);
         let (here, leads) = (hosts.ranks(host), leaders[host] == shape.rank);
-        Parts { shape, hosts, here, leaders, root, is_root, leads, room: 0, made: ByHosts::default() }
+        Parts { shape, hosts, here, leaders, root, is_root, leads, by, room: 0, made: ByHosts::default() }
     }
 
     /// Memory beside the program's, of all stages; that of each comes behind it.
@@ -290,18 +299,26 @@ impl<'h> Parts<'h> {
         let of_here = |counts: &[usize]| counts.iter().map(|count| count * self.here.len()).collect::<Vec<_>>();
         let plan = match call {
             Call::AllToAll if !even => all_to_all_v(shape.rank, &of_here(&counts), &of_here(&counts)),
-            Call::AllToAll => planned(call, Shape { len: of_here(&counts)[0], ..shape }),
+            Call::AllToAll => self.planned(call, Shape { len: of_here(&counts)[0], ..shape }),
             Call::ReduceScatter if !even => reduce_scatter_v(shape.rank, &counts),
             Call::Gather { .. } if !even => gather_v(shape.rank, root, &counts),
             Call::Scatter { .. } if !even => scatter_v(shape.rank, root, &counts),
             Call::AllGather if !even => all_gather_v(shape.rank, &counts),
             Call::Gather { .. } | Call::Scatter { .. } | Call::AllGather | Call::ReduceScatter => {
-                planned(call, Shape { len: counts[0], ..shape })
+                self.planned(call, Shape { len: counts[0], ..shape })
             }
-            _ => planned(call, shape),
+            _ => self.planned(call, shape),
         };
         let plan = plan.moved(&self.leaders, given, data, self.room);
         self.made.scratch = self.made.scratch.max(plan.scratch);
         self.made.stages.push(Stage::Between(plan));
+    }
+
+    /// All leaders choose the same.
+    fn planned(&self, call: Call, shape: Shape<'_>) -> Plan {
+        match self.by.filter(|by| by.can(call, shape)) {
+            Some(by) => by.plan(call, shape),
+            None => planned(call, shape),
+        }
     }
 }

@@ -19,13 +19,18 @@ pub use pairwise::{all_to_all_v, reduce_scatter_v};
 use crate::plan::{Call, Plan, Shape};
 
 type Make = fn(Call, Shape<'_>) -> Option<Plan>;
+type Row = (&'static str, Make);
 
-/// How a collective is done.
+/// How a collective is done. Displayed as it is named in rules.
 #[derive(Clone, Copy)]
-pub struct Algorithm(&'static (&'static str, Make));
+pub struct Algorithm {
+    row: &'static Row,
+    /// What leaders of hosts do between them, if that is said.
+    between: Option<&'static Row>,
+}
 
 /// Each makes plans of the calls that it knows. A board is memory that ranks share: calls that go through it have no plan.
-static TABLE: [(&str, Make); 10] = [
+static TABLE: [Row; 10] = [
     ("binomial", binomial::plan),
     ("board", |_, _| None),
     ("bruck", bruck::plan),
@@ -39,7 +44,16 @@ static TABLE: [(&str, Make); 10] = [
 ];
 
 impl Algorithm {
-    /// All of them.
+    /// Memory that ranks share.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_collective::Algorithm;
+    /// assert_eq!(Algorithm::BOARD.name(), "board");
+    /// ```
+    pub const BOARD: Algorithm = Algorithm { row: &TABLE[1], between: None };
+
+    /// All of them, in each of which leaders do between them what the table says.
     ///
     /// # Examples
     /// ```
@@ -47,27 +61,62 @@ impl Algorithm {
     /// assert!(Algorithm::all().any(|algorithm| algorithm.name() == "ring"));
     /// ```
     pub fn all() -> impl Iterator<Item = Algorithm> {
-        TABLE.iter().map(Algorithm)
+        TABLE.iter().map(|row| Algorithm { row, between: None })
     }
 
-    /// The one of this name.
+    /// The one of this name. Behind leaders, and a colon, what they do between them can be said.
     ///
     /// # Examples
     /// ```
     /// use transom_collective::Algorithm;
     /// assert_eq!(Algorithm::named("bruck").unwrap().name(), "bruck");
-    /// assert!(Algorithm::named("guessing").is_none());
+    /// assert_eq!(Algorithm::named("leaders:ring").unwrap().to_string(), "leaders:ring");
+    /// for none in ["guessing", "ring:bruck", "leaders:leaders", "leaders:board"] {
+    ///     assert!(Algorithm::named(none).is_none());
+    /// }
     /// ```
     pub fn named(name: &str) -> Option<Algorithm> {
-        Algorithm::all().find(|algorithm| algorithm.name() == name)
+        let row = |name: &str| TABLE.iter().find(|(known, _)| *known == name);
+        match name.split_once(':') {
+            None => Some(Algorithm { row: row(name)?, between: None }),
+            Some(("leaders", between)) => {
+                let between = row(between).filter(|_| Algorithm::between_leaders().any(|known| known == between))?;
+                Some(Algorithm { row: row("leaders")?, between: Some(between) })
+            }
+            Some(_) => None,
+        }
     }
 
-    /// Its name.
+    /// The names of what leaders can do between them.
+    pub(crate) fn between_leaders() -> impl Iterator<Item = &'static str> {
+        TABLE.iter().map(|(name, _)| *name).filter(|name| !["board", "leaders"].contains(name))
+    }
+
+    /// Its name; what leaders do between them has one of its own.
     ///
     /// # Examples
     /// See [`named`](Self::named).
     pub fn name(&self) -> &'static str {
-        self.0.0
+        self.row.0
+    }
+
+    /// What leaders of hosts do between them, if that is said.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_collective::Algorithm;
+    /// let between = |name| Algorithm::named(name).unwrap().between();
+    /// assert_eq!((between("leaders:ring"), between("leaders")), (Algorithm::named("ring"), None));
+    /// ```
+    pub fn between(&self) -> Option<Algorithm> {
+        self.between.map(|row| Algorithm { row, between: None })
+    }
+
+    fn make(&self, call: Call, shape: Shape<'_>) -> Option<Plan> {
+        match self.between() {
+            Some(between) => leaders::plan_by(call, shape, Some(between)),
+            None => (self.row.1)(call, shape),
+        }
     }
 
     /// Whether it can do that.
@@ -81,7 +130,7 @@ impl Algorithm {
     /// assert!(!ring.can(Call::AllReduce { commutes: false }, shape));
     /// ```
     pub fn can(&self, call: Call, shape: Shape<'_>) -> bool {
-        (self.0.1)(call, shape).is_some()
+        self.make(call, shape).is_some()
     }
 
     /// What the rank does.
@@ -98,13 +147,20 @@ impl Algorithm {
     /// assert_eq!(plan.rounds[0].sends[0].0, 0);
     /// ```
     pub fn plan(&self, call: Call, shape: Shape<'_>) -> Plan {
-        (self.0.1)(call, shape).unwrap_or_else(|| panic!("{} cannot do {call:?} of {shape:?}", self.name()))
+        self.make(call, shape).unwrap_or_else(|| panic!("{self} cannot do {call:?} of {shape:?}"))
+    }
+}
+
+impl std::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())?;
+        self.between.map_or(Ok(()), |(between, _)| write!(f, ":{between}"))
     }
 }
 
 impl std::fmt::Debug for Algorithm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+        std::fmt::Display::fmt(self, f)
     }
 }
 
@@ -112,7 +168,8 @@ impl Eq for Algorithm {}
 
 impl PartialEq for Algorithm {
     fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
+        let names = |algorithm: &Self| (algorithm.name(), algorithm.between.map(|(name, _)| *name));
+        names(self) == names(other)
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use transom::{Op, World};
-use transom_collective::{Algorithm, Call, Hosts, Rules, Shape};
+use transom_collective::{Algorithm, Call, Hosts, Rules, Shape, by_hosts};
 
 /// Measures every algorithm of every collective by size, and prints rules that choose the fastest.
 ///
@@ -105,10 +105,12 @@ impl Tune {
 
     fn measure(&self, world: &World) -> Result<String, Box<dyn Error>> {
         let (hosts, ranks) = (world.hosts(), world.size());
+        let between = Algorithm::all().filter_map(|algorithm| Algorithm::named(&format!("leaders:{algorithm}")));
         let teams = Algorithm::all()
+            .chain(between.filter(|_| hosts.differ()))
             .map(|algorithm| {
                 let team = world.split(Some(0), 0)?.ok_or("a team of all ranks")?;
-                let all = Call::NAMES.map(|call| format!("{call} = {}", algorithm.name())).join(",");
+                let all = Call::NAMES.map(|call| format!("{call} = {algorithm}")).join(",");
                 team.collectives_by(&all.parse()?)?;
                 Ok((algorithm, team))
             })
@@ -128,8 +130,13 @@ impl Tune {
         for (call, make) in COLLECTIVES.iter().filter(|(call, _)| asked(call)) {
             let shape =
                 |bytes: usize| Shape { rank: world.rank(), ranks, len: bytes / 8, element: 8, hosts: Some(&hosts) };
-            let able: Vec<_> = teams.iter().filter(|(algorithm, _)| can(*algorithm, *call, shape(8), &hosts)).collect();
-            let names: Vec<&str> = able.iter().map(|(algorithm, _)| algorithm.name()).collect();
+            // All ranks find the same.
+            let first = |bytes| Shape { rank: 0, ..shape(bytes) };
+            let is_other = |algorithm: Algorithm| sizes.iter().any(|bytes| differs(algorithm, *call, first(*bytes)));
+            let able = |algorithm| can(algorithm, *call, shape(8), &hosts) && is_other(algorithm);
+            let able: Vec<_> = teams.iter().filter(|(algorithm, _)| able(*algorithm)).collect();
+            let names: Vec<String> = able.iter().map(|(algorithm, _)| algorithm.to_string()).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let figures = sizes
                 .iter()
                 .map(|&bytes| {
@@ -155,6 +162,11 @@ fn can(algorithm: Algorithm, call: Call, shape: Shape<'_>, hosts: &Hosts) -> boo
         "board" => hosts.count() == 1 && call != Call::ReduceScatter,
         _ => algorithm.can(call, shape),
     }
+}
+
+/// Whether leaders do something else between them than the table chooses, where that is said.
+fn differs(algorithm: Algorithm, call: Call, shape: Shape<'_>) -> bool {
+    algorithm.between().is_none() || by_hosts(call, shape, algorithm.between()) != by_hosts(call, shape, None)
 }
 
 /// How many ns each team takes for a call: the least of three turns, of the rank that takes longest.
