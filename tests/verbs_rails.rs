@@ -84,6 +84,41 @@ fn large_messages_are_divided_by_what_the_last_took() {
     divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 70);
 }
 
+/// A buffer that is sent again and again stays registered with both.
+#[test]
+fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
+    const LEN: usize = 4 << 20;
+    let Some(devices) = two_devices() else { return };
+    let variables =
+        [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
+    on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
+        // Until both are connected less are used.
+        exchange(&world, &[1 << 20], 20);
+        let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
+        for step in 0..6 {
+            let (before, others) = (world.counters().unwrap(), moved(&world).1);
+            if world.rank() == 0 {
+                sending.buffer().unwrap().fill(step);
+                sending.start().unwrap().wait().unwrap();
+                let now = world.counters().unwrap();
+                let counts = [now.registered - before.registered, now.found_registered - before.found_registered];
+                assert_eq!(counts, if step == 0 { [2, 0] } else { [0, 2] }, "message {step}: made, found");
+                assert_eq!(now.registered_bytes, 2 * LEN as u64);
+            } else {
+                let mut came = vec![9; LEN];
+                world.recv_into(0, TAG, &mut came).unwrap();
+                assert!(came.iter().all(|byte| *byte == step), "message {step}");
+            }
+            meet(&world).unwrap();
+            let others = moved(&world).1 - others;
+            println!("rank {}, message {step}: {others} bytes by the second rail", world.rank());
+        }
+        drop(sending);
+        assert_eq!(world.counters().unwrap().registered_bytes, 0);
+        meet(&world).unwrap();
+    });
+}
+
 /// Divided puts and gets of both ranks at once, by each call; a signal, an unlock, a flush tells of all of them.
 fn puts_and_gets(world: &World, rounds: u64) {
     const LEN: usize = 3 << 20;

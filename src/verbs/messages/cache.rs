@@ -40,9 +40,10 @@ impl Cache {
         self.places.iter().filter_map(|(_, place)| place.upgrade()?.kept())
     }
 
-    /// Keeps it there, of so many bytes, and others no longer if that is too much.
+    /// Keeps it there, of so many bytes, in place of what was kept there; and others no longer if that is too much.
     pub fn keep<R: Any + Send + Sync>(&mut self, place: &Arc<Place>, bytes: usize, what: &Arc<R>) {
-        self.places.retain(|(_, place)| place.strong_count() > 0);
+        let is_this = |known: &Weak<Place>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place));
+        self.places.retain(|(_, known)| known.strong_count() > 0 && !is_this(known));
         self.let_go(self.most.saturating_sub(bytes));
         place.keep(what.clone());
         self.places.push_back((bytes, Arc::downgrade(place)));
@@ -130,5 +131,17 @@ mod tests {
         drop(used);
         assert_eq!(happened(&events), ["a"]);
         assert!(cache.takes(100) && !cache.takes(101));
+    }
+
+    #[test]
+    fn what_is_kept_in_place_of_another_counts_alone() {
+        let (events, mut cache) = (Events::default(), Cache::new(100));
+        let [a, b] = [(); 2].map(|()| buffer(&events));
+        drop(keep(&mut cache, &b, 30, "b"));
+        for (bytes, name) in [(30, "a by one rail"), (60, "a by two")] {
+            drop(keep(&mut cache, &a, bytes, name));
+        }
+        assert_eq!(happened(&events), ["a by one rail"], "90 bytes are kept, not 120");
+        assert_eq!([&a, &b].map(|of| found(&mut cache, of)), [Some("a by two"), Some("b")]);
     }
 }

@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use transom_channel::wire::Key;
+use transom_channel::wire::{Key, RAILS};
 use transom_shm_loopback::messages::Bytes;
 
 /// Where memory begins, its length, whether it may be written.
 pub(super) type Whole = (u64, usize, bool);
+
+/// What is kept beside memory that messages are sent from again and again: its registrations, by the rails that have one.
+#[derive(Clone, Default)]
+struct Kept([Option<Arc<Registered>>; RAILS]);
 
 /// None if it is not memory of this rank's.
 pub(super) fn whole(memory: &Bytes) -> Option<Whole> {
@@ -40,16 +44,16 @@ impl VerbsWire {
             return None;
         }
         // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
-        let lasting = memory.lasting().filter(|lasting| rail == 0 && !writable && self.cache.takes(lasting.len));
+        let lasting = memory.lasting().filter(|lasting| !writable && self.cache.takes(lasting.len));
         let lasting = lasting.as_ref();
         let service = self.service.clone();
         let core = service.core_of(by);
         let memory = &core.memory;
-        let kept = lasting.and_then(|lasting| self.cache.find::<Registered>(&lasting.place));
-        let registered = if let Some(kept) = kept {
+        let kept = lasting.and_then(|lasting| self.cache.find::<Kept>(&lasting.place));
+        let registered = if let Some(found) = kept.as_ref().and_then(|kept| kept.0[by].as_ref()) {
             memory.found();
             self.registrations.found += 1;
-            kept
+            found.clone()
         } else {
             let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
             let access = if writable { Access::Bytes } else { Access::Read };
@@ -66,7 +70,13 @@ impl VerbsWire {
             memory.passed();
             self.registrations.made += 1;
             if let Some(lasting) = lasting {
-                self.cache.keep(&lasting.place, bytes, &registered);
+                let mut kept = kept.as_deref().cloned().unwrap_or_default();
+                kept.0[by] = Some(registered.clone());
+                // Each adapter holds all of it.
+                let bytes = bytes * kept.0.iter().flatten().count();
+                if self.cache.takes(bytes) {
+                    self.cache.keep(&lasting.place, bytes, &Arc::new(kept));
+                }
             }
             registered
         };
@@ -118,7 +128,8 @@ impl VerbsWire {
     pub(super) fn count_registered(&self) -> transom_channel::wire::Registered {
         // What stays may be in use as well.
         let used = self.registered.iter().flat_map(BTreeMap::values).map(|(_, registered)| registered.clone());
-        let all: BTreeMap<_, _> = used.chain(self.cache.kept()).map(|what| (Arc::as_ptr(&what), what)).collect();
+        let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
+        let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
         let bytes = all.values().map(|what| what.bytes() as u64).sum();
         transom_channel::wire::Registered { bytes, ..self.registrations }
     }
