@@ -362,7 +362,10 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         return;
     }
     let name = "a_death_amid_a_large_operation_is_told_and_gives_the_memory_back";
-    let run = run(3, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")], || {
+    let one = one_rail();
+    let one = one.iter().map(|(name, value)| (*name, &**value));
+    let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")]).collect();
+    let run = run(3, name, &variables, || {
         const LEN: usize = 4 << 20;
         const VICTIM: usize = 2;
         let world = transom::init().expect("a rank can join its job");

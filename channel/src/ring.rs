@@ -122,14 +122,14 @@ impl Sender {
         if self.flying() == self.shape.slots || length > self.shape.longest() {
             return None;
         }
-        let mark_at = self.next.mark_at(self.shape);
+        let mark_at = self.next_mark();
         let mark = (length as u64) << 32 | u64::from(self.next.stamp);
         Some(Spot { at: mark_at - length, mark_at, mark })
     }
 
     /// Where the next mark goes.
     #[inline]
-    pub fn next(&self) -> usize {
+    pub fn next_mark(&self) -> usize {
         self.next.mark_at(self.shape)
     }
 
@@ -198,14 +198,14 @@ impl Receiver {
 
     /// Where the next mark comes.
     #[inline]
-    pub fn next(&self) -> usize {
+    pub fn next_mark(&self) -> usize {
         self.next.mark_at(self.shape)
     }
 
     /// Where to look for the next mark; nowhere before an immediate value has told of it.
     #[inline]
     pub fn place(&self) -> Option<usize> {
-        (self.told != Some(self.seen)).then(|| self.next.mark_at(self.shape))
+        (self.told != Some(self.seen)).then(|| self.next_mark())
     }
 
     /// An immediate value came; `Err` if more have come than there are slots.
@@ -226,9 +226,7 @@ impl Receiver {
             return if self.told.is_some() { Look::Broken } else { Look::Empty };
         }
         match (mark >> 32) as usize {
-            length if length <= self.shape.longest() => {
-                Look::Message { at: self.next.mark_at(self.shape) - length, length }
-            }
+            length if length <= self.shape.longest() => Look::Message { at: self.next_mark() - length, length },
             _ => Look::Broken,
         }
     }

@@ -415,10 +415,10 @@ pub trait Wire {
 
     /// Copies bytes out.
     fn read(&self, memory: &Self::Memory, at: usize, into: &mut [u8]);
-    /// This rank will look at that word of a ring next: a hint for wires to which it comes from far.
-    fn will_look(&self, _ring: &Self::Memory, _at: usize) {}
-    /// This rank will put a word there next, by rail 0: likewise.
-    fn will_put(&self, _peer: Rank, _to: Key, _at: usize) {}
+    /// A hint: the next [`word`](Self::word) is that at this place of a ring, so that its cache line may be prefetched.
+    fn prefetch(&self, _ring: &Self::Memory, _at: usize) {}
+    /// A hint: the mark of the next `Put` to this peer's ring goes to this place, so that its cache line may be prefetched.
+    fn prefetch_to_write(&self, _peer: Rank, _at: usize) {}
     /// The aligned word at a place of a ring, read so that all that was written before it is seen as well.
     fn word(&self, ring: &Self::Memory, at: usize) -> u64;
     /// Copies bytes from one memory to another.

@@ -157,9 +157,6 @@ fn a_death_concerns_its_teams() {
     let any = |context| Select { context, source: None, tag: None };
     let ids = [5, 6, 11, 12, 17, 18].map(|context| (sim.engine(0).receive(any(context), Room::Allocate), context));
     assert_eq!(sim.engine(0).teams(), 2);
-    // What waits keeps what it is of.
-    sim.engine(0).disband(12..=17);
-    assert_eq!(sim.engine(0).teams(), 2);
     let mut kill = |rank| {
         sim.kill(rank);
         while sim.step().is_some() {}
@@ -175,7 +172,7 @@ fn a_death_concerns_its_teams() {
     assert_eq!(kill(2), (vec![12, 17], 2));
     let engine = sim.engine(0);
     engine.disband(12..=17);
-    assert_eq!(engine.teams(), 1, "nothing waits there any more");
+    assert_eq!(engine.teams(), 1, "of one team nothing is kept any more");
     let id = engine.receive(any(12), Room::Allocate);
     assert_eq!(engine.completed().map(|done| done.id), Some(id), "it is of all ranks now, of whom one has died");
 }

@@ -303,10 +303,10 @@ impl View {
         (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
     }
 
-    /// Has the processor bring the line there, to be read soon, or written: a hint, of any place.
+    /// Prefetches the cache line there, to be read, or written: a hint, of any place.
     #[inline(always)]
-    pub(crate) fn bring<const TO_WRITE: bool>(&self, offset: usize) {
-        crate::copy::bring::<TO_WRITE>(self.start.as_ptr().wrapping_add(offset));
+    pub(crate) fn prefetch<const TO_WRITE: bool>(&self, offset: usize) {
+        crate::copy::prefetch::<TO_WRITE>(self.start.as_ptr().wrapping_add(offset));
     }
 
     /// The bytes themselves, if they are inside.

@@ -244,13 +244,13 @@ mod several {
         }
 
         #[inline(always)]
-        fn will_look(&self, ring: &Bytes, at: usize) {
-            each!(self, wire => wire.will_look(ring, at));
+        fn prefetch(&self, ring: &Bytes, at: usize) {
+            each!(self, wire => wire.prefetch(ring, at));
         }
 
         #[inline(always)]
-        fn will_put(&self, peer: Rank, to: Key, at: usize) {
-            each!(self, wire => wire.will_put(peer, to, at));
+        fn prefetch_to_write(&self, peer: Rank, at: usize) {
+            each!(self, wire => wire.prefetch_to_write(peer, at));
         }
 
         #[inline(always)]

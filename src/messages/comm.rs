@@ -48,13 +48,23 @@ pub(crate) struct Space {
 pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
+    /// Who knows of it, by its contexts, once it has messages: until nobody has the team any more, no request of it either.
+    known: OnceLock<(Arc<Hub>, RangeInclusive<u32>)>,
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if let Some((hub, contexts)) = self.known.take() {
+            hub.disband(contexts);
+        }
+    }
 }
 
 /// What calls and requests need: cheap to clone and to keep, and no part of the job.
 #[derive(Clone)]
 pub(crate) struct Comm(Arc<Ranks>);
 
-/// See [`Comm`].
+/// Of one context: the ranks that send there, and by what.
 #[derive(Clone)]
 pub(crate) struct Ranks {
     pub hub: Arc<Hub>,
@@ -136,7 +146,7 @@ impl Space {
             what: "more teams than the messages of a job tell apart; keep teams and use them again",
         })?;
         let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
-        let team = Some(Arc::new(Team { ranks: ranks.into(), places }));
+        let team = Some(Arc::new(Team { ranks: ranks.into(), places, known: OnceLock::new() }));
         Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
     }
 
@@ -174,17 +184,10 @@ impl Space {
         let me = self.presence.root.rank();
         let rank = team.as_ref().map_or(me, |team| team.places[&(me as u32)]);
         if let Some(team) = &team {
-            hub.with(|core| core.engine.team(self.contexts(), team.ranks.iter().copied()))?;
+            hub.team(self.contexts(), &team.ranks)?;
+            team.known.get_or_init(|| (hub.clone(), self.contexts()));
         }
         Ok(self.comm.get_or_init(|| Comm(Arc::new(Ranks { hub, context: self.context, rank, size, team }))))
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        if let (Some(_), Some(comm)) = (&self.team, self.comm.get()) {
-            let _ = comm.hub.with(|core| core.engine.disband(self.contexts()));
-        }
     }
 }
 
@@ -335,13 +338,17 @@ mod tests {
                 assert_eq!(team.recv(Source::Any, TAG)?.0, [round]);
                 assert_eq!(known(), 1, "round {round}");
             }
-            assert_eq!(known(), 0);
-            // One in which a receive from any source waits still is kept: it is no concern of the others that one of them dies.
+            // A receive, also one that is made again and again, keeps the team that it is of: of others who die it is not told.
             let team = world.split(Some(0), 0)?.expect("a colour was named");
-            let waits = team.irecv(Source::Any, TAG);
+            let kept = team.recv_init(Source::Any, TAG, vec![0])?;
             drop(team);
+            let team = world.split(Some(0), 0)?.expect("a colour was named");
+            drop(team.irecv(Source::Any, TAG));
+            assert_eq!(known(), 2);
+            drop((kept, team));
+            let team = world.split(Some(0), 0)?.expect("a colour was named");
+            drop(team.irecv(Source::Any, TAG));
             assert_eq!(known(), 1);
-            drop(waits);
             Ok(world.barrier()?)
         });
         assert!(ended.unwrap().into_iter().all(|ended| ended.is_ok()));

@@ -7,7 +7,8 @@ use super::progress::{Events, Progress, Thread};
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
@@ -23,6 +24,9 @@ pub(crate) struct Hub {
     crowded: bool,
     /// None once the rank has left.
     core: Mutex<Option<Core>>,
+    /// Contexts of teams that nobody has any more, which the engine is told when the next team is made: whoever drops the last of one
+    /// may hold the engine.
+    disbanded: Mutex<Vec<RangeInclusive<u32>>>,
     /// Turns the engine where the program does not, if it is to.
     pub thread: Thread,
     events: OnceLock<Events>,
@@ -63,7 +67,14 @@ impl Hub {
         let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
         let core = Core::new(engine);
         let (crowded, core) = (waiter.is_crowded(), Mutex::new(Some(core)));
-        let hub = Arc::new(Hub { crowded, waiter, core, thread: Thread::default(), events: OnceLock::new() });
+        let hub = Arc::new(Hub {
+            crowded,
+            waiter,
+            core,
+            disbanded: Mutex::default(),
+            thread: Thread::default(),
+            events: OnceLock::new(),
+        });
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
             hub.thread.begin(&hub)?;
@@ -108,6 +119,23 @@ impl Hub {
             }
         }
         Some(result)
+    }
+
+    /// Only these ranks send in these contexts.
+    pub fn team(&self, contexts: RangeInclusive<u32>, ranks: &[u32]) -> Result<(), Error> {
+        self.with(|core| {
+            self.disbanded().drain(..).for_each(|contexts| core.engine.disband(contexts));
+            core.engine.team(contexts, ranks.iter().copied());
+        })
+    }
+
+    /// Nobody has these contexts any more.
+    pub fn disband(&self, contexts: RangeInclusive<u32>) {
+        self.disbanded().push(contexts);
+    }
+
+    fn disbanded(&self) -> MutexGuard<'_, Vec<RangeInclusive<u32>>> {
+        self.disbanded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a message whole without a request, or does nothing; none if the rank has left.

@@ -130,7 +130,7 @@ impl<'a, B> Request<'a, B> {
     fn has_ended(&self) -> bool {
         match &self.state {
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
-            State::Over(..) | State::Failed(_) | State::Taken => true,
+            _ => true,
         }
     }
 
@@ -238,10 +238,8 @@ impl<'a, B> Request<'a, B> {
 
     /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
     fn take_row(requests: &mut [Self]) -> usize {
-        let mut over = 0;
-        while let Some(Request { state: State::Over(..) | State::Failed(_) | State::Taken, .. }) = requests.get(over) {
-            over += 1;
-        }
+        let is_over = |request: &&Self| !matches!(request.state, State::UnderWay(_));
+        let mut over = requests.iter().take_while(is_over).count();
         let Some(Request { state: State::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else { return over };
         let hub = comm.hub.clone();
         let _ = hub.with(|core| {
@@ -321,7 +319,7 @@ impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             State::UnderWay(under) => write!(f, "{} under way", under.call),
-            State::Over(..) | State::Failed(_) | State::Taken => f.write_str("a request that has ended"),
+            _ => f.write_str("a request that has ended"),
         }
     }
 }
@@ -429,7 +427,7 @@ impl<'a, B> Requests<'a, B> {
         let ids = || {
             left.iter().filter_map(|(_, request)| match &request.state {
                 State::UnderWay(under) => Some(under.id),
-                State::Over(..) | State::Failed(_) | State::Taken => None,
+                _ => None,
             })
         };
         let call = Call::Message { name: "wait_any", tag: None };

@@ -9,9 +9,21 @@ use transom::{Error, Launch, Outcome, World, provider::Provider};
 pub const ROLE: &str = "TEST_ROLE";
 pub const DEADLINE: Duration = Duration::from_secs(100);
 
+/// Where no device is named, the first alone: what is counted is counted of one rail.
+pub fn one_rail() -> Vec<(&'static str, String)> {
+    const DEVICE: &str = "TRANSOM_VERBS_DEVICE";
+    let first = || probe().ok()?.split(',').next().map(|name| (DEVICE, name.to_owned()));
+    // What a rank is started with is there.
+    let is_said = std::env::var_os(DEVICE).is_some() || std::env::var_os(ROLE).is_some();
+    if is_said { Vec::new() } else { first().into_iter().collect() }
+}
+
 /// Runs `body` on ranks that are processes and use the adapter, with some variables set.
 pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn(World)) {
-    let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
+    let one = one_rail();
+    let one = one.iter().map(|(name, value)| (*name, &**value));
+    // What comes later goes before.
+    let forced = one.chain([("TRANSOM_FABRIC", "verbs")]).chain(variables.iter().copied()).collect::<Vec<_>>();
     if let Some(outcome) = run(size, name, &forced, || body(transom::init().expect("a rank can join its job"))) {
         let output = outputs(&outcome);
         assert!(outcome.success(), "{outcome}\n{output}");

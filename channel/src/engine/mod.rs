@@ -127,11 +127,9 @@ impl<W: Wire> Engine<W> {
         self.teams.insert(*contexts.start(), (*contexts.end(), members.into_iter().collect()));
     }
 
-    /// Forgets that, unless a receive from any source waits in one of the contexts still.
+    /// Forgets that: no receive is posted in these contexts, nor will be.
     pub fn disband(&mut self, contexts: RangeInclusive<u32>) {
-        if !self.matching.selects().any(|select| select.source.is_none() && contexts.contains(&select.context)) {
-            self.teams.remove(contexts.start());
-        }
+        self.teams.remove(contexts.start());
     }
 
     /// How many teams are known.

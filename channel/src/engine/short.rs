@@ -13,9 +13,9 @@ use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
 
-/// Bytes of messages of which the way of one line to this processor is most: those of the next slot are brought while the program
-/// does what it does between two. Of longer ones that was seen to gain nothing.
-const HASTY: usize = 64;
+/// The longest message, in bytes, after which the cache line of the next slot's mark is prefetched: of short ones the transfer of that
+/// line is most of the time. With longer ones it was measured to gain nothing.
+const PREFETCH_UP_TO: usize = 64;
 
 /// What lies next in the ring of a peer.
 enum Next {
@@ -82,8 +82,8 @@ impl<W: Wire> Engine<W> {
         }
         if let Some(ring) = peer.ring_out.as_mut() {
             ring.sent();
-            if length <= HASTY {
-                self.wire.will_put(to, key, ring.next());
+            if length <= PREFETCH_UP_TO {
+                self.wire.prefetch_to_write(to, ring.next_mark());
             }
         }
         peer.purse.spend(cost);
@@ -224,8 +224,8 @@ impl<W: Wire> Engine<W> {
         peer.incoming.pass();
         peer.ack.set(peer.incoming.expected());
         peer.freed.set(ring.half.free());
-        if envelope.length <= HASTY as u64 {
-            self.wire.will_look(&ring.memory, ring.half.next());
+        if envelope.length <= PREFETCH_UP_TO as u64 {
+            self.wire.prefetch(&ring.memory, ring.half.next_mark());
         }
         let tell = peer.is_half_untold(&self.config) || !peer.clear;
         self.in_a_row += 1;

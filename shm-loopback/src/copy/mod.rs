@@ -12,17 +12,15 @@ mod portable;
 mod x86_64;
 
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-use portable::{change_64, fetch, move_32, move_bytes};
+pub(crate) use portable::prefetch;
+#[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
+use portable::{change_64, move_32, move_bytes};
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
-use x86_64::{change_64, fetch, move_32, move_bytes};
+pub(crate) use x86_64::prefetch;
+#[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
+use x86_64::{change_64, move_32, move_bytes};
 
 use transom_windows::ChangeBlock;
-
-/// Has the processor bring the line of shared memory that this is in, to be read soon, or written: a hint.
-#[inline(always)]
-pub(crate) fn bring<const TO_WRITE: bool>(shared: *const u8) {
-    fetch::<TO_WRITE>(shared);
-}
 
 /// [`to_shared`] of what is known to be 32 bytes.
 ///

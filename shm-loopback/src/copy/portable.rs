@@ -32,10 +32,10 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
     }
 }
 
-/// See [`bring`](super::bring): nothing here.
+/// Prefetches a cache line, where there is an instruction for that: nothing here.
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
 #[inline(always)]
-pub(super) fn fetch<const TO_WRITE: bool>(_: *const u8) {}
+pub(crate) fn prefetch<const TO_WRITE: bool>(_: *const u8) {}
 
 /// As [`move_bytes`], of 32 bytes.
 ///

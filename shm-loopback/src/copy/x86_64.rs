@@ -54,9 +54,9 @@ pub(super) unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8
     }
 }
 
-/// See [`bring`](super::bring).
+/// Prefetches the cache line of this address, to be read, or written: a hint, of any address.
 #[inline(always)]
-pub(super) fn fetch<const TO_WRITE: bool>(shared: *const u8) {
+pub(crate) fn prefetch<const TO_WRITE: bool>(shared: *const u8) {
     use std::arch::asm;
     // SAFETY: neither faults, nor changes anything that a program sees; a processor that does not know the second does nothing.
     unsafe {

@@ -500,16 +500,16 @@ impl Wire for ShmWire {
     }
 
     #[inline(always)]
-    fn will_look(&self, ring: &Bytes, at: usize) {
+    fn prefetch(&self, ring: &Bytes, at: usize) {
         if let Kind::Ring(ring) = &ring.0 {
-            ring.memory.0.bring::<false>(at);
+            ring.memory.0.prefetch::<false>(at);
         }
     }
 
     #[inline(always)]
-    fn will_put(&self, peer: Rank, _: Key, at: usize) {
+    fn prefetch_to_write(&self, peer: Rank, at: usize) {
         if let Some((_, Some(ring))) = &self.peers[peer as usize].ring {
-            ring.bring::<true>(at);
+            ring.prefetch::<true>(at);
         }
     }
 

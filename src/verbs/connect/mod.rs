@@ -151,11 +151,15 @@ fn recipient(rail: &Rail, card: &Card) -> (Recipient, u8) {
 /// How many rails all ranks have, by what each has told: whether they are named, and a card of so many bytes of each. Who has not named
 /// them does with fewer.
 fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
+    // A rank whose device cannot be opened tells nothing, and is an error of its own.
     let rails = told.iter().enumerate().filter_map(|(rank, told)| {
         let (named, cards) = told.split_first()?;
         Some((cards.len() / card, *named != 0, rank))
     });
-    let (fewest, _, rank) = rails.clone().min_by_key(|(count, ..)| *count).expect("this rank has told of its own");
+    let (fewest, _, rank) = rails.clone().min_by_key(|(count, ..)| *count).unwrap_or_default();
+    if fewest == 0 {
+        return Err(VerbsError::Peer { rank });
+    }
     match rails.filter(|(_, named, _)| *named).max_by_key(|(count, ..)| *count) {
         Some((count, _, other)) if count > fewest => {
             let what = format!("TRANSOM_VERBS_DEVICE: rank {other} has {count} rails, and rank {rank} has {fewest}");
@@ -212,7 +216,10 @@ mod tests {
             let told = common(&ranks).unwrap_err();
             assert!(told.contains(what) && told.contains("name as many at each rank"), "{told}");
         }
-        // A rank whose device cannot be opened has none, and tells by itself.
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
+        // No rank of this library tells of less than one.
+        for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
+            assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
+        }
     }
 }
