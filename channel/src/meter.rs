@@ -42,6 +42,8 @@ meter! {
     fallbacks,
     /// Packets for nothing but values.
     controls,
+    /// Values that were left beside a ring, in place of such a packet.
+    published,
     /// Requests that the wire did not take at once.
     busy,
     /// Packets that came early, by another lane than those before them.

@@ -196,6 +196,12 @@ impl Receiver {
         Receiver { ring, shape, next: Cursor::FIRST, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
     }
 
+    /// Whether anything has come by it.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        self.next != Cursor::FIRST
+    }
+
     /// Where the next mark comes.
     #[inline]
     pub fn next_mark(&self) -> usize {

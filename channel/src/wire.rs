@@ -342,6 +342,17 @@ pub trait Wire {
     /// Memory of this rank's own, all 0, that a peer may put to by the key, on rail 0: a ring for that peer. Given back like
     /// other memory, after its key was released.
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
+    /// Leaves two words beside a ring of this rank's, where the peer that writes there reads them when it likes, and wakes it if it
+    /// sleeps. `false` where rings are no memory of both: then what is to be told goes by a packet.
+    fn publish(&mut self, peer: Rank, ring: &Self::Memory, words: [u64; 2]) -> bool {
+        let _ = (peer, ring, words);
+        false
+    }
+    /// What a peer has left last beside the ring that it has given by this key.
+    fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
+        let _ = (peer, ring);
+        None
+    }
     /// Whether this rank can put to memory that a peer has made as a [`ring`](Self::ring) of so many bytes and named by this
     /// key. Asked once, before the first put, where there is no other path.
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {

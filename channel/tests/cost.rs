@@ -1,7 +1,7 @@
 //! What messages cost, counted: packets, and packets for nothing but credits.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Data, Part, Rail};
+use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Config, Meter, Rank, Room, Select};
 
 fn sum(sim: &mut Sim, of: impl Fn(&Meter) -> u64) -> u64 {
@@ -12,10 +12,8 @@ fn from(source: Rank) -> Select {
     Select { context: 0, source: Some(source), tag: None }
 }
 
-#[test]
-fn a_ping_pong_needs_a_packet_a_message() {
-    let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
-    let rounds = 1000;
+/// So many messages of 8 bytes there, and back.
+fn ping_pong(sim: &mut Sim, rounds: u64) {
     let ball = Memory::pattern(1, 8);
     let mut left = 2 * rounds;
     sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
@@ -43,6 +41,13 @@ fn a_ping_pong_needs_a_packet_a_message() {
             break;
         }
     }
+}
+
+#[test]
+fn a_ping_pong_needs_a_packet_a_message() {
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
+    let rounds = 1000;
+    ping_pong(&mut sim, rounds);
     assert_eq!(sum(&mut sim, |meter| meter.rendezvous), 0);
     assert_eq!(sum(&mut sim, |meter| meter.eager), 2 * rounds);
     let packets = sum(&mut sim, |meter| meter.ring_packets + meter.queue_packets);
@@ -71,6 +76,40 @@ fn one_way_a_credit_goes_back_for_half_a_ring() {
     // At most one for each half of 32 slots, of a window of 64, of a grant, and one at the end.
     assert!((10..=messages / 16 + 2).contains(&controls), "{controls}");
     sim.engine(0).at_rest().unwrap();
+}
+
+/// Of one host: as above, but nothing is sent for that. A sender whose messages do not fit reads it when it is woken.
+#[test]
+fn one_way_a_credit_is_left_beside_the_ring() {
+    let rails = Conditions::default().rails.into_iter().map(|rail| Rail { kind: RailKind::Memory, ..rail }).collect();
+    let conditions = Conditions { rails, host: 2, ..Conditions::default() };
+    let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
+    let messages = 3200;
+    for _ in 0..messages {
+        sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
+        sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
+    }
+    sim.wake(0, 0);
+    while sim.step().is_some() {}
+    let of = sim.engine(1).meter();
+    // Before the first message has come by the ring, nobody knows whether the sender reaches it.
+    assert!(of.controls <= 2, "{of:?}");
+    assert!((10..=messages / 16 + 2).contains(&of.published), "{}", of.published);
+    assert_eq!(of.ring_packets + of.queue_packets, 1 + of.controls, "a JOIN");
+    sim.engine(0).at_rest().unwrap();
+}
+
+/// To and fro values ride on messages, and what lies beside the ring must not grow old all the same.
+#[test]
+fn what_is_left_beside_a_ring_is_never_old() {
+    let rails = Conditions::default().rails.into_iter().map(|rail| Rail { kind: RailKind::Memory, ..rail }).collect();
+    let conditions = Conditions { rails, host: 2, ..Conditions::default() };
+    let config = Config { window: 16, ..Config::default() };
+    let mut sim = Sim::new(1, 2, conditions, &config).unwrap();
+    let rounds = 400;
+    ping_pong(&mut sim, rounds);
+    let published = sim.engine(0).meter().published;
+    assert!((rounds / 8 - 5..=rounds / 8).contains(&published), "{published}");
 }
 
 #[test]

@@ -4,10 +4,17 @@
 mod model;
 
 use model::{Job, Setup};
+use transom_channel::wire::RailKind;
 
 fn run(seed: u64) -> Result<Job, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let setup = Setup::random(&mut rng);
+    let mut setup = Setup::random(&mut rng);
+    if rng.u8(..4) == 0 {
+        // All of one host: values are left beside rings.
+        setup.conditions.rails.truncate(1);
+        setup.conditions.rails[0].kind = RailKind::Memory;
+        setup.conditions.host = setup.ranks;
+    }
     if std::env::var("SEED").is_ok() {
         println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);
     }

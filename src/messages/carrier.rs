@@ -160,6 +160,14 @@ mod several {
             each!(self, wire => wire.fails_over())
         }
 
+        fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
+            each!(self, wire => wire.publish(peer, ring, words))
+        }
+
+        fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
+            each!(self, wire => wire.published(peer, ring))
+        }
+
         fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
             each!(self, wire => wire.reaches(lane, key, length))
         }

@@ -354,6 +354,8 @@ impl<W: Wire> Engine<W> {
         let ring = peer.rings_made;
         peer.freed = Owed::new(0);
         peer.ring_in = Some(RingIn { half: Receiver::new(ring, shape, marker), memory, key });
+        peer.published = None;
+        self.publish(rank);
         self.meter.joins += 1;
         self.reply(rank, Body::Join { ring, slots: shape.slots, bytes: shape.bytes, key });
     }
@@ -362,6 +364,7 @@ impl<W: Wire> Engine<W> {
     fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
         let peer = self.peers.get_mut(&rank).expect("it has a ring");
         peer.freed = Owed::new(0);
+        peer.published = None;
         self.wire.release(0, ring.key);
         self.wire.give(ring.memory);
         self.polling.left(rank);

@@ -1,12 +1,13 @@
 //! What goes: moves, answers, messages and their data, and credits.
 
 use super::Engine;
-use super::peer::{Move, Reply};
+use super::arrive::credited;
+use super::peer::{Move, Peer, Reply};
 use super::request::{Request, cost};
 use super::route::{Post, put_mark};
 use crate::credit::HEADER;
 use crate::error::Status;
-use crate::packet::{Body, DATA, EAGER, Envelope, PIECE, SYNC};
+use crate::packet::{Body, DATA, EAGER, Envelope, PIECE, SYNC, Values};
 use crate::rendezvous::Sending;
 use crate::rules::Path;
 use crate::slab::Id;
@@ -65,9 +66,15 @@ impl<W: Wire> Engine<W> {
             match self.step(rank) {
                 Step::Posted => posted += 1,
                 Step::Waits => {
-                    if let Some(peer) = self.peers.get_mut(&rank) {
-                        let ring_waits = peer.ring_out.is_some() && !peer.up[0];
-                        peer.clear = !(peer.has_work() || ring_waits);
+                    let Some(peer) = self.peers.get_mut(&rank) else { return posted };
+                    let ring_waits = peer.ring_out.is_some() && !peer.up[0];
+                    let has_work = peer.has_work();
+                    peer.clear = !(has_work || ring_waits);
+                    if has_work && self.hear(rank) {
+                        continue;
+                    }
+                    if has_work {
+                        self.listen(rank);
                     }
                     return posted;
                 }
@@ -331,6 +338,70 @@ impl<W: Wire> Engine<W> {
         Step::Posted
     }
 
+    /// Something waits for what this peer tells.
+    fn listen(&mut self, rank: Rank) {
+        if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.heard && peer.ring_out.is_some()) {
+            peer.heard = true;
+            self.heard.push(rank);
+        }
+    }
+
+    /// Takes what a peer has left beside its ring, which may end it. Whether that was news.
+    pub(super) fn hear(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get_mut(&rank) else { return false };
+        let Some(ring) = &peer.ring_out else { return false };
+        let Some([first, freed]) = self.wire.published(rank, ring.key) else { return false };
+        let values = Values { ack: first as u32, granted: (first >> 32) as u32, freed: freed as u32, ring: ring.ring };
+        let known = |peer: &Peer<W::Memory>| {
+            (peer.outgoing.room(), peer.purse.room(), peer.ring_out.as_ref().map(|ring| ring.flying()))
+        };
+        let before = known(peer);
+        match credited(peer, values) {
+            Ok(()) => before != known(peer),
+            Err(lost) => {
+                self.fail(rank, lost);
+                true
+            }
+        }
+    }
+
+    /// Looks whether those that something waits for have left news.
+    pub(super) fn hear_all(&mut self) -> usize {
+        let mut news = 0;
+        for at in (0..self.heard.len()).rev() {
+            let rank = self.heard[at];
+            if self.hear(rank) {
+                self.list(rank);
+                news += 1;
+            }
+            let waits = |peer: &&mut Peer<W::Memory>| peer.has_work() && peer.ring_out.is_some();
+            if self.peers.get_mut(&rank).filter(waits).is_none() {
+                self.heard.swap_remove(at);
+                self.peers.get_mut(&rank).into_iter().for_each(|peer| peer.heard = false);
+            }
+        }
+        news
+    }
+
+    /// Leaves all values beside the ring that this rank has given the peer. Whether that tells the peer: it has shown that it reaches
+    /// the ring, and was not asked to leave it.
+    pub(super) fn publish(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get_mut(&rank) else { return false };
+        let Some(ring) = &peer.ring_in else { return false };
+        let Values { ack, granted, freed, .. } = peer.values();
+        let words = [u64::from(granted) << 32 | u64::from(ack), freed.into()];
+        if !self.wire.publish(rank, &ring.memory, words) {
+            return false;
+        }
+        peer.published = Some(ack);
+        let reads = ring.half.is_used() && peer.leaves != Some(ring.half.ring);
+        if reads {
+            peer.told();
+            self.meter.published += 1;
+        }
+        reads
+    }
+
     /// Something is owed to this peer.
     pub(super) fn owe(&mut self, rank: Rank) {
         if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| peer.owes() && !peer.owing) {
@@ -353,13 +424,14 @@ impl<W: Wire> Engine<W> {
                 peer.owed_since.get_or_insert(now);
             }
             if peer.is_up() && peer.is_due(now, &self.config) {
-                let body = Body::Control { mask: 0 };
-                if post!(self, peer, &body, Data::None, None) {
+                let published = self.publish(rank);
+                let peer = self.peers.get_mut(&rank).expect("was there");
+                if published || post!(self, peer, &Body::Control { mask: 0 }, Data::None, None) {
                     peer.owing = false;
-                    self.meter.controls += 1;
+                    self.meter.controls += u64::from(!published);
                 }
             }
-            if peer.owing {
+            if self.peers[&rank].owing {
                 self.owing.push_back(rank);
             }
         }

@@ -64,6 +64,8 @@ pub struct Engine<W: Wire> {
     listed: VecDeque<Rank>,
     /// Peers that credits are owed to.
     owing: VecDeque<Rank>,
+    /// Peers that something waits for, and whose values this rank reads beside their rings.
+    heard: Vec<Rank>,
     /// Requests that have ended, as they did; and how many of them are kept until somebody takes them.
     ended: VecDeque<Id>,
     over: usize,
@@ -108,6 +110,7 @@ impl<W: Wire> Engine<W> {
             starved: BTreeSet::new(),
             listed: VecDeque::new(),
             owing: VecDeque::new(),
+            heard: Vec::new(),
             ended: VecDeque::new(),
             over: 0,
             pipes: Pipes::default(),
@@ -220,7 +223,7 @@ impl<W: Wire> Engine<W> {
     pub fn progress(&mut self) -> usize {
         self.count_the_row();
         (self.in_a_row, self.counted) = (0, 0);
-        let work = self.take_events() + self.poll_rings() + self.post_listed() + self.turn_pipes();
+        let work = self.take_events() + self.poll_rings() + self.hear_all() + self.post_listed() + self.turn_pipes();
         self.tell_credits();
         work
     }
@@ -359,7 +362,11 @@ impl<W: Wire> Engine<W> {
 
     /// Whether all that was sent to and from a peer is acknowledged, no credit is owed and nothing waits: what must hold
     /// between two ranks that both have been idle.
-    pub fn at_rest(&self) -> Result<(), String> {
+    pub fn at_rest(&mut self) -> Result<(), String> {
+        let peers: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
+        for rank in peers {
+            self.hear(rank);
+        }
         for (rank, peer) in self.peers.iter() {
             let flying = (peer.outgoing.flying(), peer.ring_out.as_ref().map_or(0, |ring| ring.flying()));
             let between = !(peer.connection.is_none() || peer.connection.is_held()) || peer.gathering.is_some();

@@ -46,6 +46,11 @@ pub(super) struct Peer<M> {
     pub owed_since: Option<u64>,
     /// It is to be told now.
     pub urgent: bool,
+    /// The acknowledgement that it can read beside its ring; none where it is told by packets. It is never behind by more than some
+    /// packets, also when others have told it newer ones meanwhile: what it reads there must not be so old that it seems new.
+    pub published: Option<u32>,
+    /// It stands in the engine's list of those whose values this rank reads.
+    pub heard: bool,
     pub ring_out: Option<ring::Sender>,
     pub ring_in: Option<RingIn<M>>,
     /// The number of that ring while its packets are handled; the peer may leave it meanwhile.
@@ -142,6 +147,8 @@ impl<M> Peer<M> {
             freed: Owed::new(0),
             owed_since: None,
             urgent: false,
+            published: None,
+            heard: false,
             ring_out: None,
             ring_in: None,
             ring_polled: None,
@@ -194,15 +201,19 @@ impl<M> Peer<M> {
     /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
     pub fn is_due(&self, now: u64, config: &Config) -> bool {
         let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= config.credit_delay);
-        self.owes() && (self.urgent || late || self.is_half_untold(config))
+        self.owes() && (self.urgent || late) || self.is_half_untold(config)
     }
 
-    /// Whether half of something that the peer needs is untold.
+    /// Whether half of something that the peer needs is untold, or what it reads beside its ring is as old as that.
     #[inline(always)]
     pub fn is_half_untold(&self, config: &Config) -> bool {
         let halves =
             [(&self.ack, config.window), (&self.granted, self.grant.limit()), (&self.freed, config.ring.slots)];
-        halves.into_iter().any(|(owed, all)| owed.untold() >= all / 2)
+        let is_half = |untold: u32, all: u32| untold >= (all / 2).max(1);
+        let is_old = |published: Option<u32>| {
+            published.is_some_and(|published| is_half(self.ack.value().wrapping_sub(published), config.window))
+        };
+        halves.into_iter().any(|(owed, all)| is_half(owed.untold(), all)) || is_old(self.published)
     }
 
     /// A packet with all values is under way.

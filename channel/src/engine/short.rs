@@ -102,7 +102,9 @@ impl<W: Wire> Engine<W> {
         }
         if self.peers[&to].ring_out.is_some() {
             // The credit that is missing may have come.
-            self.take_events();
+            if !self.hear(to) {
+                self.take_events();
+            }
             if self.send_by_ring(to, envelope, data) {
                 return true;
             }
@@ -265,7 +267,10 @@ impl<W: Wire> Engine<W> {
     #[cold]
     #[inline(never)]
     fn after_short(&mut self, rank: Rank) {
-        self.flush(rank);
-        self.tell_credits();
+        let told = self.peers[&rank].is_half_untold(&self.config) && self.publish(rank);
+        if !(told && self.peers[&rank].clear) {
+            self.flush(rank);
+            self.tell_credits();
+        }
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Keyed {
     pub rail: usize,
     /// Whose ring it is. Another peer that guesses the key is refused, as where rings are mapped; an adapter would let it write.
     pub ring_of: Option<Rank>,
+    /// What was left beside it.
+    pub published: [u64; 2],
 }
 
 /// A window, and which piece each of its receives has taken.
@@ -317,7 +319,7 @@ impl Net {
         }
     }
 
-    fn wake(&mut self, rank: Rank) {
+    pub fn wake(&mut self, rank: Rank) {
         let at = self.now + self.rng.u64(self.conditions.pause.clone());
         self.turn(rank, at);
     }
@@ -382,7 +384,7 @@ impl Net {
         let place = &mut self.ranks[to as usize];
         let (mut done, mut done_at) = (None, known);
         let target = |place: &Place, key: Key, at: usize, length: usize| {
-            let Keyed { memory, rail: on, ring_of } = place.keys.get(&key.key)?;
+            let Keyed { memory, rail: on, ring_of, .. } = place.keys.get(&key.key)?;
             (*on == rail && ring_of.is_none_or(|peer| peer == from) && at.checked_add(length)? <= memory.len())
                 .then(|| memory.clone())
         };

@@ -85,6 +85,24 @@ impl Wire for SimWire {
         Some((memory, key))
     }
 
+    fn publish(&mut self, peer: Rank, ring: &Memory, words: [u64; 2]) -> bool {
+        if self.rails[0].kind != RailKind::Memory {
+            return false;
+        }
+        let net = &mut *self.net.borrow_mut();
+        let mut keys = net.ranks[self.rank as usize].keys.values_mut();
+        let ring = keys.find(|known| known.memory.is(ring)).expect("a ring is registered");
+        ring.published = words;
+        net.wake(peer);
+        true
+    }
+
+    fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
+        let net = self.net.borrow();
+        let known = net.ranks[peer as usize].keys.get(&ring.key)?;
+        (known.ring_of == Some(self.rank) && self.rails[0].kind == RailKind::Memory).then_some(known.published)
+    }
+
     fn reads(&mut self, _: Lane) -> bool {
         true
     }
@@ -106,7 +124,9 @@ impl Wire for SimWire {
             return None;
         }
         net.keys += 1;
-        net.ranks[self.rank as usize].keys.insert(net.keys, Keyed { memory: memory.clone(), rail, ring_of: None });
+        net.ranks[self.rank as usize]
+            .keys
+            .insert(net.keys, Keyed { memory: memory.clone(), rail, ring_of: None, published: [0; 2] });
         Some(Key { address: 0, key: net.keys })
     }
 

@@ -18,6 +18,7 @@ pub fn any_bytes(data: &[u8]) -> Option<Lost> {
         match choices.below(8) {
             0 => write_to_a_ring(&mut sim, &mut choices),
             1 => inject(&mut sim, choices.bytes()),
+            2 => leave_beside_a_ring(&mut sim, &mut choices),
             _ => any_packet(&mut sim, &mut choices),
         }
         if choices.0.is_empty() {
@@ -126,6 +127,17 @@ fn write_to_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
     let _ = sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request);
 }
 
+/// Values beside a ring that rank 0 may have given.
+fn leave_beside_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
+    let wire = sim.engine(0).wire();
+    let key = Key { address: 0, key: 1 + choices.below(9) };
+    let mut value = || [0, 1, 40, 1 << 31, u64::MAX][choices.below(5) as usize] & u64::from(u32::MAX);
+    let words = [value() | value() << 32, value()];
+    if let Some(memory) = wire.memory_of(0, key, 0, true) {
+        wire.publish(1, &memory, words);
+    }
+}
+
 /// Posts bytes as rank 0, which speaks for itself, to rank 1.
 pub fn inject(sim: &mut Sim, bytes: &[u8]) {
     // By datagrams, if there are: connections for some may not be there.
@@ -136,7 +148,7 @@ pub fn inject(sim: &mut Sim, bytes: &[u8]) {
 }
 
 /// Ranks 0, 1 and 2 with traffic of all kinds under way; a third of the seeds with connections for some beside datagrams, a
-/// third with two rails.
+/// third with two rails, a sixth of one host.
 pub fn job(seed: u64) -> (Sim, usize) {
     let config =
         Config { ring_after: 1, zero_copy_from: 20_000, connections: 1, connect_after: 1, ..Config::default() };
@@ -146,6 +158,8 @@ pub fn job(seed: u64) -> (Sim, usize) {
         0 => conditions.rails.push(Rail { kind: RailKind::Datagram, read: false, write: false, ..first }),
         // Of which it may say that one is cut.
         1 => conditions.rails.push(first),
+        // Of one host: it leaves what it likes beside its ring.
+        _ if seed % 2 == 0 => (conditions.rails[0].kind, conditions.host) = (RailKind::Memory, 3),
         _ => {}
     }
     let mut sim = Sim::new(seed, 3, conditions, &config).unwrap();

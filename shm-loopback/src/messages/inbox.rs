@@ -47,14 +47,17 @@ pub const fn inbox_bytes(ranks: usize) -> usize {
     HEADER + len(ranks)
 }
 
-/// Bytes of a ring of so many slots of so many bytes.
+/// Bytes behind a ring, for the words that its owner leaves there: a cache line of their own.
+pub(super) const BESIDE: usize = 64;
+
+/// Bytes of a ring of so many slots of so many bytes, with a line of what its owner has received.
 ///
 /// # Examples
 /// ```
-/// assert_eq!(transom_shm_loopback::messages::ring_bytes(32, 16_704), 64 + 32 * 16_704); // 522 KiB
+/// assert_eq!(transom_shm_loopback::messages::ring_bytes(32, 16_704), 128 + 32 * 16_704); // 522 KiB
 /// ```
 pub const fn ring_bytes(slots: usize, bytes: usize) -> usize {
-    HEADER + slots * bytes
+    HEADER + (slots * bytes).next_multiple_of(BESIDE) + BESIDE
 }
 
 pub(super) const fn len(ranks: usize) -> usize {

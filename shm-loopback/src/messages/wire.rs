@@ -1,7 +1,7 @@
 //! The wire of `transom-channel` on shared memory.
 
 use super::bytes::{Bytes, Forget, Kind, Part as Shared, Ring};
-use super::inbox::{self, Cell, Inbox};
+use super::inbox::{self, BESIDE, Cell, Inbox};
 use super::joint;
 use super::reading::{Read, Reading};
 use super::wait::Waiter;
@@ -303,6 +303,12 @@ impl ShmWire {
     }
 }
 
+/// The words that the owner of a ring [leaves](Wire::publish) there; none of a ring that has no room for them.
+fn beside(ring: &View) -> Option<[&AtomicU64; 2]> {
+    let at = ring.len().checked_sub(BESIDE)?;
+    Some([ring.word(at).ok()?, ring.word(at + 8).ok()?])
+}
+
 /// The ring that a peer gives in place of the one before.
 #[cold]
 fn new_ring<'a>(
@@ -399,11 +405,32 @@ impl Wire for ShmWire {
     }
 
     fn ring(&mut self, _: Rank, length: usize) -> Option<(Bytes, Key)> {
+        let length = length.checked_next_multiple_of(BESIDE)?.checked_add(BESIDE)?;
         let (memory, key, fd) = self.job.block(length).ok()?;
         let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
         let length = u32::try_from(length).ok()?;
         let bytes = Bytes(Kind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
+    }
+
+    fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
+        let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
+        for (place, word) in beside(&ring.memory.0).expect("a ring of this rank's").into_iter().zip(words) {
+            place.store(word, Release);
+        }
+        // Between the words and the question whether anybody sleeps.
+        fence(SeqCst);
+        self.ring_for(peer as usize);
+        true
+    }
+
+    fn published(&mut self, peer: Rank, key: Key) -> Option<[u64; 2]> {
+        let known = &mut self.peers[peer as usize].ring;
+        let ring = match known {
+            Some((known, ring)) if *known == key => ring.as_ref(),
+            _ => new_ring(&self.job, peer as usize, key, known),
+        };
+        Some(beside(ring?)?.map(|place| place.load(SeqCst)))
     }
 
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
