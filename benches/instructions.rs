@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{:<28} {:>12}", "", "instructions");
     for (call, _) in CALLS {
-        let thousand = collected(call, "2000")? - collected(call, "1000")?;
+        let thousand = collected(&[], &[call, "2000"])? - collected(&[], &[call, "1000"])?;
         println!("{call:<28} {:>12.1}", thousand as f64 / 1000.0);
     }
     Ok(())

@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:<48} {:>12} {:>8}", "", "instructions", "at most");
     let mut beyond: Vec<&str> = Vec::new();
     for (call, most, _) in CALLS {
-        match (collected(call, "2000"), collected(call, "1000")) {
+        match (collected(&[], &[call, "2000"]), collected(&[], &[call, "1000"])) {
             (Ok(more), Ok(less)) => {
                 let each = (more - less) as f64 / 1000.0;
                 println!("{call:<48} {each:>12.1} {most:>8}");

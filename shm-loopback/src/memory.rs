@@ -303,6 +303,14 @@ impl View {
         (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
     }
 
+    /// The words of all whole cache lines: none if memory that the program lends is not aligned.
+    #[inline(always)]
+    pub(crate) fn lines(&self) -> &[[AtomicU64; 8]] {
+        let lines = if self.start.addr().get().is_multiple_of(8) { self.len / 64 } else { 0 };
+        // SAFETY: inside and aligned, kept mapped by the view, and accessed as `atomics` says.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), lines) }
+    }
+
     /// Prefetches the cache line there, to be read, or written: a hint, of any place.
     #[inline(always)]
     pub(crate) fn prefetch<const TO_WRITE: bool>(&self, offset: usize) {

@@ -48,6 +48,7 @@ fn planned<F>(signature: Signature, plan: Plan, fold: F) -> Of<F> {
 
 /// Each takes the numbers of elements that this rank passes, and has room for.
 impl World {
+    #[inline]
     pub(super) fn of_barrier(&self) -> Of<Nothing> {
         chosen(Signature::of(Kind::Barrier, 1, 0), Call::Barrier, 0, Nothing)
     }

@@ -23,6 +23,8 @@ pub(super) struct Group {
     pub(super) comm: Comm,
     /// By which algorithms are chosen before the table, or what is wrong with the variable.
     rules: Result<Rules, String>,
+    /// All calls that can go through memory that all ranks share, and do: nothing else is asked for.
+    pub(super) by_memory: bool,
     /// Where ranks are, if some share memory and not all.
     pub(super) hosts: Option<Hosts>,
     turn: TryLock<Turn>,
@@ -61,7 +63,7 @@ pub(super) struct Turn {
     /// How many this rank has made.
     calls: u32,
     /// A hash of the rules and of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
-    history: u32,
+    pub history: u64,
     /// Where ranks share memory, those of one host if there are several, once the first call was made.
     pub board: Option<Board>,
 }
@@ -96,13 +98,16 @@ impl Group {
         comm: Comm,
         hosts: Option<Hosts>,
         rules: Option<Rules>,
+        shares_memory: bool,
     ) -> Result<Arc<Member>, Error> {
         let rules = rules.map_or_else(Asked::rules, Ok);
-        let history = rules.as_ref().map_or(0, hash);
+        let history = u64::from(rules.as_ref().map_or(0, hash));
+        let by_memory = shares_memory && rules.as_ref().is_ok_and(Rules::is_empty);
         let group = Arc::new(Group {
             comm,
             hosts,
             rules,
+            by_memory,
             turn: TryLock::new(Turn { calls: 0, history, board: None }),
             made: History::default(),
             broken: OnceLock::new(),
@@ -120,23 +125,20 @@ impl Group {
     }
 
     /// For one thread at a time.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self) -> Result<Locked<'_, Turn>, Error> {
-        self.turn.try_lock().ok_or_else(|| Error::Misuse {
-            why: "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; split a team \
-                  for each"
-                .into(),
-        })
+        self.turn.try_lock().ok_or_else(two_threads)
     }
 
     /// The next call.
-    #[inline]
+    #[inline(always)]
     pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         if let Some(error) = self.broken() {
             return Err(error);
         }
-        let made = Made { number: turn.calls, history: call.hash(turn.history), call };
-        (turn.calls, turn.history) = (made.number.wrapping_add(1), made.history);
+        turn.history = call.hash(turn.history);
+        let made = Made { number: turn.calls, history: (turn.history >> 32) as u32, call };
+        turn.calls = turn.calls.wrapping_add(1);
         self.made.note(made);
         Ok(made)
     }
@@ -290,6 +292,13 @@ impl Group {
             self.others().for_each(|rank| self.ask(core, rank, made));
         }
     }
+}
+
+#[cold]
+fn two_threads() -> Error {
+    let why = "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; split a team \
+               for each";
+    Error::Misuse { why: why.into() }
 }
 
 /// The same of the same rules at every rank; 0 of none.

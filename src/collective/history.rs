@@ -74,8 +74,8 @@ impl History {
         key.store(none(index), Relaxed);
         // Whoever sees a word of the new call sees that the entry was none's.
         fence(Release);
-        for (word, half) in call.iter().zip(made.call.to_bytes().as_chunks().0) {
-            word.store(u64::from_le_bytes(*half), Relaxed);
+        for (word, half) in call.iter().zip(made.call.words()) {
+            word.store(half, Relaxed);
         }
         key.store(u64::from(made.history) << 32 | u64::from(made.number), Release);
     }
@@ -84,11 +84,10 @@ impl History {
     pub fn find(&self, number: u32) -> Option<Made> {
         let Entry { key, call } = &self.0[number as usize % REMEMBERED];
         let before = key.load(Acquire);
-        let [first, second] = [0, 1].map(|half| call[half].load(Relaxed).to_le_bytes());
+        let call = Signature::of_words([0, 1].map(|half| call[half].load(Relaxed)));
         fence(Acquire);
         let same = key.load(Relaxed) == before && before as u32 == number;
-        let call = || Signature::from_bytes([first, second].as_flattened().try_into().expect("two words"));
-        same.then(|| Made { number, history: (before >> 32) as u32, call: call() })
+        same.then_some(Made { number, history: (before >> 32) as u32, call })
     }
 }
 

@@ -5,6 +5,7 @@ use super::memory::Memory;
 use super::reduction::Fold;
 use super::running::Running;
 use super::signature::Signature;
+use super::straight::Buffers;
 use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
 use crate::world::World;
@@ -30,6 +31,7 @@ impl World {
         if cfg!(debug_assertions) || turn.board.is_none() {
             self.compare(group, made)?;
         }
+        let history = turn.history;
         let board = board(group, &mut turn, host)?;
         // SAFETY: each stage returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
@@ -37,7 +39,13 @@ impl World {
         for stage in stages {
             match stage {
                 Stage::Inside { call, given, data } => memory.pair(data, given, |data, given| {
-                    at_board(group, board, made, call, given, data, size_of::<T>(), &fold)
+                    at_board(
+                        group,
+                        board,
+                        (made, history),
+                        call,
+                        Buffers { given, data, element: size_of::<T>(), fold: &fold },
+                    )
                 })?,
                 Stage::Between(plan) => {
                     let mut running = Running::new(group.clone(), made, plan, memory, &fold);
@@ -87,6 +95,7 @@ mod tests {
                 world.space().comm().unwrap().clone(),
                 Some(Hosts::of(hosts)),
                 None,
+                false,
             )
             .unwrap();
             assert!(world.collectives().member.set(group).is_ok());

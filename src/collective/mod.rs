@@ -41,18 +41,18 @@ use crate::world::World;
 use bytemuck::Pod;
 use control::Control;
 use described::{Described, What};
-use group::{Group, Member};
+use group::{Group, Member, Turn};
 use history::Made;
 use memory::Memory;
 use reduction::Fold;
 use running::{Running, Turned};
 use signature::Signature;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
+use straight::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
-use transom_shm_loopback::Loopback;
 use transom_shm_loopback::collective::Board;
 
 /// The collectives of a world: none until the first is called.
@@ -101,7 +101,8 @@ impl World {
             return Ok(member);
         }
         let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
-        let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules())?;
+        let shares_memory = provider::shared_memory(self.provider()).is_some();
+        let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules(), shares_memory)?;
         Ok(member.get_or_init(|| made))
     }
 
@@ -148,15 +149,37 @@ impl World {
     }
 
     /// Makes a call, and returns when this rank has done its part.
-    #[inline]
+    #[inline(always)]
     fn call<T: Pod, F: Fold>(&self, described: Described<F>, given: &[T], data: &mut [T]) -> Result<(), Error> {
         let Described { signature, what, fold } = described;
+        let what = match what {
+            What::Chosen(call, len) => {
+                let group = self.group()?;
+                if group.by_memory {
+                    return self.straight(group, signature, call, buffers(given, data, &fold));
+                }
+                What::Chosen(call, len)
+            }
+            planned => planned,
+        };
+        self.call_by_rules(signature, what, given, data, fold)
+    }
+
+    #[inline(never)]
+    fn call_by_rules<T: Pod, F: Fold>(
+        &self,
+        signature: Signature,
+        what: What,
+        given: &[T],
+        data: &mut [T],
+        fold: F,
+    ) -> Result<(), Error> {
         if let What::Chosen(call, len) = what {
             let group = self.group()?;
             let shape = self.shape::<T>(group, len);
             if let Some(by) = by_memory(group.rules()?, call, shape) {
-                if let Some(memory) = provider::shared_memory(self.provider()) {
-                    return self.straight(group, memory, signature, call, given, data, fold);
+                if provider::shared_memory(self.provider()).is_some() {
+                    return self.straight(group, signature, call, buffers(given, data, &fold));
                 }
                 if let Some(stages) = by_hosts(call, shape, by.between())
                     && let Some(host) = provider::memory_of_host(self.provider())
@@ -169,30 +192,31 @@ impl World {
     }
 
     /// Makes a call through memory that all ranks share.
-    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
     #[inline(always)]
-    fn straight<T: Pod, F: Fold>(
+    fn straight<F: Fold>(
         &self,
         group: &Arc<Member>,
-        memory: &Loopback,
         call: Signature,
         what: Call,
-        given: &[T],
-        data: &mut [T],
-        fold: F,
+        buffers: Buffers<'_, F>,
     ) -> Result<(), Error> {
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
+        let history = turn.history;
         let board = match &mut turn.board {
             Some(board) => board,
-            None => {
-                // All ranks are here, and make the same call: so all of them open it.
-                self.compare(group, made)?;
-                group.open(&mut turn, Board::open(memory)?)
-            }
+            None => self.open_board(group, &mut turn, made)?,
         };
-        let (given, data) = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(data));
-        at_board(group, board, made, what, given, data, size_of::<T>(), &fold)
+        at_board(group, board, (made, history), what, buffers)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: Made) -> Result<&'t mut Board, Error> {
+        // All ranks are here, and make the same call: so all of them open it.
+        self.compare(group, made)?;
+        let memory = provider::shared_memory(self.provider()).expect("that a call goes through");
+        Ok(group.open(turn, Board::open(memory)?))
     }
 
     /// Carries out a plan, and returns when this rank has done its part.
@@ -256,28 +280,35 @@ fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> Option<Algorithm> {
     }
 }
 
-/// Makes a call, or a part of it, through the memory that these ranks share.
-#[allow(clippy::too_many_arguments, reason = "a row of a table")]
 #[inline(always)]
-fn at_board(
+fn buffers<'b, T: Pod, F>(given: &'b [T], data: &'b mut [T], fold: &'b F) -> Buffers<'b, F> {
+    let (given, data) = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(data));
+    Buffers { given, data, element: size_of::<T>(), fold }
+}
+
+/// Makes a call, or a part of it, through the memory that these ranks share. `history` is that of all calls with this one.
+#[inline(always)]
+fn at_board<F: Fold>(
     group: &Group,
     board: &mut Board,
-    made: Made,
+    (made, history): (Made, u64),
     what: Call,
-    given: &[u8],
-    data: &mut [u8],
-    element: usize,
-    fold: &impl Fold,
+    buffers: Buffers<'_, F>,
 ) -> Result<(), Error> {
     group.waiting.store(made.number.wrapping_add(1), Relaxed);
-    let done = catch_unwind(AssertUnwindSafe(|| straight::call(board, what, made, given, data, element, fold)));
+    let done = straight::call(board, what, history, buffers);
     group.waiting.store(0, Relaxed);
-    match done {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(failure)) => {
-            Err(group.stopped(straight::error(failure, made, group.comm.rank(), |rank| group.on_board(rank))))
+    done.map_err(|stop| stopped_at_board(group, made, stop))
+}
+
+#[cold]
+#[inline(never)]
+fn stopped_at_board(group: &Group, made: Made, stop: Stop) -> Error {
+    match stop {
+        Stop::Failed(failure) => {
+            group.stopped(straight::error(failure, made, group.comm.rank(), |rank| group.on_board(rank)))
         }
-        Err(panic) => {
+        Stop::Panicked(panic) => {
             group.stopped(Some(Error::OperatorPanicked { rank: group.comm.rank() }));
             resume_unwind(panic)
         }

@@ -55,6 +55,9 @@ pub trait Reduction<T: Pod>: Send + Sync {
     }
 }
 
+/// As many elements are folded one by one.
+const FEW: usize = 8;
+
 impl<T: Atomic> Reduction<T> for Op {
     const COMMUTES: bool = true;
 
@@ -62,17 +65,19 @@ impl<T: Atomic> Reduction<T> for Op {
         T::apply(*self, left, right)
     }
 
+    #[inline]
     fn fold(&self, elements: &mut [T], operands: &[T], order: Order) {
-        // What `apply_all` reads must be apart from what it writes.
-        let mut before = [T::zeroed(); 256];
-        for (elements, operands) in elements.chunks_mut(256).zip(operands.chunks(256)) {
-            let before = &mut before[..elements.len()];
-            before.copy_from_slice(elements);
-            match order {
-                Order::After => T::apply_all(*self, before, operands, elements),
-                Order::Before => T::apply_all(*self, operands, before, elements),
+        // A few take less time than to begin with many.
+        if elements.len() <= FEW {
+            for (element, &operand) in elements.iter_mut().zip(operands) {
+                *element = match order {
+                    Order::After => T::apply(*self, *element, operand),
+                    Order::Before => T::apply(*self, operand, *element),
+                };
             }
+            return;
         }
+        fold_many(*self, elements, operands, order);
     }
 
     fn number(&self) -> u8 {
@@ -87,6 +92,20 @@ impl<T: Atomic> Reduction<T> for Op {
             }
             op if !T::supports(*op) => Err(Error::Misuse { why: format!("{op:?} means nothing on {type_name}") }),
             _ => Ok(()),
+        }
+    }
+}
+
+#[inline(never)]
+fn fold_many<T: Atomic>(op: Op, elements: &mut [T], operands: &[T], order: Order) {
+    // What `apply_all` reads must be apart from what it writes.
+    let mut before = [T::zeroed(); 256];
+    for (elements, operands) in elements.chunks_mut(256).zip(operands.chunks(256)) {
+        let before = &mut before[..elements.len()];
+        before.copy_from_slice(elements);
+        match order {
+            Order::After => T::apply_all(op, before, operands, elements),
+            Order::Before => T::apply_all(op, operands, before, elements),
         }
     }
 }
@@ -245,6 +264,7 @@ pub(super) trait Fold: Send + Sync {
 pub(super) struct Typed<T, R>(pub R, pub std::marker::PhantomData<fn(T) -> T>);
 
 impl<T: Pod, R: Reduction<T>> Fold for Typed<T, R> {
+    #[inline]
     fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order) {
         self.0.fold(bytemuck::cast_slice_mut(elements), bytemuck::cast_slice(operands), order);
     }

@@ -51,94 +51,93 @@ const NAMES: [&str; 19] = [
     "neighbours",
 ];
 
-/// A call of a collective, as all ranks must make it.
+/// A call of a collective, as all ranks must make it: two words, so that it is made and compared in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
-    kind: u8,
-    /// The number of the operation and 1, or 0.
-    operation: u8,
-    /// Bytes of an element.
-    element: u16,
-    /// The root and 1, or 0.
-    root: u32,
+    /// From the lowest bits up: the kind, 8 bits; the number of the operation and 1, or 0, 8 bits; bytes of an element, 16 bits; the root
+    /// and 1, or 0, or the number of a grid, 32 bits.
+    what: u64,
     /// Elements, where all ranks name as many.
     len: u64,
 }
 
+const OPERATION: u32 = 8;
+const ELEMENT: u32 = 16;
+const ROOT: u32 = 32;
+
 impl Signature {
     pub const BYTES: usize = 16;
 
+    #[inline]
     pub fn of(kind: Kind, element: usize, len: usize) -> Signature {
         // Of longer elements the rest is compared: it is a check.
-        Signature { kind: kind as u8, operation: 0, element: element as u16, root: 0, len: len as u64 }
+        Signature { what: kind as u64 | u64::from(element as u16) << ELEMENT, len: len as u64 }
     }
 
+    #[inline]
     pub fn root(self, root: usize) -> Signature {
-        Signature { root: root as u32 + 1, ..self }
+        self.on_grid(root as u32 + 1)
     }
 
     /// Of neighbours on the grid of this number, in the place of a root.
+    #[inline]
     pub fn on_grid(self, number: u32) -> Signature {
-        Signature { root: number, ..self }
+        Signature { what: self.what | u64::from(number) << ROOT, ..self }
     }
 
+    #[inline]
     pub fn by(self, operation: u8) -> Signature {
-        Signature { operation: operation.saturating_add(1), ..self }
+        Signature { what: self.what | u64::from(operation.saturating_add(1)) << OPERATION, ..self }
     }
 
     pub fn name(&self) -> &'static str {
-        NAMES.get(usize::from(self.kind)).copied().unwrap_or("an unknown collective")
-    }
-
-    /// The same as two words.
-    #[inline]
-    fn words(self) -> [u64; 2] {
-        let Signature { kind, operation, element, root, len } = self;
-        [u64::from(kind) | u64::from(operation) << 8 | u64::from(element) << 16 | u64::from(root) << 32, len]
+        NAMES.get(usize::from(self.what as u8)).copied().unwrap_or("an unknown collective")
     }
 
     #[inline]
+    pub fn words(self) -> [u64; 2] {
+        [self.what, self.len]
+    }
+
+    #[inline]
+    pub fn of_words([what, len]: [u64; 2]) -> Signature {
+        Signature { what, len }
+    }
+
     pub fn to_bytes(self) -> [u8; Signature::BYTES] {
-        let [low, high] = self.words().map(u64::to_le_bytes);
-        let mut bytes = [0; Signature::BYTES];
-        bytes[..8].copy_from_slice(&low);
-        bytes[8..].copy_from_slice(&high);
-        bytes
+        self.words().map(u64::to_le_bytes).as_flattened().try_into().expect("two words")
     }
 
     pub fn from_bytes(bytes: &[u8; Signature::BYTES]) -> Signature {
-        let [kind, operation, e0, e1, r0, r1, r2, r3, len @ ..] = *bytes;
-        Signature {
-            kind,
-            operation,
-            element: u16::from_le_bytes([e0, e1]),
-            root: u32::from_le_bytes([r0, r1, r2, r3]),
-            len: u64::from_le_bytes(len),
-        }
+        let (words, _) = bytes.as_chunks();
+        Signature::of_words([0, 1].map(|word| u64::from_le_bytes(words[word])))
     }
 
     /// A hash of this, after what was hashed before.
     #[inline]
-    pub fn hash(&self, before: u32) -> u32 {
+    pub fn hash(&self, before: u64) -> u64 {
         let [low, high] = self.words();
-        let mixed = (low ^ u64::from(before) << 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (low ^ before).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32 ^ high).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        (mixed >> 32) as u32
+        mixed ^ mixed >> 32
     }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Signature { what, len } = *self;
+        let (kind, operation, element, root) =
+            (what as u8, (what >> OPERATION) as u8, (what >> ELEMENT) as u16, (what >> ROOT) as u32);
         write!(f, "{}", self.name())?;
-        if self.kind > 1 {
-            write!(f, " of {} elements of {} bytes", self.len, self.element)?;
+        if kind > 1 {
+            write!(f, " of {len} elements of {element} bytes")?;
         }
-        match self.root.checked_sub(1) {
-            _ if self.kind == Kind::Neighbours as u8 => write!(f, ", on grid {:08x}", self.root)?,
+        match root.checked_sub(1) {
+            _ if kind == Kind::Neighbours as u8 => write!(f, ", on grid {root:08x}")?,
             Some(root) => write!(f, ", root {root}")?,
             None => {}
         }
-        match self.operation.checked_sub(1) {
+        match operation.checked_sub(1) {
             None => Ok(()),
             Some(12) => write!(f, ", by MinPlace"),
             Some(13) => write!(f, ", by MaxPlace"),

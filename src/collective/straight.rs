@@ -3,34 +3,62 @@
 use super::history::Made;
 use super::reduction::Fold;
 use crate::messages::Error;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use transom_collective::{Call, Order, Rank};
 use transom_shm_loopback::collective::{Board, Failure};
 use transom_windows::FabricError;
 
-/// Makes a call.
-#[inline]
-pub(super) fn call(
-    board: &mut Board,
-    what: Call,
-    made: Made,
-    given: &[u8],
-    data: &mut [u8],
-    element: usize,
-    fold: &impl Fold,
-) -> Result<(), Failure> {
-    let call = u64::from(made.call.hash(0)) << 32 | u64::from(made.history);
+/// What a rank passes to a call, and gets.
+pub(super) struct Buffers<'b, F> {
+    pub given: &'b [u8],
+    pub data: &'b mut [u8],
+    /// Bytes of an element.
+    pub element: usize,
+    pub fold: &'b F,
+}
+
+/// Why a call ends without its result.
+pub(super) enum Stop {
+    Failed(Failure),
+    /// The program's operation has panicked, with this.
+    Panicked(Box<dyn Any + Send>),
+}
+
+/// Makes a call of this signature.
+#[inline(always)]
+pub(super) fn call<F: Fold>(board: &mut Board, what: Call, call: u64, buffers: Buffers<'_, F>) -> Result<(), Stop> {
+    let Buffers { given, data, element, fold } = buffers;
     let fold = &mut |into: &mut [u8], with: &[u8]| fold.fold(into, with, Order::After);
-    match what {
+    let done = match what {
         Call::Broadcast { root } => board.broadcast(call, root, data),
-        Call::Reduce { root, .. } => board.reduce(call, root, data, element, fold),
-        Call::AllReduce { .. } => board.all_reduce(call, data, element, fold),
-        Call::Scan { exclusive } => board.scan(call, exclusive, data, element, fold),
+        Call::Reduce { root, .. } => return folding(|| board.reduce(call, root, data, element, fold)),
+        Call::AllReduce { .. } => return folding(|| board.all_reduce(call, data, element, fold)),
+        Call::Scan { exclusive } => return folding(|| board.scan(call, exclusive, data, element, fold)),
         Call::Gather { root } => board.gather(call, root, given, data),
         Call::Scatter { root } => board.scatter(call, root, given, data),
         Call::AllGather => board.all_gather(call, given, data),
         Call::AllToAll => board.all_to_all(call, given, data),
-        Call::ReduceScatter => board.reduce_scatter(call, given, data, element, fold),
+        Call::ReduceScatter => return folding(|| board.reduce_scatter(call, given, data, element, fold)),
         Call::Barrier => board.barrier(call),
+    };
+    done.map_err(Stop::Failed)
+}
+
+/// A call in which the program's operation may panic.
+#[inline(always)]
+fn folding(call: impl FnOnce() -> Result<(), Failure>) -> Result<(), Stop> {
+    // A failure is left here: to hand on what may be one takes time in each call.
+    let mut failed = None;
+    let called = catch_unwind(AssertUnwindSafe(|| {
+        if let Err(failure) = call() {
+            failed = Some(failure);
+        }
+    }));
+    match (called, failed) {
+        (Ok(()), None) => Ok(()),
+        (Ok(()), Some(failure)) => Err(Stop::Failed(failure)),
+        (Err(panic), _) => Err(Stop::Panicked(panic)),
     }
 }
 

@@ -2,31 +2,58 @@
 //!
 //! ```text
 //!     broken                a line: 1 + the rank that broke the board
-//!     for each rank         a line {why it broke it}, lines {signatures of its last calls}
+//!     for each rank         a line {why it broke it}
+//!     for each rank, slot   a word {the signature of its call}
 //!     of two ranks          for each slot a line that both write, half each
-//!     for each slot, rank   two lines
+//!     for each rank, slot   half a line
+//!     for each rank, slot   two lines
 //!     for each rank         some cells, for every eighth round each
 //! ```
 
 use super::lines::{CELLS, SLOTS};
 use transom_locks::Rank;
 
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// A stamp: the number of a round, and the hash of all calls until then.
 pub(super) const STAMP: usize = 16;
-/// Bytes that a rank's half of a line carries, and its own two lines.
+/// Bytes that half a line carries, and a rank's own two lines.
 pub(super) const HALF_CARRIES: usize = LINE / 2 - STAMP;
 pub(super) const LINES_CARRY: usize = 2 * LINE - STAMP;
+/// What the signatures of a rank take, and its halves of lines.
+const SIGNATURES: usize = (SLOTS * 8).next_multiple_of(LINE);
+const HALVES: usize = (SLOTS * LINE / 2).next_multiple_of(LINE);
 /// A page, for what is used with what.
 const PAGE: usize = 4096;
 /// Bytes of a cell, if there are not very many ranks.
 const CELL: usize = 32 << 10;
 
+/// Where ranks say what they say in a round, by what the call is: who looks elsewhere has called something else.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a line that both of two ranks write, half each: one crossing brings each the other's.
+    Pair,
+    /// In half a line of the rank's own: one crossing brings two rounds of who is ahead.
+    Half,
+    #[default]
+    Lines,
+}
+
+impl Place {
+    pub const ALL: [Place; 3] = [Place::Pair, Place::Half, Place::Lines];
+
+    /// Bytes; more are in a cell.
+    #[inline(always)]
+    pub fn carries(self) -> usize {
+        if self == Place::Lines { LINES_CARRY } else { HALF_CARRIES }
+    }
+}
+
 /// What a block is for, which all offsets follow from.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     ranks: usize,
-    /// The lines that two ranks write both.
+    signatures: usize,
+    pairs: usize,
     halves: usize,
     lines: usize,
     cells: usize,
@@ -34,10 +61,12 @@ pub(super) struct Block {
 
 impl Block {
     pub fn of(ranks: usize) -> Self {
-        let mut block = Block { ranks, halves: 0, lines: 0, cells: 0 };
-        block.halves = block.verdict(ranks);
+        let mut block = Block { ranks, signatures: 0, pairs: 0, halves: 0, lines: 0, cells: 0 };
+        block.signatures = block.verdict(ranks);
+        block.pairs = block.signatures + ranks * SIGNATURES;
+        block.halves = block.pairs + if ranks == 2 { SLOTS * LINE } else { 0 };
         // Two lines of one rank are fetched together by processors that fetch aligned pairs: the header takes a line.
-        let end = block.halves + if ranks == 2 { SLOTS * LINE } else { 0 };
+        let end = block.halves + ranks * HALVES;
         block.lines = (end + LINE).next_multiple_of(2 * LINE) - LINE;
         // Cells begin with a page: the header takes a line of the first.
         let end = block.lines + SLOTS * ranks * 2 * LINE;
@@ -61,20 +90,28 @@ impl Block {
 
     /// Six words of a rank: why it broke the board, and whether it has closed it.
     pub fn verdict(self, rank: Rank) -> usize {
-        LINE + rank * (LINE + (SLOTS * 8).next_multiple_of(LINE))
+        LINE + rank * LINE
     }
 
     /// The signature of the call that a round of a rank belongs to.
+    #[inline(always)]
     pub fn signature(self, rank: Rank, round: u64) -> usize {
-        self.verdict(rank) + LINE + slot(round) * 8
+        self.signatures + rank * SIGNATURES + slot(round) * 8
     }
 
-    /// Where a rank says what it says in a round: in a line of both ranks, or in its own.
+    /// Whether anybody says anything there.
+    pub fn has(self, place: Place) -> bool {
+        place != Place::Pair || self.ranks == 2
+    }
+
+    /// Where a rank says what it says in a round.
     #[inline(always)]
-    pub fn line(self, rank: Rank, round: u64, halved: bool) -> usize {
-        match halved {
-            true => self.halves + slot(round) * LINE + rank * (LINE / 2),
-            false => self.lines + (slot(round) * self.ranks + rank) * 2 * LINE,
+    pub fn line(self, rank: Rank, round: u64, place: Place) -> usize {
+        let slot = slot(round);
+        match place {
+            Place::Pair => self.pairs + slot * LINE + rank * (LINE / 2),
+            Place::Half => self.halves + rank * HALVES + slot * (LINE / 2),
+            Place::Lines => self.lines + (rank * SLOTS + slot) * 2 * LINE,
         }
     }
 

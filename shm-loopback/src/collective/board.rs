@@ -101,7 +101,7 @@ impl Board {
         if let Some(rank) = outcomes.iter().position(|outcome| outcome.first() != Some(&0)) {
             return Err(FabricError::GivenUp { rank });
         }
-        let slate = Shared { view, control: team.0.control.clone(), progress: team.0.progress.clone() };
+        let slate = Shared::new(view, team.0.control.clone(), team.0.progress.clone());
         let lines = Lines::new(me, block, slate);
         let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
         let reach = all(1).then_some(reach);

@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::lines::Lines;
-use super::slate::Slate;
+use super::slate::{Slate, Word};
 use crate::bell;
 use crate::memory::View;
 use std::sync::atomic::Ordering::*;
@@ -97,14 +97,14 @@ impl<S: Slate> Lines<S> {
     /// Tells everybody, unless another rank has told something before.
     #[cold]
     fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
-        if self.slate.load(self.verdict(self.me, KIND), Relaxed) == 0 {
+        if self.slate.word(self.verdict(self.me, KIND)).load(Relaxed) == 0 {
             let Differ { theirs, mine, round } = differ;
             let found = [(KIND, kind), (ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)];
             for (word, value) in found {
-                self.slate.store(self.verdict(self.me, word), value, Relaxed);
+                self.slate.word(self.verdict(self.me, word)).store(value, Relaxed);
             }
         }
-        self.slate.claim(self.block.broken(), self.me as u64 + 1);
+        self.slate.word(self.block.broken()).claim(self.me as u64 + 1);
         self.slate.ring();
     }
 
@@ -129,12 +129,18 @@ impl<S: Slate> Lines<S> {
 
     /// Calls the caller's function; the board is broken if it panics.
     #[inline(always)]
-    pub(super) fn fold(&self, fold: &mut dyn FnMut(&mut [u8], &[u8]), into: &mut [u8], with: &[u8]) {
+    pub(super) fn fold<F>(&self, fold: &mut F, into: &mut [u8], with: &[u8])
+    where
+        F: FnMut(&mut [u8], &[u8]) + ?Sized,
+    {
         struct Panics<'l, S: Slate>(&'l Lines<S>);
         impl<S: Slate> Drop for Panics<'_, S> {
             fn drop(&mut self) {
                 self.0.break_board(PANICKED, self.0.me, Differ::default());
             }
+        }
+        if into.is_empty() {
+            return;
         }
         let panics = Panics(self);
         fold(into, with);
@@ -143,17 +149,17 @@ impl<S: Slate> Lines<S> {
 
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
-        self.slate.load(self.block.broken(), SeqCst) != 0
+        self.slate.word(self.block.broken()).load(SeqCst) != 0
     }
 
     /// What a rank fails with that finds the board broken.
     #[cold]
     pub(super) fn why_broken(&self) -> Failure {
-        let said = self.slate.load(self.block.broken(), SeqCst).wrapping_sub(1);
+        let said = self.slate.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
         let Some(by) = usize::try_from(said).ok().filter(|&by| by < self.block.ranks()) else {
             return corrupt(format!("rank {said} is said to have broken a board of {} ranks", self.block.ranks()));
         };
-        let found = |word| self.slate.load(self.verdict(by, word), Relaxed);
+        let found = |word| self.slate.word(self.verdict(by, word)).load(Relaxed);
         let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
             Some(rank) => Ok(rank),
             None => Err(corrupt(format!("rank {by} has broken the board because of rank {}", found(ABOUT)))),
@@ -183,13 +189,13 @@ impl<S: Slate> Lines<S> {
     /// Says that this rank uses the board no more.
     pub(super) fn close(&self) {
         let how = if std::thread::panicking() { IN_PANIC } else { AT_WILL };
-        self.slate.store(self.verdict(self.me, CLOSED), how, SeqCst);
+        self.slate.word(self.verdict(self.me, CLOSED)).store(how, SeqCst);
         self.slate.ring();
     }
 
     /// An error if `rank` uses the board no more.
     pub(super) fn check_open(&self, rank: Rank) -> Result<(), FabricError> {
-        match self.slate.load(self.verdict(rank, CLOSED), SeqCst) {
+        match self.slate.word(self.verdict(rank, CLOSED)).load(SeqCst) {
             0 => Ok(()),
             IN_PANIC => Err(FabricError::PeerDied { rank }),
             _ => Err(FabricError::PeerLeft { rank }),

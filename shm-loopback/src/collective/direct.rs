@@ -7,6 +7,7 @@
 
 use super::board::Board;
 use super::broken::Failure;
+use super::lines::Says;
 use crate::reach::{self, Reach};
 use std::time::Instant;
 use transom_channel::wire::Key;
@@ -60,7 +61,7 @@ impl Board {
             for (way, least) in least.iter_mut().enumerate() {
                 self.barrier(0)?;
                 let begun = Instant::now();
-                self.lines.begin("broadcast", 0, None)?;
+                self.lines.begin("broadcast", 0, Says::Some(TRIED))?;
                 match way {
                     0 => self.copy_from_root(0, &mut data)?,
                     _ => self.read_root(&reach, 0, &mut data)?,
@@ -79,9 +80,8 @@ impl Board {
 
     /// What a rank has offered in a round, which this rank waits for.
     fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
-        self.lines.see(rank, round)?;
         let mut bytes = [0; 16];
-        self.lines.read(rank, round, 16, 0, &mut bytes);
+        self.lines.take(rank, round, (16, 0), &mut bytes)?;
         let [address, key] = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
         Ok(Key { address, key })
     }

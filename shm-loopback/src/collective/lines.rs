@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! Rounds are numbered from 1, the same at all ranks; in each every rank *posts* its line once. A stamp is the number of the
-//! round and a hash of the signatures of all calls until then. Where two ranks say little to each other their lines are halves
-//! of one, so that one crossing brings it: by what the call is, so that who looks at the wrong place has called something else.
+//! round and a hash of the signatures of all calls until then. Where its line is ([`Place`]) is by what the call is, so that who looks
+//! at the wrong place has called something else.
 //!
 //! 1. A line is stored before the number of its round; whoever [sees](Lines::see) the number sees the line. While it is stored
 //!    again the number is 0, unless all have seen what was there.
@@ -16,9 +16,9 @@
 //!
 //! The bell is one for all: whoever waits, waits for a line, and every line may be what somebody waits for.
 
-use super::block::{Block, HALF_CARRIES, LINES_CARRY, STAMP};
+use super::block::{Block, HALF_CARRIES, LINE, LINES_CARRY, Place, STAMP};
 use super::broken::{Differ, Failure};
-use super::slate::{Shared, Slate};
+use super::slate::{Shared, Slate, Word};
 use std::sync::atomic::Ordering::*;
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
@@ -36,12 +36,19 @@ const CELLS_AHEAD: u64 = CELLS as u64 - LAG;
 /// Looks before a wait turns messages, or does anything else.
 const LOOKS: u32 = 16;
 
-/// What a rank said in a round: the hash of its stamp, the signature of the call that it belongs to, and where.
+/// Of a round of this rank the hash of its stamp, and where its line is.
 #[derive(Clone, Copy, Default)]
 struct Said {
     calls: u64,
-    call: u64,
-    halved: bool,
+    place: Place,
+}
+
+/// Who says something in each round of a call, and how many bytes: the same at all ranks.
+#[derive(Clone, Copy)]
+pub(super) enum Says {
+    /// All, and each sees all: so nobody asks later how far others were.
+    All(usize),
+    Some(usize),
 }
 
 pub(super) struct Lines<S = Shared> {
@@ -60,7 +67,7 @@ pub(super) struct Lines<S = Shared> {
     pub name: &'static str,
     pub call: u64,
     calls: u64,
-    halved: bool,
+    place: Place,
 }
 
 impl<S: Slate> Lines<S> {
@@ -76,16 +83,19 @@ impl<S: Slate> Lines<S> {
             name: "",
             call: 0,
             calls: 0,
-            halved: false,
+            place: Place::default(),
         }
     }
 
-    /// From now on rounds belong to the call of this name and signature. `symmetric` is how much each rank says, if all see all
-    /// in each round: so nobody asks later how far they were.
+    /// From now on rounds belong to the call of this name and signature.
     #[inline(always)]
-    pub fn begin(&mut self, name: &'static str, call: u64, symmetric: Option<usize>) -> Result<(), Failure> {
+    pub fn begin(&mut self, name: &'static str, call: u64, says: Says) -> Result<(), Failure> {
         (self.name, self.call) = (name, call);
-        self.halved = self.block.ranks() == 2 && symmetric.is_some_and(|len| len <= HALF_CARRIES);
+        self.place = match says {
+            Says::All(len) if len <= HALF_CARRIES && self.block.ranks() == 2 => Place::Pair,
+            Says::Some(len) if len <= HALF_CARRIES => Place::Half,
+            _ => Place::Lines,
+        };
         if self.is_broken() {
             return Err(self.why_broken());
         }
@@ -96,14 +106,30 @@ impl<S: Slate> Lines<S> {
     /// Posts the next round with these bytes, and returns its number.
     #[inline(always)]
     pub fn post(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
-        self.post_parts(bytes.len(), std::iter::once((0, bytes)))
+        self.post_at(self.place, bytes)
+    }
+
+    /// The same where the caller knows the place of the call.
+    #[inline(always)]
+    pub fn post_at(&mut self, place: Place, bytes: &[u8]) -> Result<u64, Failure> {
+        self.post_parts_at(place, bytes.len(), std::iter::once((0, bytes)))
     }
 
     /// Posts the next round with `len` bytes, of which parts are given by where they begin. `len` is the same at whoever
-    /// [reads](Self::read) them, and at most what a cell has.
+    /// [takes](Self::take) them, and at most what a cell has.
     #[inline(always)]
     pub fn post_parts<'b>(
         &mut self,
+        len: usize,
+        parts: impl IntoIterator<Item = (usize, &'b [u8])>,
+    ) -> Result<u64, Failure> {
+        self.post_parts_at(self.place, len, parts)
+    }
+
+    #[inline(always)]
+    fn post_parts_at<'b>(
+        &mut self,
+        place: Place,
         len: usize,
         parts: impl IntoIterator<Item = (usize, &'b [u8])>,
     ) -> Result<u64, Failure> {
@@ -112,32 +138,83 @@ impl<S: Slate> Lines<S> {
         if round > self.heard + ahead {
             self.make_room(round, round - ahead)?;
         }
-        let line = self.block.line(self.me, round, self.halved);
-        if !self.halved {
+        let line = self.block.line(self.me, round, place);
+        let (number, hash) = self.stamp(line);
+        if place != Place::Pair {
             // Who asks how far this rank is may still look, and is not to take what follows for what was here before.
-            self.slate.store(line, 0, Relaxed);
+            number.store(0, Relaxed);
             self.slate.fence(Release);
         }
         for (at, part) in parts {
             debug_assert!(at + part.len() <= len, "a part of what is posted");
-            self.slate.write(self.payload(self.me, round, len) + at, part);
+            if !part.is_empty() {
+                self.slate.write(self.payload(self.me, round, (place, line), len) + at, part);
+            }
         }
-        self.slate.store(self.block.signature(self.me, round), self.call, Relaxed);
-        self.slate.store(line + 8, self.calls, Relaxed);
-        // Releases the line, and is before the question whether anybody sleeps.
-        self.slate.store(line, round, SeqCst);
-        self.past[round as usize % SLOTS] = Said { calls: self.calls, call: self.call, halved: self.halved };
-        self.round = round;
-        self.slate.ring();
+        self.publish(round, number, hash);
+        (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place }, round);
+        if place == Place::Half {
+            // The line after this.
+            self.slate.prefetch::<true>(self.block.line(self.me, round + 2, place));
+        }
         Ok(round)
     }
 
-    /// Where the `len` bytes of a round are.
+    /// Writes the stamp of a line that is written.
     #[inline(always)]
-    fn payload(&self, rank: Rank, round: u64, len: usize) -> usize {
+    fn publish(&self, round: u64, number: &S::Word, hash: &S::Word) {
+        self.slate.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
+        hash.store(self.calls, Relaxed);
+        // Releases the line, and is before the question whether anybody sleeps.
+        number.store(round, SeqCst);
+        self.slate.ring();
+    }
+
+    /// Whether all ranks say at most 16 bytes, which two can [`exchange`](Self::exchange).
+    #[inline(always)]
+    pub fn is_pair(&self) -> bool {
+        self.place == Place::Pair
+    }
+
+    /// Posts the next round with these bytes, and takes as many of the other of two ranks: as [`post`](Self::post) and
+    /// [`take`](Self::take) in fewer steps, since it is one line.
+    #[inline(always)]
+    pub fn exchange(&mut self, mine: &[u8], theirs: &mut [u8]) -> Result<(), Failure> {
+        let round = self.round + 1;
+        if round > self.heard + AHEAD {
+            self.make_room(round, round - AHEAD)?;
+        }
+        let (line, me) = (self.block.line(0, round, Place::Pair), self.me % 2);
+        let (payload, half) = (line + STAMP, LINE / 2);
+        let words = self.slate.line(line);
+        if !mine.is_empty() {
+            self.slate.write(payload + me * half, mine);
+        }
+        self.publish(round, &words[4 * me], &words[4 * me + 1]);
+        (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place: Place::Pair }, round);
+        self.look(1 - me, round, (&words[4 - 4 * me], &words[5 - 4 * me]))?;
+        if !mine.is_empty() {
+            self.slate.read(payload + (1 - me) * half, theirs);
+        }
+        self.all_seen(round);
+        Ok(())
+    }
+
+    /// The two words of the stamp there.
+    #[inline(always)]
+    fn stamp(&self, line: usize) -> (&S::Word, &S::Word) {
+        let words = self.slate.line(line);
+        // It begins a line, or its second half.
+        let first = (line / 8) & 4;
+        (&words[first], &words[first + 1])
+    }
+
+    /// Where the `len` bytes of a round are, whose stamp is there.
+    #[inline(always)]
+    fn payload(&self, rank: Rank, round: u64, (place, line): (Place, usize), len: usize) -> usize {
         debug_assert!(len <= self.block.cell_bytes(), "what a cell has");
-        match len <= if self.halved { HALF_CARRIES } else { LINES_CARRY } {
-            true => self.block.line(rank, round, self.halved) + STAMP,
+        match len <= place.carries() {
+            true => line + STAMP,
             false => self.block.cell(rank, round),
         }
     }
@@ -145,38 +222,78 @@ impl<S: Slate> Lines<S> {
     /// Returns when `rank` has posted the round, which this rank has posted.
     #[inline(always)]
     pub fn see(&mut self, rank: Rank, round: u64) -> Result<(), Failure> {
-        let line = self.block.line(rank, round, self.halved);
+        self.see_at(self.place, rank, round).map(drop)
+    }
+
+    #[inline(always)]
+    fn see_at(&mut self, place: Place, rank: Rank, round: u64) -> Result<usize, Failure> {
+        let line = self.block.line(rank, round, place);
+        self.look(rank, round, self.stamp(line))?;
+        if place == Place::Half {
+            // The line after this, which whoever is ahead has written.
+            self.slate.prefetch::<false>(self.block.line(rank, round + 2, place));
+        }
+        self.seen[rank] = round;
+        Ok(line)
+    }
+
+    /// Returns when this stamp of a rank is that of the round.
+    #[inline(always)]
+    fn look(&self, rank: Rank, round: u64, (number, hash): (&S::Word, &S::Word)) -> Result<(), Failure> {
         let mut looks = 0;
-        while self.slate.load(line, SeqCst) != round || self.slate.load(line + 8, Relaxed) != self.calls {
+        while number.load(SeqCst) != round || hash.load(Relaxed) != self.calls {
             if looks == LOOKS || self.slate.is_crowded() {
-                self.wait(rank, round)?;
-                break;
+                return self.wait(rank, round);
             }
             looks += 1;
             std::hint::spin_loop();
         }
-        self.seen[rank] = round;
         Ok(())
     }
 
     /// [`see`](Self::see) of every other rank.
     #[inline(always)]
     pub fn see_all(&mut self, round: u64) -> Result<(), Failure> {
-        self.others().try_for_each(|rank| self.see(rank, round))
+        for rank in self.others() {
+            self.see(rank, round)?;
+        }
+        self.all_seen(round);
+        Ok(())
+    }
+
+    /// This rank has seen the round of every other.
+    #[inline(always)]
+    pub fn all_seen(&mut self, round: u64) {
+        self.heard = round;
     }
 
     /// All ranks but this, the next ones first: so they do not all read the same one at once.
     #[inline(always)]
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<S> {
         let (me, ranks) = (self.me, self.block.ranks());
-        (me + 1..ranks).chain(0..me)
+        (me + 1..me + ranks).map(move |rank| if rank < ranks { rank } else { rank - ranks })
     }
 
-    /// Copies bytes out of a round of a rank that was seen, of `len` that it posted.
+    /// [`see`](Self::see), and copies bytes of the round, of `len` that the rank has posted.
     #[inline(always)]
-    pub fn read(&self, rank: Rank, round: u64, len: usize, at: usize, into: &mut [u8]) {
+    pub fn take(&mut self, rank: Rank, round: u64, (len, at): (usize, usize), into: &mut [u8]) -> Result<(), Failure> {
+        self.take_at(self.place, rank, round, (len, at), into)
+    }
+
+    /// The same where the caller knows the place of the call.
+    #[inline(always)]
+    pub fn take_at(
+        &mut self,
+        place: Place,
+        rank: Rank,
+        round: u64,
+        (len, at): (usize, usize),
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
         debug_assert!(at + into.len() <= len, "a part of what was posted");
-        self.slate.read(self.payload(rank, round, len) + at, into);
+        let line = self.see_at(place, rank, round)?;
+        self.slate.read(self.payload(rank, round, (place, line), len) + at, into);
+        Ok(())
     }
 
     /// Waits until all others have posted the round `least`, so that what this round writes can be written again.
@@ -187,9 +304,9 @@ impl<S: Slate> Lines<S> {
                 continue;
             }
             let posted = |later: u64| {
-                let Said { calls, halved, .. } = self.past[later as usize % SLOTS];
-                let line = self.block.line(rank, later, halved);
-                self.slate.load(line, SeqCst) == later && self.slate.load(line + 8, Relaxed) == calls
+                let Said { calls, place } = self.past[later as usize % SLOTS];
+                let (number, hash) = self.stamp(self.block.line(rank, later, place));
+                number.load(SeqCst) == later && hash.load(Relaxed) == calls
             };
             // As far as it is, so as not to ask again soon; by few looks, each of which takes a line from it. Mostly it is close.
             let close = (round - 2).max(least);
@@ -214,22 +331,22 @@ impl<S: Slate> Lines<S> {
     #[cold]
     #[inline(never)]
     fn wait(&self, rank: Rank, round: u64) -> Result<(), Failure> {
-        let Said { calls, halved, .. } = self.past[round as usize % SLOTS];
+        let Said { calls, place } = self.past[round as usize % SLOTS];
         let awaited = Awaited::Rank(rank);
-        let line = self.block.line(rank, round, halved);
-        // Where it would be if its rank called something else.
-        let elsewhere = (self.block.ranks() == 2).then(|| self.block.line(rank, round, !halved));
+        let (number, hash) = self.stamp(self.block.line(rank, round, place));
+        // Where it may be if its rank called something else.
+        let others = Place::ALL.into_iter().filter(|&other| other != place && self.block.has(other));
         let wait = Wait { rank: self.me, call: &self.name, awaited, deadline: None };
         let look = || {
-            let (number, theirs) = (self.slate.load(line, SeqCst), self.slate.load(line + 8, SeqCst));
-            if number > round {
-                return Ok(Some(Found::Later(number)));
+            let (found, theirs) = (number.load(SeqCst), hash.load(SeqCst));
+            if found > round {
+                return Ok(Some(Found::Later(found)));
             }
             // Unless it is written again meanwhile, for a later one.
-            if number == round && self.slate.load(line, SeqCst) == round {
+            if found == round && number.load(SeqCst) == round {
                 return Ok(Some(if theirs == calls { Found::Round } else { Found::Another }));
             }
-            if elsewhere.is_some_and(|line| self.slate.load(line, SeqCst) == round) {
+            if others.clone().any(|place| self.stamp(self.block.line(rank, round, place)).0.load(SeqCst) == round) {
                 return Ok(Some(Found::Another));
             }
             Ok(self.is_broken().then_some(Found::Broken))
@@ -251,11 +368,8 @@ impl<S: Slate> Lines<S> {
 
     /// The first of the last rounds that belongs to another call at `rank`; the given one if it is not known any more.
     fn first_difference(&self, rank: Rank, round: u64) -> Differ {
-        let differ = |round: u64| Differ {
-            theirs: self.slate.load(self.block.signature(rank, round), Relaxed),
-            mine: self.past[round as usize % SLOTS].call,
-            round,
-        };
+        let differ =
+            |round: u64| Differ { theirs: self.call_of(rank, round), mine: self.call_of(self.me, round), round };
         let mut last = (round.saturating_sub(AHEAD - 1).max(1)..=round).map(differ);
         last.find(|differ| differ.theirs != differ.mine).unwrap_or(differ(round))
     }
@@ -263,9 +377,14 @@ impl<S: Slate> Lines<S> {
     /// The signature of the call that this rank's round belonged to; that of its last if it is not known.
     pub fn signature_of(&self, round: u64) -> u64 {
         match self.round.checked_sub(round) {
-            Some(ago) if ago < SLOTS as u64 => self.past[round as usize % SLOTS].call,
+            Some(ago) if ago < SLOTS as u64 => self.call_of(self.me, round),
             _ => self.call,
         }
+    }
+
+    /// The signature of the call that a rank's round belonged to, or one in the same slot.
+    fn call_of(&self, rank: Rank, round: u64) -> u64 {
+        self.slate.word(self.block.signature(rank, round)).load(Relaxed)
     }
 }
 

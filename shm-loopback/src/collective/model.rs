@@ -4,8 +4,8 @@
 
 use super::block::Block;
 use super::broken::Failure;
-use super::lines::{Lines, SLOTS};
-use super::slate::Slate;
+use super::lines::{Lines, SLOTS, Says};
+use super::slate::{Slate, Word};
 use crate::bell::{self, model::Modelled};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -15,11 +15,11 @@ use transom_windows::{FabricError, Wait};
 
 const RANKS: usize = 2;
 /// Bytes of the model's memory: all lines of two ranks, and no cells.
-const BYTES: usize = 64 + RANKS * 128 + SLOTS * 64 + 128 + SLOTS * RANKS * 128;
+const BYTES: usize = 64 + RANKS * 128 + SLOTS * 64 + RANKS * 128 + 128 + SLOTS * RANKS * 128;
 
 /// Two ranks' memory: each word as one that is stamped, and as one that is carried.
 struct Memory {
-    stamps: Vec<AtomicU64>,
+    stamps: Vec<[AtomicU64; 8]>,
     carried: Vec<UnsafeCell<u64>>,
     bell: Modelled,
 }
@@ -28,17 +28,25 @@ struct Memory {
 #[derive(Clone)]
 struct Model(Arc<Memory>);
 
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    fn claim(&self, value: u64) {
+        let _ = self.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
 impl Slate for Model {
-    fn load(&self, word: usize, order: Ordering) -> u64 {
-        self.0.stamps[word / 8].load(order)
-    }
+    type Word = AtomicU64;
 
-    fn store(&self, word: usize, value: u64, order: Ordering) {
-        self.0.stamps[word / 8].store(value, order);
-    }
-
-    fn claim(&self, word: usize, value: u64) {
-        let _ = self.0.stamps[word / 8].compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
+    fn line(&self, at: usize) -> &[AtomicU64; 8] {
+        &self.0.stamps[at / 64]
     }
 
     fn fence(&self, order: Ordering) {
@@ -56,6 +64,8 @@ impl Slate for Model {
         // SAFETY: loom looks that nobody writes it.
         into.copy_from_slice(&self.0.carried[at / 8].with(|word| unsafe { *word }).to_le_bytes());
     }
+
+    fn prefetch<const TO_WRITE: bool>(&self, _: usize) {}
 
     fn ring(&self) {
         bell::ring(&self.0.bell);
@@ -90,10 +100,9 @@ fn on_two_ranks(preemptions: usize, body: fn(Lines<Model>)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || {
-        let words = || 0..BYTES / 8;
         let memory = Model(Arc::new(Memory {
-            stamps: words().map(|_| AtomicU64::new(0)).collect(),
-            carried: words().map(|_| UnsafeCell::new(0)).collect(),
+            stamps: (0..BYTES / 64).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
+            carried: (0..BYTES / 8).map(|_| UnsafeCell::new(0)).collect(),
             bell: Modelled::correct(),
         }));
         let other = memory.clone();
@@ -109,19 +118,18 @@ fn said(rank: Rank, round: u64) -> [u8; 8] {
 }
 
 fn read(lines: &mut Lines<Model>, rank: Rank, round: u64) {
-    lines.see(rank, round).unwrap();
     let mut bytes = [0; 8];
-    lines.read(rank, round, 8, 0, &mut bytes);
+    lines.take(rank, round, (8, 0), &mut bytes).unwrap();
     assert_eq!(bytes, said(rank, round));
 }
 
 /// More than there are slots.
 const ROUNDS: u64 = SLOTS as u64 + 2;
 
-/// Each round both say something, and hear the other: in two halves of a line, or a line each.
-fn both_hear_each_other(symmetric: Option<usize>) -> impl Fn(Lines<Model>) {
+/// Each round both say something, and hear the other.
+fn both_hear_each_other(says: Says) -> impl Fn(Lines<Model>) {
     move |mut lines| {
-        lines.begin("all_gather", 7, symmetric).unwrap();
+        lines.begin("all_gather", 7, says).unwrap();
         for round in 1..=ROUNDS {
             let other = 1 - lines.me;
             lines.post(&said(lines.me, round)).unwrap();
@@ -131,20 +139,37 @@ fn both_hear_each_other(symmetric: Option<usize>) -> impl Fn(Lines<Model>) {
 }
 
 #[test]
-fn halves_of_a_line_are_whole() {
-    on_two_ranks(2, |lines| both_hear_each_other(Some(8))(lines));
+fn halves_of_a_line_of_both_are_whole() {
+    on_two_ranks(2, |lines| both_hear_each_other(Says::All(8))(lines));
+}
+
+#[test]
+fn what_two_ranks_exchange_is_whole() {
+    on_two_ranks(2, |mut lines| {
+        lines.begin("all_reduce", 7, Says::All(8)).unwrap();
+        for round in 1..=ROUNDS {
+            let mut theirs = [0; 8];
+            lines.exchange(&said(lines.me, round), &mut theirs).unwrap();
+            assert_eq!(theirs, said(1 - lines.me, round));
+        }
+    });
+}
+
+#[test]
+fn halves_of_lines_are_whole() {
+    on_two_ranks(2, |lines| both_hear_each_other(Says::Some(8))(lines));
 }
 
 #[test]
 fn lines_are_whole() {
-    on_two_ranks(2, |lines| both_hear_each_other(None)(lines));
+    on_two_ranks(2, |lines| both_hear_each_other(Says::Some(17))(lines));
 }
 
 /// The root hears nobody, and must not write over what the other still reads.
 #[test]
 fn who_runs_ahead_waits_for_room() {
     on_two_ranks(2, |mut lines| {
-        lines.begin("broadcast", 7, None).unwrap();
+        lines.begin("broadcast", 7, Says::Some(8)).unwrap();
         for round in 1..=ROUNDS {
             match lines.me {
                 0 => drop(lines.post(&said(0, round)).unwrap()),
@@ -162,7 +187,7 @@ fn who_runs_ahead_waits_for_room() {
 fn who_asks_how_far_another_is_may_look_late() {
     on_two_ranks(2, |mut lines| {
         for call in 1..=ROUNDS + 1 {
-            lines.begin("nothing", call, None).unwrap();
+            lines.begin("nothing", call, Says::Some(0)).unwrap();
             lines.post(&[]).unwrap();
         }
     });
@@ -172,11 +197,12 @@ fn who_asks_how_far_another_is_may_look_late() {
 #[test]
 fn other_calls_are_told_to_both() {
     on_two_ranks(3, |mut lines| {
-        lines.begin("scan", 7 + lines.me as u64, None).unwrap();
+        lines.begin("scan", 7 + lines.me as u64, Says::Some(8)).unwrap();
         told(&mut lines);
     });
     on_two_ranks(3, |mut lines| {
-        lines.begin("all_gather", 7 + lines.me as u64, Some(8).filter(|_| lines.me == 0)).unwrap();
+        let says = [Says::All(8), Says::Some(8)][lines.me];
+        lines.begin("all_gather", 7 + lines.me as u64, says).unwrap();
         told(&mut lines);
     });
 
@@ -199,7 +225,7 @@ fn who_gives_up_wakes_who_waits() {
             lines.give_up(FabricError::GivenUp { rank: 0 });
             return;
         }
-        let begun = lines.begin("barrier", 7, Some(0)).and_then(|()| lines.post(&[]));
+        let begun = lines.begin("barrier", 7, Says::All(0)).and_then(|()| lines.post(&[]));
         let failure = begun.and_then(|round| lines.see(0, round)).unwrap_err();
         assert!(matches!(failure, Failure::Fabric(FabricError::GivenUp { rank: 0 })), "{failure}");
     });

@@ -1,7 +1,9 @@
 //! Calls that move bytes as they are. Longer ones are cut into rounds; who sends is up to a few rounds ahead of who reads.
 
+use super::block::{HALF_CARRIES, Place};
 use super::board::Board;
 use super::broken::Failure;
+use super::lines::Says;
 use transom_locks::Rank;
 
 /// How a length is cut into rounds: at least one, so that even nothing is called by all.
@@ -43,9 +45,11 @@ impl Board {
     /// board.barrier(1)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn barrier(&mut self, call: u64) -> Result<(), Failure> {
-        self.lines.begin("barrier", call, Some(0))?;
+        self.lines.begin("barrier", call, Says::All(0))?;
+        if self.lines.is_pair() {
+            return self.lines.exchange(&[], &mut []);
+        }
         let round = self.lines.post(&[])?;
         self.lines.see_all(round)
     }
@@ -63,32 +67,43 @@ impl Board {
     /// board.broadcast(2, 0, &mut data)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn broadcast(&mut self, call: u64, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("broadcast", call, None)?;
+        self.lines.begin("broadcast", call, Says::Some(data.len()))?;
         self.must_be_rank(root)?;
-        if let Some(reach) = self.direct_from_root(data.len()) {
-            return self.read_root(&reach, root, data);
+        if data.len() <= HALF_CARRIES {
+            return self.copy_piece_from_root(Place::Half, root, true, data);
         }
-        self.copy_from_root(root, data)
+        match self.direct_from_root(data.len()) {
+            Some(reach) => self.read_root(&reach, root, data),
+            None => self.copy_from_root(root, data),
+        }
     }
 
     /// The root puts its bytes into cells, and the others take them out.
     #[inline]
     pub(super) fn copy_from_root(&mut self, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
-        let cut = Cut::of(data.len(), self.lines.block.cell_bytes());
+        let most = self.lines.block.cell_bytes();
+        if data.len() <= most {
+            return self.copy_piece_from_root(Place::Lines, root, true, data);
+        }
+        let cut = Cut::of(data.len(), most);
         for step in 0..cut.rounds {
-            let part = &mut data[cut.part(step)];
-            let round = self.lines.post(if self.lines.me == root { part } else { &[] })?;
-            if step == 0 {
-                self.meet(round)?;
-            }
-            if self.lines.me != root {
-                self.lines.see(root, round)?;
-                self.lines.read(root, round, part.len(), 0, part);
-            }
+            self.copy_piece_from_root(Place::Lines, root, step == 0, &mut data[cut.part(step)])?;
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn copy_piece_from_root(&mut self, place: Place, root: Rank, first: bool, part: &mut [u8]) -> Result<(), Failure> {
+        if self.lines.me == root {
+            let round = self.lines.post_at(place, part)?;
+            return if first { self.meet(round) } else { Ok(()) };
+        }
+        let round = self.lines.post_at(place, &[])?;
+        if first {
+            self.meet(round)?;
+        }
+        self.lines.take_at(place, root, round, (part.len(), 0), part)
     }
 
     /// Gives every rank the bytes of all, in the order of ranks: `into` has so many blocks as long as `mine`.
@@ -105,9 +120,8 @@ impl Board {
     /// assert_eq!(&all, b"abc");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("all_gather", call, Some(mine.len()))?;
+        self.lines.begin("all_gather", call, Says::All(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
         match self.direct(mine.len()) {
             Some(reach) => self.read_blocks(&reach, mine, (mine.len(), |_| 0), into),
@@ -128,9 +142,8 @@ impl Board {
     /// board.gather(4, 0, b"abc", &mut all)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn gather(&mut self, call: u64, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("gather", call, None)?;
+        self.lines.begin("gather", call, Says::Some(mine.len()))?;
         self.must_be_rank(root)?;
         if self.lines.me == root {
             self.must_hold_blocks(into, mine)?;
@@ -162,9 +175,8 @@ impl Board {
             let next = if step + 1 < cut.rounds { self.lines.post(given(step + 1))? } else { round };
             let part = cut.part(step);
             for rank in self.lines.others().filter(|_| keep) {
-                self.lines.see(rank, round)?;
                 let block = &mut into[rank * mine.len()..][..mine.len()];
-                self.lines.read(rank, round, part.len(), 0, &mut block[part.clone()]);
+                self.lines.take(rank, round, (part.len(), 0), &mut block[part.clone()])?;
             }
             round = next;
         }
@@ -187,9 +199,8 @@ impl Board {
     /// assert_eq!(&into, b"abc"); // of a rank alone
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn all_to_all(&mut self, call: u64, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("all_to_all", call, Some(given.len()))?;
+        self.lines.begin("all_to_all", call, Says::All(given.len()))?;
         let (me, ranks) = (self.lines.me, self.ranks());
         self.must(given.len() == into.len() && given.len().is_multiple_of(ranks), || {
             format!("{} bytes given, {} taken, by {ranks} ranks", given.len(), into.len())
@@ -205,9 +216,8 @@ impl Board {
             let next = if step + 1 < cut.rounds { self.post_blocks(cut, step + 1, given)? } else { round };
             let part = cut.part(step);
             for rank in self.lines.others() {
-                self.lines.see(rank, round)?;
                 let block = &mut into[rank * len..][..len];
-                self.lines.read(rank, round, part.len() * ranks, me * part.len(), &mut block[part.clone()]);
+                self.lines.take(rank, round, (part.len() * ranks, me * part.len()), &mut block[part.clone()])?;
             }
             round = next;
         }
@@ -229,9 +239,8 @@ impl Board {
     /// board.scatter(6, 0, b"abc", &mut into)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn scatter(&mut self, call: u64, root: Rank, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
-        self.lines.begin("scatter", call, None)?;
+        self.lines.begin("scatter", call, Says::Some(into.len().saturating_mul(self.ranks())))?;
         self.must_be_rank(root)?;
         let (me, ranks, len) = (self.lines.me, self.ranks(), into.len());
         if me == root {
@@ -245,9 +254,8 @@ impl Board {
                 self.meet(round)?;
             }
             if me != root {
-                self.lines.see(root, round)?;
                 let part = cut.part(step);
-                self.lines.read(root, round, part.len() * ranks, me * part.len(), &mut into[part]);
+                self.lines.take(root, round, (part.len() * ranks, me * part.len()), &mut into[part])?;
             }
         }
         Ok(())

@@ -1,11 +1,17 @@
 //! Calls that fold the elements of all ranks, always in the order of ranks.
 
+use super::block::HALF_CARRIES;
 use super::board::Board;
 use super::broken::Failure;
+use super::lines::Says;
 use transom_locks::Rank;
 
 /// Up to so many bytes each rank folds those of all by itself; one element is never cut.
 const WHOLE: usize = 8 << 10;
+
+/// At the beginning of a cache line.
+#[repr(align(64))]
+struct Short([u8; HALF_CARRIES]);
 
 /// The caller's operation: `into = into o with`, element by element.
 type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8]);
@@ -32,9 +38,45 @@ impl Board {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn all_reduce(&mut self, call: u64, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
-        self.lines.begin("all_reduce", call, Some(data.len()))?;
+    pub fn all_reduce<F>(&mut self, call: u64, data: &mut [u8], element: usize, fold: &mut F) -> Result<(), Failure>
+    where
+        F: FnMut(&mut [u8], &[u8]) + ?Sized,
+    {
+        if data.len() > HALF_CARRIES || self.ranks() != 2 {
+            return self.all_reduce_of_many(call, data, element, &mut |into, with| fold(into, with));
+        }
+        // What is short is folded here, where the compiler knows the operation.
+        let mut theirs = Short([0; HALF_CARRIES]);
+        let theirs = &mut theirs.0[..data.len()];
+        self.exchange(call, data, element, theirs)?;
+        if self.lines.me == 0 {
+            self.lines.fold(fold, data, theirs);
+            return Ok(());
+        }
+        self.lines.fold(fold, theirs, data);
+        match (<&mut [u8; 8]>::try_from(&mut *data), <[u8; 8]>::try_from(&*theirs)) {
+            (Ok(data), Ok(theirs)) => *data = theirs,
+            _ => data.copy_from_slice(theirs),
+        }
+        Ok(())
+    }
+
+    fn all_reduce_of_many(
+        &mut self,
+        call: u64,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        self.lines.begin("all_reduce", call, Says::All(data.len()))?;
         self.reduce_to(None, data, element, fold)
+    }
+
+    /// Gives the other of two ranks the elements, and gets its.
+    fn exchange(&mut self, call: u64, data: &[u8], element: usize, theirs: &mut [u8]) -> Result<(), Failure> {
+        self.lines.begin("all_reduce", call, Says::All(data.len()))?;
+        self.must_be_elements(data, element)?;
+        self.lines.exchange(data, theirs)
     }
 
     /// [`all_reduce`](Self::all_reduce) to the root alone: the `data` of others stay as they were.
@@ -50,7 +92,6 @@ impl Board {
     /// board.reduce(8, 0, &mut data, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn reduce(
         &mut self,
         call: u64,
@@ -59,7 +100,7 @@ impl Board {
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        self.lines.begin("reduce", call, None)?;
+        self.lines.begin("reduce", call, Says::Some(data.len()))?;
         self.must_be_rank(root)?;
         self.reduce_to(Some(root), data, element, fold)
     }
@@ -86,7 +127,7 @@ impl Board {
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        self.lines.begin("scan", call, None)?;
+        self.lines.begin("scan", call, Says::Some(data.len()))?;
         self.must_be_elements(data, element)?;
         let first = self.lines.me + usize::from(!exclusive);
         self.reduce_whole(first, data, element, fold)
@@ -115,7 +156,7 @@ impl Board {
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        self.lines.begin("reduce_scatter", call, Some(into.len()))?;
+        self.lines.begin("reduce_scatter", call, Says::All(given.len()))?;
         self.must_hold_blocks(given, into)?;
         self.must_be_elements(into, element)?;
         let cell = self.lines.block.cell_bytes() / self.ranks();
@@ -154,8 +195,7 @@ impl Board {
                 if rank == me {
                     into.copy_from_slice(of(me));
                 } else {
-                    self.lines.see(rank, round)?;
-                    self.lines.read(rank, round, piece.len() * ranks, me * piece.len(), into);
+                    self.lines.take(rank, round, (piece.len() * ranks, me * piece.len()), into)?;
                 }
             }
             begin = piece.end;
@@ -191,13 +231,57 @@ impl Board {
     /// Everybody posts all elements. `data` are those of the `first` ranks folded; as they were if these are none.
     #[inline]
     fn reduce_whole(&mut self, first: usize, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
-        let most = if data.len() <= WHOLE { data.len() } else { WHOLE / element * element }.max(element);
-        let (mut begin, mut met) = (0, first == self.ranks());
-        while begin < data.len() || begin == 0 {
-            let end = data.len().min(begin + most);
-            self.collect(first, &mut met, &data[begin..end])?;
-            self.fold_collected(first, &mut data[begin..end], fold);
-            begin = end.max(1);
+        if data.len() <= WHOLE {
+            return self.reduce_piece(first, first == self.ranks(), data, fold);
+        }
+        let most = (WHOLE / element * element).max(element);
+        let mut met = first == self.ranks();
+        for part in data.chunks_mut(most) {
+            if part.len() <= self.lines.block.cell_bytes() {
+                self.reduce_piece(first, std::mem::replace(&mut met, true), part, &mut *fold)?;
+            } else {
+                self.collect(first, &mut met, part)?;
+                self.fold_collected(first, part, &mut *fold);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of what fits into a cell: each rank's is folded when it is there. `met`: no others are to be met.
+    #[inline(always)]
+    fn reduce_piece(&mut self, first: usize, met: bool, part: &mut [u8], fold: Fold<'_>) -> Result<(), Failure> {
+        let (me, len, round) = (self.lines.me, part.len(), self.lines.post(part)?);
+        if !met {
+            self.meet(round)?;
+        }
+        if first == 0 {
+            return Ok(());
+        }
+        let Board { lines, scratch, .. } = self;
+        let (into, with) = scratch.bytes(2 * Self::stride(len)).split_at_mut(Self::stride(len));
+        let (into, with) = (&mut into[..len], &mut with[..len]);
+        // Rank 0 folds into its own, which comes first.
+        let (into, mine) = match me {
+            0 => (part, None),
+            _ => {
+                lines.take(0, round, (len, 0), into)?;
+                (into, Some(part))
+            }
+        };
+        for rank in 1..first {
+            match &mine {
+                Some(mine) if rank == me => lines.fold(fold, into, mine),
+                _ => {
+                    lines.take(rank, round, (len, 0), with)?;
+                    lines.fold(fold, into, with);
+                }
+            }
+        }
+        if let Some(mine) = mine {
+            mine.copy_from_slice(into);
+        }
+        if first == lines.block.ranks() {
+            lines.all_seen(round);
         }
         Ok(())
     }
@@ -226,8 +310,7 @@ impl Board {
                 if rank == me {
                     into.copy_from_slice(&part[begin..end]);
                 } else {
-                    self.lines.see(rank, round)?;
-                    self.lines.read(rank, round, end - begin, 0, into);
+                    self.lines.take(rank, round, (end - begin, 0), into)?;
                 }
             }
             begin = end.max(1);
@@ -337,8 +420,7 @@ impl Shares {
                 (into, None)
             }
             _ => {
-                lines.see(0, given)?;
-                lines.read(0, given, self.piece * self.ranks, at, into);
+                lines.take(0, given, (self.piece * self.ranks, at), into)?;
                 (into, Some(mine))
             }
         };
@@ -346,8 +428,7 @@ impl Shares {
             match &mine {
                 Some(mine) if rank == me => lines.fold(fold, into, mine),
                 _ => {
-                    lines.see(rank, given)?;
-                    lines.read(rank, given, self.piece * self.ranks, at, with);
+                    lines.take(rank, given, (self.piece * self.ranks, at), with)?;
                     lines.fold(fold, into, with);
                 }
             }
@@ -374,9 +455,8 @@ impl Shares {
             return Ok(());
         }
         for rank in board.lines.others() {
-            board.lines.see(rank, folded)?;
             let part = self.part(step, rank);
-            board.lines.read(rank, folded, part.len(), 0, &mut data[part]);
+            board.lines.take(rank, folded, (part.len(), 0), &mut data[part])?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::copy;
 use crate::memory::View;
 use crate::progress::Progress;
 use crate::words;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use transom_locks::{Awaited, Rank};
@@ -13,15 +14,21 @@ use transom_windows::{FabricError, Wait};
 
 /// A trait, so that a model checker runs rounds as they ship.
 pub(super) trait Slate {
-    fn load(&self, word: usize, order: Ordering) -> u64;
-    fn store(&self, word: usize, value: u64, order: Ordering);
-    /// Sets a word that is 0 yet, sequentially consistently.
-    fn claim(&self, word: usize, value: u64);
+    type Word: Word;
+    /// The words of the line in which this byte is.
+    fn line(&self, at: usize) -> &[Self::Word; 8];
+    /// The word at this byte.
+    #[inline(always)]
+    fn word(&self, at: usize) -> &Self::Word {
+        &self.line(at)[at / 8 % 8]
+    }
     fn fence(&self, order: Ordering);
     /// Writes bytes that nobody uses meanwhile.
     fn write(&self, at: usize, bytes: &[u8]);
     /// Reads bytes that nobody writes meanwhile.
     fn read(&self, at: usize, into: &mut [u8]);
+    /// Has the line there brought, to be written or read: a hint.
+    fn prefetch<const TO_WRITE: bool>(&self, line: usize);
     /// Wakes whoever waits, after a word was changed by a sequentially consistent operation.
     fn ring(&self);
     /// Whether ranks share cores.
@@ -37,33 +44,57 @@ pub(super) trait Slate {
     ) -> Result<R, FabricError>;
 }
 
+pub(super) trait Word {
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+    /// Sets it if it is 0 yet, sequentially consistently.
+    fn claim(&self, value: u64);
+}
+
+impl Word for AtomicU64 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    fn claim(&self, value: u64) {
+        let _ = self.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
 /// Memory that ranks share.
 pub(super) struct Shared {
     pub view: View,
-    pub control: Arc<Control>,
-    pub progress: Arc<Progress>,
+    /// All lines of the view.
+    lines: NonNull<[[AtomicU64; 8]]>,
+    control: Arc<Control>,
+    progress: Arc<Progress>,
 }
 
+// SAFETY: the lines are reached by any thread, as the view.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
 impl Shared {
-    #[inline(always)]
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        self.view.word(offset).expect("a board is laid out")
+    pub fn new(view: View, control: Arc<Control>, progress: Arc<Progress>) -> Self {
+        Shared { lines: NonNull::from(view.lines()), view, control, progress }
     }
 }
 
 impl Slate for Shared {
-    #[inline(always)]
-    fn load(&self, word: usize, order: Ordering) -> u64 {
-        self.word(word).load(order)
-    }
+    type Word = AtomicU64;
 
     #[inline(always)]
-    fn store(&self, word: usize, value: u64, order: Ordering) {
-        self.word(word).store(value, order);
-    }
-
-    fn claim(&self, word: usize, value: u64) {
-        let _ = self.word(word).compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
+    fn line(&self, at: usize) -> &[AtomicU64; 8] {
+        // SAFETY: the view keeps them as they are.
+        let lines = unsafe { self.lines.as_ref() };
+        &lines[at / 64]
     }
 
     #[inline(always)]
@@ -73,6 +104,11 @@ impl Slate for Shared {
 
     #[inline(always)]
     fn write(&self, at: usize, bytes: &[u8]) {
+        if let Ok(word) = bytes.try_into()
+            && at.is_multiple_of(8)
+        {
+            return self.word(at).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
         let to = self.view.address(at, bytes.len());
         // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
         unsafe { copy::to_shared(to.expect("within its cell"), bytes) };
@@ -80,9 +116,20 @@ impl Slate for Shared {
 
     #[inline(always)]
     fn read(&self, at: usize, into: &mut [u8]) {
+        if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *into)
+            && at.is_multiple_of(8)
+        {
+            *word = self.word(at).load(Ordering::Relaxed).to_ne_bytes();
+            return;
+        }
         let from = self.view.address(at, into.len());
         // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
         unsafe { copy::from_shared(from.expect("within its cell"), into) };
+    }
+
+    #[inline(always)]
+    fn prefetch<const TO_WRITE: bool>(&self, line: usize) {
+        self.view.prefetch::<TO_WRITE>(line);
     }
 
     #[inline(always)]

@@ -292,7 +292,7 @@ fn processes_share_a_board() {
 #[test]
 fn the_formula_of_memory_holds() {
     for ranks in [1, 2, 3, 9, 64, 1000] {
-        let lines = 1152 + ranks * (192 + 16 * 128);
+        let lines = 1152 + ranks * (704 + 16 * 128);
         let cells = ranks * 8 * (32 << 10).max(64 * ranks);
         let bytes = super::block::Block::of(ranks).bytes();
         assert!(bytes <= lines + 4096 + cells && bytes >= cells, "{bytes} bytes of {ranks} ranks");

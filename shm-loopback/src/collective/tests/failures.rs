@@ -1,6 +1,7 @@
 //! Ranks that call something else, die, leave, or panic; and what others wrote.
 
 use super::*;
+use crate::collective::block::Place;
 use crate::collective::slate::Slate as _;
 use transom_windows::FabricError;
 
@@ -198,8 +199,8 @@ fn nonsense_in_shared_memory_is_an_error() {
         let mut board = open(&team, false);
         board.barrier(1).unwrap();
         if team.rank() == 1 {
-            let line = board.lines.block.line(1, board.lines.round + 1, true);
-            board.lines.slate.store(line, 0x7000, std::sync::atomic::Ordering::SeqCst);
+            let line = board.lines.block.line(1, board.lines.round + 1, Place::Pair);
+            board.lines.slate.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
             team.barrier().unwrap();
             return None;
         }
@@ -210,7 +211,7 @@ fn nonsense_in_shared_memory_is_an_error() {
     assert!(matches!(&failures[0], Some(Err(Failure::Fabric(FabricError::Corrupt { .. })))), "{failures:?}");
     let broken = all_well(on_threads(1, |team| {
         let mut board = open(&team, false);
-        board.lines.slate.store(board.lines.block.broken(), 77, std::sync::atomic::Ordering::SeqCst);
+        board.lines.slate.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
         board.barrier(1).unwrap_err()
     }));
     assert!(matches!(&broken[0], Failure::Fabric(FabricError::Corrupt { .. })), "{broken:?}");
