@@ -78,7 +78,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         !self.any_broken(0)
     }
 
-    /// Awaits the turns of requests that were given up.
+    /// Awaits what is in the queues still of earlier requests.
     fn settle(&mut self) -> Result<(), N> {
         let (network, layout) = (self.network, self.layout);
         let mut outcome = Ok(());
@@ -151,7 +151,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
                 Ok(HeldAs::Shared(grant)) => lock.start_leaving(network, layout, target, grant).map(|pending| {
                     *under_way = Some((grant, pending));
                 }),
-                Ok(HeldAs::Exclusive(before)) => lock.leave_exclusive(network, layout, target, before),
+                Ok(HeldAs::Exclusive(behind)) => lock.leave_exclusive(network, layout, target, behind),
                 Err(_) => Ok(()),
             };
             if let Err(error) = started {
