@@ -1,7 +1,7 @@
 //! The locks of all targets in one call, with the requests in flight at once.
 
 use crate::lock_word::Grant;
-use crate::target_lock::{HeldAs, Placed};
+use crate::target_lock::{HeldAs, Placed, Status};
 use crate::{Error, LockLayout, Network, Rank, TargetLock};
 use std::ops::Range;
 
@@ -42,10 +42,17 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     #[inline(always)]
     pub fn acquire(&mut self) -> Result<bool, N> {
         // Before the first request: none may be left under way.
+        let mut late = false;
         for (target, lock) in self.locks.iter_mut().enumerate() {
-            lock.lock().check_free(target)?;
+            let lock = lock.lock();
+            if lock.status != Status::Free {
+                lock.check_free(target)?;
+                late = true;
+            }
         }
-        self.settle()?;
+        if late {
+            self.settle()?;
+        }
         let (mut held, mut waited) = (0, false);
         while held < self.locks.len() {
             match self.acquire_from(held) {
@@ -79,6 +86,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     }
 
     /// Awaits what is in the queues still of earlier requests.
+    #[cold]
     fn settle(&mut self) -> Result<(), N> {
         let (network, layout) = (self.network, self.layout);
         let mut outcome = Ok(());

@@ -125,20 +125,20 @@ impl<const C: u32> TargetLock<C> {
     /// }));
     /// net.run_random(1).unwrap();
     /// ```
+    #[inline]
     pub fn settle<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let node = |field| layout.node(network.rank(), target, field);
-        match std::mem::replace(&mut self.status, Status::Broken) {
-            Status::Abandoned(tail) => {
+        let status = self.status;
+        if let Status::Shown | Status::Abandoned(_) = status {
+            self.status = Status::Broken;
+            if let Status::Abandoned(tail) = status {
                 let grant = node(Field::Grant);
                 network.wait(grant.word, Awaited::Behind(tail as Rank), has_passed)?;
                 network.notify(grant, 0)?;
-                self.status = Status::Free;
-            }
-            Status::Shown => {
+            } else {
                 network.wait(node(Field::Next).word, Awaited::Anyone, |next| next == 0)?;
-                self.status = Status::Free;
             }
-            other => self.status = other,
+            self.status = Status::Free;
         }
         Ok(())
     }

@@ -433,8 +433,8 @@ impl<const C: u32> TargetLock<C> {
     /// Before a request: until it succeeds the lock is broken. Awaits what is in the queue still of an earlier one.
     #[inline(always)]
     fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        self.check_free(target)?;
-        if let Status::Shown | Status::Abandoned(_) = self.status {
+        if self.status != Status::Free {
+            self.check_free(target)?;
             self.settle(network, layout, target)?;
         }
         self.status = Status::Broken;

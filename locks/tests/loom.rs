@@ -65,7 +65,7 @@ fn at_most(preemptions: usize) -> Setup {
 fn two_ranks() {
     check_mixes("2 ranks x 1, all schedules", Setup::default(), 2, &singles());
     check_mixes("2 ranks x 2, all schedules", Setup::default(), 2, &doubles());
-    check_mixes("2 ranks x 2, 5 preemptions", watching(at_most(5)), 2, &doubles());
+    check_mixes("2 ranks x 2, 7 preemptions", watching(at_most(7)), 2, &doubles());
 }
 
 /// Here nothing but the verbs orders memory, and a wait may see old values.
