@@ -94,6 +94,34 @@ fn grants_come_in_the_order_of_requests() {
     });
 }
 
+/// Who waits long sleeps; whoever hands the lock over wakes it, wherever it is told.
+#[test]
+fn who_sleeps_for_a_lock_is_woken() {
+    ranks::on_all_sizes("who_sleeps_for_a_lock_is_woken", |world| {
+        // A turn of each rank is twice as long as a wait spins and yields; a sleep that nobody ends takes 100 ms.
+        const HELD: Duration = Duration::from_millis(25);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let mut shortest = Duration::MAX;
+        for _ in 0..5 {
+            window.fence().unwrap();
+            if world.rank() > 0 {
+                std::thread::sleep(HELD / 5);
+            }
+            let asked = std::time::Instant::now();
+            let epoch = window.lock_exclusive(0).unwrap();
+            if epoch.ahead().exclusive == Some(0) {
+                shortest = shortest.min(asked.elapsed());
+            }
+            if world.rank() == 0 {
+                std::thread::sleep(HELD);
+            }
+            epoch.unlock().unwrap();
+        }
+        assert!(shortest == Duration::MAX || shortest < 3 * HELD, "{shortest:?}");
+        window.fence().unwrap();
+    });
+}
+
 #[test]
 fn lock_all_shares_with_readers_and_excludes_writers() {
     ranks::on_all_sizes("lock_all_shares_with_readers_and_excludes_writers", |world| {

@@ -1,7 +1,7 @@
 //! The locks of all targets in one call, with the requests in flight at once.
 
 use crate::lock_word::Grant;
-use crate::target_lock::{HeldAs, Placed};
+use crate::target_lock::{HeldAs, Placed, Status};
 use crate::{Error, LockLayout, Network, Rank, TargetLock};
 use std::ops::Range;
 
@@ -42,10 +42,17 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     #[inline(always)]
     pub fn acquire(&mut self) -> Result<bool, N> {
         // Before the first request: none may be left under way.
+        let mut late = false;
         for (target, lock) in self.locks.iter_mut().enumerate() {
-            lock.lock().check_free(target)?;
+            let lock = lock.lock();
+            if lock.status != Status::Free {
+                lock.check_free(target)?;
+                late = true;
+            }
         }
-        self.settle()?;
+        if late {
+            self.settle()?;
+        }
         let (mut held, mut waited) = (0, false);
         while held < self.locks.len() {
             match self.acquire_from(held) {
@@ -78,7 +85,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         !self.any_broken(0)
     }
 
-    /// Awaits the turns of requests that were given up.
+    /// Awaits what is in the queues still of earlier requests.
+    #[cold]
     fn settle(&mut self) -> Result<(), N> {
         let (network, layout) = (self.network, self.layout);
         let mut outcome = Ok(());
@@ -151,7 +159,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
                 Ok(HeldAs::Shared(grant)) => lock.start_leaving(network, layout, target, grant).map(|pending| {
                     *under_way = Some((grant, pending));
                 }),
-                Ok(HeldAs::Exclusive(before)) => lock.leave_exclusive(network, layout, target, before),
+                Ok(HeldAs::Exclusive(behind)) => lock.leave_exclusive(network, layout, target, behind),
                 Err(_) => Ok(()),
             };
             if let Err(error) = started {

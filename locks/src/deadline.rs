@@ -1,9 +1,17 @@
 //! Requests with a deadline, and how a request leaves the queue before its turn; README.md beside the code has the steps.
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
-use crate::target_lock::{HeldAs, Placed, Result, Status};
+use crate::target_lock::{Behind, HeldAs, Placed, Result, Status};
 use crate::{Ahead, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
 use std::time::Instant;
+
+/// What a wait for the turn came to.
+enum Awaiting {
+    /// It has come; so many readers must leave before.
+    Turn(u64),
+    /// The request has left the queue: what is there of it still.
+    Left(Status),
+}
 
 impl<const C: u32> TargetLock<C> {
     /// [`exclusive`](Self::exclusive), unless its turn has not come by `deadline`: then it leaves the queue, which delays nobody,
@@ -42,11 +50,13 @@ impl<const C: u32> TargetLock<C> {
             }
         }
         let ahead = self.ask(network, layout, target)?;
-        if ahead != Ahead::default() && !self.wait_for_turn_until(network, layout, target, ahead, deadline)? {
-            self.status = Status::Free;
+        if ahead != Ahead::default()
+            && let Awaiting::Left(status) = self.wait_for_turn_until(network, layout, target, ahead, deadline)?
+        {
+            self.status = status;
             return Ok(None);
         }
-        self.status = Status::Held(HeldAs::exclusive(ahead));
+        self.status = Status::Held(HeldAs::Exclusive(Behind::told(ahead.exclusive)));
         Ok(Some(ahead))
     }
 
@@ -97,8 +107,9 @@ impl<const C: u32> TargetLock<C> {
         self.await_shared(network, layout, target, placed).map(Some)
     }
 
-    /// Awaits the turn of a shared request that [`shared_until`](Self::shared_until) gave up, if there is one: afterwards nobody
-    /// touches this rank's words for it. To be called before other handles use these words.
+    /// Awaits what is in the queue still of an earlier request: the turn of a shared one that [`shared_until`](Self::shared_until)
+    /// gave up, or that whoever came after an exclusive one has seen that it may. Afterwards nobody touches this rank's words for
+    /// it. To be called before other handles use these words.
     ///
     /// # Errors
     /// [`Error::Network`]; the lock is broken then.
@@ -114,27 +125,40 @@ impl<const C: u32> TargetLock<C> {
     /// }));
     /// net.run_random(1).unwrap();
     /// ```
+    #[inline]
     pub fn settle<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        if let Status::Abandoned(tail) = self.status {
+        let node = |field| layout.node(network.rank(), target, field);
+        let status = self.status;
+        if let Status::Shown | Status::Abandoned(_) = status {
             self.status = Status::Broken;
-            let node = layout.node(network.rank(), target, Field::Grant);
-            network.wait(node.word, Awaited::Behind(tail as Rank), has_passed)?;
-            network.notify(node, 0)?;
+            if let Status::Abandoned(tail) = status {
+                let grant = node(Field::Grant);
+                network.wait(grant.word, Awaited::Behind(tail as Rank), has_passed)?;
+                network.notify(grant, 0)?;
+            } else {
+                network.wait(node(Field::Next).word, Awaited::Anyone, |next| next == 0)?;
+            }
             self.status = Status::Free;
         }
         Ok(())
     }
 
-    /// Whether a request that was given up is in the queue still; local.
-    pub(crate) fn is_abandoned_still<N: Network>(
+    /// Whether something of an earlier request is in the queue still; local. Then somebody else has the lock, or waits for it.
+    pub(crate) fn is_in_queue_still<N: Network>(
         &self,
         network: &N,
         layout: LockLayout,
         target: Rank,
     ) -> Result<bool, N> {
-        let Status::Abandoned(tail) = self.status else { return Ok(false) };
-        let grant = layout.node(network.rank(), target, Field::Grant).word;
-        Ok(!has_passed(network.wait(grant, Awaited::Behind(tail as Rank), |_| true)?))
+        let look = |field| {
+            let word = layout.node(network.rank(), target, field).word;
+            network.wait(word, Awaited::Anyone, |_| true)
+        };
+        Ok(match self.status {
+            Status::Abandoned(_) => !has_passed(look(Field::Grant)?),
+            Status::Shown => look(Field::Next)? != 0,
+            _ => false,
+        })
     }
 
     /// Takes back that a request was given up, if its turn has not passed; whether it did. Otherwise the lock can be asked for
@@ -164,7 +188,7 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Waits until nobody stands before an exclusive request, or leaves the queue; whether its turn has come.
+    /// Waits until nobody stands before an exclusive request, or leaves the queue.
     #[cold]
     fn wait_for_turn_until<N: Network>(
         &mut self,
@@ -173,34 +197,34 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         ahead: Ahead,
         deadline: Instant,
-    ) -> Result<bool, N> {
+    ) -> Result<Awaiting, N> {
         Self::check_ahead(network, target, ahead)?;
         let mut readers = ahead.readers;
         if let Some(tail) = ahead.exclusive {
             match self.await_go(network, layout, target, tail, readers, deadline)? {
-                Some(told) => readers = told,
-                None => return Ok(false),
+                Awaiting::Turn(told) => readers = told,
+                left => return Ok(left),
             }
         }
         if readers == 0 {
-            return Ok(true);
+            return Ok(Awaiting::Turn(0));
         }
         // Whoever was told this with a deadline is the head: these readers leave through the word.
         let drained = layout.node(network.rank(), target, Field::Drained).word;
         match network.wait_until(drained, Awaited::Anyone, deadline, |told| told >= readers)? {
-            Some(told) => Self::drained(network, layout, target, readers, told).map(|()| true),
+            Some(told) => Self::drained(network, layout, target, readers, told).map(|()| Awaiting::Turn(0)),
             None => {
-                self.leave_as_head(network, layout, target, readers)?;
+                let status = self.leave_as_head(network, layout, target, readers)?;
                 if ahead.exclusive.is_some() {
                     network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
                 }
-                Ok(false)
+                Ok(Awaiting::Left(status))
             }
         }
     }
 
-    /// Tells the request of rank `tail`, before which `readers` readers stand, who comes next, and waits for the turn; returns how
-    /// many readers must leave then. If it has not come by the deadline, leaves the queue, and returns nothing.
+    /// Tells the request of rank `tail`, before which `readers` readers stand, who comes next, and waits for the turn. If
+    /// it has not come by the deadline, leaves the queue.
     fn await_go<N: Network>(
         &mut self,
         network: &N,
@@ -209,11 +233,11 @@ impl<const C: u32> TargetLock<C> {
         mut tail: Rank,
         mut readers: u64,
         deadline: Instant,
-    ) -> Result<Option<u64>, N> {
+    ) -> Result<Awaiting, N> {
         let (me, ranks) = (network.rank(), network.ranks());
         let node = layout.node(me, target, Field::Go);
         let mut last = 0;
-        let asked = |readers| Next { rank: me, readers, timed: true }.pack();
+        let asked = |readers| Next { rank: me, readers, timed: true, watches: false }.pack();
         network.notify(layout.node(tail, target, Field::Next), asked(readers))?;
         loop {
             let go = match network.wait_until(node.word, Awaited::Behind(tail), deadline, |go| go != last)? {
@@ -222,11 +246,11 @@ impl<const C: u32> TargetLock<C> {
                     if !Moved::is_pending(last) {
                         let next = layout.node(tail, target, Field::Next);
                         if network.cas(next, asked(readers), Next::leaves(me))? == asked(readers) {
-                            self.leave_from_behind(network, layout, target, tail, readers)?;
+                            let status = self.leave_from_behind(network, layout, target, tail, readers)?;
                             if last != 0 {
                                 network.notify(node, 0)?;
                             }
-                            return Ok(None);
+                            return Ok(Awaiting::Left(status));
                         }
                     }
                     // That request has taken this one's word, to pass its turn on or to leave: it says so in a moment.
@@ -234,7 +258,7 @@ impl<const C: u32> TargetLock<C> {
                 }
             };
             let Some(moved) = Moved::unpack(go) else {
-                return Self::readers_of_go(network, target, go, readers).map(Some);
+                return Self::readers_of_go(network, target, go, readers).map(Awaiting::Turn);
             };
             if moved.behind >= ranks || moved.behind == me || moved.readers >= ranks as u64 {
                 return Err(Error::Corrupt { target, word: go });
@@ -252,17 +276,17 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         tail: Rank,
         readers: u64,
-    ) -> Result<(), N> {
+    ) -> Result<Status, N> {
         let me = network.rank();
         let (next_of_tail, leaves) = (layout.node(tail, target, Field::Next), Next::leaves(me));
         let mut seen = LockWord::<C>(self.seen);
-        let behind = loop {
+        let (behind, status) = loop {
             let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.without_tail(tail, readers).0)?);
             if found == seen {
                 // Fails if somebody has come to stand there since, and said so.
                 network.cas(next_of_tail, leaves, Next::LOOK)?;
                 Self::clear_mark(network, layout, target)?;
-                break seen.arrived();
+                break (seen.arrived(), Status::Free);
             }
             if found.tail() == Some(me) {
                 seen = found;
@@ -278,15 +302,15 @@ impl<const C: u32> TargetLock<C> {
                 network.notify(go, moved.pending())?;
                 // That has taken effect when this has: before whatever the request before it puts there.
                 network.add(go, 0)?;
-            } else {
-                network.notify(layout.node(me, target, Field::Next), 0)?;
             }
-            network.cas(next_of_tail, leaves, Next { readers: moved.readers, ..next }.pack())?;
+            Self::forget_next(network, layout, target, next)?;
+            let forwarded = Next { readers: moved.readers, watches: false, ..next };
+            network.cas(next_of_tail, leaves, forwarded.pack())?;
             if next.timed {
                 // Fails if that request has been told something else since.
                 network.cas(go, moved.pending(), moved.settled())?;
             }
-            break next.readers;
+            break (next.readers, next.status_of_left());
         };
         if behind > 0 {
             let mut waiters = Waiters::default();
@@ -294,7 +318,7 @@ impl<const C: u32> TargetLock<C> {
                 Self::push_for(network, layout, target, tail, reader, &mut waiters)
             })?;
         }
-        Ok(())
+        Ok(status)
     }
 
     /// Registers a reader with rank `tail`, whose stack is taken to be `waiters`.
@@ -330,21 +354,21 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         readers: u64,
-    ) -> Result<(), N> {
+    ) -> Result<Status, N> {
         let me = network.rank();
         let inside =
             |word: LockWord<C>| readers.checked_sub(word.departed()).ok_or(Error::Corrupt { target, word: word.0 });
         // As it was when this rank became the head, if it was the tail then.
         let first = LockWord::<C>(self.seen).with_head(me);
         let mut seen = first;
-        let departed = loop {
+        let (departed, status) = loop {
             let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.reopened(inside(seen)?).0)?);
             if found == seen {
                 if seen.arrived() > 0 {
                     Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
                 }
                 Self::clear_mark(network, layout, target)?;
-                break seen.departed();
+                break (seen.departed(), Status::Free);
             }
             if found.tail() == Some(me) {
                 seen = found;
@@ -356,20 +380,18 @@ impl<const C: u32> TargetLock<C> {
             };
             let found = Self::make_head(network, layout, target, next.rank, found)?;
             network.notify(layout.node(next.rank, target, Field::Go), inside(found)? + next.readers + 1)?;
-            if !next.timed {
-                network.notify(layout.node(me, target, Field::Next), 0)?;
-            }
+            Self::forget_next(network, layout, target, next)?;
             if next.readers > 0 {
                 Self::admit(network, layout, target, next.readers, Grant::Open)?;
             }
-            break found.departed();
+            break (found.departed(), next.status_of_left());
         };
         if departed > 0 {
             let drained = layout.node(me, target, Field::Drained).word;
             let told = network.wait(drained, Awaited::Anyone, |told| told >= departed)?;
             Self::drained(network, layout, target, departed, told)?;
         }
-        Ok(())
+        Ok(status)
     }
 
     /// Has the open group's readers tell `rank` when they leave, and counts their departures anew; returns the word before, which is

@@ -145,22 +145,33 @@ pub(crate) struct Next {
     pub readers: u64,
     /// It asked with a deadline, and may take this word back to leave the queue; so it is taken by an atomic.
     pub timed: bool,
+    /// It watches this word, and is told here: [`TURN`](Self::TURN) or [`AT_GO`](Self::AT_GO). It clears that. Not with a deadline.
+    pub watches: bool,
 }
 
 impl Next {
     /// Who stood behind has left the queue: the lock word says who does now.
     pub const LOOK: u64 = 1 << 61;
+    /// To who watches: your turn has come.
+    pub const TURN: u64 = 1 << 59;
+    /// To who watches: I have left the queue before my turn; you are told at your own `go`.
+    pub const AT_GO: u64 = 1 << 58;
     const LEAVES: u64 = 1 << 62;
     const TIMED: u64 = 1 << 63;
+    const WATCHES: u64 = 1 << 60;
 
+    #[inline(always)]
     pub fn pack(self) -> u64 {
-        (u64::from(self.timed) * Self::TIMED) | ((self.rank as u64 + 1) << 32) | self.readers
+        let flags = (u64::from(self.timed) * Self::TIMED) | (u64::from(self.watches) * Self::WATCHES);
+        flags | ((self.rank as u64 + 1) << 32) | self.readers
     }
 
+    #[inline(always)]
     pub fn unpack(word: u64) -> Self {
         // Wrapping: a word that no protocol wrote names no rank, and the network says so.
-        let rank = ((word & !Self::TIMED) >> 32) as Rank;
-        Next { rank: rank.wrapping_sub(1), readers: word & 0xffff_ffff, timed: word & Self::TIMED != 0 }
+        let rank = ((word & !(Self::TIMED | Self::WATCHES)) >> 32) as Rank;
+        let [timed, watches] = [Self::TIMED, Self::WATCHES].map(|flag| word & flag != 0);
+        Next { rank: rank.wrapping_sub(1), readers: word & 0xffff_ffff, timed, watches }
     }
 
     /// The request of `rank`, which stands behind, is about to leave the queue; this word changes soon.
@@ -319,11 +330,12 @@ mod tests {
 
     #[test]
     fn words_about_requests_with_a_deadline() {
-        let next = Next { rank: 32_766, readers: 32_766, timed: true };
-        assert_eq!(Next::unpack(next.pack()), next);
-        let words = [next.pack(), Next::leaves(0), Next::LOOK, Next { timed: false, ..next }.pack()];
-        assert_eq!(words.map(Next::is_special), [true, true, true, false]);
-        assert_eq!(words.map(Next::is_leaving), [false, true, false, false]);
+        let next = Next { rank: 32_766, readers: 32_766, timed: true, watches: false };
+        let watches = Next { timed: false, watches: true, ..next };
+        assert_eq!([next, watches].map(|next| Next::unpack(next.pack())), [next, watches]);
+        let words = [next.pack(), Next::leaves(0), Next::LOOK, Next { timed: false, ..next }.pack(), watches.pack()];
+        assert_eq!(words.map(Next::is_special), [true, true, true, false, false]);
+        assert_eq!(words.map(Next::is_leaving), [false, true, false, false, false]);
         let moved = Moved { by: 32_766, behind: 32_765, readers: 32_764 };
         assert_eq!([moved.pending(), moved.settled()].map(Moved::unpack), [Some(moved); 2]);
         assert_eq!([moved.pending(), moved.settled()].map(Moved::is_pending), [true, false]);

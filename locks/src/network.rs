@@ -86,6 +86,9 @@ impl Awaited {
 ///    have taken effect, or still do so. Who cannot tell returns a pending addition from `start_add`, and the error
 ///    from `finish`. `wait` changes nothing, whether it fails or not.
 ///
+/// 7. Where ranks [`watch`](Self::watch) each other, that is as `wait`: it lets the caller see all that came before, and ends
+///    whichever verb changed the word, or in bounded time with an error. It sees what the caller itself has put there before.
+///
 /// A `wait` must not use the protocol that waits: threads of one rank queue behind it.
 ///
 /// # Examples
@@ -156,6 +159,24 @@ pub trait Network {
         let value = self.wait(word, on, |value| until(value) || Instant::now() >= deadline)?;
         Ok(until(value).then_some(value))
     }
+
+    /// Whether this rank can [`watch`](Self::watch) the words of `rank` as cheaply as its own: memory that both load from. Then it
+    /// is answered where it has asked, in one cache line. It need not be the same each time.
+    #[inline]
+    fn watches(&self, _rank: Rank) -> bool {
+        false
+    }
+
+    /// As [`wait`](Self::wait), for a word of a rank that this one [`watches`](Self::watches). The method that is here asks over the
+    /// network again and again.
+    fn watch(&self, at: At, _on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+        loop {
+            let value = self.add(at, 0)?;
+            if until(value) {
+                return Ok(value);
+            }
+        }
+    }
 }
 
 // A pointer to a network is one too: protocols may share it.
@@ -214,6 +235,16 @@ macro_rules! through {
                 until: impl Fn(u64) -> bool,
             ) -> Result<Option<u64>, Self::Error> {
                 (**self).wait_until(word, on, deadline, until)
+            }
+
+            #[inline]
+            fn watches(&self, rank: Rank) -> bool {
+                (**self).watches(rank)
+            }
+
+            #[inline]
+            fn watch(&self, at: At, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+                (**self).watch(at, on, until)
             }
         }
     )*};

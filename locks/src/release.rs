@@ -2,7 +2,7 @@
 //! numbers the steps.
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
-use crate::target_lock::{HeldAs, Result, Status};
+use crate::target_lock::{Behind, HeldAs, Result, Status};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
 
 impl<const C: u32> TargetLock<C> {
@@ -20,38 +20,39 @@ impl<const C: u32> TargetLock<C> {
                 let pending = self.start_leaving(network, layout, target, grant)?;
                 self.finish_leaving(network, layout, target, grant, pending)?;
             }
-            HeldAs::Exclusive(before) => self.leave_exclusive(network, layout, target, before)?,
+            HeldAs::Exclusive(behind) => self.leave_exclusive(network, layout, target, behind)?,
         }
         Ok(())
     }
 
-    /// The release of an exclusive holder that asked after the request of rank `before` - 1.
+    /// The release of an exclusive holder.
     #[inline(always)]
     pub(crate) fn leave_exclusive<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        before: u32,
+        behind: Behind,
     ) -> Result<(), N> {
         let seen = LockWord::<C>(self.seen);
         // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
         let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
         if Next::is_special(told) {
-            return self.leave_to_others(network, layout, target, before, None);
+            return self.leave_to_others(network, layout, target, behind, None);
         }
         if told == 0 {
             let new = seen.without_exclusive();
             let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 && seen.arrived() == 0 {
-                return self.finish_exclusive(network, layout, target, before, new);
+                return self.finish_exclusive(network, layout, target, behind, new, Status::Free);
             }
-            return self.leave_to_others(network, layout, target, before, Some(LockWord(found)));
+            return self.leave_to_others(network, layout, target, behind, Some(LockWord(found)));
         }
-        let next = Self::hand_over(network, layout, target, Self::checked_next(network, target, told)?, seen)?;
+        let next = Self::checked_next(network, target, told)?;
+        Self::hand_over(network, layout, target, next, seen)?;
         // A guess: where ranks take turns, the one that this one followed has asked again by now.
-        let seen = seen.with_exclusive(before.checked_sub(1).map_or(next, |before| before as Rank));
-        self.finish_exclusive(network, layout, target, before, seen)
+        let seen = seen.with_exclusive(behind.rank().unwrap_or(next.rank));
+        self.finish_exclusive(network, layout, target, behind, seen, next.status_of_left())
     }
 
     /// After the first compare-and-swap of the word found `found`, if there was one: it took, or somebody has asked since.
@@ -61,7 +62,7 @@ impl<const C: u32> TargetLock<C> {
         network: &N,
         layout: LockLayout,
         target: Rank,
-        before: u32,
+        behind: Behind,
         found: Option<LockWord<C>>,
     ) -> Result<(), N> {
         let (mine, mut seen, mut found) = (LockWord::<C>(self.seen), LockWord::<C>(self.seen), found);
@@ -72,7 +73,7 @@ impl<const C: u32> TargetLock<C> {
                     if let Some(next) = Self::successor(network, layout, target)? {
                         let seen = found.unwrap_or(mine.with_exclusive(next.rank));
                         Self::hand_over(network, layout, target, next, seen)?;
-                        return self.finish_exclusive(network, layout, target, before, seen);
+                        return self.finish_exclusive(network, layout, target, behind, seen, next.status_of_left());
                     }
                     // Who stood behind has left. Only a word whose tail this rank is may be changed.
                     seen = mine;
@@ -84,7 +85,7 @@ impl<const C: u32> TargetLock<C> {
             Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
         }
         Self::clear_mark(network, layout, target)?;
-        self.finish_exclusive(network, layout, target, before, seen.without_exclusive())
+        self.finish_exclusive(network, layout, target, behind, seen.without_exclusive(), Status::Free)
     }
 
     /// Clears what this rank was told, now that the next has been.
@@ -94,19 +95,18 @@ impl<const C: u32> TargetLock<C> {
         network: &N,
         layout: LockLayout,
         target: Rank,
-        before: u32,
+        behind: Behind,
         seen: LockWord<C>,
+        status: Status,
     ) -> Result<(), N> {
-        if before != 0 {
+        if behind.was_told() {
             network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
         }
-        self.seen = seen.0;
-        self.status = Status::Free;
+        (self.seen, self.status) = (seen.0, status);
         Ok(())
     }
 
-    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come; returns it.
-    /// The word is taken to be `guess`.
+    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come. The word is taken to be `guess`.
     #[cold]
     fn hand_over<N: Network>(
         network: &N,
@@ -114,21 +114,32 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         next: Next,
         guess: LockWord<C>,
-    ) -> Result<Rank, N> {
+    ) -> Result<(), N> {
         let mut grant = Grant::Before(next.rank as u32);
         if next.timed && next.readers > 0 {
             // Through the word, so that it can be put before another if it leaves the queue.
             Self::make_head(network, layout, target, next.rank, guess)?;
             grant = Grant::Open;
         }
-        network.notify(layout.node(next.rank, target, Field::Go), next.readers + 1)?;
-        if !next.timed {
-            network.notify(layout.node(network.rank(), target, Field::Next), 0)?;
+        if next.watches {
+            network.notify(layout.node(network.rank(), target, Field::Next), Next::TURN)?;
+        } else {
+            network.notify(layout.node(next.rank, target, Field::Go), next.readers + 1)?;
+            Self::forget_next(network, layout, target, next)?;
         }
         if next.readers > 0 {
             Self::admit(network, layout, target, next.readers, grant)?;
         }
-        Ok(next.rank)
+        Ok(())
+    }
+
+    /// Has `next` be of no request any more, now that what it said has been told elsewhere, or will be.
+    pub(crate) fn forget_next<N: Network>(network: &N, layout: LockLayout, target: Rank, next: Next) -> Result<(), N> {
+        let word = if next.watches { Next::AT_GO } else { 0 };
+        if !next.timed {
+            network.notify(layout.node(network.rank(), target, Field::Next), word)?;
+        }
+        Ok(())
     }
 
     /// Grants `readers` registered readers, awaiting those that are about to register.

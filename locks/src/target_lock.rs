@@ -26,6 +26,8 @@ pub(crate) enum Status {
     /// No request.
     Free,
     Held(HeldAs),
+    /// Released, and whoever was next has been shown so in `next` of this rank, but need not have cleared it.
+    Shown,
     /// Its deadline has passed, and its shared request is in the queue still, behind the exclusive one of this rank.
     Abandoned(u32),
     /// A call failed midway: what the queue holds of this rank is unknown.
@@ -35,10 +37,47 @@ pub(crate) enum Status {
 /// How a lock is held, as far as its release needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HeldAs {
-    /// After the exclusive request of this rank + 1, or of none: 0. (A narrow type, since there is one for each
-    /// target.)
-    Exclusive(u32),
+    Exclusive(Behind),
     Shared(Grant),
+}
+
+/// Behind whose exclusive request one was made that has its turn. (A narrow type, since there is one for each target.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Behind(u32);
+
+impl Next {
+    /// Of a request that has left the queue with this one behind it.
+    #[inline(always)]
+    pub fn status_of_left(self) -> Status {
+        if self.watches { Status::Shown } else { Status::Free }
+    }
+}
+
+impl Behind {
+    pub const NOBODY: Self = Behind(0);
+    const TOLD: u32 = 1 << 31;
+
+    /// Behind this rank's, and told at its own `go` that its turn has come.
+    #[inline(always)]
+    pub fn told(rank: Option<Rank>) -> Self {
+        rank.map_or(Self::NOBODY, |rank| Behind((rank as u32 + 1) | Self::TOLD))
+    }
+
+    /// Behind this rank's, which it watched.
+    pub fn watched(rank: Rank) -> Self {
+        Behind(rank as u32 + 1)
+    }
+
+    #[inline(always)]
+    pub fn rank(self) -> Option<Rank> {
+        (self.0 & !Self::TOLD).checked_sub(1).map(|rank| rank as Rank)
+    }
+
+    /// Whether `go` is to be cleared.
+    #[inline(always)]
+    pub fn was_told(self) -> bool {
+        self.0 & Self::TOLD != 0
+    }
 }
 
 /// The lock of one target as one rank knows it, plain data, with the protocol's steps on it. A
@@ -76,13 +115,6 @@ pub(crate) enum Placed {
 
 pub(crate) type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
 
-impl HeldAs {
-    #[inline(always)]
-    pub fn exclusive(ahead: Ahead) -> Self {
-        HeldAs::Exclusive(ahead.exclusive.map_or(0, |rank| rank as u32 + 1))
-    }
-}
-
 impl<const C: u32> Default for TargetLock<C> {
     fn default() -> Self {
         Self::new()
@@ -114,10 +146,11 @@ impl<const C: u32> TargetLock<C> {
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         let ahead = self.ask(network, layout, target)?;
-        if ahead != Ahead::default() {
-            Self::wait_for_turn(network, layout, target, ahead)?;
-        }
-        self.status = Status::Held(HeldAs::exclusive(ahead));
+        let behind = match ahead == Ahead::default() {
+            true => Behind::NOBODY,
+            false => Self::wait_for_turn(network, layout, target, ahead)?,
+        };
+        self.status = Status::Held(HeldAs::Exclusive(behind));
         Ok(ahead)
     }
 
@@ -149,7 +182,7 @@ impl<const C: u32> TargetLock<C> {
     /// As [`exclusive`](Self::exclusive).
     pub fn try_exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
         let me = network.rank();
-        self.try_change(network, layout, target, HeldAs::Exclusive(0), |seen| {
+        self.try_change(network, layout, target, HeldAs::Exclusive(Behind::NOBODY), |seen| {
             seen.is_idle().then(|| seen.with_exclusive(me))
         })
     }
@@ -175,7 +208,7 @@ impl<const C: u32> TargetLock<C> {
         held: HeldAs,
         to: impl Fn(LockWord<C>) -> Option<LockWord<C>>,
     ) -> Result<bool, N> {
-        if self.is_abandoned_still(network, layout, target)? {
+        if self.is_in_queue_still(network, layout, target)? {
             return Ok(false);
         }
         self.enter(network, layout, target)?;
@@ -194,31 +227,54 @@ impl<const C: u32> TargetLock<C> {
     }
 
     #[cold]
-    fn wait_for_turn<N: Network>(network: &N, layout: LockLayout, target: Rank, ahead: Ahead) -> Result<(), N> {
+    fn wait_for_turn<N: Network>(network: &N, layout: LockLayout, target: Rank, ahead: Ahead) -> Result<Behind, N> {
         let me = network.rank();
-        let mut readers = ahead.readers;
+        let (mut readers, mut behind) = (ahead.readers, Behind::NOBODY);
         Self::check_ahead(network, target, ahead)?;
         if let Some(tail) = ahead.exclusive {
-            let next = Next { rank: me, readers, timed: false };
+            let next = Next { rank: me, readers, timed: false, watches: network.watches(tail) };
             network.notify(layout.node(tail, target, Field::Next), next.pack())?;
-            // Cleared when this rank releases: nobody tells it anew before it asks anew.
-            let go = network.wait(layout.node(me, target, Field::Go).word, Awaited::Behind(tail), |go| go != 0)?;
-            // More than stood between when it asked, if a request that did has left the queue since.
-            readers = Self::readers_of_go(network, target, go, readers)?;
+            if next.watches && Self::watch_for_turn(network, layout, target, tail, next)? {
+                behind = Behind::watched(tail);
+            } else {
+                // Cleared when this rank releases: nobody tells it anew before it asks anew.
+                let go = network.wait(layout.node(me, target, Field::Go).word, Awaited::Behind(tail), |go| go != 0)?;
+                // More than stood between when it asked, if a request that did has left the queue since.
+                readers = Self::readers_of_go(network, target, go, readers)?;
+                behind = Behind::told(ahead.exclusive);
+            }
         }
         if readers > 0 {
             let drained = layout.node(me, target, Field::Drained);
             let told = network.wait(drained.word, Awaited::Anyone, |told| told >= readers)?;
             Self::drained(network, layout, target, readers, told)?;
         }
-        Ok(())
+        Ok(behind)
+    }
+
+    /// Watches what it has put into `next` of rank `tail` until that says whether its turn has come; or it will be told at `go`.
+    fn watch_for_turn<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        tail: Rank,
+        asked: Next,
+    ) -> Result<bool, N> {
+        let (node, asked) = (layout.node(tail, target, Field::Next), asked.pack());
+        let told = network.watch(node, Awaited::Behind(tail), |told| told != asked)?;
+        if ![Next::TURN, Next::AT_GO].contains(&told) {
+            return Err(Error::Corrupt { target, word: told });
+        }
+        // That rank awaits this before it asks anew.
+        network.notify(node, 0)?;
+        Ok(told == Next::TURN)
     }
 
     /// Checks who stands before an exclusive request that must wait.
     pub(crate) fn check_ahead<N: Network>(network: &N, target: Rank, ahead: Ahead) -> Result<(), N> {
         // Each rank has one request at most, and this one is mine.
         if ahead.exclusive == Some(network.rank()) || ahead.readers >= network.ranks() as u64 {
-            let next = Next { rank: network.rank(), readers: ahead.readers, timed: false };
+            let next = Next { rank: network.rank(), readers: ahead.readers, timed: false, watches: false };
             return Err(Error::Corrupt { target, word: next.pack() });
         }
         Ok(())
@@ -368,17 +424,17 @@ impl<const C: u32> TargetLock<C> {
     #[inline(always)]
     pub(crate) fn check_free<E>(&self, target: Rank) -> std::result::Result<(), Error<E>> {
         match self.status {
-            Status::Free | Status::Abandoned(_) => Ok(()),
+            Status::Free | Status::Shown | Status::Abandoned(_) => Ok(()),
             Status::Held(_) => Err(Error::AlreadyLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
     }
 
-    /// Before a request: until it succeeds the lock is broken. Awaits the turn of one that was abandoned.
+    /// Before a request: until it succeeds the lock is broken. Awaits what is in the queue still of an earlier one.
     #[inline(always)]
     fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        self.check_free(target)?;
-        if let Status::Abandoned(_) = self.status {
+        if self.status != Status::Free {
+            self.check_free(target)?;
             self.settle(network, layout, target)?;
         }
         self.status = Status::Broken;
@@ -393,7 +449,7 @@ impl<const C: u32> TargetLock<C> {
                 self.status = Status::Broken;
                 Ok(held)
             }
-            Status::Free | Status::Abandoned(_) => Err(Error::NotLocked { target }),
+            Status::Free | Status::Shown | Status::Abandoned(_) => Err(Error::NotLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
     }

@@ -11,7 +11,7 @@ use stateright::{Checker, Model, Property};
 use std::fmt;
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::Delivery::{self, Deferred, Immediate};
+use transom_locks::model::Delivery::{self, Deferred, Immediate, Watched};
 use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock};
 
@@ -128,6 +128,7 @@ fn all() -> Vec<Call> {
 fn two_ranks() {
     for requests in 1..=4 {
         check_all::<16>(format!("2 ranks x {requests}"), Immediate, mixes(2, requests));
+        check_all::<16>(format!("2 ranks x {requests}"), Watched, mixes(2, requests));
     }
     for requests in 1..=3 {
         check_all::<16>(format!("2 ranks x {requests}"), Deferred, mixes(2, requests));
@@ -136,22 +137,25 @@ fn two_ranks() {
 
 #[test]
 fn three_ranks() {
-    check_all::<16>("3 ranks x 1", Immediate, mixes(3, 1));
-    check_all::<16>("3 ranks x 2", Immediate, mixes(3, 2));
-    check_all::<16>("3 ranks x 1", Deferred, mixes(3, 1));
-    check_all::<16>("3 ranks x 2", Deferred, mixes(3, 2));
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<16>("3 ranks x 1", delivery, mixes(3, 1));
+        check_all::<16>("3 ranks x 2", delivery, mixes(3, 2));
+    }
 }
 
 #[test]
 fn four_ranks() {
-    check_all::<16>("4 ranks x 1", Immediate, mixes(4, 1));
-    check_all::<16>("4 ranks x 1", Deferred, mixes(4, 1));
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<16>("4 ranks x 1", delivery, mixes(4, 1));
+    }
     // Twice each: what fits.
     let twice = [vec![[shared(0), shared(0)].concat(); 4]];
     check_all::<16>("4 ranks x 2, readers", Immediate, twice.into_iter());
     let last = [[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()];
     let again = last.into_iter().map(|twice| vec![exclusive(0), shared(0), shared(0), twice]);
-    check_all::<16>("4 ranks, one of them x 2", Immediate, again);
+    for delivery in [Immediate, Watched] {
+        check_all::<16>("4 ranks, one of them x 2", delivery, again.clone());
+    }
 }
 
 /// Who tries gets the lock if nobody is in the way, gives up if somebody is, and delays nobody.
@@ -160,7 +164,7 @@ fn attempts() {
     let rows = [Shared, Exclusive].map(|mode| [Call::both(0, mode).to_vec(), attempt(mode)]).concat();
     let twice: Vec<_> =
         rows.iter().flat_map(|first| rows.iter().map(|second| [first.clone(), second.clone()].concat())).collect();
-    for delivery in [Immediate, Deferred] {
+    for delivery in [Immediate, Deferred, Watched] {
         let (mut states, mut tried) = (0, 0);
         let mut run = |mix: Vec<Vec<Call>>| {
             if !mix.iter().flatten().any(|call| matches!(call, Call::TryAcquire(..))) {
@@ -202,7 +206,7 @@ fn with_deadlines(rows: &[Vec<Call>], ranks: u32) -> Vec<Vec<Vec<Call>>> {
 }
 
 fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
-    for delivery in [Immediate, Deferred] {
+    for delivery in [Immediate, Deferred, Watched] {
         let (begun, mut states) = (Instant::now(), 0);
         for mix in mixes {
             let verdict = check(Mix::<C>::new(mix.clone()).sim().with_delivery(delivery));
@@ -339,7 +343,7 @@ fn five_ranks_four_readers_wait() {
 /// The requests of lock_all are in flight at once, and may arrive in any order.
 #[test]
 fn all_locks() {
-    for delivery in [Immediate, Deferred] {
+    for delivery in [Immediate, Deferred, Watched] {
         let others = [exclusive(0), exclusive(1), shared(1), [exclusive(1), exclusive(0)].concat(), all()];
         check_all::<16>("2 ranks, one takes all locks", delivery, others.into_iter().map(|row| vec![row, all()]));
         let three = [vec![exclusive(0), exclusive(1), all()], vec![exclusive(0), shared(0), all()]];
@@ -412,11 +416,11 @@ impl<const C: u32> Program for MutantMix<C> {
 }
 
 /// How a mutant fails on the first of these mixes on which it does; by what it does, if it can be.
-fn caught<const C: u32>(mutant: Mutant, mixes: &[Vec<Vec<Call>>]) -> Option<String> {
+fn caught<const C: u32>(mutant: Mutant, delivery: Delivery, mixes: &[Vec<Vec<Call>>]) -> Option<String> {
     [false, true].into_iter().find_map(|end| {
         mixes.iter().find_map(|rows| {
             let program = MutantMix::<C> { mix: Mix::new(rows.clone()), mutant, rows: rows.clone(), end };
-            check(Sim::new(rows.len(), LockLayout::words(rows.len()), program)).wrong
+            check(Sim::new(rows.len(), LockLayout::words(rows.len()), program).with_delivery(delivery)).wrong
         })
     })
 }
@@ -430,15 +434,18 @@ fn every_mutant_is_caught() {
     };
     let small: Vec<_> = mixes(2, 1).chain(mixes(2, 2)).chain(mixes(3, 1)).chain(mixes(3, 2)).collect();
     for mutant in mutants::WITH_THREE_RANKS {
-        report(mutant, caught::<16>(mutant, &small));
+        report(mutant, caught::<16>(mutant, Immediate, &small));
+    }
+    for mutant in mutants::OF_WATCHING {
+        report(mutant, caught::<16>(mutant, Watched, &small));
     }
     let chain = [vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)]];
-    report(Mutant::Untold(Field::Link), caught::<16>(Mutant::Untold(Field::Link), &chain));
+    report(Mutant::Untold(Field::Link), caught::<16>(Mutant::Untold(Field::Link), Immediate, &chain));
     let long = [vec![shared(0).repeat(9), [shared(0).repeat(9), exclusive(0)].concat()]];
-    report(Mutant::NotRenormalised, caught::<3>(Mutant::NotRenormalised, &long));
+    report(Mutant::NotRenormalised, caught::<3>(Mutant::NotRenormalised, Immediate, &long));
     let tries: Vec<_> = [Shared, Exclusive].map(|mode| vec![attempt(mode), exclusive(0)]).into();
-    report(Mutant::Believed, caught::<16>(Mutant::Believed, &tries));
-    report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, &[vec![attempt(Exclusive)]]));
+    report(Mutant::Believed, caught::<16>(Mutant::Believed, Immediate, &tries));
+    report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, Immediate, &[vec![attempt(Exclusive)]]));
     assert!(passed.is_empty(), "not caught: {passed:?}");
 }
 
@@ -453,7 +460,13 @@ fn every_mutant_of_deadlines_is_caught() {
         // What tells nobody lets a request wait for a holder, no more.
         let late = || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check().wrong);
         let is_late = [Mutant::MovedUntold, Mutant::NotSettled].contains(&mutant);
-        match if is_late { late() } else { caught::<16>(mutant, &timed) } {
+        match if is_late { late() } else { caught::<16>(mutant, Immediate, &timed) } {
+            Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+            None => passed.push(mutant),
+        }
+    }
+    for mutant in mutants::OF_WATCHING_WHO_LEAVES {
+        match caught::<16>(mutant, Watched, &timed) {
             Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
             None => passed.push(mutant),
         }

@@ -176,7 +176,8 @@ fn at_every_place(rows: &[Vec<Call>]) {
     let (mut states, mut places, mut held_up) = (0, 0, 0);
     // Among more than two, what is under way makes too many states.
     let busy = rows.iter().filter(|row| !row.is_empty()).count();
-    for delivery in [Delivery::Immediate, Delivery::Deferred].into_iter().take(if busy > 2 { 1 } else { 2 }) {
+    let all = [Delivery::Immediate, Delivery::Watched, Delivery::Deferred];
+    for delivery in all.into_iter().take(if busy > 2 { 2 } else { 3 }) {
         for nth in 0.. {
             let mut failed = 0;
             for how in [How::Refused, How::Unheard, How::Lost] {

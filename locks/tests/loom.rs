@@ -24,7 +24,8 @@ fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
             mixes += 1;
         }
     }
-    println!("{what}: {mixes} mixes, {schedules} schedules, {:.1?}", begun.elapsed());
+    let how = if setup.watches { ", watching" } else { "" };
+    println!("{what}{how}: {mixes} mixes, {schedules} schedules, {:.1?}", begun.elapsed());
 }
 
 fn shared(target: Rank) -> Vec<Call> {
@@ -51,6 +52,11 @@ fn attempts() -> Vec<Vec<Call>> {
     [Mode::Shared, Mode::Exclusive].map(|mode| Call::attempt(0, mode).into()).into()
 }
 
+/// The same where ranks watch each other's words.
+fn watching(setup: Setup) -> Setup {
+    Setup { watches: true, ..setup }
+}
+
 fn at_most(preemptions: usize) -> Setup {
     Setup { preemptions: Some(preemptions), ..Setup::default() }
 }
@@ -59,6 +65,7 @@ fn at_most(preemptions: usize) -> Setup {
 fn two_ranks() {
     check_mixes("2 ranks x 1, all schedules", Setup::default(), 2, &singles());
     check_mixes("2 ranks x 2, all schedules", Setup::default(), 2, &doubles());
+    check_mixes("2 ranks x 2, 7 preemptions", watching(at_most(7)), 2, &doubles());
 }
 
 /// Here nothing but the verbs orders memory, and a wait may see old values.
@@ -68,6 +75,7 @@ fn two_ranks_that_spin() {
     check_mixes("2 ranks x 1, spinning, all schedules", spinning, 2, &singles());
     let spinning = Setup { preemptions: Some(5), ..spinning };
     check_mixes("2 ranks x 2, spinning, 5 preemptions", spinning, 2, &doubles());
+    check_mixes("2 ranks x 2, spinning, 5 preemptions", watching(spinning), 2, &doubles());
 }
 
 /// A deadline passes at whichever step the schedule has it.
@@ -76,7 +84,9 @@ fn deadlines() {
     let until = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)];
     let timed = [Mode::Shared, Mode::Exclusive].map(until).to_vec();
     check_mixes("2 ranks with deadlines, all schedules", Setup::default(), 2, &[singles(), timed.clone()].concat());
-    check_mixes("3 ranks with deadlines, 2 preemptions", at_most(2), 3, &[singles(), timed].concat());
+    let three = [singles(), timed].concat();
+    check_mixes("3 ranks with deadlines, 2 preemptions", at_most(2), 3, &three);
+    check_mixes("3 ranks with deadlines, 3 preemptions", watching(at_most(3)), 3, &three);
 }
 
 #[test]
@@ -105,6 +115,8 @@ fn two_ranks_two_locks() {
 fn three_ranks() {
     check_mixes("3 ranks x 1, 5 preemptions", at_most(5), 3, &singles());
     check_mixes("3 ranks x 2, 3 preemptions", at_most(3), 3, &doubles());
+    check_mixes("3 ranks x 1, 5 preemptions", watching(at_most(5)), 3, &singles());
+    check_mixes("3 ranks x 2, 2 preemptions", watching(at_most(2)), 3, &doubles());
     let rows = [all(), exclusive(0), exclusive(2)];
     check_mixes("3 ranks, all locks or one, 3 preemptions", at_most(3), 3, &rows);
 }

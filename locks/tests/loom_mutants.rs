@@ -103,14 +103,25 @@ fn every_mutant_is_caught() {
         ("add releases only", Orderings { add: Release, ..sound }),
     ];
     let weak = weak.map(|(name, orderings)| (name.to_string(), Setup { orderings, ..spins }, None));
+    // Where ranks watch, it is what they are shown that orders what their predecessors did.
+    let watch = ["notify relaxed", "wait relaxed"]
+        .into_iter()
+        .zip([Orderings { notify: Relaxed, ..sound }, Orderings { wait: Relaxed, ..sound }]);
+    let watch =
+        watch.map(|(name, orderings)| (format!("{name}, watching"), Setup { orderings, watches: true, ..spins }, None));
+    let watching = Setup { watches: true, ..parks };
+    let watched = mutants::OF_WATCHING.map(|mutant| (format!("{mutant:?}, watching"), watching, Some(mutant)));
     let altered = mutants::WITH_THREE_RANKS.map(|mutant| (format!("{mutant:?}"), parks, Some(mutant)));
     let timed = mutants::OF_DEADLINES.into_iter().filter(|mutant| !UNSEEN.contains(mutant));
     let mut passed = Vec::new();
     println!("{:<26} mix  caught by", "mutant");
-    let all = weak.into_iter().chain(altered).map(|row| (row, mixes()));
+    let all = weak.into_iter().chain(watch).chain(altered).chain(watched).map(|row| (row, mixes()));
     // By what they leave behind, too: who has left the queue does nothing more.
     let ends = Setup { check_end: true, ..Setup::default() };
-    let timed = timed.map(|mutant| ((format!("{mutant:?}"), ends, Some(mutant)), mixes_with_deadlines()));
+    let timed = timed.map(|mutant| (format!("{mutant:?}"), ends, Some(mutant)));
+    let watching = Setup { watches: true, ..ends };
+    let left = mutants::OF_WATCHING_WHO_LEAVES.map(|mutant| (format!("{mutant:?}"), watching, Some(mutant)));
+    let timed = timed.chain(left).map(|row| (row, mixes_with_deadlines()));
     for ((name, setup, mutant), mixes) in all.chain(timed) {
         match caught(setup, mutant, mixes) {
             Some((mix, how)) => println!("{name:<26} {mix:>3}  {how}"),

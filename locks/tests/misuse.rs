@@ -5,8 +5,8 @@
 
 use std::fmt::Debug;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Failure, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank};
+use transom_locks::model::{Delivery, Failure, Replay, Sim, Suspended, sim};
+use transom_locks::{At, Awaited, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank};
 
 type Outcome = Result<(), Error<Suspended>>;
 
@@ -153,6 +153,26 @@ fn an_acquire_tells_corrupt_words() {
     asks(Exclusive, &[(HOME, ARRIVED), (DRAINED, 3)], Some(3)).unwrap();
 }
 
+/// What is shown to a rank that watches is one of two words.
+#[test]
+fn a_rank_that_watches_tells_corrupt_words() {
+    for word in [0, 1, 1 << 57] {
+        let phase = move |rank: Rank, network: &Replay| -> Outcome {
+            if rank == 0 {
+                network.notify(HOME, TAIL_1)?;
+                return expect(
+                    <PassiveLock<_>>::new(network, 0)?.acquire_mut(0, Exclusive),
+                    Error::Corrupt { target: 0, word },
+                );
+            }
+            network.wait(NEXT.word, Awaited::Rank(0), |next| next != 0)?;
+            Ok(network.notify(At { rank: 1, ..NEXT }, word)?)
+        };
+        let watched = Sim::new(2, LockLayout::words(2), sim::once(phase)).with_delivery(Delivery::Watched);
+        watched.run_random(1).unwrap();
+    }
+}
+
 #[test]
 fn ranks_that_do_not_exist_are_the_networks_errors() {
     for mode in [Shared, Exclusive] {
@@ -207,6 +227,7 @@ fn garbage_never_panics() {
             lock.acquire(0, if modes[rank] { Shared } else { Exclusive })?.0.release()
         };
         // It may go well, deadlock, or fail; it returns.
-        let _ = Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(random());
+        let delivery = [Delivery::Immediate, Delivery::Watched][(random() % 2) as usize];
+        let _ = Sim::new(2, LockLayout::words(2), sim::once(phase)).with_delivery(delivery).run_random(random());
     }
 }

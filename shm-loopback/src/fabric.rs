@@ -250,6 +250,24 @@ impl Fabric for Loopback {
         &self,
         on: &Region,
         wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        self.watch(&on.view, wait, look)
+    }
+
+    /// Not where ranks share cores: who has handed a lock over asks anew when the next has seen so, and until that has a core, which
+    /// may be long, others would have the lock more often.
+    #[inline]
+    fn watches(&self) -> bool {
+        !self.0.control.is_crowded()
+    }
+
+    /// A rank may sleep by the bell of any block: whoever changes a word there rings it.
+    #[inline(always)]
+    fn watch<R>(
+        &self,
+        at: &View,
+        wait: Wait<'_>,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         // Most often it is there.
@@ -258,7 +276,7 @@ impl Fabric for Loopback {
         }
         let Membership { rank, control, progress, .. } = &*self.0;
         let check = || control.check_peers(*rank, wait.awaited);
-        words::wait(&on.view, wait, control.is_crowded(), progress, look, check)
+        words::wait(at, wait, control.is_crowded(), progress, look, check)
     }
 
     #[inline(always)]

@@ -324,6 +324,21 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
+    fn watches(&self) -> bool {
+        each!(self, fabric => fabric.watches())
+    }
+
+    #[inline(always)]
+    fn watch<R>(
+        &self,
+        at: &Remote,
+        wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.watch(at, wait, look))
+    }
+
+    #[inline(always)]
     fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
         both!(self, on, Region, fabric, on => Ok(fabric.own_bytes(on, offset, len))).unwrap_or(None)
     }

@@ -328,6 +328,24 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
+    /// Whether a rank can [`watch`](Self::watch) the memory of any other: where all load from the same.
+    fn watches(&self) -> bool {
+        false
+    }
+
+    /// As [`wait`](Self::wait), in the memory of any rank. The method that is here looks again and again.
+    ///
+    /// # Errors
+    /// As `wait`.
+    fn watch<R>(
+        &self,
+        _at: &Self::Remote,
+        wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        wait.until(true, look, || Ok(()), |look| look())
+    }
+
     /// Reads one's own region, as others left it.
     ///
     /// # Errors

@@ -303,11 +303,15 @@ impl<F: Fabric> Segment<F> {
         deadline: Option<Instant>,
         until: impl Fn(u64) -> bool,
     ) -> Result<u64, FabricError> {
-        let call = Waiting { purpose: self.purpose, id: self.id, ranks: self.remotes.len(), word };
+        let call = self.waiting(word, false);
         self.fabric.wait(&self.region, Wait { rank: self.rank, call: &call, awaited, deadline }, || {
             let value = self.fabric.word(&self.region, word.wrapping_mul(8))?;
             Ok(until(value).then_some(value))
         })
+    }
+
+    fn waiting(&self, word: usize, watched: bool) -> Waiting {
+        Waiting { purpose: self.purpose, id: self.id, ranks: self.remotes.len(), word, watched }
     }
 }
 
@@ -365,5 +369,18 @@ impl<F: Fabric> Network for Segment<F> {
     ) -> Result<Option<u64>, FabricError> {
         let ends = |value| until(value) || Instant::now() >= deadline;
         Ok(Some(self.wait_for(word, on, Some(deadline), ends)?).filter(|&value| until(value)))
+    }
+
+    #[inline]
+    fn watches(&self, _: Rank) -> bool {
+        self.fabric.watches()
+    }
+
+    fn watch(&self, at: At, awaited: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
+        let ((remote, offset), call) = (self.at(at)?, self.waiting(at.word, true));
+        self.fabric.watch(remote, Wait { rank: self.rank, call: &call, awaited, deadline: None }, || {
+            let value = self.fabric.read_word(remote, offset)?;
+            Ok(until(value).then_some(value))
+        })
     }
 }

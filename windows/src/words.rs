@@ -60,11 +60,13 @@ pub(crate) struct Waiting {
     pub ranks: usize,
     /// The word's index.
     pub word: usize,
+    /// Whether it is another's, which this rank watches.
+    pub watched: bool,
 }
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waiting { purpose, id, ranks, word } = *self;
+        let Waiting { purpose, id, ranks, word, watched } = *self;
         let words = Words::new(ranks);
         let of = match purpose {
             Purpose::Window if word >= words.pscw() => {
@@ -80,6 +82,8 @@ impl fmt::Display for Waiting {
         // Whose region it is makes no difference to what a word is.
         let field = LockLayout::new(0, ranks).field(At { rank: 0, word });
         let (target, field): (Rank, Field) = field.unwrap_or((0, Field::Word));
+        // Where it asked, it is told what else its own `go` tells.
+        let field = if watched { Field::Go } else { field };
         let number = match purpose {
             Purpose::Values => id as usize + family * ranks + target,
             _ => id as usize,
@@ -105,7 +109,7 @@ mod tests {
         // Three ranks: locks 0..32, a barrier of two rounds 32..48, post/start/complete/wait 48..54, freed 54.
         let words = Words::new(3);
         assert_eq!([words.barrier(), words.pscw(), words.freed(), words.all()], [32, 48, 54, 55]);
-        let call = |purpose, word| Waiting { purpose, id: 7, ranks: 3, word }.to_string();
+        let call = |purpose, word| Waiting { purpose, id: 7, ranks: 3, word, watched: false }.to_string();
         for (word, expected) in [
             (8 * 3 + 1, "lock_exclusive of window 7 at rank 2"),
             (8 + 2, "lock_exclusive of window 7 at rank 0"),
@@ -118,6 +122,8 @@ mod tests {
         ] {
             assert_eq!(call(Purpose::Window, word), expected, "word {word}");
         }
+        let watched = Waiting { purpose: Purpose::Window, id: 7, ranks: 3, word: 8, watched: true };
+        assert_eq!(watched.to_string(), "lock_exclusive of window 7 at rank 0");
         assert_eq!(call(Purpose::Value, 8 + 4), "read of value 7 at rank 0");
         assert_eq!(call(Purpose::Values, 2 * 32 + 8 * 2 + 1), "lock or write of value 14 at rank 1"); // the third family
         assert_eq!(call(Purpose::BulkAccumulates, 8 + 1), "accumulate of window 7 at rank 0");

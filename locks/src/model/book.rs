@@ -158,15 +158,16 @@ impl Book {
     /// # Errors
     /// It is in another call.
     pub fn begins(&mut self, rank: Rank, call: Call) -> Result<(), String> {
-        match &mut self.calls[rank] {
-            Some(open) => Err(format!("rank {rank} begins {call:?} within {:?}", open.call)),
-            none => {
-                let (begun, failed, blocked, left) = (false, None, false, false);
-                *none = Some(OpenCall { call, begun, cas: 0, add: 0, notify: 0, grants: 0, failed, blocked, left });
-                self.timed |= matches!(call, Call::AcquireUntil(..));
-                Ok(())
-            }
+        if let Some(open) = &self.calls[rank] {
+            return Err(format!("rank {rank} begins {call:?} within {:?}", open.call));
         }
+        let (begun, failed, blocked, left) = (false, None, false, false);
+        self.calls[rank] = Some(OpenCall { call, begun, cas: 0, add: 0, notify: 0, grants: 0, failed, blocked, left });
+        self.timed |= matches!(call, Call::AcquireUntil(..));
+        // An attempt may see at once that somebody is.
+        let in_the_way = self.in_the_way(rank);
+        self.calls[rank].as_mut().expect("just made").blocked = in_the_way;
+        Ok(())
     }
 
     /// `rank` executed `verb` and the word had held `found`. Called before any other rank takes a step.
@@ -380,7 +381,8 @@ impl OpenCall {
             Call::Settle(_) => [0; 4],
             // A reader compares-and-swaps either to register or to make room in the count.
             Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => [1, 1, 0, 0],
-            Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive) => [1, 0, 1, 0],
+            // Where it watches it clears what it was shown.
+            Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive) => [1, 0, 2, 0],
             Call::TryAcquire(..) => [1, 0, 0, 0],
             // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.
             Call::AcquireAll => [ranks as u32 * ranks as u32, 3 * ranks as u32 * ranks as u32, 0, 0],

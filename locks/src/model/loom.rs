@@ -170,13 +170,16 @@ pub struct Setup {
     pub waiting: Waiting,
     /// How the verbs order memory.
     pub orderings: Orderings,
+    /// Whether ranks watch each other's words.
+    pub watches: bool,
     /// Whether the words are looked at when all is over. Without it, only what a fault does to a call shows it.
     pub check_end: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { preemptions: None, waiting: Waiting::Parks, orderings: Orderings::default(), check_end: true }
+        let (waiting, orderings) = (Waiting::Parks, Orderings::default());
+        Setup { preemptions: None, waiting, orderings, watches: false, check_end: true }
     }
 }
 
@@ -253,6 +256,7 @@ pub struct Net {
 pub struct RankNetwork {
     net: Arc<Net>,
     rank: Rank,
+    watches: bool,
 }
 
 /// A verb that cannot be executed, or one that the order book objects to.
@@ -308,7 +312,7 @@ impl Net {
 
     /// The network as `rank` sees it.
     pub fn rank(self: &Arc<Self>, rank: Rank) -> RankNetwork {
-        RankNetwork { net: Arc::clone(self), rank }
+        RankNetwork { net: Arc::clone(self), rank, watches: false }
     }
 
     /// What a word holds, once all threads have been joined; 0 if it is not in use.
@@ -329,6 +333,11 @@ impl Net {
 }
 
 impl RankNetwork {
+    /// The same in memory that all ranks share: they watch each other's words.
+    pub fn watching(self) -> Self {
+        RankNetwork { watches: true, ..self }
+    }
+
     /// Tells the order book that this rank begins a call; to be followed by the call and [`returned`](Self::returned).
     ///
     /// # Errors
@@ -401,8 +410,15 @@ impl Network for RankNetwork {
         self.done(Verb::Notify { at, value }, 0).map(drop)
     }
 
-    fn wait(&self, word: usize, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Wrong> {
-        let at = At { rank: self.rank, word };
+    fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Wrong> {
+        self.watch(At { rank: self.rank, word }, on, until)
+    }
+
+    fn watches(&self, _: Rank) -> bool {
+        self.watches
+    }
+
+    fn watch(&self, at: At, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Wrong> {
         let (word, order) = (self.net.at(at)?, self.net.orderings.wait);
         loop {
             let value = match self.net.waiting {

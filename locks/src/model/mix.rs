@@ -118,7 +118,8 @@ impl<const C: u32> Mix<C> {
             let net = Net::for_locks(ranks, &mix.targets(), setup.waiting, setup.orderings);
             let data: Rc<Vec<UnsafeCell<()>>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
             let run = |rank: Rank| {
-                let (mix, data, net, network) = (mix.clone(), data.clone(), net.rank(rank), network.clone());
+                let net = if setup.watches { net.rank(rank).watching() } else { net.rank(rank) };
+                let (mix, data, network) = (mix.clone(), data.clone(), network.clone());
                 move || mix.run_row(net.clone(), network(net), &data)
             };
             let others: Vec<_> = (1..ranks).map(|rank| thread::spawn(run(rank))).collect();

@@ -45,13 +45,15 @@ pub enum Delivery {
     /// In a step of its own, first in, first out between two ranks; whatever the same rank asks of the same
     /// destination comes after. This is how a network adapter does it.
     Deferred,
+    /// At once, in memory that all ranks share: they watch each other's words. This is how processes of one host do it.
+    Watched,
 }
 
 /// Why a rank cannot take a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocked {
-    /// It waits on this word of its own.
-    Word(usize),
+    /// It waits on this word, its own or one that it watches.
+    Word(At),
     /// Its next verb comes after what is under way to this rank.
     Channel(Rank),
     /// It waits for the result of this entry of its record.
@@ -149,6 +151,12 @@ impl Replay {
             (run.fault, run.ended) = (Some(format!("rank {} has no word {}", at.rank, at.word)), true);
         }
         Err(Suspended(()))
+    }
+
+    fn wait_at(&self, at: At, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
+        self.check(at)?;
+        let blocked = |run: &Run| (!until(run.memory.get(at))).then_some(Blocked::Word(at));
+        self.verb(blocked, |run| Some(run.memory.get(at))).map(Option::unwrap_or_default)
     }
 
     /// What keeps a verb that follows earlier ones to the same rank.
@@ -259,9 +267,14 @@ impl Network for Replay {
     }
 
     fn wait(&self, word: usize, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
-        let at = At { rank: self.rank, word };
-        self.check(at)?;
-        let blocked = |run: &Run| (!until(run.memory.get(at))).then_some(Blocked::Word(word));
-        self.verb(blocked, |run| Some(run.memory.get(at))).map(Option::unwrap_or_default)
+        self.wait_at(At { rank: self.rank, word }, until)
+    }
+
+    fn watches(&self, _: Rank) -> bool {
+        self.shape.delivery == Delivery::Watched
+    }
+
+    fn watch(&self, at: At, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
+        self.wait_at(at, until)
     }
 }

@@ -217,10 +217,10 @@ impl<P: Program> Sim<P> {
             Step::Rank(rank) => self.run(state, rank, true)?,
             Step::Deliver { from, to } => self.deliver(state, from, to)?,
         };
-        if let Some(at) = touched
-            && state.ranks.get(at.rank).is_some_and(|rank| rank.blocked == Some(Blocked::Word(at.word)))
-        {
-            self.run(state, at.rank, false)?;
+        for rank in 0..state.ranks.len() {
+            if touched.is_some_and(|at| state.ranks[rank].blocked == Some(Blocked::Word(at))) {
+                self.run(state, rank, false)?;
+            }
         }
         self.check(state)
     }
@@ -308,9 +308,9 @@ impl<P: Program> Sim<P> {
         }
         let mut what = String::from("deadlock:");
         for (rank, blocked) in state.ranks.iter().enumerate().filter(|(_, rank)| !rank.done) {
-            let Some(Blocked::Word(word)) = blocked.blocked else { continue };
-            what += &format!(" rank {rank} waits on its word {word}");
-            let at = At { rank, word };
+            let Some(Blocked::Word(at)) = blocked.blocked else { continue };
+            let whose = if at.rank == rank { "its".into() } else { format!("rank {}'s", at.rank) };
+            what += &format!(" rank {rank} waits on {whose} word {}", at.word);
             if let Some((target, field)) = self.program.locks().and_then(|layout| layout.field(at)) {
                 what += &format!(" ({field:?}, lock of rank {target})");
             }

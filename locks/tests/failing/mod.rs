@@ -158,4 +158,15 @@ impl<N: Network> Network for Failing<N> {
             Some(_) => Err(Failure::Made),
         }
     }
+
+    fn watches(&self, rank: Rank) -> bool {
+        self.network.watches(rank)
+    }
+
+    fn watch(&self, at: At, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
+        match self.fate(Kind::Wait, at) {
+            None => self.network.watch(at, on, until).map_err(Failure::Network),
+            Some(_) => Err(Failure::Made),
+        }
+    }
 }

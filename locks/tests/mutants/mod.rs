@@ -54,7 +54,24 @@ pub enum Mutant {
     RevivedPassed,
     /// Who grants a reader does not see that it has given up.
     AbandonedUnseen,
+    /// Who watches takes its turn to have come.
+    Unwatched,
+    /// A rank asks anew though what it showed was not seen.
+    NotSeen,
+    /// Who leaves does not tell the one that watches it to wait for `go`.
+    AtGoUntold,
+    /// Or it tells it that its turn has come.
+    TurnTold,
+    /// Who is to wait for `go` takes its turn to have come.
+    TurnTaken,
 }
+
+/// Those of requests that watch the one before them, which three ranks show.
+pub const OF_WATCHING: [Mutant; 4] =
+    [Mutant::Untold(Field::Next), Mutant::Uncleared(Field::Next), Mutant::Unwatched, Mutant::NotSeen];
+
+/// Those where the one before it leaves.
+pub const OF_WATCHING_WHO_LEAVES: [Mutant; 3] = [Mutant::AtGoUntold, Mutant::TurnTold, Mutant::TurnTaken];
 
 /// Those of requests with deadlines, which three ranks show.
 pub const OF_DEADLINES: [Mutant; 13] = [
@@ -78,6 +95,8 @@ const MARKED: u64 = 1 << 31;
 const LOOK: u64 = 1 << 61;
 const LEAVES: u64 = 1 << 62;
 const TIMED: u64 = 1 << 63;
+const TURN: u64 = 1 << 59;
+const AT_GO: u64 = 1 << 58;
 const MOVED: u64 = 1 << 63;
 const ABANDONED: u64 = 1 << 63;
 
@@ -221,12 +240,21 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         if is_go && self.mutant == Some(Mutant::MovedUntold) && value & MOVED != 0 {
             return Ok(());
         }
-        let left_out = if own && value == 0 { self.is(at, Mutant::Uncleared) } else { self.is(at, Mutant::Untold) };
+        match self.mutant {
+            Some(Mutant::AtGoUntold) if own && value == AT_GO => return Ok(()),
+            Some(Mutant::TurnTold) if own && value == AT_GO => return self.network.notify(at, TURN),
+            _ => {}
+        }
+        // What is cleared lies at another rank where it was watched there.
+        let left_out = if value == 0 { self.is(at, Mutant::Uncleared) } else { self.is(at, Mutant::Untold) };
         if left_out { Ok(()) } else { self.network.notify(at, value) }
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, N::Error> {
         let at = At { rank: self.rank(), word };
+        if self.mutant == Some(Mutant::NotSeen) && until(0) && !until(TURN) {
+            return Ok(0);
+        }
         if !self.is(at, Mutant::Unawaited) {
             return self.network.wait(word, on, until);
         }
@@ -234,6 +262,20 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
             // Goes on with what is there; elsewhere with what it was to wait for.
             Some((_, Field::Waiters)) => self.network.wait(word, on, |_| true),
             _ => Ok((1..).find(|&value| until(value)).unwrap_or(1)),
+        }
+    }
+
+    fn watches(&self, rank: Rank) -> bool {
+        self.network.watches(rank)
+    }
+
+    fn watch(&self, at: At, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, N::Error> {
+        match self.mutant {
+            Some(Mutant::Unwatched) => Ok(TURN),
+            Some(Mutant::TurnTaken) => {
+                self.network.watch(at, on, until).map(|told| if told == AT_GO { TURN } else { told })
+            }
+            _ => self.network.watch(at, on, until),
         }
     }
 }
