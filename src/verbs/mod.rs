@@ -77,8 +77,8 @@
 //! them, through its queue pair to itself; once, however often it is asked, so that no result is lost with that connection, or the next.
 //! When the peer has answered by the first rail for a second the lane goes back, which loses nothing either. So a port, a link or a path may be
 //! cut; not the adapter of the first rail, by which a rank's own words are changed: a device that fails, or is taken away, is an error as with one rail.
-//! What messages keep to the first rail with a peer with whom there is a pipe waits for it, and windows' operations with that peer behind it, 20 seconds
-//! at most. A rank that is stopped for longer than that while its atomics are asked for is not told apart from one that is not reached.
+//! The lane to a peer with whom there is a pipe keeps to the first rail, and windows' operations with that peer wait for it, 20 seconds at most.
+//! A rank that is stopped for 20 seconds while its atomics are asked for is not told apart from one that is not reached.
 //!
 //! # Collectives
 //! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a

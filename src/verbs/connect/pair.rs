@@ -61,9 +61,11 @@ pub(super) struct Doing<'a> {
 pub(super) const UNHEARD: Duration = Duration::from_millis(500);
 pub(super) const LATELY: Duration = Duration::from_secs(1);
 
-/// The rail by which a lane of this one is made to a peer: this one, unless another is known to reach it, and this is not.
+/// The rail by which a lane of this one is made to a peer: this one, unless another is known to reach it, and this is not, and nothing
+/// keeps the lane to it.
 pub(super) fn choose(core: &Core, peer: Rank) -> u32 {
-    if !core.can_be_elsewhere() || core.has_heard(peer, UNHEARD) {
+    let stays = core.endpoints.lane(peer).is_some_and(|lane| lane.stays());
+    if !core.can_be_elsewhere() || stays || core.has_heard(peer, UNHEARD) {
         return 0;
     }
     let reaches = |by: &u32| core.instead(*by).is_some_and(|other| other.has_heard(peer, LATELY));

@@ -98,6 +98,15 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.holds.load(Acquire)
     }
 
+    /// Says whether it is to have queues of its own rail only, for what messages keep to that.
+    pub fn stay(&self, stays: bool) {
+        self.stays.store(stays, Release);
+    }
+
+    pub fn stays(&self) -> bool {
+        self.stays.load(Acquire)
+    }
+
     /// Whether its queue is of another rail: messages do not use it then.
     #[inline]
     pub fn is_elsewhere(&self) -> bool {

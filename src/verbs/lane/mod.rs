@@ -58,6 +58,8 @@ pub(super) struct Lane<Q, L> {
     cut: AtomicBool,
     /// Whether its queue is of another rail, or was when it had one last.
     elsewhere: AtomicBool,
+    /// Whether it is to have queues of its own rail only.
+    stays: AtomicBool,
     /// Whether something is [held](held). Changed under the lock.
     holds: AtomicBool,
     sending: Mutex<Sending<Q, L>>,
@@ -112,6 +114,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             lost: AtomicU32::new(0),
             cut: AtomicBool::new(false),
             elsewhere: AtomicBool::new(elsewhere),
+            stays: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             sending: Mutex::new(Sending {
                 queue: Some(queue),
