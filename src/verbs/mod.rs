@@ -76,7 +76,8 @@
 //! adapter of the word's rank, since those of two adapters are not atomic towards each other: the peer's thread is asked by datagrams to do
 //! them, through its queue pair to itself; once, however often it is asked, so that no result is lost with that connection, or the next.
 //! When the peer has answered by the first rail for a second the lane goes back, which loses nothing either. So a port, a link or a path may be
-//! cut; not the adapter of the first rail, by which a rank's own words are changed: a device that fails, or is taken away, is an error as with one rail.
+//! cut; not the adapter of the first rail, by which a rank's own words are changed: a device that fails, or is taken away, is an error as with one rail,
+//! and so is one that does nothing any more for its own rank, as Soft-RoCE whose link is taken down at this host.
 //! The lane to a peer with whom there is a pipe keeps to the first rail, and windows' operations with that peer wait for it, 20 seconds at most.
 //! A rank that is stopped for 20 seconds while its atomics are asked for is not told apart from one that is not reached.
 //!

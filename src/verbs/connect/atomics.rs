@@ -22,6 +22,8 @@ pub(super) struct Asking {
 const AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 /// How often it is looked whether what a peer asked for is done: mostly at once.
 const LOOK: Duration = Duration::from_micros(20);
+/// How often this rank's connection to itself is tried where its adapter refuses.
+const TRY: Duration = Duration::from_millis(100);
 
 /// The last that a peer has asked for, by the number of its request, and what came of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +46,8 @@ pub(super) struct Serving {
     number: u64,
     verb: Verb,
     to: Place,
+    /// When it is looked whether it can be posted, or is done.
+    look: Instant,
     /// Where the result comes, and the number of the request to this rank itself, once it is posted.
     posted: Option<(Slot, u64)>,
 }
@@ -74,7 +78,7 @@ impl Connector {
             let outcome = if allowed { Outcome::UnderWay } else { Outcome::Refused };
             *served = Served { number, outcome };
             if allowed {
-                self.serving.push(Serving { peer, number, verb, to, posted: None });
+                self.serving.push(Serving { peer, number, verb, to, look: Instant::now(), posted: None });
             }
         }
         self.tell(peer);
@@ -95,7 +99,8 @@ impl Connector {
     pub(super) fn go_on_with_atomics(&mut self) {
         if !self.serving.is_empty() {
             let mut serving = std::mem::take(&mut self.serving);
-            serving.retain_mut(|one| !self.serve_one(one));
+            let now = Instant::now();
+            serving.retain_mut(|one| one.look > now || !self.serve_one(one));
             self.serving.append(&mut serving);
         }
         if self.asking.is_empty() {
@@ -120,7 +125,9 @@ impl Connector {
     fn serve_one(&mut self, one: &mut Serving) -> bool {
         let core = self.core.clone();
         progress::poll(&core.rail, &core.endpoints);
+        one.look = Instant::now() + LOOK;
         let Some(lane) = core.endpoints.lane(core.me).filter(|lane| !lane.is_broken()) else {
+            one.look = Instant::now() + TRY;
             self.connect_to_itself();
             return false;
         };
@@ -153,8 +160,7 @@ impl Connector {
     /// When there is more to do for atomics.
     pub(super) fn atomics_due(&self) -> Option<Instant> {
         let again = self.asking.values().map(|asking| asking.again).min();
-        let soon = (!self.serving.is_empty()).then(|| Instant::now() + LOOK);
-        again.into_iter().chain(soon).min()
+        again.into_iter().chain(self.serving.iter().map(|one| one.look)).min()
     }
 
     /// The adapter may still write what is under way.
