@@ -44,7 +44,10 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             }
             self.signalled.store(number, Release);
             // SAFETY: what it names is lent until it is complete, or kept by who waits for it.
-            unsafe { self.hand_over(queue, number, kept, true, fenced) }.map_err(|_| Stopped::Refused(number))
+            unsafe { self.hand_over(queue, number, kept, true, fenced) }.map_err(|stop| {
+                tracing::warn!(lane = self.number, number, ?stop, "a request cannot be posted to the next connection");
+                Stopped::Refused(number)
+            })
         });
         let held = match stopped {
             Ok(()) => None,
