@@ -317,6 +317,37 @@ impl Drop for Lossy {
     }
 }
 
+/// Windows of ranks that never met by the first rail: nothing of a peer is known there, not even how it is addressed. By hand, as above, with the
+/// first rail on the link.
+#[test]
+fn ranks_meet_while_the_first_rail_is_cut() {
+    const LINK: &str = "rail1";
+    const TIMES: u64 = 5;
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let lossy = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| Lossy::begin(LINK));
+    let begun = Instant::now();
+    let world = transom::init().expect("a rank can join its job");
+    let mut window: Window<u64> = world.allocate(2000).unwrap();
+    for _ in 0..TIMES {
+        for rank in 0..2 {
+            let target = window.lock_exclusive(rank).unwrap();
+            let now = target.get_one(0).unwrap();
+            target.put(0, &[now + 1; 1500]).unwrap();
+            target.fetch_and_op(1999, Op::Sum, 1).unwrap();
+            target.unlock().unwrap();
+        }
+    }
+    window.fence().unwrap();
+    let took = begun.elapsed();
+    println!("| rank {} | {TIMES} times at both, and what comes before: {took:?} |", world.rank());
+    assert_eq!((window.local().get(1499).unwrap(), window.local().get(1999).unwrap()), (2 * TIMES, 2 * TIMES));
+    assert!(took < Duration::from_secs(40), "{took:?}");
+    meet(&world).unwrap();
+    drop(lossy);
+}
+
 /// What came of rounds of messages: the longest time without a message, the longest round, how many, and what rails moved: the first, and
 /// the others.
 #[derive(Debug)]
