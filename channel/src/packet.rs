@@ -140,7 +140,7 @@ pub enum Body {
     Fin {
         /// The receiver's request.
         receiver: Id,
-        /// How many lanes the message came by: one FIN follows on each.
+        /// How many stripes the message came in: one FIN follows each.
         lanes: u8,
     },
     /// The message was matched, or read.
@@ -368,7 +368,7 @@ impl Packet {
             5 => Body::Data { receiver: from.id()?, offset: from.length()?, length: from.u32()? },
             6 => {
                 let (receiver, [lanes]) = (from.id()?, from.get()?);
-                if lanes == 0 || usize::from(lanes) > RAILS {
+                if lanes == 0 {
                     return Err(Malformed::Field { field: "lanes", value: lanes.into() });
                 }
                 Body::Fin { receiver, lanes }

@@ -13,6 +13,10 @@ pub const FLOOR: u32 = TOTAL / 64;
 pub const CELL: u64 = 4096;
 /// Of ten parts of a weight so many are what was measured last, and the others what was there: a of formula (4).
 const NEW: u64 = 9;
+/// How many pieces of what is pulled there are for each rail, about, at most.
+const PIECES: u64 = 16;
+/// How many of them a rail has under way: it is not to stand still until another is handed over.
+pub(crate) const UNDER_WAY: u8 = 2;
 
 /// By which rails packets go that may go by any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub enum Stripe {
     Weighted,
     /// Evenly at first, and then by what their last stripes took.
     Adaptive,
+    /// Likewise, in pieces, of which a rail has few under way; one that has none left takes those of another.
+    Pull,
 }
 
 /// A part of something long, by one rail.
@@ -138,11 +144,31 @@ impl Weights {
         parts
     }
 
+    /// As [`cut`](Self::cut); what is to be pulled is cut further, into pieces of `least` bytes or more.
+    pub fn pieces(&self, length: u64, rails: &[usize], least: u64) -> Vec<Part> {
+        let parts = self.cut(length, rails, least);
+        if self.policy != Stripe::Pull || parts.len() < 2 {
+            return parts;
+        }
+        let bytes = (length / (PIECES * parts.len() as u64)).max(least).max(1);
+        let pieces = |part: Part| {
+            let count = (part.length / bytes).max(1);
+            let at = move |nth: u64| part.at + (u128::from(part.length) * u128::from(nth) / u128::from(count)) as u64;
+            (0..count).map(move |nth| Part { rail: part.rail, at: at(nth), length: at(nth + 1) - at(nth) })
+        };
+        parts.into_iter().flat_map(pieces).collect()
+    }
+
+    /// Whether what is cut is pulled.
+    pub fn pulls(&self) -> bool {
+        self.policy == Stripe::Pull
+    }
+
     /// Takes note of what the stripes of one message took: formula (4) of Liu, Vishnu and Panda, with the shares that this
     /// message had. Rails that it did not use keep their weights, and the others what they have together.
     pub fn learn(&mut self, timed: &Timed) {
         let used: Vec<usize> = (0..self.rails).filter(|rail| timed.bytes[*rail] > 0).collect();
-        if self.policy != Stripe::Adaptive || used.len() < 2 {
+        if !matches!(self.policy, Stripe::Adaptive | Stripe::Pull) || used.len() < 2 {
             return;
         }
         // Bytes in 2^20 nanoseconds. What is found at once took a nanosecond at least.
@@ -177,7 +203,8 @@ impl Weights {
 #[derive(Debug, Clone, Default)]
 pub struct Timed {
     bytes: [u64; RAILS],
-    began: [u64; RAILS],
+    /// When the first of a rail was handed over.
+    began: [Option<u64>; RAILS],
     took: [u64; RAILS],
     left: u8,
 }
@@ -186,18 +213,24 @@ impl Timed {
     /// Nothing of it is posted yet.
     pub fn new(parts: &[Part]) -> Timed {
         let mut timed = Timed { left: parts.len() as u8, ..Timed::default() };
-        parts.iter().for_each(|part| timed.bytes[part.rail] = part.length);
+        parts.iter().for_each(|part| timed.bytes[part.rail] += part.length);
         timed
     }
 
-    /// The stripe of a rail was handed over.
+    /// A rail takes so many bytes that were to be another's.
+    pub fn taken(&mut self, from: usize, by: usize, bytes: u64) {
+        self.bytes[from] -= bytes;
+        self.bytes[by] += bytes;
+    }
+
+    /// A stripe of a rail was handed over.
     pub fn posted(&mut self, rail: usize, now: u64) {
-        self.began[rail] = now;
+        self.began[rail].get_or_insert(now);
     }
 
     /// It was found to have ended. Whether all have.
     pub fn done(&mut self, rail: usize, now: u64) -> bool {
-        self.took[rail] = now.saturating_sub(self.began[rail]);
+        self.took[rail] = now.saturating_sub(self.began[rail].unwrap_or(now));
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }

@@ -63,7 +63,7 @@ fn each_field_is_read() {
     ] {
         assert_eq!(config(&format!("spread={text}")).spread, spread);
     }
-    for (text, stripe) in [("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive)] {
+    for (text, stripe) in [("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive), ("pull", Stripe::Pull)] {
         assert_eq!(config(&format!("stripe={text}")).stripe, stripe);
     }
     for (text, step) in

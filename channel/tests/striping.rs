@@ -84,11 +84,35 @@ fn formula_four() {
     }
 }
 
+#[test]
+fn what_is_pulled_is_cut_further() {
+    let mut pull = Weights::new(Stripe::Pull, [1, 1].into_iter());
+    let pieces = pull.pieces(1 << 20, &[0, 1], 65536);
+    assert!(pieces.len() == 16 && pieces.iter().all(|piece| piece.length == 65536));
+    assert_eq!(pull.pieces(1 << 30, &[0, 1], 65536).len(), 32, "so many at most");
+    assert_eq!(pull.pieces(100_000, &[0, 1], 65536).len(), 1);
+    // Half of the second rail's are taken by the first, which takes as long for three quarters as the other for a quarter.
+    let mut timed = Timed::new(&pieces);
+    (0..4).for_each(|_| timed.taken(1, 0, 65536));
+    for piece in 0..12 {
+        timed.posted(0, 1000 * piece);
+    }
+    timed.posted(1, 0);
+    (0..15).for_each(|piece| assert!(!timed.done(usize::from(piece > 11), 4000)));
+    assert!(timed.done(1, 4000));
+    pull.learn(&timed);
+    // 0.1 * 1536 + 0.9 * 3072 * 3 / 4.
+    assert_eq!(pull.now(), [2228, 844]);
+    let pieces = pull.pieces(1 << 20, &[0, 1], 65536);
+    let of = |rail| pieces.iter().filter(|piece| piece.rail == rail).map(|piece| piece.length).sum::<u64>();
+    assert_eq!([of(0), of(1)], [757_760, 290_816]);
+}
+
 proptest! {
     /// Whatever was learnt before.
     #[test]
     fn every_byte_goes_once(
-        policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive)],
+        policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive), Just(Stripe::Pull)],
         bandwidths in prop::collection::vec(0_u32..1000, 1..=4),
         steps in prop::collection::vec((0_u64..1 << 40, 0_u8..16, 0_u64..1 << 20, prop::array::uniform4(any::<u32>())), 1..20),
     ) {
@@ -106,6 +130,10 @@ proptest! {
                 at += part.length;
             }
             prop_assert_eq!(at, length);
+            let pieces = weights.pieces(length, &rails, least);
+            let ends = pieces.iter().try_fold(0, |at, piece| (piece.at == at).then_some(at + piece.length));
+            prop_assert!(ends == Some(length) && pieces.len() < 256);
+            prop_assert!(pieces.iter().all(|piece| parts.iter().any(|part| part.rail == piece.rail)));
             prop_assert!(parts.windows(2).all(|two| two[0].rail < two[1].rail));
             prop_assert!(parts.len() == 1 || length >= least * parts.len() as u64);
             let took: Vec<u64> = took.iter().map(|took| u64::from(*took)).collect();
@@ -194,7 +222,7 @@ fn two_rails_move_twice_as_much_and_one_is_as_it_was() {
     let one = [settled(Stripe::Even, &[rail(0)], vec![], 1 << 20), stream(Stripe::Even, &[rail(0)])];
     // 104.9 us, and 32 of them.
     assert!((104_858..112_000).contains(&one[0]) && (3_355_443..3_420_000).contains(&one[1]), "{one:?}");
-    for stripe in [Stripe::Even, Stripe::Weighted, Stripe::Adaptive] {
+    for stripe in [Stripe::Even, Stripe::Weighted, Stripe::Adaptive, Stripe::Pull] {
         let two = [settled(stripe, &[rail(0); 2], vec![], 1 << 20), stream(stripe, &[rail(0); 2])];
         println!("1 MiB and 32 MiB, ns: one rail {one:?}, two by {stripe:?} {two:?}");
         assert!(two[0] * 100 <= one[0] * 55 && two[0] >= 52_429, "latency, {stripe:?}: {two:?} of {one:?}");
@@ -212,6 +240,32 @@ fn where_one_rail_is_a_quarter_of_the_other_adaptive_is_as_weighted() {
     assert!(even > 2 * weighted + weighted / 5 && even < 3 * weighted, "{even} beside {weighted}");
     assert!(100 * weighted >= 95 * adaptive, "{adaptive} beside {weighted}");
     assert!(10 * even >= 22 * adaptive, "{adaptive} beside {even}");
+}
+
+/// Not of the paper: what a rail has not begun another takes, so that the first message, and the first after a change, are not held up by
+/// what was known before; and in the end it is as adaptive.
+#[test]
+fn what_is_pulled_follows_a_rail_within_a_message() {
+    let rails = [rail(400), rail(100)];
+    for (length, most) in [(1 << 20, 120_000), (LONG, 760_000)] {
+        let [even, adaptive, pull] = [Stripe::Even, Stripe::Adaptive, Stripe::Pull]
+            .map(|stripe| times(&config(stripe), &rails, vec![1, 4], length, 12, |_, _| ()));
+        println!("{length} bytes, ns, rails 4:1, the first: adaptive {}, pulled {}", adaptive[0], pull[0]);
+        assert!(pull[0] < most && 18 * pull[0] < 10 * even[0], "the first: {} beside {}", pull[0], even[0]);
+        assert!(100 * pull[11] <= 101 * adaptive[11], "then: {} beside {}", pull[11], adaptive[11]);
+    }
+    let disturb = |number: usize, sim: &mut Sim| match number {
+        10 => sim.slow_down(1, 8),
+        30 => sim.slow_down(1, 1),
+        _ => {}
+    };
+    let of = |stripe| times(&config(stripe), &[rail(0); 2], vec![], LONG, 60, disturb);
+    let (adaptive, pull) = (of(Stripe::Adaptive), of(Stripe::Pull));
+    println!("8 MiB, ns, disturbed: pulled {:?}, and then {:?}", &pull[10..14], &pull[30..33]);
+    assert!(3 * pull[10] < adaptive[10], "the first that is disturbed: {} beside {}", pull[10], adaptive[10]);
+    assert!(100 * pull[29] <= 101 * adaptive[29], "{} beside {}", pull[29], adaptive[29]);
+    assert!(10 * pull[30] < 7 * adaptive[30], "the first after it: {} beside {}", pull[30], adaptive[30]);
+    assert!(pull[33..].iter().all(|took| 100 * took < 102 * pull[9]), "{:?}", &pull[33..]);
 }
 
 /// Figure 20: in the middle another program takes seven eighths of the second rail.

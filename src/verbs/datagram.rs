@@ -13,6 +13,7 @@ use super::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Do
 use super::wr::{Completions, Token};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// Datagrams that can come before anybody looks, and as many can be on their way out.
 const RECEIVES: u32 = 256;
@@ -25,7 +26,7 @@ const LONGEST: usize = 128 - ROUTE;
 /// Takes and sends datagrams of `N` bytes.
 pub(super) struct Post<const N: usize> {
     /// By the peer's rank.
-    handles: HashMap<usize, AddressHandle>,
+    handles: HashMap<usize, Handle>,
     queue: Datagrams,
     sent: Arc<CompletionQueue>,
     received: Arc<CompletionQueue>,
@@ -36,6 +37,14 @@ pub(super) struct Post<const N: usize> {
     /// Sent so far, and how many of them are gone.
     posted: usize,
     gone: usize,
+}
+
+/// How a peer is addressed. With RoCE the system asks the network for it, and waits a second or more where nobody answers: who was
+/// not found at once is sought by a thread of its own, so that other peers, and what is said by other rails, do not wait for that.
+enum Handle {
+    Known(AddressHandle),
+    NotFound,
+    Sought(JoinHandle<Result<AddressHandle, VerbsError>>),
 }
 
 /// Where a peer takes datagrams.
@@ -143,6 +152,33 @@ impl<const N: usize> Post<N> {
         }
     }
 
+    /// Finds out how a peer is addressed, or has it sought.
+    fn seek(&mut self, peer: usize, to: &Recipient) -> Result<(), VerbsError> {
+        if let Some(Handle::Known(_)) = self.handles.get(&peer) {
+            return Ok(());
+        }
+        let found = match self.handles.remove(&peer) {
+            None => AddressHandle::new(&self.domain, &to.path).map(Handle::Known),
+            Some(Handle::NotFound) => {
+                let (domain, path) = (self.domain.clone(), to.path);
+                let seek = std::thread::Builder::new().name("transom address".into());
+                let sought = seek.spawn(move || AddressHandle::new(&domain, &path)).map(Handle::Sought);
+                sought.map_err(|source| VerbsError::system("a thread that seeks a peer", source))
+            }
+            Some(Handle::Sought(thread)) if thread.is_finished() => {
+                let lost = |_| VerbsError::system("seeking a peer", std::io::ErrorKind::Other.into());
+                thread.join().map_err(lost).flatten().map(Handle::Known)
+            }
+            Some(sought) => Ok(sought),
+        };
+        let (handle, outcome) = match found {
+            Ok(handle) => (handle, Ok(())),
+            Err(error) => (Handle::NotFound, Err(error)),
+        };
+        self.handles.insert(peer, handle);
+        outcome
+    }
+
     /// Sends one to `peer`, or loses it.
     pub fn send(&mut self, peer: usize, to: &Recipient, datagram: &[u8; N]) -> Result<(), VerbsError> {
         // The oldest have long gone; should they not have, this one counts as lost.
@@ -152,10 +188,8 @@ impl<const N: usize> Post<N> {
         if self.posted - self.gone == self.sending.len() {
             return Ok(());
         }
-        let handle = match self.handles.entry(peer) {
-            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::hash_map::Entry::Vacant(new) => new.insert(AddressHandle::new(&self.domain, &to.path)?),
-        };
+        self.seek(peer, to)?;
+        let Some(Handle::Known(handle)) = self.handles.get(&peer) else { return Ok(()) };
         let slot = &self.sending[self.posted % self.sending.len()];
         slot.write(datagram);
         // SAFETY: the slot is not used again before it was sent, and is kept as long as the queue.

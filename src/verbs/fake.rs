@@ -1,7 +1,7 @@
 //! Queues that pretend: what decides is tested without a device.
 
 use super::lane::Start;
-use super::wr::{Completion, Completions, Failure, Request, Token, WorkQueue};
+use super::wr::{Completion, Completions, Course, Failure, Kind, Place, Request, Token, Verb, WorkQueue};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -19,15 +19,21 @@ pub(super) struct Queue {
     /// Called by each post, which waits until it returns.
     pub hold: Option<Arc<dyn Fn() + Send + Sync>>,
     pub alive: Arc<()>,
+    /// It is of another rail, which names no memory of the key [`UNNAMED`].
+    pub elsewhere: bool,
+    /// Atomics that the peer was asked for.
+    pub asked: Arc<Mutex<Vec<u64>>>,
 }
+
+pub(super) const UNNAMED: u32 = 66;
 
 /// What happened, in its order.
 pub(super) type Events = Arc<Mutex<Vec<&'static str>>>;
 
 impl Queue {
     pub fn new(number: u32, depth: u32) -> Self {
-        let (posted, events, alive) = Default::default();
-        Queue { number, depth, posted, events, hold: None, alive }
+        let (posted, events, alive, asked) = Default::default();
+        Queue { number, depth, posted, events, hold: None, alive, elsewhere: false, asked }
     }
 
     pub fn take(&self) -> Vec<Request> {
@@ -54,6 +60,22 @@ impl WorkQueue for Queue {
         }
         self.posted.lock().unwrap().push(*request);
         Ok(())
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
+    fn course(&self, verb: Verb, to: Place) -> Course {
+        match (self.elsewhere, verb.kind()) {
+            (true, Kind::Atomic) => Course::Asked,
+            (true, _) if to.key == UNNAMED => Course::Waits,
+            _ => Course::Posted,
+        }
+    }
+
+    fn ask(&self, number: u64, _: Verb, _: Place) {
+        self.asked.lock().unwrap().push(number);
     }
 }
 

@@ -62,13 +62,24 @@
 //! With several rails a connection by which something is under way, and nothing is complete at two looks of a tenth of a second, has its
 //! peer asked for an answer by datagrams, by that rail and the others. If none came by it for half a second, and one did by another, the
 //! rail is cut, and the connection broken; the thread of the peer answers, so that one that computes, or has no buffers, is not taken for
-//! that. Nor is a rank that is stopped, by which no rail is heard. Where an atomic is under way the adapter's own word is waited for, since
-//! of an atomic that was executed the result would be lost. A rail that is cut is asked for each second, and used again when it answers.
+//! that. Nor is a rank that is stopped, by which no rail is heard. Where an atomic is under way for whose result somebody waits the adapter's
+//! own word is waited for, 5 seconds at most, since of an atomic that was executed the result would be lost. A rail that is cut is asked for each
+//! second, and used again when it answers.
 //!
-//! A stripe whose connection broke is done again by the first rail, once this end's queue pair has gone: nothing overtook it, so that
+//! A stripe whose connection broke is done again by the lane of the first rail, once this end's queue pair has gone: nothing overtook it, so that
 //! nothing is undone. Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has
-//! how); not with a peer with whom there is a pipe, where they wait for the first rail. What else windows do needs the first rail: it
-//! waits for it, 20 seconds at most.
+//! how); not with a peer with whom there is a pipe, where they wait for the first rail.
+//!
+//! What else windows do has the lane of the first rail. Where that rail does not reach a peer, and another does, the lane gets its next queue
+//! pair, as after any connection that broke, of the other rail: what is under way goes on in its order, what was executed is not done
+//! again, and memory is named as the other rail does. What the two ends say to agree goes by all rails then. Atomics stay with the first rail's
+//! adapter of the word's rank, since those of two adapters are not atomic towards each other: the peer's thread is asked by datagrams to do
+//! them, through its queue pair to itself; once, however often it is asked, so that no result is lost with that connection, or the next.
+//! When the peer has answered by the first rail for a second the lane goes back, which loses nothing either. So a port, a link or a path may be
+//! cut; not the adapter of the first rail, by which a rank's own words are changed: a device that fails, or is taken away, is an error as with one rail,
+//! and so is one that does nothing any more for its own rank, as Soft-RoCE whose link is taken down at this host.
+//! The lane to a peer with whom there is a pipe keeps to the first rail, and windows' operations with that peer wait for it, 20 seconds at most.
+//! A rank that is stopped for 20 seconds while its atomics are asked for is not told apart from one that is not reached.
 //!
 //! # Collectives
 //! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a

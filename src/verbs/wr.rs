@@ -127,6 +127,35 @@ pub(super) trait WorkQueue {
     /// What it names of this rank's memory must stay registered until it is complete or the queue is gone; or be there now
     /// if it is inline.
     unsafe fn post(&self, request: &Request) -> io::Result<()>;
+
+    /// Whether it is of another rail than its lane: then each request is to ask for its [course](Self::course).
+    #[inline]
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// How a request of a lane goes on by this.
+    fn course(&self, _verb: Verb, _to: Place) -> Course {
+        Course::Posted
+    }
+
+    /// Has the peer asked to have its own adapter do an atomic, which no other is to do: once, whoever asks how often.
+    fn ask(&self, _number: u64, _verb: Verb, _to: Place) {}
+
+    /// Requests with numbers up to this are complete.
+    #[inline]
+    fn completed(&self, _number: u64) {}
+}
+
+/// How a request goes on by a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// It can be posted.
+    Posted,
+    /// The peer is to do it, once all before it is complete.
+    Asked,
+    /// Not by this queue: it waits for another, and what is behind it too.
+    Waits,
 }
 
 /// What became of a request.

@@ -63,8 +63,8 @@ const SPREADS: [(&str, Spread); 4] = [
     ("round_robin", Spread::RoundRobin),
     ("weighted", Spread::Weighted),
 ];
-const STRIPES: [(&str, Stripe); 3] =
-    [("even", Stripe::Even), ("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive)];
+const STRIPES: [(&str, Stripe); 4] =
+    [("even", Stripe::Even), ("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive), ("pull", Stripe::Pull)];
 const PATHS: [(&str, Paths); 3] = [("rc", Paths::Connections), ("ud", Paths::Datagrams), ("both", Paths::Both)];
 const STEPS: [(&str, Step); 5] = [
     ("basic", Step::Basic),
@@ -123,7 +123,7 @@ pub const FIELDS: &[Field] = &[
         STRIPES,
         "how announced messages that are written or read are divided, where there are several rails: as much by each, by what \
          they declare, or by what the last took",
-        "even, weighted or adaptive"
+        "even, weighted, adaptive or pull"
     ),
     row!(
         "stripe_from",

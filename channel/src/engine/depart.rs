@@ -3,7 +3,7 @@
 use super::Engine;
 use super::arrive::credited;
 use super::peer::{Move, Peer, Reply};
-use super::request::{Request, cost};
+use super::request::{Receive, Request, cost};
 use super::route::{Post, put_mark};
 use crate::credit::HEADER;
 use crate::error::Status;
@@ -11,6 +11,7 @@ use crate::packet::{Body, DATA, EAGER, Envelope, PIECE, SYNC, Values};
 use crate::rendezvous::Sending;
 use crate::rules::Path;
 use crate::slab::Id;
+use crate::striping::{TOTAL, Timed, UNDER_WAY};
 use crate::wire::{self, Data, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 /// [`Post::packet`] by the parts of an engine, of which some others are lent to its other arguments.
@@ -154,13 +155,45 @@ impl<W: Wire> Engine<W> {
 
     fn post_move(&mut self, rank: Rank) -> Step {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
-        let Some(next) = peer.moves.pop_front() else { return Step::Waits };
+        let Some((at, rail)) = next_move(peer) else { return Step::Waits };
+        let Some(mut next) = peer.moves.remove(at) else { return Step::Waits };
+        let planned = std::mem::replace(&mut next.rail, rail);
+        let (id, length) = (next.id, next.length);
         match self.hand_over(rank, next) {
-            None => Step::Posted,
-            Some(next) => {
-                self.peers.get_mut(&rank).expect("was looked at").moves.push_front(next);
+            None => {
+                if planned != rail
+                    && let Some(timed) = self.timed(id)
+                {
+                    timed.taken(planned, rail, length);
+                }
+                Step::Posted
+            }
+            Some(mut next) => {
+                next.rail = planned;
+                self.peers.get_mut(&rank).expect("was looked at").moves.insert(at, next);
                 Step::Busy
             }
+        }
+    }
+
+    fn timed(&mut self, id: Id) -> Option<&mut Timed> {
+        match self.requests.get_mut(id)? {
+            Request::Send(send) => send.timed.as_deref_mut(),
+            Request::Receive(Receive { moving: Some(moving), .. }) => moving.timed.as_deref_mut(),
+            _ => None,
+        }
+    }
+
+    /// A piece may have ended, and a rail take another.
+    pub(super) fn pulled(&mut self, id: Id, rail: usize) {
+        let rank = match self.requests.get(id) {
+            Some(Request::Send(send)) => send.to,
+            Some(Request::Receive(Receive { moving: Some(moving), .. })) => moving.from,
+            _ => return,
+        };
+        if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| peer.weights.pulls()) {
+            peer.pulled[rail] = peer.pulled[rail].saturating_sub(1);
+            self.list(rank);
         }
     }
 
@@ -190,6 +223,9 @@ impl<W: Wire> Engine<W> {
         }
         if let Some(timed) = timed {
             timed.posted(next.rail, self.wire.now());
+        }
+        if next.any > 0 {
+            peer.pulled[next.rail] = peer.pulled[next.rail].saturating_add(1);
         }
         self.meter.other_rails_bytes += if next.rail > 0 { next.length } else { 0 };
         match next.writes {
@@ -462,6 +498,30 @@ impl<W: Wire> Engine<W> {
 const RAIL: u32 = 28;
 
 /// Names the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
+/// Which write or read is next, and by which rail: of one that is pulled a piece by a rail that has few under way, its own if there is one,
+/// else the last of another's.
+fn next_move<M>(peer: &Peer<M>) -> Option<(usize, usize)> {
+    let front = peer.moves.front()?;
+    if front.any == 0 {
+        return Some((0, front.rail));
+    }
+    let pieces = || peer.moves.iter().take_while(|next| next.id == front.id);
+    let of = |rail: usize| pieces().filter(|next| next.rail == rail).count();
+    let may = |rail: &usize| front.any >> rail & 1 == 1 && peer.up[*rail] && peer.pulled[*rail] < UNDER_WAY;
+    let mut free: Vec<usize> = (0..RAILS).filter(may).collect();
+    free.sort_by_key(|rail| peer.pulled[*rail]);
+    let own = |rail: &usize| Some((pieces().position(|next| next.rail == *rail)?, *rail));
+    free.iter().find_map(own).or_else(|| {
+        let (rail, from) = (*free.first()?, (0..RAILS).max_by_key(|rail| of(*rail))?);
+        // By what is known of both, this one ends it sooner than its own would.
+        let ends = |rail: usize, pieces: usize| pieces as u64 * u64::from(TOTAL) / u64::from(peer.weights.now()[rail]);
+        let takes =
+            ends(rail, usize::from(peer.pulled[rail]) + 1) < ends(from, usize::from(peer.pulled[from]) + of(from));
+        let last = pieces().enumerate().filter(|(_, next)| next.rail == from).last()?;
+        takes.then_some((last.0, rail))
+    })
+}
+
 pub(super) fn stripe_token(id: Id, rail: usize) -> u64 {
     id.to_wire() | (rail as u64) << RAIL
 }

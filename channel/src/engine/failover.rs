@@ -39,6 +39,7 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&rank).expect("was reached");
         let left = self.wire.take_back(lane);
         peer.up[rail] = false;
+        peer.pulled[rail] = 0;
         let failover = peer.failover.get_or_insert_default();
         let mut items = Vec::new();
         // From the last: of stripes with one token the earlier may be done, and not be told yet.
@@ -215,13 +216,14 @@ impl<W: Wire> Engine<W> {
         for item in items {
             match item {
                 Item::Move(mut next) => {
+                    next.any = 0;
                     let rail = self.other_rail(rank, &next);
                     next.rail = rail.unwrap_or(next.rail);
                     again.push((rail, Item::Move(next)));
                 }
                 Item::Unposted(mut next) => match (self.other_rail(rank, &next), self.peers.get_mut(&rank)) {
                     (Some(rail), Some(peer)) => {
-                        next.rail = rail;
+                        (next.rail, next.any) = (rail, 0);
                         peer.moves.push_back(next);
                     }
                     _ => again.push((None, Item::Unposted(next))),

@@ -72,6 +72,8 @@ pub(super) struct Peer<M> {
     /// Packets that went, and came, by the queue of each rail since it was up.
     pub went: [u32; RAILS],
     pub came: [u32; RAILS],
+    /// By rail, pieces that are posted and have not ended, where rails take them as they are free.
+    pub pulled: [u8; RAILS],
     /// Writes and reads that are posted, where there are several rails: by token.
     pub posted: Vec<(u64, Move)>,
     /// Once a rail was cut.
@@ -118,6 +120,8 @@ pub(super) struct Move {
     pub length: u64,
     /// The peer's memory, by each rail that it is registered with.
     pub keys: Keys,
+    /// Rails that may take it, by bits, if it goes by whichever is free.
+    pub any: u8,
     /// A write; else a read.
     pub writes: bool,
     /// Of a write, until it is posted first.
@@ -157,6 +161,7 @@ impl<M> Peer<M> {
             leaves: None,
             mark: None,
             moves: VecDeque::new(),
+            pulled: [0; RAILS],
             replies: VecDeque::new(),
             sends: VecDeque::new(),
             copies: VecDeque::new(),

@@ -12,7 +12,7 @@ use crate::rates::Way;
 use crate::rendezvous::{Facts, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
-use crate::striping::{self, Timed};
+use crate::striping::{self, Timed, Weights};
 use crate::wire::{Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
@@ -150,7 +150,8 @@ impl<W: Wire> Engine<W> {
         let keys = receive.keys.as_deref().copied().unwrap_or_default();
         if mover == Mover::Read {
             let peer = self.peers.get_mut(&from).expect("it sent this");
-            let parts = peer.weights.cut(length, &rails, self.config.stripe_from);
+            let parts = peer.weights.pieces(length, &rails, self.config.stripe_from);
+            let any = any(&peer.weights, &parts);
             for part in &parts {
                 peer.moves.push_back(Move {
                     id,
@@ -158,6 +159,7 @@ impl<W: Wire> Engine<W> {
                     offset: part.at,
                     length: part.length,
                     keys: offered,
+                    any,
                     writes: false,
                     fin: None,
                 });
@@ -251,7 +253,8 @@ impl<W: Wire> Engine<W> {
             self.reply(from, Body::Nak { receiver });
             return Ok(());
         }
-        let parts = self.peers[&from].weights.cut(length, &rails, self.config.stripe_from);
+        let parts = self.peers[&from].weights.pieces(length, &rails, self.config.stripe_from);
+        let any = any(&self.peers[&from].weights, &parts);
         let lanes = parts.len() as u8;
         let send = self.sending(from, id)?;
         send.state.write(lanes)?;
@@ -260,7 +263,7 @@ impl<W: Wire> Engine<W> {
         for part in parts {
             let fin = Some(Body::Fin { receiver, lanes });
             let (rail, offset, length) = (part.rail, part.at, part.length);
-            peer.moves.push_back(Move { id, rail, offset, length, keys, writes: true, fin });
+            peer.moves.push_back(Move { id, rail, offset, length, keys, any, writes: true, fin });
         }
         self.list(from);
         Ok(())
@@ -291,6 +294,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn moved(&mut self, token: u64, at: u64) {
         let Some((id, rail)) = stripe_of(token) else { return };
         let moved = self.forget_posted(id, token);
+        self.pulled(id, rail);
         match self.requests.get_mut(id) {
             Some(Request::Send(send)) => {
                 let ended = send.state.written();
@@ -364,6 +368,11 @@ impl<W: Wire> Engine<W> {
 enum By {
     ThisRank,
     Peer,
+}
+
+/// The rails that take these parts as they are free, by bits; none if each has its own.
+fn any(weights: &Weights, parts: &[striping::Part]) -> u8 {
+    if weights.pulls() && parts.len() > 1 { parts.iter().fold(0, |any, part| any | 1 << part.rail) } else { 0 }
 }
 
 /// What is kept of stripes, if there are several.

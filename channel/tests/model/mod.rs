@@ -81,7 +81,7 @@ impl Setup {
             spread: *rng
                 .choice(&[Spread::First, Spread::Binding, Spread::RoundRobin, Spread::Weighted, Spread::Window(3)])
                 .unwrap(),
-            stripe: *rng.choice(&[Stripe::Even, Stripe::Weighted, Stripe::Adaptive]).unwrap(),
+            stripe: *rng.choice(&[Stripe::Even, Stripe::Weighted, Stripe::Adaptive, Stripe::Pull]).unwrap(),
             stripe_from: *rng.choice(&[1, 500, 1 << 20]).unwrap(),
             offer: rng.bool(),
             batch: *rng.choice(&[1, 3, 64]).unwrap(),

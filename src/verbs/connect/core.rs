@@ -1,5 +1,8 @@
 //! What a rank has of its adapter and its peers: shared by its teams, and with the thread that connects.
 
+use super::address::Address;
+use super::elsewhere::{LaneQueue, Twins};
+use super::message::Message;
 use super::service;
 use crate::verbs::VerbsError;
 use crate::verbs::datagram::Mailbox;
@@ -7,11 +10,10 @@ use crate::verbs::endpoint::Endpoints;
 use crate::verbs::memory::{Lent, Memory};
 use crate::verbs::rail::Rail;
 use crate::verbs::receive::Receives;
-use crate::verbs::sys::QueuePair;
-use crate::verbs::wr::{Failure, Why};
+use crate::verbs::wr::{Failure, Place, Verb, Why};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -24,7 +26,7 @@ use transom_shm_loopback::messages::Turn;
 /// The order of fields is that in which they are to go.
 pub(in crate::verbs) struct Core {
     pub me: Rank,
-    pub endpoints: Endpoints<QueuePair, Lent>,
+    pub endpoints: Endpoints<LaneQueue, Lent>,
     pub memory: Memory,
     /// What comes by messages.
     pub receives: Arc<Receives>,
@@ -36,9 +38,15 @@ pub(in crate::verbs) struct Core {
     has_window: Mutex<bool>,
     /// The messages of this rank, which its waits turn.
     turn: OnceLock<Arc<dyn Turn>>,
-    /// Of the other rails.
-    others: OnceLock<Box<[Weak<Core>]>>,
-    /// When a peer was heard last by this rail, where there are others.
+    /// Of the other rails, in their order; and the number of this one.
+    others: OnceLock<(usize, Box<[Weak<Core>]>)>,
+    /// Where peers can be asked by this rail.
+    pub(super) addresses: Arc<[Address]>,
+    /// How peers' memory is named by other rails than the first.
+    pub twins: Arc<Twins>,
+    /// Queue pairs of this device that have said that they take nothing more.
+    pub(super) ended: Mutex<HashSet<u32>>,
+    /// When a peer last answered by this rail that it can be heard, where there are others.
     heard: Mutex<HashMap<Rank, Instant>>,
     /// How often the queue of a lane was retired.
     retired: AtomicU32,
@@ -82,17 +90,23 @@ pub(super) enum Command {
     End(Rank, SyncSender<()>),
     /// A peer is to say that it can be heard.
     Probe(Rank),
+    /// Of the first rail's connection to a peer, to be said by this rail, too; and what was heard of it by another.
+    Say(Rank, Message),
+    Heard(Rank, Message),
+    /// A peer is to do an atomic, by its own adapter: the request of that number.
+    Ask(Rank, u64, Verb, Place),
     Stop,
 }
 
 impl Core {
     /// Bytes of the room for a lane.
-    pub(super) const SEAT: usize = Endpoints::<QueuePair, Lent>::SEAT;
+    pub(super) const SEAT: usize = Endpoints::<LaneQueue, Lent>::SEAT;
 
     pub(super) fn new(
         me: Rank,
         rail: Rail,
         same_adapter: Box<[bool]>,
+        addresses: Arc<[Address]>,
         (paths, mailbox): (Paths, Option<Mailbox>),
     ) -> Result<Self, VerbsError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -101,6 +115,7 @@ impl Core {
             (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
         let (links, changed, made, turn, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
+        let (twins, ended) = Default::default();
         let receives = Receives::new(&rail.domain);
         let (mailbox, has_window) = (Mutex::new(mailbox), Mutex::new(false));
         Ok(Core {
@@ -113,6 +128,9 @@ impl Core {
             has_window,
             turn,
             others,
+            addresses,
+            twins,
+            ended,
             heard,
             retired,
             same_adapter,
@@ -217,18 +235,34 @@ impl Core {
         self.retired.fetch_add(1, AcqRel);
     }
 
-    /// There are other rails.
-    pub(super) fn beside(&self, others: Box<[Weak<Core>]>) {
-        let _ = self.others.set(others);
+    /// There are other rails, and this is the one of that number.
+    pub(super) fn beside(&self, number: usize, others: Box<[Weak<Core>]>) {
+        let _ = self.others.set((number, others));
     }
 
     pub(super) fn others(&self) -> impl Iterator<Item = Arc<Core>> {
-        self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
+        self.others.get().into_iter().flat_map(|(_, others)| others).filter_map(Weak::upgrade)
     }
 
     /// Whether this rank has several rails.
     pub(super) fn has_others(&self) -> bool {
-        self.others.get().is_some_and(|others| !others.is_empty())
+        self.others.get().is_some_and(|(_, others)| !others.is_empty())
+    }
+
+    /// Whether this is the first of several, whose lanes can be by the others.
+    pub(super) fn can_be_elsewhere(&self) -> bool {
+        self.others.get().is_some_and(|(number, others)| *number == 0 && !others.is_empty())
+    }
+
+    /// The rail by which a lane of this one may be instead.
+    pub(super) fn instead(&self, by: u32) -> Option<Arc<Core>> {
+        let (_, others) = self.others.get().filter(|(number, _)| *number == 0)?;
+        others.get((by as usize).checked_sub(1)?)?.upgrade()
+    }
+
+    /// The first rail, if this is another.
+    pub(super) fn first(&self) -> Option<Arc<Core>> {
+        self.others.get().filter(|(number, _)| *number > 0)?.1.first()?.upgrade()
     }
 
     pub(super) fn hears(&self, peer: Rank) {
@@ -265,6 +299,18 @@ impl Core {
 
     pub(super) fn probe(&self, peer: Rank) {
         self.command(Command::Probe(peer));
+    }
+
+    pub(super) fn say(&self, peer: Rank, message: Message) {
+        self.command(Command::Say(peer, message));
+    }
+
+    pub(super) fn heard(&self, peer: Rank, message: Message) {
+        self.command(Command::Heard(peer, message));
+    }
+
+    pub(super) fn ask(&self, peer: Rank, number: u64, verb: Verb, to: Place) {
+        self.command(Command::Ask(peer, number, verb, to));
     }
 
     pub(super) fn stop(&self) {

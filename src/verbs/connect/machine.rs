@@ -17,6 +17,8 @@
 //! - Of two generations the greater counts. A side that lost its queue pair goes on with the next; the other follows when
 //!   it hears of it. Crossing requests have the same generation, and each answers the other's.
 //! - A rank replies once it is connected, and is `ready` once it knows that the peer is, too: then what is posted arrives.
+//! - Both ends of a connection are of one rail. Whoever asks chooses it, and who answers follows; where both asked at once, the side whose
+//!   rail has the lower number gives up its queue pair, and asks for the next generation by the other rail.
 //! - Only whoever wants the connection asks again. To be silent is no failure; that the peer died is told by the job.
 //!
 //! A queue pair that is retired first takes nothing more, and then says what it has received; the end of the next
@@ -65,8 +67,8 @@ pub(in crate::verbs) enum Reason {
 
 /// What a machine makes happen. It has at most one queue pair at a time.
 pub(in crate::verbs) trait Effects {
-    /// Makes a queue pair.
-    fn make(&mut self, generation: u32) -> Result<End, Errno>;
+    /// Makes a queue pair, of that rail, or whichever works.
+    fn make(&mut self, generation: u32, by: Option<u32>) -> Result<End, Errno>;
     /// Connects it to the peer's.
     fn connect(&mut self, theirs: End) -> Result<(), Errno>;
     /// Destroys it: what it has received by then is part of all ends that are made later.
@@ -100,7 +102,7 @@ impl Machine {
             }
             State::Absent | State::Failed(_) => {
                 self.wanted = true;
-                self.ask(effects);
+                self.ask(None, effects);
             }
         }
     }
@@ -117,7 +119,7 @@ impl Machine {
     /// The queue pair of that generation is of no use any more.
     pub fn lost(&mut self, generation: u32, effects: &mut impl Effects) {
         if generation == self.generation && self.retire(effects) && self.wanted {
-            self.ask(effects);
+            self.ask(None, effects);
         }
     }
 
@@ -144,7 +146,7 @@ impl Machine {
             Message::Request { generation, mine: theirs, .. } if generation > self.generation => {
                 self.retire(effects);
                 self.generation = generation;
-                match effects.make(generation) {
+                match effects.make(generation, Some(theirs.by)) {
                     Ok(mine) => self.join(mine, theirs, false, effects),
                     Err(errno) => self.refuse(errno, effects),
                 }
@@ -164,7 +166,7 @@ impl Machine {
             // Of an old generation; the peer has gone on from it, or will hear of this one.
             Message::Reply { .. } | Message::Reject { .. } => {}
             // Nothing of the connection.
-            Message::Probe | Message::Alive => {}
+            Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } => {}
         }
     }
 
@@ -172,6 +174,12 @@ impl Machine {
     fn asked(&mut self, generation: u32, theirs: End, effects: &mut impl Effects) {
         let now = generation == self.generation;
         match self.state {
+            State::Asked { mine } if now && mine.by < theirs.by => {
+                self.retire(effects);
+                self.ask(Some(theirs.by), effects);
+            }
+            // It hears of this side's, and follows.
+            State::Asked { mine } if now && mine.by > theirs.by => self.again(effects),
             State::Asked { mine } if now => self.join(mine, theirs, false, effects),
             // The peer is behind: this side goes first.
             State::Asked { .. } => self.again(effects),
@@ -183,7 +191,7 @@ impl Machine {
             State::Answered { .. } | State::Ready { .. } => {}
             // This side's queue pair of that generation has gone.
             State::Absent => {
-                self.ask(effects);
+                self.ask(Some(theirs.by), effects);
                 self.reject(generation, effects);
             }
             State::Failed(_) => self.reject(generation, effects),
@@ -191,12 +199,12 @@ impl Machine {
     }
 
     /// Makes a queue pair of the next generation, and tells the peer.
-    fn ask(&mut self, effects: &mut impl Effects) {
+    fn ask(&mut self, by: Option<u32>, effects: &mut impl Effects) {
         let made = match self.generation.checked_add(1) {
             None => Err(Errno::OVERFLOW),
             Some(next) => {
                 self.generation = next;
-                effects.make(next)
+                effects.make(next, by)
             }
         };
         match made {

@@ -3,7 +3,9 @@
 //! come of it, [`service`] the thread.
 
 mod address;
+mod atomics;
 mod core;
+mod elsewhere;
 #[cfg(test)]
 mod explore;
 mod machine;
@@ -12,11 +14,13 @@ mod pair;
 mod service;
 
 pub(super) use core::{Core, Link};
+pub(super) use elsewhere::{LaneQueue, Twin};
 
 use super::VerbsError;
 use super::datagram::{Mailbox, Post, Recipient};
 use super::rail::Rail;
 use super::settings::Settings;
+use super::sys::Domain;
 use crate::random::random;
 use address::{Address, Card, Destination};
 use message::MESSAGE;
@@ -69,9 +73,9 @@ impl Service {
         let mut first = rails.next().expect("there is one at least")?;
         first.further = rails.collect::<Result<_, _>>()?;
         first.further.iter().for_each(|further| first.core.memory.also(&further.core.memory));
-        for core in first.cores() {
+        for (number, core) in first.cores().enumerate() {
             let others = first.shared_cores().filter(|other| !std::ptr::eq(&***other, core));
-            core.beside(others.map(Arc::downgrade).collect());
+            core.beside(number, others.map(Arc::downgrade).collect());
         }
         Ok(first)
     }
@@ -87,9 +91,9 @@ impl Service {
         }
         let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
-        let core = Arc::new(Core::new(me, rail, same_adapter, (paths, mail))?);
         let addresses = cards.into_iter().map(|card| card.address).collect();
-        let connector = Connector::new(core.clone(), post, addresses, several);
+        let core = Arc::new(Core::new(me, rail, same_adapter, addresses, (paths, mail))?);
+        let connector = Connector::new(core.clone(), post, several);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
         let thread = thread.map_err(|source| VerbsError::system("a thread that answers peers", source))?;
         Ok(Service { core, further: Vec::new(), thread: Some(thread) })
@@ -102,6 +106,11 @@ impl Service {
 
     fn shared_cores(&self) -> impl Iterator<Item = &Arc<Core>> {
         std::iter::once(&self.core).chain(self.further.iter().map(|service| &service.core))
+    }
+
+    /// Of the further rails.
+    pub fn further_domains(&self) -> impl Iterator<Item = &Arc<Domain>> {
+        self.further.iter().map(|service| &service.core.rail.domain)
     }
 
     /// What it has of one.

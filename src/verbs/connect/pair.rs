@@ -1,7 +1,8 @@
 //! The queue pairs to a peer, one after the other: what the machine of that peer makes happen.
 
-use super::address::{Address, Destination};
+use super::address::Destination;
 use super::core::Core;
+use super::elsewhere::LaneQueue;
 use super::machine::Effects;
 use super::message::{End, MESSAGE, Message};
 use crate::random::random;
@@ -10,14 +11,14 @@ use crate::verbs::datagram::{Post, Recipient};
 use crate::verbs::lane::Start;
 use crate::verbs::progress;
 use crate::verbs::rail::{LastWord, Polled};
-use crate::verbs::sys::{Event, FarEnd, QueuePair};
+use crate::verbs::sys::{Event, FarEnd};
 use crate::verbs::wr::{Failure, Received, Why, WorkQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 
 /// How long a queue pair that failed may take to say that it has: it has only to do what came before.
@@ -34,14 +35,16 @@ pub(super) struct Pair {
     pub received: Received,
     /// Why that is not known: then there is no other.
     unknown: Option<Errno>,
-    /// Where they complete.
-    polled: Option<Arc<Polled>>,
+    /// The rail of the last, counted from the lane's.
+    pub by: u32,
+    /// Where they complete, by the rail.
+    polled: [Option<Arc<Polled>>; RAILS],
     /// The last generation of a connection to itself.
     own: u32,
 }
 
 pub(super) struct Made {
-    pub queue: QueuePair,
+    pub queue: LaneQueue,
     pub start: Start,
 }
 
@@ -50,10 +53,23 @@ pub(super) struct Doing<'a> {
     pub peer: Rank,
     pub pair: &'a mut Pair,
     pub post: &'a mut Post<MESSAGE>,
-    pub addresses: &'a [Address],
-    pub core: &'a Core,
-    /// Queue pairs that have said that they take nothing more.
-    pub ended: &'a mut HashSet<u32>,
+    pub core: &'a Arc<Core>,
+}
+
+/// A rail by which a peer is not heard for so long, though it is asked, does not reach it, if another does, by which it was heard so
+/// lately: an adapter says so only when it has sent again for seconds.
+pub(super) const UNHEARD: Duration = Duration::from_millis(500);
+pub(super) const LATELY: Duration = Duration::from_secs(1);
+
+/// The rail by which a lane of this one is made to a peer: this one, unless another is known to reach it, and this is not, and nothing
+/// keeps the lane to it.
+pub(super) fn choose(core: &Core, peer: Rank) -> u32 {
+    let stays = core.endpoints.lane(peer).is_some_and(|lane| lane.stays());
+    if !core.can_be_elsewhere() || stays || core.has_heard(peer, UNHEARD) {
+        return 0;
+    }
+    let reaches = |by: &u32| core.instead(*by).is_some_and(|other| other.has_heard(peer, LATELY));
+    (1..RAILS as u32).find(reaches).unwrap_or(0)
 }
 
 impl Pair {
@@ -70,21 +86,33 @@ impl Doing<'_> {
         error.errno().unwrap_or(Errno::IO)
     }
 
-    fn mtu(&self) -> u32 {
-        u32::from(self.addresses[self.peer].mtu).min(self.core.rail.mtu())
+    /// What has the queue pair: the rail of the lane, or another.
+    fn of(&self, by: u32) -> Result<Arc<Core>, Errno> {
+        if by == 0 { Ok(self.core.clone()) } else { self.core.instead(by).ok_or(Errno::INVAL) }
     }
 
-    fn make_queue(&mut self) -> Result<(QueuePair, u32), VerbsError> {
-        let rail = &self.core.rail;
-        let polled = match &self.pair.polled {
+    fn mtu(&self, of: &Core) -> u32 {
+        u32::from(of.addresses[self.peer].mtu).min(of.rail.mtu())
+    }
+
+    fn make_queue(&mut self, by: u32, of: &Arc<Core>) -> Result<(LaneQueue, u32), VerbsError> {
+        let polled = match &mut self.pair.polled[by as usize] {
             Some(polled) => polled,
-            None => self.pair.polled.insert(rail.queues.take()?),
+            none if by == 0 => none.insert(of.rail.queues.take()?),
+            none => none.insert(self.core.rail.queues.elsewhere(of.rail.context())?),
         };
-        let (received, shared) = self.core.receives.ends()?;
-        let queue = rail.queue_pair(polled, received, shared)?;
-        self.core.receives.expect(queue.number(), self.peer as u32);
+        let (received, shared) = of.receives.ends()?;
+        let queue = of.rail.queue_pair(polled, received, shared)?;
         // What one of the same number may have said.
-        self.ended.remove(&queue.number());
+        of.ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number());
+        let queue = match by {
+            0 => {
+                self.core.receives.expect(queue.number(), self.peer as u32);
+                LaneQueue::own(queue)
+            }
+            // No message comes by it.
+            by => LaneQueue::elsewhere(queue, self.peer, by, of.clone(), self.core),
+        };
         Ok((
             queue,
             u32::from_le_bytes(random().map_err(|source| VerbsError::system("random numbers", source))?) & 0xff_ffff,
@@ -92,17 +120,11 @@ impl Doing<'_> {
     }
 }
 
-/// Ends a queue pair; the number of the packet that it expected next, if it was connected.
-fn end(
-    queue: QueuePair,
-    was_connected: bool,
-    polled: &Polled,
-    core: &Core,
-    ended: &mut HashSet<u32>,
-) -> Result<u32, Errno> {
+/// Ends a queue pair of a rail; the number of the packet that it expected next, if it was connected.
+fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: &Core) -> Result<u32, Errno> {
     let settle = || progress::settle(polled, &core.endpoints, &core.rail.health);
-    let next = if was_connected && core.rail.last_word() != LastWord::None {
-        received(&queue, core, ended).map_err(|error| {
+    let next = if was_connected && of.rail.last_word() != LastWord::None {
+        received(&queue, core, of).map_err(|error| {
             tracing::error!(rank = core.me, %error, "what a connection has received is not known");
             error.errno().unwrap_or(Errno::IO)
         })
@@ -112,40 +134,47 @@ fn end(
     // What had completed has, though the queue pair goes; and nothing of it is told when it has gone.
     settle();
     core.receives.settle();
-    let number = queue.number();
+    let (number, elsewhere) = (queue.number(), queue.is_elsewhere());
     drop(queue);
     settle();
     core.receives.settle();
-    core.receives.forget(number, was_connected);
+    if !elsewhere {
+        core.receives.forget(number, was_connected);
+    }
     next
 }
 
 /// First it is to take nothing more: what comes late must not be executed once the peer was told what was.
-fn received(queue: &QueuePair, core: &Core, ended: &mut HashSet<u32>) -> Result<u32, VerbsError> {
-    queue.fail()?;
-    if core.rail.last_word() == LastWord::Reset {
-        queue.reset()?;
-        return queue.next_psn();
+fn received(queue: &LaneQueue, core: &Core, of: &Core) -> Result<u32, VerbsError> {
+    queue.pair.fail()?;
+    if of.rail.last_word() == LastWord::Reset {
+        queue.pair.reset()?;
+        return queue.pair.next_psn();
     }
     let began = Instant::now();
     // The adapter, or its driver, may be in the midst of a packet.
-    while !ended.remove(&queue.number()) {
+    while !of.ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number()) {
         if began.elapsed() > END {
             let source = std::io::ErrorKind::TimedOut.into();
             return Err(VerbsError::system("a queue pair that does not end", source));
+        }
+        if !std::ptr::eq(core, of) {
+            // Its own thread takes what that device says.
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
         }
         let context = core.rail.context();
         let said =
             poll(&mut [PollFd::new(&**context, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
         if said.is_ok_and(|said| said > 0) {
-            heed(core, ended);
+            heed(core);
         }
     }
-    queue.next_psn()
+    queue.pair.next_psn()
 }
 
 /// Takes what the device says unasked.
-pub(super) fn heed(core: &Core, ended: &mut HashSet<u32>) {
+pub(super) fn heed(core: &Core) {
     let Core { me: rank, rail, endpoints, .. } = core;
     let event = match rail.context().event() {
         Ok(event) => event,
@@ -153,7 +182,7 @@ pub(super) fn heed(core: &Core, ended: &mut HashSet<u32>) {
     };
     tracing::debug!(rank, ?event, "the RDMA device says");
     if let Event::LastBuffer { number } = event {
-        ended.insert(number);
+        core.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
     }
     if let Some(failed) = rail.health.note(event, rail.port())
         && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.queue_pair() == failed)
@@ -163,7 +192,7 @@ pub(super) fn heed(core: &Core, ended: &mut HashSet<u32>) {
 }
 
 impl Effects for Doing<'_> {
-    fn make(&mut self, generation: u32) -> Result<End, Errno> {
+    fn make(&mut self, generation: u32, by: Option<u32>) -> Result<End, Errno> {
         if let Some(errno) = self.pair.unknown {
             return Err(errno);
         }
@@ -171,42 +200,51 @@ impl Effects for Doing<'_> {
             // For good: of what was posted by it all were told.
             return Err(Errno::CONNABORTED);
         }
-        let (queue, psn) = self.make_queue().map_err(|error| self.refused(&error))?;
+        let by = by.unwrap_or_else(|| choose(self.core, self.peer));
+        let of = self.of(by)?;
+        let (queue, psn) = self.make_queue(by, &of).map_err(|error| self.refused(&error))?;
+        if by > 0 && self.core.endpoints.lane(self.peer).is_some_and(|lane| !lane.fits(&queue)) {
+            tracing::error!(peer = self.peer, by, "another rail's queue pairs take less than the first's");
+            return Err(Errno::NOSPC);
+        }
         if self.peer != self.core.me {
             self.core.made.fetch_add(1, Relaxed);
         }
         let (peer, queue_pair, depth, inline) = (self.peer, queue.number(), queue.depth(), queue.inline());
         let received = self.pair.received;
-        tracing::debug!(peer, generation, queue_pair, depth, inline, ?received, "queue pair made");
-        self.pair.made = Some(Made { queue, start: Start { generation, psn, mtu: 128 << self.mtu() } });
-        Ok(End { queue_pair, psn, received })
+        tracing::debug!(peer, generation, by, queue_pair, depth, inline, ?received, "queue pair made");
+        self.pair.by = by;
+        self.pair.made = Some(Made { queue, start: Start { generation, psn, mtu: 128 << self.mtu(&of) } });
+        Ok(End { by, queue_pair, psn, received })
     }
 
     fn connect(&mut self, theirs: End) -> Result<(), Errno> {
         let Some(Made { queue, start }) = &self.pair.made else { return Err(Errno::NOTCONN) };
-        let (rail, address) = (&self.core.rail, &self.addresses[self.peer]);
+        let of = self.of(self.pair.by).ok().filter(|_| theirs.by == self.pair.by).ok_or(Errno::INVAL)?;
+        let (rail, address) = (&of.rail, &of.addresses[self.peer]);
         let [initiated, served] = rail.initiated_and_served();
         let far = FarEnd {
             path: rail.path(address.datagrams.gid, address.datagrams.lid),
-            mtu: self.mtu(),
+            mtu: self.mtu(&of),
             queue_pair: theirs.queue_pair,
             psn: theirs.psn,
             served: served.min(address.initiator_depth),
             initiated: initiated.min(address.responder_resources),
         };
-        queue.connect(&rail.near_end(start.psn), &far).map_err(|error| self.refused(&error))?;
+        queue.pair.connect(&rail.near_end(start.psn), &far).map_err(|error| self.refused(&error))?;
         self.pair.connected = Some((start.generation, theirs.psn));
         Ok(())
     }
 
     fn retire(&mut self) {
-        let Doing { peer, pair, core, ended, .. } = self;
-        let Some(polled) = pair.polled.clone() else { return };
+        let Ok(of) = self.of(self.pair.by) else { return };
+        let Doing { peer, pair, core, .. } = self;
+        let Some(polled) = pair.polled[pair.by as usize].clone() else { return };
         let connected = pair.connected.take();
-        let mut end = |queue| end(queue, connected.is_some(), &polled, core, ended);
+        let end = |queue| end(queue, connected.is_some(), &polled, core, &of);
         let ended = match pair.made.take() {
             Some(made) => Some(end(made.queue)),
-            None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(&mut end)),
+            None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(end)),
         };
         core.was_retired();
         // A lane that has ended took its queue pair along.
@@ -219,13 +257,27 @@ impl Effects for Doing<'_> {
     }
 
     fn send(&mut self, message: Message) {
-        let (rank, peer, address) = (self.core.me, self.peer, &self.addresses[self.peer]);
-        let sealed = message.seal(rank, peer, &address.secret);
-        let Destination { gid, lid, queue_pair, key } = address.datagrams;
-        let to = Recipient { path: self.core.rail.path(gid, lid), queue_pair, key };
-        if let Err(error) = self.post.send(peer, &to, &sealed) {
-            // As if it were lost; that the peer is silent is told in its time.
-            tracing::debug!(rank, peer, %error, ?message, "not sent");
+        say(self.post, self.core, self.peer, message, false);
+        let elsewhere = match message {
+            Message::Request { mine, .. } | Message::Reply { mine, .. } => mine.by > 0,
+            Message::Reject { .. } | Message::Atomic { .. } | Message::Answer { .. } => true,
+            Message::Probe | Message::Alive => false,
+        };
+        if elsewhere && self.core.can_be_elsewhere() {
+            // The first rail may be cut.
+            self.core.others().for_each(|other| other.say(self.peer, message));
         }
+    }
+}
+
+/// Says something by a rail; `elsewhere`: it is of the first's connection, and this is another.
+pub(super) fn say(post: &mut Post<MESSAGE>, core: &Core, peer: Rank, message: Message, elsewhere: bool) {
+    let (rank, address) = (core.me, &core.addresses[peer]);
+    let sealed = message.seal(rank, peer, elsewhere, &address.secret);
+    let Destination { gid, lid, queue_pair, key } = address.datagrams;
+    let to = Recipient { path: core.rail.path(gid, lid), queue_pair, key };
+    if let Err(error) = post.send(peer, &to, &sealed) {
+        // As if it were lost; that the peer is silent is told in its time.
+        tracing::debug!(rank, peer, %error, ?message, "not sent");
     }
 }

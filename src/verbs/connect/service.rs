@@ -1,11 +1,11 @@
 //! The thread that connects: it alone drives the machines, and makes, connects and destroys queue pairs, while it holds no
 //! lock. So no peer waits for another's, and the rank's operations wait for none.
 
-use super::address::Address;
+use super::atomics::{Asking, Served, Serving};
 use super::core::{Command, Core, Link};
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
-use super::pair::{Doing, Made, Pair, heed};
+use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
 use crate::verbs::datagram::Post;
 use crate::verbs::progress;
 use crate::verbs::sys::CompletionQueue;
@@ -13,7 +13,7 @@ use crate::verbs::wr::{Failure, Why};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_channel::Paths;
@@ -22,15 +22,17 @@ use transom_locks::Rank;
 /// The order of fields is that in which they are to go.
 pub(super) struct Connector {
     /// With peers that somebody needed; of each a record of fixed size.
-    connections: HashMap<Rank, Connection>,
+    pub(super) connections: HashMap<Rank, Connection>,
     /// When peers are to be asked again.
     due: BTreeSet<(Instant, Rank)>,
     post: Post<MESSAGE>,
     received: Arc<CompletionQueue>,
-    addresses: Box<[Address]>,
-    core: Arc<Core>,
-    /// Queue pairs that have said that they take nothing more.
-    ended: HashSet<u32>,
+    pub(super) core: Arc<Core>,
+    /// Atomics that peers are asked to do, one of each at most, and those that peers have asked for.
+    pub(super) asking: BTreeMap<Rank, Asking>,
+    pub(super) serving: Vec<Serving>,
+    /// Peers whose lanes are by other rails.
+    elsewhere: BTreeSet<Rank>,
     /// When the lanes are to be looked after.
     look: Instant,
     /// How often that is, in a second.
@@ -56,33 +58,40 @@ pub(super) fn ends_here(core: &Core, peer: Rank) -> bool {
 }
 
 #[derive(Default)]
-struct Connection {
+pub(super) struct Connection {
     machine: Machine,
     pair: Pair,
     backoff: Backoff,
     due: Option<Instant>,
     /// What was complete of its lane at the last look, and for how many looks nothing more is, though something is under way.
     silence: (u64, u32),
+    /// For how many looks the peer has been waited for by a rail that does not reach it; or was heard by the first, where the lane is
+    /// by another.
+    unheard: u32,
+    back: u32,
+    /// The last atomic that the peer asked for.
+    pub(super) served: Served,
 }
 
 /// So many seconds later a connection that broke has not come about in time; or where the port is down.
 const LATE: u32 = 20;
 const LATE_PORT_DOWN: u32 = 5;
-/// A peer of whom nothing is heard by a rail for so long, though it was asked, and though another rail hears it, is not reached by that
-/// rail: an adapter says so only when it has sent again for seconds.
-const UNHEARD: Duration = Duration::from_millis(500);
 /// Looks in a second where there are several rails.
 const LOOKS: u32 = 10;
+/// So many looks in a row the first rail reaches a peer again before the lane goes back to it.
+const BACK: u32 = 10;
+/// How often it is looked whether more can be handed over of what is held.
+const HELD: Duration = Duration::from_millis(1);
 /// So many seconds in which nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
 /// packet was lost nothing completed any more, though both ends were ready to send; why is not known.
 const SILENT: u32 = 5;
 
 impl Connector {
-    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, addresses: Box<[Address]>, several: bool) -> Self {
+    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool) -> Self {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
-        let (ended, look) = (HashSet::new(), Instant::now());
-        let looks = if several { LOOKS } else { 1 };
-        Connector { connections, due, post, received, addresses, core, ended, look, looks, mute: false }
+        let (asking, serving, elsewhere) = Default::default();
+        let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
+        Connector { connections, due, post, received, core, asking, serving, elsewhere, look, looks, mute: false }
     }
 
     /// The thread's work, until it is told to stop.
@@ -99,7 +108,9 @@ impl Connector {
             }
         }
         core.takes_no_more();
-        drop(CONNECTOR.take());
+        if let Some(mut connector) = CONNECTOR.take() {
+            connector.serve_no_more();
+        }
     }
 
     /// Does what there is to do, or waits; whether it is to go on.
@@ -112,27 +123,31 @@ impl Connector {
                 Command::Died(peer) => self.drive(peer, false, |machine, effects| machine.died(effects)),
                 Command::End(peer, _told) => self.end(peer),
                 Command::Probe(peer) => self.say(peer, Message::Probe),
+                Command::Say(peer, message) => say(&mut self.post, &self.core, peer, message, true),
+                Command::Heard(peer, message) => self.heard(peer, message),
+                Command::Ask(peer, number, verb, to) => self.begin_to_ask(peer, Message::Atomic { number, verb, to }),
                 Command::Stop => return false,
             }
         }
         let came = self.post.receive();
         for datagram in &came {
-            match Message::open(datagram, rank, &self.addresses[rank].secret) {
-                Some((peer, message)) if peer < self.addresses.len() && peer != rank => {
-                    tracing::trace!(rank, peer, ?message, "heard");
-                    if self.core.has_others() {
+            match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
+                Some((peer, elsewhere, message)) if peer < self.core.addresses.len() && peer != rank => {
+                    tracing::trace!(rank, peer, ?message, elsewhere, "heard");
+                    // What the peer says unasked does not tell whether it hears this rank.
+                    if self.core.has_others() && message == Message::Alive {
                         self.core.hears(peer);
                     }
-                    if message == Message::Probe {
-                        self.say(peer, Message::Alive);
-                        continue;
+                    match elsewhere {
+                        true => self.core.first().into_iter().for_each(|first| first.heard(peer, message)),
+                        false => self.heard(peer, message),
                     }
-                    self.drive(peer, false, |machine, effects| machine.heard(message, effects));
                 }
                 _ => tracing::debug!(rank, "a datagram that is not for us, or forged"),
             }
         }
         self.ask_again();
+        self.go_on_with_atomics();
         self.look_after_lanes();
         if came.is_empty()
             && let Err(errno) = self.wait()
@@ -143,8 +158,36 @@ impl Connector {
         true
     }
 
+    /// A peer says something of its connection by this rail, or of what goes by it.
+    fn heard(&mut self, peer: Rank, message: Message) {
+        match message {
+            Message::Probe => self.say(peer, Message::Alive),
+            Message::Atomic { number, verb, to } => self.serve(peer, number, verb, to),
+            Message::Answer { number, found } => self.answered(peer, number, found),
+            _ => self.drive(peer, false, |machine, effects| machine.heard(message, effects)),
+        }
+    }
+
+    /// Lets lanes by other rails go on with what they hold; whether any holds something still.
+    fn go_on_elsewhere(&self) -> bool {
+        let lanes = self.elsewhere.iter().filter_map(|peer| self.core.endpoints.lane(*peer));
+        let mut lanes = lanes.filter(|lane| lane.holds()).peekable();
+        if lanes.peek().is_none() {
+            return false;
+        }
+        progress::poll(&self.core.rail, &self.core.endpoints);
+        lanes.fold(false, |any, lane| {
+            lane.go_on();
+            any | lane.holds()
+        })
+    }
+
     /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
     fn wait(&mut self) -> Result<(), Errno> {
+        let soon = match (self.atomics_due(), self.go_on_elsewhere()) {
+            (due, true) => due.into_iter().chain([Instant::now() + HELD]).min(),
+            (due, false) => due,
+        };
         let Connector { core, connections, received, due, look, .. } = self;
         let channel = received.channel().expect("datagrams are told");
         let context = core.rail.context();
@@ -155,7 +198,7 @@ impl Connector {
         ];
         // There is nothing to look after before there is a connection, or a datagram.
         let look = (core.paths != Paths::Connections || !connections.is_empty()).then_some(*look);
-        let due = due.first().map(|(due, _)| *due).into_iter().chain(look).min();
+        let due = due.first().map(|(due, _)| *due).into_iter().chain(look).chain(soon).min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));
         let waiting = if self.mute { &mut waiting[..2] } else { &mut waiting[..] };
@@ -168,7 +211,7 @@ impl Connector {
         }
         let said = waiting.get(2).map_or(PollFlags::empty(), |device| device.revents());
         if said.contains(PollFlags::IN) {
-            heed(&self.core, &mut self.ended);
+            heed(&self.core);
         } else if !said.is_empty() {
             self.mute = true;
             tracing::warn!(rank = self.core.me, "the RDMA device does not tell any more what becomes of it");
@@ -195,6 +238,10 @@ impl Connector {
                 }
                 _ => (lane.completed(), 0),
             };
+            if lane.asked().is_some() {
+                // Whether it is done is the peer's to say.
+                silence.1 = 0;
+            }
             let silent = silence.1;
             let unheard = self.is_unheard(peer, silent);
             let Connection { silence, .. } = self.connections.entry(peer).or_default();
@@ -221,22 +268,63 @@ impl Connector {
                 self.drive(peer, true, |machine, effects| machine.want(effects));
             }
         }
+        if core.can_be_elsewhere() {
+            self.look_for_other_rails();
+        }
     }
 
-    /// Whether a peer cannot be reached by this rail, though it can by another; asks it, if nothing was complete of its lane for so
-    /// many looks.
+    /// Whether a peer cannot be reached by the rail that its lane is by, though it can by another; asks it, if nothing was complete of
+    /// its lane for so many looks.
     fn is_unheard(&mut self, peer: Rank, silent: u32) -> bool {
         if silent == 0 || !self.core.has_others() || peer == self.core.me {
             return false;
         }
-        self.say(peer, Message::Probe);
-        self.core.others().for_each(|other| other.probe(peer));
+        self.probe_by_all(peer);
         let asked = Duration::from_secs(1) * silent / self.looks;
-        let heard = |core: &Core| core.has_heard(peer, UNHEARD);
-        asked > UNHEARD && !heard(&self.core) && self.core.others().any(|other| heard(&other))
+        asked > UNHEARD && self.is_cut(peer)
     }
 
-    fn say(&mut self, peer: Rank, message: Message) {
+    /// Has a peer asked by all rails whether it can be heard.
+    fn probe_by_all(&mut self, peer: Rank) {
+        self.say(peer, Message::Probe);
+        self.core.others().for_each(|other| other.probe(peer));
+    }
+
+    /// Whether a peer was heard lately, though not by the rail that its lane is by.
+    fn is_cut(&self, peer: Rank) -> bool {
+        let by = self.connections.get(&peer).map_or(0, |connection| connection.pair.by);
+        let reached = |core: &Core| core.has_heard(peer, UNHEARD);
+        let here = if by == 0 { reached(&self.core) } else { self.core.instead(by).is_some_and(|of| reached(&of)) };
+        let heard = |core: &Core| core.has_heard(peer, LATELY);
+        !here && (heard(&self.core) || self.core.others().any(|other| heard(&other)))
+    }
+
+    /// Of the first rail: connections that do not come about go by a rail that reaches the peer, and those that are by another come back.
+    fn look_for_other_rails(&mut self) {
+        let of = |(peer, connection): (&Rank, &Connection)| {
+            let elsewhere = matches!(connection.machine.state(), State::Ready { mine, .. } if mine.by > 0);
+            (connection.machine.is_waiting() || elsewhere).then_some((*peer, elsewhere))
+        };
+        for (peer, elsewhere) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
+            self.probe_by_all(peer);
+            let reached = self.core.has_heard(peer, UNHEARD);
+            let cut = !elsewhere && self.is_cut(peer);
+            let connection = self.connections.get_mut(&peer).expect("just found");
+            connection.back = if elsewhere && reached { connection.back + 1 } else { 0 };
+            connection.unheard = if cut { connection.unheard + 1 } else { 0 };
+            let late = Duration::from_secs(1) * connection.unheard / self.looks > UNHEARD;
+            if connection.back > BACK || late && connection.pair.by != choose(&self.core, peer) {
+                tracing::info!(rank = self.core.me, peer, elsewhere, "a connection is to be by another rail");
+                (connection.back, connection.unheard) = (0, 0);
+                self.drive(peer, true, |machine, effects| {
+                    machine.lost(machine.generation(), effects);
+                    machine.want(effects);
+                });
+            }
+        }
+    }
+
+    pub(super) fn say(&mut self, peer: Rank, message: Message) {
         self.drive(peer, false, |_, effects| effects.send(message));
     }
 
@@ -271,10 +359,10 @@ impl Connector {
     /// Lets something happen to the machine of a peer, and tells the rank what comes of it. `wanted`: somebody waits, though
     /// the machine may not know it yet.
     fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
-        let Connector { connections, due, post, addresses, core, ended, .. } = self;
+        let Connector { connections, due, post, core, elsewhere, .. } = self;
         let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
-        let mut doing = Doing { peer, pair, post, addresses, core, ended };
+        let mut doing = Doing { peer, pair, post, core };
         let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.is_broken() || lane.failure().is_some());
         if matches!(before, State::Ready { .. }) && failed {
             machine.lost(machine.generation(), &mut doing);
@@ -302,6 +390,18 @@ impl Connector {
             State::Ready { theirs, .. } => {
                 if let Some(Made { queue, start }) = pair.made.take() {
                     core.endpoints.add(peer, queue, start, theirs.received);
+                    match pair.by {
+                        0 => _ = elsewhere.remove(&peer),
+                        by => {
+                            elsewhere.insert(peer);
+                            tracing::warn!(
+                                rank,
+                                peer,
+                                by,
+                                "the first rail does not reach a rank; windows go by another"
+                            );
+                        }
+                    }
                 }
                 core.note(peer, Link::Ready);
             }
@@ -322,16 +422,16 @@ impl Connector {
     }
 
     /// A rank's words are reached through a queue pair that leads back to it. Its ends are one.
-    fn connect_to_itself(&mut self) {
-        let Connector { connections, post, addresses, core, ended, .. } = self;
+    pub(super) fn connect_to_itself(&mut self) {
+        let Connector { connections, post, core, .. } = self;
         if core.endpoints.lane(core.me).is_some_and(|lane| !lane.is_broken()) {
             return core.note(core.me, Link::Ready);
         }
         let Connection { pair, .. } = connections.entry(core.me).or_default();
         let generation = pair.next_generation();
-        let mut doing = Doing { peer: core.me, pair, post, addresses, core, ended };
+        let mut doing = Doing { peer: core.me, pair, post, core };
         doing.retire();
-        let connected = doing.make(generation).and_then(|end| doing.connect(end).map(|()| end));
+        let connected = doing.make(generation, Some(0)).and_then(|end| doing.connect(end).map(|()| end));
         let outcome = match (connected, pair.made.take()) {
             (Ok(end), Some(Made { queue, start })) => {
                 core.endpoints.add(core.me, queue, start, end.received);

@@ -7,8 +7,10 @@
 //! that posts to one lane does not keep the teller from the others.
 //!
 //! A lane outlives its queue: where that breaks and the peer lives, the next one takes over what is [unfinished](Unfinished),
-//! under the same numbers, so that who waits for a request does not see that there was another queue.
+//! under the same numbers, so that who waits for a request does not see that there was another queue. That may be a queue of another
+//! rail, by which not every request can be posted: see [`held`].
 
+mod held;
 mod moving;
 mod post;
 mod remake;
@@ -21,7 +23,7 @@ pub(super) use unfinished::Start;
 pub(super) use unfinished::{Kept, Unfinished as Account};
 
 use super::counts::WorkRequests;
-use super::wr::{Completion, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
+use super::wr::{Completion, Course, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
 use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
@@ -54,6 +56,12 @@ pub(super) struct Lane<Q, L> {
     lost: AtomicU32,
     /// Whether messages have something to [take back](Lane::take_returned).
     cut: AtomicBool,
+    /// Whether its queue is of another rail, or was when it had one last.
+    elsewhere: AtomicBool,
+    /// Whether it is to have queues of its own rail only.
+    stays: AtomicBool,
+    /// Whether something is [held](held). Changed under the lock.
+    holds: AtomicBool,
     sending: Mutex<Sending<Q, L>>,
 }
 
@@ -70,6 +78,10 @@ struct Sending<Q, L> {
     /// None while there is none that works, or never again.
     queue: Option<Q>,
     unfinished: Unfinished,
+    /// The first request that was not handed to the queue, nor is any behind it.
+    held: Option<u64>,
+    /// The atomic that the peer was asked to do.
+    asked: Option<u64>,
     /// By number.
     lent: VecDeque<(u64, L)>,
     /// The numbers of `lost` atomics.
@@ -87,6 +99,7 @@ struct Sending<Q, L> {
 impl<Q: WorkQueue, L> Lane<Q, L> {
     pub fn new(number: u32, queue: Q, start: Start) -> Self {
         let unfinished = Unfinished::new(start, queue.depth() as usize, queue.inline() as usize);
+        let elsewhere = queue.is_elsewhere();
         Lane {
             number,
             queue_pair: AtomicU32::new(queue.number()),
@@ -100,9 +113,14 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             broke: Mutex::default(),
             lost: AtomicU32::new(0),
             cut: AtomicBool::new(false),
+            elsewhere: AtomicBool::new(elsewhere),
+            stays: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
             sending: Mutex::new(Sending {
                 queue: Some(queue),
                 unfinished,
+                held: None,
+                asked: None,
                 lent: VecDeque::new(),
                 lost: Vec::new(),
                 returns: false,
@@ -193,9 +211,17 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             self.return_messages(sending);
             sending.unfinished.clear();
             sending.lent.clear();
+            sending.asked = None;
+            self.hold(sending, None);
         }
         let completed = self.completed();
         sending.unfinished.complete(completed);
+        if let Some(queue) = &sending.queue {
+            queue.completed(completed);
+        }
+        if sending.held.is_some() {
+            self.go_on_with(sending);
+        }
         while sending.lent.front().is_some_and(|(number, _)| *number <= completed) {
             sending.lent.pop_front();
         }

@@ -95,9 +95,21 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.sending().returned.as_ref().map_or(completed, |returned| returned.completed)
     }
 
-    /// Whether an atomic is under way.
+    /// The result of that atomic can be found out if it is lost.
+    pub fn spare(&self, number: u64) {
+        self.sending().unfinished.spare(number);
+    }
+
+    /// Whether an atomic is under way whose result would be missed if it was executed and the connection ended now.
     pub fn has_atomic(&self) -> bool {
-        self.sending().unfinished.has_atomic(self.completed())
+        let mut sending = self.sending();
+        let sending = &mut *sending;
+        sending.unfinished.complete(self.completed());
+        if sending.unfinished.last_atomic() <= self.completed() {
+            return false;
+        }
+        let missed = |number: u64| !sending.lent.iter().any(|(of, _)| *of == number);
+        sending.unfinished.has_atomic(sending.held.unwrap_or(u64::MAX), missed)
     }
 }
 

@@ -72,6 +72,10 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         if kept.movable && sending.returned.is_some() {
             return Err((Stop::Cut, lent));
         }
+        if kept.movable && self.is_elsewhere() {
+            // Messages have other rails of their own.
+            return Err((Stop::Broken, lent));
+        }
         let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
         // One is kept for `ask`.
         let full = posted - completed + 1 >= self.depth || lent.is_some() && sending.lent.len() >= MOST_LENT;
@@ -105,6 +109,16 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
         let Some(queue) = sending.queue.as_ref().filter(|_| !self.is_broken()) else { return Err(Stop::Broken) };
         let (number, completed) = (self.posted.load(Relaxed) + 1, self.completed.load(Relaxed));
+        if sending.held.is_some() || queue.is_elsewhere() {
+            sending.unfinished.push(number, kept, bytes);
+            self.posted.store(number, Release);
+            self.signalled.store(number, Release);
+            sending.counts.count(kept.verb, kept.piece.bytes);
+            let from = sending.held.unwrap_or(number);
+            self.hold(sending, Some(from));
+            self.go_on_with(sending);
+            return Ok(number);
+        }
         let fenced = sending.unfinished.fences(kept.verb.kind(), completed);
         // SAFETY: by the caller's word.
         unsafe { self.hand_over(queue, number, kept, signalled, fenced) }?;
@@ -139,6 +153,9 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     pub fn ask(&self) -> Result<(), Stop> {
         // Whoever waits asks at each look: mostly it has been done.
         if self.signalled.load(Acquire) >= self.posted() {
+            if self.holds() {
+                self.go_on();
+            }
             return Ok(());
         }
         self.ask_with(&mut self.sending())

@@ -37,8 +37,8 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             _ => (0, completed),
         };
         let why = self.why_broken();
+        let fits = self.fits(&queue);
         *self.broke.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let fits = u64::from(queue.depth()) >= self.depth && queue.inline() >= self.inline;
         let mut lost = Vec::new();
         let begun = sending.unfinished.begin(start, received, |number| lost.push(number));
         if sending.fruitless.0 >= FRUITLESS || !fits || begun.is_err() {
@@ -55,17 +55,18 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         for state in [RETIRED, BROKEN] {
             let _ = self.state.compare_exchange(state, WORKS, Release, Relaxed);
         }
-        let queue = sending.queue.insert(queue);
-        let again = sending.unfinished.each(|number, kept, fenced| {
-            self.signalled.store(number, Release);
-            // SAFETY: what it names is lent until it is complete, or kept by who waits for it.
-            unsafe { self.hand_over(queue, number, kept, true, fenced) }
-        });
+        self.elsewhere.store(queue.is_elsewhere(), Release);
+        sending.queue = Some(queue);
         sending.waits = 0;
-        if again.is_err() {
-            self.break_off(why);
-        }
+        let from = (!sending.unfinished.is_empty()).then_some(completed + 1);
+        self.hold(sending, from);
+        self.go_on_with(sending);
         true
+    }
+
+    /// Whether a queue takes as much as the lane.
+    pub fn fits(&self, queue: &Q) -> bool {
+        u64::from(queue.depth()) >= self.depth && queue.inline() >= self.inline
     }
 
     /// Has requests of these numbers that name such memory not done, nor done again, and the memory not touched any more. Whether

@@ -64,6 +64,8 @@ pub(in crate::verbs) struct Kept {
     pub inline: bool,
     /// It is of a message, which may go by another lane instead.
     pub movable: bool,
+    /// It is an atomic whose result can be found out if it is lost.
+    pub spared: bool,
     /// The number of the first packet after it, once it is kept.
     pub end: u32,
 }
@@ -82,7 +84,7 @@ impl Kept {
     pub const MARKER: Kept = Kept::new(Verb::Write, Place { address: 0, key: 0 }, Piece::NOTHING, false);
 
     pub const fn new(verb: Verb, to: Place, piece: Piece, inline: bool) -> Self {
-        Kept { verb, to, piece, inline, movable: false, end: 0 }
+        Kept { verb, to, piece, inline, movable: false, spared: false, end: 0 }
     }
 
     /// As many numbers as it takes: of packets that bring bytes, or are answered with bytes.
@@ -178,6 +180,11 @@ impl Unfinished {
         }
     }
 
+    /// This rank's memory of one that is kept.
+    pub fn piece(&self, number: u64) -> Option<Piece> {
+        self.kept().find(|(of, _)| *of == number).map(|(_, kept)| kept.piece)
+    }
+
     /// Hands those over that may go by another lane, in their order, with the bytes that they take along: they are not done again here.
     pub fn hand_over(&mut self, mut each: impl FnMut(u64, Kept, &[u8])) {
         for number in self.before + 1..=self.last {
@@ -192,9 +199,22 @@ impl Unfinished {
         }
     }
 
-    /// Whether an atomic is under way, where requests with numbers up to this are complete.
-    pub fn has_atomic(&self, completed: u64) -> bool {
-        self.answered.atomic > completed
+    /// The number of the last atomic; zero if there is none.
+    pub fn last_atomic(&self) -> u64 {
+        self.answered.atomic
+    }
+
+    /// Whether one of these requests is an atomic whose result somebody may miss.
+    pub fn has_atomic(&self, below: u64, missed: impl Fn(u64) -> bool) -> bool {
+        let atomic = |kept: Kept| kept.verb.kind() == Kind::Atomic && !kept.spared;
+        self.kept().any(|(number, kept)| number < below && atomic(kept) && missed(number))
+    }
+
+    /// Nobody misses the result of that atomic.
+    pub fn spare(&mut self, number: u64) {
+        if number > self.before && number <= self.last {
+            self.requests[number as usize & (self.requests.len() - 1)].spared = true;
+        }
     }
 
     /// Before the requests are posted to the next connection, all under their own numbers: what the far end has executed is
@@ -233,11 +253,15 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Hands over each with its number and whether it waits for those before it, until one cannot be posted.
-    pub fn each<E>(&self, mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>) -> Result<(), E> {
+    /// Hands over each from that number on, with its number and whether it waits for those before it, until one cannot be posted.
+    pub fn each<E>(&self, from: u64, mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>) -> Result<(), E> {
         let mut before = Answered::default();
         for (number, mut kept) in self.kept() {
             let kind = kept.verb.kind();
+            if number < from {
+                before.note(number, kind);
+                continue;
+            }
             if kept.inline {
                 let bytes = &self.bytes[self.place(number) * self.inline..][..kept.piece.bytes as usize];
                 kept.piece = Piece::inline(bytes);

@@ -1,5 +1,6 @@
 //! Memory of this rank alone and the adapter.
 
+use super::Keys;
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{Access, Domain, Registered};
 use crate::verbs::wr::Piece;
@@ -14,6 +15,8 @@ use std::sync::atomic::AtomicU64;
 pub(in crate::verbs) struct Buffer {
     /// Taken back before the memory is freed.
     registered: ManuallyDrop<Registered>,
+    /// With further rails.
+    further: Vec<Registered>,
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -32,13 +35,31 @@ impl Buffer {
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
         // SAFETY: freed by `drop`, after the registration; accessed by raw copies.
         match unsafe { Registered::new(domain, start, layout.size(), access) } {
-            Ok(registered) => Ok(Buffer { registered: ManuallyDrop::new(registered), start, layout }),
+            Ok(registered) => {
+                Ok(Buffer { registered: ManuallyDrop::new(registered), further: Vec::new(), start, layout })
+            }
             Err(error) => {
                 // SAFETY: allocated above with this layout.
                 unsafe { dealloc(start.as_ptr(), layout) };
                 Err(error)
             }
         }
+    }
+
+    /// Registers it with further rails, too, as far as they do.
+    pub fn also<'d>(mut self, domains: impl Iterator<Item = &'d Arc<Domain>>, access: Access) -> Self {
+        // SAFETY: as above.
+        let register = |domain| unsafe { Registered::new(domain, self.start, self.layout.size(), access) };
+        let further = domains.map(register);
+        self.further = further.map_while(|registered| registered.inspect_err(not_registered).ok()).collect();
+        self
+    }
+
+    /// Its names for peers.
+    pub fn keys(&self) -> Keys {
+        let further = self.further.iter().map(Registered::remote_key);
+        let keys: Vec<u32> = std::iter::once(self.remote_key()).chain(further).collect();
+        Keys::new(self.address(), &keys)
     }
 
     pub fn bytes(&self) -> usize {
@@ -94,8 +115,13 @@ impl Buffer {
     }
 }
 
+fn not_registered(error: &VerbsError) {
+    tracing::warn!(%error, "a further rail does not reach memory of the library's own");
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
+        self.further.clear();
         // SAFETY: once each, in this order; the layout is that of the allocation.
         unsafe {
             ManuallyDrop::drop(&mut self.registered);

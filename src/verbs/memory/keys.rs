@@ -35,6 +35,11 @@ impl Keys {
         Some(Place { address: self.address, key })
     }
 
+    /// The keys of the further rails.
+    pub fn further(&self) -> &[u32] {
+        self.keys[..self.rails.into()].get(1..).unwrap_or_default()
+    }
+
     /// Behind `before`, which says something else.
     pub fn to_bytes(self, before: &[u8]) -> Vec<u8> {
         let keys = self.keys[..self.rails.into()].iter().flat_map(|key| key.to_le_bytes());

@@ -50,6 +50,7 @@ impl VerbsWire {
                 return false;
             };
             lane.return_to_messages(!keeps);
+            lane.stay(keeps);
             match (lane.is_cut(), *passage) {
                 (false, _) => {}
                 // Nothing was posted since it was cut before.
@@ -70,6 +71,7 @@ impl VerbsWire {
             && self.may_fail_over()
         {
             lane.return_to_messages(peer.pipes.is_empty());
+            lane.stay(!peer.pipes.is_empty());
         }
     }
 

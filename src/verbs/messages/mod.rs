@@ -34,7 +34,7 @@
 //! the rest goes by that, once (`transom_channel`'s `failover`). It is the connection's thread that ends queue pairs and makes new ones, and a
 //! lane is up again when both have. The ring of a rail that was cut is left, and another made when it is back; an adapter whose mark comes
 //! by itself (neither NVIDIA's nor Soft-RoCE) has no rings beside other rails, and one that does not tell what it has received is done
-//! without from then on. A pipe has memory that the first rail writes to: a peer with a pipe keeps that connection, as one with a single rail
+//! without from then on. While the lane of the first rail is by another, for windows, messages count it as cut. A pipe has memory that the first rail writes to: a peer with a pipe keeps that connection, as one with a single rail
 //! does. No rail for 20 seconds, and the peer is lost.
 //!
 //! # A peer that has no buffer

@@ -259,7 +259,11 @@ impl VerbsWire {
             self.events.push_back(Event::Up(lane));
             return;
         }
-        match self.service.core_of(rail).want(peer as usize) {
+        let core = self.service.core_of(rail);
+        let elsewhere = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_elsewhere());
+        match core.want(peer as usize) {
+            // The first rail does not reach it, and others have lanes of their own.
+            Link::Ready if elsewhere() => self.wanted.push(lane),
             Link::Ready => {
                 if self.raise(lane) {
                     self.events.push_back(Event::Up(lane));

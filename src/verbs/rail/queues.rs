@@ -34,6 +34,8 @@ pub(in crate::verbs) struct Queues {
     context: Arc<Context>,
     depth: u32,
     queues: List,
+    /// Of other rails' devices, one for each lane that was by such a rail.
+    elsewhere: List,
     /// Lanes so far. Locked while a queue is made: only who makes lanes waits.
     lanes: Mutex<usize>,
 }
@@ -54,7 +56,8 @@ pub(in crate::verbs) struct Polled {
 
 impl Queues {
     pub fn new(context: &Arc<Context>, depth: u32) -> Self {
-        Queues { context: context.clone(), depth, queues: List::new(), lanes: Mutex::default() }
+        let (queues, elsewhere) = Default::default();
+        Queues { context: context.clone(), depth, queues, elsewhere, lanes: Mutex::default() }
     }
 
     fn most(&self) -> u32 {
@@ -65,34 +68,42 @@ impl Queues {
     pub fn take(&self) -> Result<Arc<Polled>, VerbsError> {
         let mut made = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let at = queue_of(*made, self.depth, self.most());
-        let existing = self.all().nth(at).cloned();
+        let existing = nodes(&self.queues).nth(at).map(|node| node.polled.clone());
         let queue = match existing {
             Some(queue) => queue,
             None => {
                 let lanes = lanes(at, self.depth, self.most()) as u32;
                 let entries = lanes.saturating_mul(self.depth).min(self.most());
-                let queue = Arc::new(CompletionQueue::new(&self.context, entries)?);
                 tracing::debug!(entries, "completion queue made");
-                let polled = Arc::new(Polled { queue, polling: Mutex::default() });
-                let end = self.nodes().last().map_or(&self.queues, |last| &last.next);
-                let _ = end.set(Box::new(Node { polled: polled.clone(), next: List::new() }));
-                polled
+                append(&self.queues, CompletionQueue::new(&self.context, entries)?)
             }
         };
         *made += 1;
         Ok(queue)
     }
 
+    /// The queue for one lane of this rail by another's device. By one thread at a time.
+    pub fn elsewhere(&self, context: &Arc<Context>) -> Result<Arc<Polled>, VerbsError> {
+        Ok(append(&self.elsewhere, CompletionQueue::new(context, self.depth)?))
+    }
+
     /// All that there are.
     #[inline]
     pub fn all(&self) -> impl Iterator<Item = &Arc<Polled>> {
-        self.nodes().map(|node| &node.polled)
+        nodes(&self.queues).chain(nodes(&self.elsewhere)).map(|node| &node.polled)
     }
+}
 
-    #[inline]
-    fn nodes(&self) -> impl Iterator<Item = &Node> {
-        successors(self.queues.get(), |node| node.next.get()).map(Box::as_ref)
-    }
+#[inline]
+fn nodes(of: &List) -> impl Iterator<Item = &Node> {
+    successors(of.get(), |node| node.next.get()).map(Box::as_ref)
+}
+
+fn append(to: &List, queue: CompletionQueue) -> Arc<Polled> {
+    let polled = Arc::new(Polled { queue: Arc::new(queue), polling: Mutex::default() });
+    let end = nodes(to).last().map_or(to, |last| &last.next);
+    let _ = end.set(Box::new(Node { polled: polled.clone(), next: List::new() }));
+    polled
 }
 
 #[cfg(test)]

@@ -5,24 +5,30 @@
 //! ended `i - 1`, so all have begun that, and ended `i - 2`, whose places and bytes nobody needs any more.
 
 use crate::verbs::VerbsError;
+use crate::verbs::connect::{Service, Twin};
 use crate::verbs::memory::{Buffer, Keys};
-use crate::verbs::sys::{Access, Domain};
+use crate::verbs::sys::Access;
 use crate::verbs::wr::Place;
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use transom_channel::wire::RAILS;
+use transom_locks::Rank;
 use transom_windows::FabricError;
 
 /// Steps that there are places for: more ranks do not share a lock word.
 const STEPS: usize = 16;
-/// A place: a word (twice the collective's number, and the flag), an address, a length, a key.
-const PLACE: usize = 32;
+/// A place: a word (twice the collective's number, and the flag), an address, a length, a key for each rail.
+const PLACE: usize = 24 + RAILS * size_of::<u32>();
 /// Where the word is that says how many collectives a rank has done.
 pub(super) const DONE: usize = 2 * STEPS * PLACE;
-const BLOCK: usize = DONE + 8;
+pub(super) const BLOCK: usize = DONE + 8;
 /// What a rank has of the collectives of its job or team.
 pub(super) struct Mail {
     pub block: Buffer,
     /// The blocks of all, by rank.
     pub blocks: Box<[Place]>,
+    /// By which further rails name them, if there are several.
+    pub further: Box<[Box<[u32]>]>,
     /// Threads make collective calls one after another.
     pub turn: Mutex<Turn>,
 }
@@ -32,30 +38,43 @@ pub(super) struct Turn {
     pub number: u64,
     /// Registered memory with bytes for others, of even and odd collectives; in use is the last.
     pub bytes: [Vec<Buffer>; 2],
+    /// Of the blocks of ranks that this one speaks to.
+    pub twins: HashMap<Rank, Twin>,
 }
 
 /// A block that the others have not yet been told of.
 pub(super) struct Block(Buffer);
 
 impl Block {
-    pub fn new(domain: &Arc<Domain>) -> Result<Self, VerbsError> {
-        Buffer::new(domain, BLOCK, Access::All).map(Block)
+    pub fn new(service: &Service) -> Result<Self, VerbsError> {
+        let block = Buffer::new(&service.core.rail.domain, BLOCK, Access::All)?;
+        Ok(Block(block.also(service.further_domains(), Access::Bytes)))
     }
 
     /// What leads others to it.
     pub fn to_bytes(&self) -> Vec<u8> {
-        Keys::new(self.0.address(), &[self.0.remote_key()]).to_bytes(&[])
+        self.0.keys().to_bytes(&[])
     }
 
     /// Once all have told theirs.
     pub fn with<'b>(self, all: impl Iterator<Item = &'b [u8]>) -> Result<Mail, FabricError> {
-        let place = |(rank, bytes)| {
-            let place = Keys::from_bytes(bytes).and_then(|(keys, _)| keys.place(0));
-            let place = place.filter(|place| place.address.checked_add(BLOCK as u64).is_some());
-            place.ok_or_else(|| FabricError::BadKey { rank, why: "no block of collectives".into(), source: None })
+        let read = |(rank, bytes)| {
+            let keys = Keys::from_bytes(bytes).and_then(|(keys, _)| Some((keys.place(0)?, keys)));
+            let keys = keys.filter(|(place, _)| place.address.checked_add(BLOCK as u64).is_some());
+            keys.ok_or_else(|| FabricError::BadKey { rank, why: "no block of collectives".into(), source: None })
         };
-        let blocks = all.enumerate().map(place).collect::<Result<_, _>>()?;
-        Ok(Mail { block: self.0, blocks, turn: Mutex::new(Turn { number: 0, bytes: Default::default() }) })
+        let several = !self.0.keys().further().is_empty();
+        let (mut blocks, mut further) = (Vec::new(), Vec::new());
+        for told in all.enumerate() {
+            let (place, keys) = read(told)?;
+            blocks.push(place);
+            if several {
+                further.push(keys.further().into());
+            }
+        }
+        let (bytes, twins) = Default::default();
+        let (blocks, further) = (blocks.into(), further.into());
+        Ok(Mail { block: self.0, blocks, further, turn: Mutex::new(Turn { number: 0, bytes, twins }) })
     }
 }
 

@@ -86,7 +86,7 @@ impl Verbs {
 
     /// Collective, by the exchange of the job: from now on the ranks do it by their lanes.
     fn meet(job: &dyn Exchange, service: &Service) -> Result<Mail, VerbsError> {
-        let block = Block::new(&service.core.rail.domain);
+        let block = Block::new(service);
         let all = job.all_gather(&block.as_ref().map_or(Vec::new(), Block::to_bytes))?;
         let block = block?;
         match all.iter().position(Vec::is_empty) {
@@ -114,7 +114,7 @@ impl Verbs {
         let team = member.exchange.team(colour, key)?;
         let memory = member.node.memory.split(colour, key)?;
         let (Some(team), Some(memory)) = (team, memory) else { return Ok(None) };
-        let block = member.mail.as_ref().map(|_| Block::new(&member.core().rail.domain));
+        let block = member.mail.as_ref().map(|_| Block::new(&member.service));
         let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
         let mine = [member.exchange.rank() as u64, memory.rank() as u64];
         let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;

@@ -5,11 +5,10 @@ use super::far::Far;
 use super::member::{Member, Way};
 use super::paths::Stripes;
 use super::under_way::{UnderWay, lost_result};
-use crate::verbs::connect::Link;
+use crate::verbs::connect::{LaneQueue, Link};
 use crate::verbs::endpoint::Endpoints;
 use crate::verbs::lane::{Lane, Signal, Stop};
 use crate::verbs::memory::Lent;
-use crate::verbs::sys::QueuePair;
 use crate::verbs::wr::{Piece, Place, Verb};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,10 +22,10 @@ const OTHERS_LEAVE: Duration = Duration::from_secs(2);
 /// After how long a port that is down will not come up in time.
 const PORT_DOWN: Duration = Duration::from_secs(5);
 
-pub(super) type RailLane = Lane<QueuePair, Lent>;
+pub(super) type RailLane = Lane<LaneQueue, Lent>;
 
 impl Member {
-    fn endpoints(&self) -> &Endpoints<QueuePair, Lent> {
+    fn endpoints(&self) -> &Endpoints<LaneQueue, Lent> {
         &self.core().endpoints
     }
 
@@ -206,7 +205,11 @@ impl Member {
         let mut guess = guess;
         loop {
             let swap = Verb::CompareAndSwap { expected: guess, new: value };
-            match self.start_atomic(way, swap, at)?.outcome()? {
+            let swapping = self.start_atomic(way, swap, at)?;
+            if self.paths.is_some() {
+                self.lane(way).spare(swapping.number);
+            }
+            match swapping.outcome()? {
                 Some(found) if found == guess => return Ok(()),
                 Some(found) => guess = found,
                 None => {

@@ -97,8 +97,8 @@ impl Path {
 }
 
 impl Member {
-    /// How an operation is to be divided; none if it goes by the first rail alone. A rail that has no connection is asked for
-    /// one, and done without.
+    /// How an operation is to be divided; none if it goes by the first rail's lane alone. A rail that has no connection is asked for
+    /// one, and done without; so is the first while its lane is by another.
     pub fn divide(&self, far: Far<'_>, bytes: usize) -> Option<Vec<Part>> {
         let paths = self.paths.as_ref().filter(|_| !far.keys.is_empty())?;
         let Far { way, keys, .. } = far;
@@ -111,7 +111,9 @@ impl Member {
             let lane = core.endpoints.lane(way.peer);
             lane.is_none_or(|lane| lane.failure().is_none()) && core.want(way.peer) == Link::Ready
         };
-        let rails: Vec<usize> = std::iter::once(0).chain((1..=keys.len()).filter(|rail| works(*rail))).collect();
+        let first = self.core().endpoints.lane(way.peer).is_none_or(|lane| !lane.is_elsewhere());
+        let rails: Vec<usize> =
+            first.then_some(0).into_iter().chain((1..=keys.len()).filter(|rail| works(*rail))).collect();
         if rails.len() < 2 {
             return None;
         }

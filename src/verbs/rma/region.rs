@@ -5,7 +5,7 @@ use super::far::Far;
 use super::member::{Kept, Member, Way};
 use super::under_way::UnderWay;
 use crate::verbs::VerbsError;
-use crate::verbs::connect::Core;
+use crate::verbs::connect::{Core, Twin};
 use crate::verbs::memory::{Deferred, Entry, Keys, Slot};
 use crate::verbs::sys::{Access, Registered};
 use crate::verbs::wr::{Place, Verb};
@@ -71,8 +71,9 @@ pub struct Remote {
     /// Where requests on it go, but on words that go another way.
     pub(super) way: Way,
     place: Place,
-    /// By which further rails name it.
+    /// By which further rails name it, and so that a lane can be by one of them.
     keys: Box<[u32]>,
+    _twin: Option<Twin>,
     bytes: usize,
     /// A neighbour's protocol words, which this rank's adapter reaches by itself. Goes before the memory does.
     words: Option<Words>,
@@ -203,7 +204,8 @@ impl Verbs {
             None => None,
         };
         let further = (1..member.service.cores().count()).map_while(|rail| Some(keys.place(rail)?.key));
-        let keys = further.collect();
+        let keys: Box<[u32]> = further.collect();
+        let _twin = if own { None } else { member.core().twins.know(way.peer, place, bytes, &keys) };
         let words = words.min(bytes);
         let register = |start| {
             // SAFETY: mapped as long as the view, which goes after the registration.
@@ -214,8 +216,20 @@ impl Verbs {
         let words = start.map(register).transpose()?;
         let counted = count.filter(|_| alone && bytes > 0);
         let apart = lent && neighbour;
-        let mut remote =
-            Remote { rank, way, place, keys, bytes, words, view, lent, apart, counted: None, member: self.0.clone() };
+        let mut remote = Remote {
+            rank,
+            way,
+            place,
+            keys,
+            _twin,
+            bytes,
+            words,
+            view,
+            lent,
+            apart,
+            counted: None,
+            member: self.0.clone(),
+        };
         if let Some(count) = counted {
             self.0.start_atomic(way, Verb::Add(1), count)?.word()?;
             remote.counted = counted;

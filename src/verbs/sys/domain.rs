@@ -3,19 +3,22 @@
 use super::library::Library;
 use super::{Context, refused};
 use crate::verbs::VerbsError;
-use crate::verbs::wr::Piece;
+use crate::verbs::wr::{Piece, Place};
 use ibverbs_sys::*;
 use rustix::process::{Resource, getrlimit};
+use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A protection domain of an open device. Deallocated when dropped.
 pub(in crate::verbs) struct Domain {
     pub(super) raw: NonNull<ibv_pd>,
     pub context: Arc<Context>,
     registered: AtomicUsize,
+    /// What peers may do atomics on: by its key, where it is, and how long.
+    words: Mutex<HashMap<u32, (u64, usize)>>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -28,11 +31,20 @@ impl Domain {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { (context.library.ibv_alloc_pd)(context.raw.as_ptr()) });
         let raw = raw.ok_or_else(|| refused(format!("a protection domain of RDMA device {}", context.name)))?;
-        Ok(Domain { raw, context, registered: AtomicUsize::new(0) })
+        Ok(Domain { raw, context, registered: AtomicUsize::new(0), words: Mutex::default() })
     }
 
     pub(super) fn library(&self) -> &'static Library {
         self.context.library
+    }
+
+    /// Whether that is a word of what peers may do atomics on.
+    pub fn has_word(&self, place: Place) -> bool {
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = |&(start, bytes): &(u64, usize)| {
+            place.address.checked_sub(start).is_some_and(|at| at.checked_add(8).is_some_and(|end| end <= bytes as u64))
+        };
+        words.get(&place.key).is_some_and(inside) && place.address.is_multiple_of(8)
     }
 
     /// Bytes registered now.
@@ -117,7 +129,12 @@ impl Registered {
         domain.registered.fetch_add(bytes, Relaxed);
         let address = start.as_ptr().expose_provenance() as u64;
         let readable = !matches!(access, Access::Source | Access::Local | Access::Words);
-        Ok(Registered { region, address, readable, domain: domain.clone() })
+        let registered = Registered { region, address, readable, domain: domain.clone() };
+        if matches!(access, Access::Words | Access::All) {
+            let mut words = domain.words.lock().unwrap_or_else(PoisonError::into_inner);
+            words.insert(registered.remote_key(), (address, bytes));
+        }
+        Ok(registered)
     }
 
     /// Whether peers that are told of it may read it.
@@ -152,6 +169,8 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.domain.registered.fetch_sub(self.bytes(), Relaxed);
+        // Before its key may be another's.
+        self.domain.words.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.remote_key());
         // SAFETY: registered by `new`, once.
         unsafe { (self.domain.library().ibv_dereg_mr)(self.region.as_ptr()) };
     }

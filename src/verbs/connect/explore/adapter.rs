@@ -50,6 +50,7 @@ pub fn errno(side: usize, verb: usize) -> Errno {
 /// What a machine does in one step.
 pub struct Doing<'a> {
     pub side: usize,
+    pub rails: u32,
     pub made: &'a mut Vec<Made>,
     pub received: &'a mut Received,
     pub refused: &'a mut [bool; 2],
@@ -62,7 +63,7 @@ pub struct Doing<'a> {
 }
 
 impl Effects for Doing<'_> {
-    fn make(&mut self, generation: u32) -> Result<End, Errno> {
+    fn make(&mut self, generation: u32, by: Option<u32>) -> Result<End, Errno> {
         if self.refusal == Refusal::Make {
             (self.met, self.refused[0]) = (true, true);
             return Err(errno(self.side, 0));
@@ -75,7 +76,10 @@ impl Effects for Doing<'_> {
         }
         let number = 2 + 2 * self.made.len() as u32 + self.side as u32;
         // The numbers of packets go round.
-        let end = End { queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
+        // Each side takes them by turns, and begins with another.
+        let by = by.filter(|_| self.mutant != Some(Mutant::OtherRail));
+        let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
+        let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
         let (connected, attached, sent, answered, arrived, sooner) = Default::default();
         self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived, sooner });
         Ok(end)
@@ -87,6 +91,9 @@ impl Effects for Doing<'_> {
             return Err(errno(self.side, 1));
         }
         match self.made.last_mut() {
+            Some(Made { end, .. }) if end.by != theirs.by => {
+                self.wrong = Some("connects queue pairs of two rails".into());
+            }
             Some(Made { connected: connected @ None, alive: true, .. }) => match self.mutant {
                 Some(Mutant::NotConnected) => {}
                 Some(Mutant::OtherPsn) => *connected = Some(End { psn: (theirs.psn + 1) % (1 << 24), ..theirs }),
@@ -150,6 +157,8 @@ pub enum Mutant {
     NotRetired,
     /// A queue pair is taken as connected that is not.
     NotConnected,
+    /// It is of another rail than the peer's.
+    OtherRail,
     /// It is connected from another PSN on.
     OtherPsn,
     /// Ready before the peer is known to be connected.

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use world::{Budget, Step, World, changes_nothing};
 
-const MUTANTS: [Mutant; 18] = [
+const MUTANTS: [Mutant; 19] = [
     Mutant::ForgeriesOpened,
     Mutant::OldHeard,
     Mutant::NewUnheard,
@@ -28,6 +28,7 @@ const MUTANTS: [Mutant; 18] = [
     Mutant::OtherReason,
     Mutant::NotRetired,
     Mutant::NotConnected,
+    Mutant::OtherRail,
     Mutant::OtherPsn,
     Mutant::ReadyWhenAnswered,
     Mutant::LossUntold,
@@ -105,16 +106,16 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
 }
 
 const RUNS: [Budget; 3] = [
-    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0] },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0] },
-    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0] },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1 },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2 },
+    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1 },
 ];
 
 /// With requests: of both sides at once, and over more connections.
 const TRAFFIC: [Budget; 3] = [
-    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0] },
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0] },
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1] },
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1 },
 ];
 
 #[test]
@@ -147,7 +148,7 @@ fn machines_agree_whatever_the_network_does() {
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
 fn machines_agree_with_more_of_everything() {
-    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0] };
+    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0], rails: 1 };
     println!("{} states", explore(budget, None).unwrap_or_else(|wrong| panic!("{wrong}")));
 }
 

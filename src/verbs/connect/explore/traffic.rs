@@ -92,7 +92,7 @@ impl Traffic {
             self.completed = self.posted.len() as u64;
             return Ok(());
         }
-        let each = account.each::<()>(|number, kept, fenced| {
+        let each = account.each::<()>(0, |number, kept, fenced| {
             made.sent.push(sent(number, kept, fenced));
             Ok(())
         });

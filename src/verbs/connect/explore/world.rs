@@ -8,7 +8,7 @@ use crate::verbs::wr::Received;
 use rustix::io::Errno;
 
 const SECRETS: [Secret; 2] = [[1; 16], [2; 16]];
-const EVIL: End = End { queue_pair: 0x666, psn: 0x666, received: Received { generation: 0, next: 0 } };
+const EVIL: End = End { by: 0, queue_pair: 0x666, psn: 0x666, received: Received { generation: 0, next: 0 } };
 
 /// What a run may still do at one side, or in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +19,8 @@ pub struct Budget {
     pub deaths: u8,
     /// Requests of each side.
     pub posts: [u8; 2],
+    /// Rails by which the two choose to connect, by turns.
+    pub rails: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -118,8 +120,9 @@ impl World {
         let Side { machine, made, traffic, refused, asks, wants, dead, heard_of_death } = &mut world.sides[side];
         let before = machine.clone();
         let replies = self.network[1 - side].iter().filter(|sent| matches!(sent, Message::Reply { .. })).count();
-        let received = &mut traffic.received;
-        let mut doing = Doing { side, made, received, refused, refusal, met: false, sent: vec![], mutant, wrong: None };
+        let (received, rails) = (&mut traffic.received, self.budget.rails);
+        let mut doing =
+            Doing { side, rails, made, received, refused, refusal, met: false, sent: vec![], mutant, wrong: None };
         match step {
             Step::Post(_) | Step::Execute(_) | Step::Answer => unreachable!("nothing for the machine"),
             Step::Want => {
@@ -129,8 +132,8 @@ impl World {
             Step::Again if mutant == Some(Mutant::AsksOnce) => {}
             Step::Again => machine.again(&mut doing),
             Step::Hear(message) => {
-                let sealed = message.seal(1 - side, side, &SECRETS[side]);
-                let (from, message) = Message::open(&sealed, side, &SECRETS[side]).expect("sealed by the peer");
+                let sealed = message.seal(1 - side, side, false, &SECRETS[side]);
+                let (from, _, message) = Message::open(&sealed, side, &SECRETS[side]).expect("sealed by the peer");
                 assert_eq!(from, 1 - side);
                 if let Some(message) = mutated(message, machine, mutant) {
                     machine.heard(message, &mut doing);
@@ -138,7 +141,8 @@ impl World {
             }
             Step::Forged(message) => {
                 let secret = if mutant == Some(Mutant::ForgeriesOpened) { &SECRETS[side] } else { &[3; 16] };
-                if let Some((_, message)) = Message::open(&message.seal(1 - side, side, secret), side, &SECRETS[side]) {
+                let sealed = message.seal(1 - side, side, false, secret);
+                if let Some((_, _, message)) = Message::open(&sealed, side, &SECRETS[side]) {
                     machine.heard(message, &mut doing);
                 }
             }
@@ -332,7 +336,9 @@ fn key(message: &Message) -> [u32; 4] {
         Message::Request { generation, mine } => [1, generation, mine.queue_pair, mine.psn],
         Message::Reply { generation, mine } => [2, generation, mine.queue_pair, mine.psn],
         Message::Reject { generation, errno } => [3, generation, errno.into(), 0],
-        Message::Probe | Message::Alive => unreachable!("no machine sends them"),
+        Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } => {
+            unreachable!("no machine sends them")
+        }
     }
 }
 
@@ -357,9 +363,19 @@ fn mutated(message: Message, machine: &Machine, mutant: Option<Mutant>) -> Optio
 pub fn changes_nothing(world: &World, side: usize, mutant: Option<Mutant>) -> Result<(), String> {
     let mut after = world.clone();
     let Side { machine, made, traffic, refused, heard_of_death, .. } = &mut after.sides[side];
-    let received = &mut traffic.received;
-    let mut doing =
-        Doing { side, made, received, refused, refusal: Refusal::None, met: false, sent: vec![], mutant, wrong: None };
+    let (received, rails) = (&mut traffic.received, world.budget.rails);
+    let mut doing = Doing {
+        side,
+        rails,
+        made,
+        received,
+        refused,
+        refusal: Refusal::None,
+        met: false,
+        sent: vec![],
+        mutant,
+        wrong: None,
+    };
     for old in 0..machine.generation() {
         let old = if mutant == Some(Mutant::OldLoss) { machine.generation() } else { old };
         machine.lost(old, &mut doing);

@@ -2,14 +2,16 @@
 //! read of these bytes by it.
 
 use super::{Said, Steps};
+use crate::verbs::connect::Twin;
 use crate::verbs::memory::Buffer;
 use crate::verbs::rma::far::Far;
-use crate::verbs::rma::mail::{DONE, Mail, Turn};
+use crate::verbs::rma::mail::{BLOCK, DONE, Mail, Turn};
 use crate::verbs::rma::member::Member;
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
 use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Place;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,14 +50,14 @@ fn one<R>(
     if let Some(lost) = member.exchange.lost() {
         return Err(lost);
     }
-    let Turn { number, bytes } = &mut *turn;
+    let Turn { number, bytes, twins } = &mut *turn;
     *number += 1;
     let bytes = &mut bytes[*number as usize % 2];
     // Grown ones have the beginning of what the last has.
     let last = bytes.pop().filter(|buffer| buffer.bytes() <= KEPT);
     *bytes = last.into_iter().collect();
     let (me, ranks) = (member.exchange.rank(), member.exchange.size());
-    let mut steps = Collective { mail, member, call, number: *number, bytes, written: 0 };
+    let mut steps = Collective { mail, member, call, number: *number, bytes, twins, written: 0 };
     let done = run(&mut steps, me, ranks)?;
     mail.block.word(DONE).store(*number, Release);
     Ok(done)
@@ -68,6 +70,7 @@ struct Collective<'m> {
     call: &'static str,
     number: u64,
     bytes: &'m mut Vec<Buffer>,
+    twins: &'m mut HashMap<Rank, Twin>,
     /// Bytes of the last buffer that are what others may have.
     written: usize,
 }
@@ -85,6 +88,7 @@ impl Collective<'_> {
                 what: "memory for what ranks make together".into(),
                 source: std::io::Error::other(source),
             })?;
+            let larger = larger.also(self.member.service.further_domains(), Access::Bytes);
             self.bytes.push(larger);
             self.written = 0;
         }
@@ -93,7 +97,9 @@ impl Collective<'_> {
             buffer.write(self.written, &bytes[self.written..]);
             self.written = bytes.len();
         }
-        Ok(Said { address: buffer.address(), bytes: bytes.len() as u64, key: buffer.remote_key() })
+        let names = buffer.keys();
+        let keys = std::array::from_fn(|rail| names.place(rail).map_or(0, |place| place.key));
+        Ok(Said { address: buffer.address(), bytes: bytes.len() as u64, keys })
     }
 
     /// An error if nobody will say anything more: a rank died or failed, or left before it had done this.
@@ -128,9 +134,16 @@ impl Steps for Collective<'_> {
         let said = self.offer(bytes)?;
         let (way, Place { address, key }) = (self.member.way(to), self.mail.blocks[to]);
         let at = Place { address: address + Mail::place(self.number, step) as u64, key };
+        if let Some(further) = self.mail.further.get(to)
+            && !self.twins.contains_key(&to)
+        {
+            let known = self.member.core().twins.know(way.peer, self.mail.blocks[to], BLOCK, further);
+            self.twins.extend(known.map(|known| (to, known)));
+        }
         if said.bytes > 0 {
-            let place = [said.address, said.bytes, said.key.into()].map(u64::to_ne_bytes);
-            self.member.write(Far::of(way, Place { address: at.address + 8, key }), place.as_flattened())?;
+            let place = [said.address, said.bytes].map(u64::to_ne_bytes);
+            let place = [place.as_flattened(), said.keys.map(u32::to_ne_bytes).as_flattened()].concat();
+            self.member.write(Far::of(way, Place { address: at.address + 8, key }), &place)?;
         }
         // Behind the other on the same lane.
         let word = self.number << 1 | u64::from(flag);
@@ -165,7 +178,11 @@ impl Steps for Collective<'_> {
             },
         )?;
         let number = |at: usize| self.mail.block.word(at).load(Acquire);
-        let said = Said { address: number(at + 8), bytes: number(at + 16), key: number(at + 24) as u32 };
+        let keys = std::array::from_fn(|rail| {
+            let both = number(at + 24 + rail / 2 * 8).to_ne_bytes();
+            u32::from_ne_bytes(both.as_chunks().0[rail % 2])
+        });
+        let said = Said { address: number(at + 8), bytes: number(at + 16), keys };
         Ok((word & 1 == 1, said))
     }
 
@@ -180,7 +197,13 @@ impl Steps for Collective<'_> {
             source: std::io::Error::other(error),
         })?;
         bytes.resize(said.bytes as usize, 0);
-        let far = Far::of(self.member.way(from), Place { address: said.address, key: said.key });
+        let [key, further @ ..] = said.keys;
+        let (way, place) = (self.member.way(from), Place { address: said.address, key });
+        let several = 0..self.member.service.further_domains().count();
+        let further = further.get(several).unwrap_or_default();
+        // So that it comes also while the first rail is cut.
+        let _twin = self.member.core().twins.know(way.peer, place, bytes.len(), further);
+        let far = Far::of(way, place);
         self.member.read(far, &mut bytes)?;
         Ok(bytes)
     }

@@ -6,6 +6,7 @@
 
 pub(super) mod lanes;
 
+use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
@@ -26,7 +27,8 @@ trait Steps {
 struct Said {
     address: u64,
     bytes: u64,
-    key: u32,
+    /// By each rail.
+    keys: [u32; RAILS],
 }
 
 fn steps(ranks: usize) -> usize {
