@@ -294,7 +294,7 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     println!(
         "| rank {me} | longest round, bytes by the rail | {quiet:?} | cut {cut:?} | {without:?} | back {again:?} |"
     );
-    assert!(cut.0 < quiet.0 + Duration::from_secs(2), "{cut:?}, as long as {quiet:?} without");
+    assert!(cut.0 < quiet.0 + Duration::from_secs(5), "{cut:?}, as long as {quiet:?} without");
     assert_eq!(without.1, 0, "nothing goes by a rail that is cut");
     assert!(again.1 > 0, "it is used again {:?} after it is back", back.elapsed());
     drop(epoch);
