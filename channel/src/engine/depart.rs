@@ -494,10 +494,6 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-/// The bits of a token that say which rail: no rank has so many requests at once.
-const RAIL: u32 = 28;
-
-/// Names the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
 /// Which write or read is next, and by which rail: of one that is pulled a piece by a rail that has few under way, its own if there is one,
 /// else the last of another's.
 fn next_move<M>(peer: &Peer<M>) -> Option<(usize, usize)> {
@@ -522,6 +518,10 @@ fn next_move<M>(peer: &Peer<M>) -> Option<(usize, usize)> {
     })
 }
 
+/// The bits of a token that say which rail: no rank has so many requests at once.
+const RAIL: u32 = 28;
+
+/// Names the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
 pub(super) fn stripe_token(id: Id, rail: usize) -> u64 {
     id.to_wire() | (rail as u64) << RAIL
 }

@@ -3,8 +3,9 @@
 //!
 //! # How
 //! Every call is a number of *rounds*. In each round every rank writes two lines `{stamp, up to 112 bytes}`, behind a cell of
-//! 32 KiB if there are more bytes, and reads the lines that it needs. Up to 16 bytes take half a line, of which two rounds of a rank share
-//! one, or, if two ranks say so much to each other, these two. The stamp is the number of the round and a hash of all calls so far, which tells that a line is there and that its
+//! 32 KiB if there are more bytes, and reads the lines that it needs. Up to 16 bytes take half a line, of which two rounds of a
+//! rank share one, or, if two ranks say so much to each other, these two. The stamp is the number of the round and a hash of all
+//! calls so far, which tells that a line is there and that its
 //! rank calls the same (`lines.rs`). Up to 16 rounds are under way at once, eight of those with cells: long calls are pipelined.
 //!
 //! Reductions of more than 8 KiB are shared: each rank folds its share of the elements, and writes it once for all. Below that
