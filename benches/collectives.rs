@@ -3,16 +3,18 @@
 //! collectives`.
 
 mod callgrind;
+mod crossing;
 
+use crossing::{crossing, shortest};
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transom::{Error, Launch, Op, World};
 
 type Call = fn(&World) -> Result<(), Error>;
 
 /// Each call, of 8 bytes; and how many instructions it takes at most, at rank 0 and at rank 1.
 const CALLS: &[(&str, [f64; 2], Call)] = &[
-    ("broadcast", [340.0, 370.0], |world| {
+    ("broadcast", [345.0, 375.0], |world| {
         black_box(world.broadcast_one(0, black_box(7_u64))?);
         Ok(())
     }),
@@ -87,44 +89,13 @@ fn counted(world: &World, call: Call) -> Result<(), Error> {
     made
 }
 
-/// The shortest of many batches, in nanoseconds.
-fn shortest(mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    const CALLS: usize = 2000;
-    let mut best = f64::MAX;
-    for _ in 0..100 {
-        let begun = Instant::now();
-        (0..CALLS).try_for_each(|_| call())?;
-        best = best.min(begun.elapsed().as_nanos() as f64 / CALLS as f64);
-    }
-    Ok(best)
-}
-
 fn times(world: &World) -> Result<(), Error> {
-    let (me, other) = (world.rank(), 1 - world.rank());
-    // A word of each rank in a line of its own.
-    let window = world.allocate_shared::<u64>(8)?;
-    let (mine, theirs) = (window.local(), window.local().of(other)?);
-    let mut turn = 0;
-    world.barrier()?;
-    let crossing = shortest(|| {
-        turn += 1;
-        if me == 0 {
-            theirs.set(0, turn)?;
-        }
-        while mine.get(0)? != turn {
-            std::hint::spin_loop();
-        }
-        if me == 1 {
-            theirs.set(0, turn)?;
-        }
-        Ok(())
-    })?;
-    let mut report = vec![format!("crossing {:.0} ns", crossing / 2.0)];
+    let mut report = vec![format!("crossing {:.0} ns", crossing(world)?)];
     for (name, _, call) in CALLS {
         world.barrier()?;
-        report.push(format!("{name} {:.1} ns", shortest(|| call(world))?));
+        report.push(format!("{name} {:.1} ns", shortest(2_000, || call(world))?));
     }
-    if me == 0 {
+    if world.rank() == 0 {
         println!("{}", report.join(", "));
     }
     Ok(())

@@ -2,10 +2,12 @@
 //! processes, beside a bare crossing of two lines of shared memory in the same run: `cargo bench --bench messages`.
 
 mod callgrind;
+mod crossing;
 
 use callgrind::collected;
+use crossing::{crossing, shortest};
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transom::messages::{Request, Tag};
 use transom::{Error, Launch, World};
 
@@ -13,7 +15,7 @@ const SHORT: Tag<u64> = Tag::new(1);
 const BYTES: Tag<u8> = Tag::new(2);
 
 /// Instructions of a send and a receive.
-const PAIR: f64 = 850.0;
+const PAIR: f64 = 720.0;
 
 type Call = fn(&World, usize) -> Result<(), Error>;
 
@@ -115,38 +117,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The shortest of several runs, one way, in nanoseconds.
-fn one_way(rounds: usize, mut round_trip: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let mut best = f64::MAX;
-    for _ in 0..20 {
-        let begun = Instant::now();
-        (0..rounds).try_for_each(|_| round_trip())?;
-        best = best.min(begun.elapsed().as_nanos() as f64 / rounds as f64 / 2.0);
-    }
-    Ok(best)
-}
-
 fn rank(world: &World) -> Result<(), Error> {
     let (me, other) = (world.rank(), 1 - world.rank());
-    // A word of each rank in a line of its own.
-    let window = world.allocate_shared::<u64>(8)?;
-    let (mine, theirs) = (window.local(), window.local().of(other)?);
-    let mut turn = 0;
-    world.barrier()?;
-    let crossing = one_way(5_000, || {
-        turn += 1;
-        if me == 0 {
-            theirs.set(0, turn)?;
-        }
-        while mine.get(0)? != turn {
-            std::hint::spin_loop();
-        }
-        if me == 1 {
-            theirs.set(0, turn)?;
-        }
-        Ok(())
-    })?;
-    let mut report = vec![format!("crossing {crossing:.0} ns")];
+    let mut report = vec![format!("crossing {:.0} ns", crossing(world)?)];
     let lengths = [8, 1024, 8192, 65_536, 1 << 20, 4 << 20].map(|len| (len, false));
     for (len, in_buffers) in lengths.into_iter().chain([65_536, 1 << 20, 4 << 20].map(|len| (len, true))) {
         let rounds = (4_000_000 / (len + 2000)).clamp(4, 2000);
@@ -156,7 +129,7 @@ fn rank(world: &World) -> Result<(), Error> {
             if in_buffers { (&mut buffer[..], &mut other_buffer[..]) } else { (&mut data[..], &mut got[..]) };
         data.fill(1);
         world.barrier()?;
-        let message = one_way(rounds, || {
+        let round_trip = shortest(rounds, || {
             if me == 0 {
                 world.send(other, BYTES, data)?;
                 world.recv_into(other, BYTES, got)?;
@@ -166,6 +139,7 @@ fn rank(world: &World) -> Result<(), Error> {
             }
             Ok(())
         })?;
+        let message = round_trip / 2.0;
         let into = if len < 60_000 { String::new() } else { format!(" ({:.1} GB/s)", len as f64 / message) };
         let from = if in_buffers { " in buffers" } else { "" };
         report.push(format!("{len} B{from} {message:.0} ns{into}"));

@@ -58,7 +58,7 @@ fn nobody_waits_for_who_gave_up() {
     ranks::on(&[3, 4], "nobody_waits_for_who_gave_up", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         // Long enough for rank 1 to ask and to give up.
-        let held = ranks::within(5 * SOON).max(Duration::from_secs(1));
+        let held = ranks::within(8 * SOON);
         for (round, (first, second)) in MODES.iter().flat_map(|first| MODES.map(|second| (*first, second))).enumerate()
         {
             let mark = round as u64 + 1;
@@ -73,7 +73,7 @@ fn nobody_waits_for_who_gave_up() {
                     world.barrier().unwrap();
                     gives_up(|limit| window.try_lock_for(0, first, limit));
                     // No call for so long.
-                    std::thread::sleep(held + ranks::within(Duration::from_secs(1)));
+                    std::thread::sleep(held + ranks::within(8 * SOON));
                     assert_eq!(window.local().get(0).unwrap(), mark, "{first:?}, then {second:?}");
                 }
                 _ => {

@@ -1,53 +1,7 @@
-//! Credits as values that only grow: what may be told to a peer, and how many bytes of messages that nobody waits for a
+//! Credits as values that only grow: how many bytes of messages that nobody waits for a
 //! rank lets its peers send.
 
 use crate::sequence::{Beyond, reached};
-
-/// A value that rides on every packet, and is told by a packet of its own once much of it is untold.
-#[derive(Debug, Clone)]
-pub struct Owed {
-    value: u32,
-    told: u32,
-}
-
-impl Owed {
-    /// Both sides know `value`.
-    #[inline]
-    pub fn new(value: u32) -> Owed {
-        Owed { value, told: value }
-    }
-
-    /// The value now.
-    #[inline]
-    pub fn value(&self) -> u32 {
-        self.value
-    }
-
-    /// It has grown.
-    #[inline]
-    pub fn set(&mut self, value: u32) {
-        debug_assert!(reached(value, self.value), "a credit is never taken back");
-        self.value = value;
-    }
-
-    /// A packet with the value is under way.
-    #[inline]
-    pub fn tell(&mut self) {
-        self.told = self.value;
-    }
-
-    /// How much of it is untold.
-    #[inline]
-    pub fn untold(&self) -> u32 {
-        self.value.wrapping_sub(self.told)
-    }
-
-    /// What the peer may know at most.
-    #[inline]
-    pub fn told(&self) -> u32 {
-        self.told
-    }
-}
 
 /// What one message without a receive costs its receiver beside its data, in bytes: the cost of an RTS.
 pub const HEADER: u32 = 64;
@@ -182,15 +136,12 @@ impl Budget {
 
     /// A message of this cost came, and is not kept: as if it [arrived](Grant::arrived) and were [released](Self::release).
     #[inline(always)]
-    pub fn pass(&mut self, grant: &mut Grant, cost: u32) -> Result<(), Beyond> {
-        if grant.limit != self.even || grant.spilled != 0 {
-            grant.arrived(cost.into())?;
-            self.release(grant, cost);
-        } else if cost > grant.room() {
-            return Err(Beyond);
+    pub fn pass(&mut self, grant: &mut Grant, cost: u64) -> Result<(), Beyond> {
+        grant.arrived(cost)?;
+        if grant.limit == self.even && grant.spilled == 0 {
+            grant.released = grant.released.wrapping_add(cost as u32);
         } else {
-            grant.arrived = grant.arrived.wrapping_add(cost);
-            grant.released = grant.released.wrapping_add(cost);
+            self.release(grant, cost as u32);
         }
         Ok(())
     }

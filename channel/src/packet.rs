@@ -6,6 +6,7 @@ mod fields;
 pub use eager::Eager;
 
 use crate::connection::Say;
+use crate::rendezvous::Mover;
 use crate::slab::Id;
 use crate::wire::{Key, RAILS, Rank};
 use fields::{MOST, Reader, Writer};
@@ -62,17 +63,6 @@ pub struct Envelope {
 
 /// A key for each rail that has one.
 pub type Keys = [Option<Key>; RAILS];
-
-/// How the data of a large message moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mover {
-    /// In packets, copied at both ends while others are under way.
-    Copy,
-    /// The sender writes into the receiver's memory.
-    Write,
-    /// The receiver reads the sender's memory; on one host this is the one copy.
-    Read,
-}
 
 /// What a packet says. Data follows in [`Body::Eager`], [`Body::Piece`] and [`Body::Data`] only.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,16 @@
 //! A message that waits at its sender until it is matched. The receiver chooses how its data moves: movers are rows of a
 //! table. Both sides are one machine each, in which a packet or event that does not fit is a peer's mistake.
 
-use crate::packet::Mover;
+/// How the data of a large message moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mover {
+    /// In packets, copied at both ends while others are under way.
+    Copy,
+    /// The sender writes into the receiver's memory.
+    Write,
+    /// The receiver reads the sender's memory; on one host this is the one copy.
+    Read,
+}
 
 /// What the receiver chooses by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -63,24 +63,28 @@ impl Shape {
 /// Which slot is next, and its stamp. Both halves go through the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Cursor {
-    slot: u32,
+    /// Where its mark stands.
+    mark_at: usize,
     stamp: u32,
 }
 
 impl Cursor {
     /// Never stamped 0, which is what fresh memory holds.
-    const FIRST: Cursor = Cursor { slot: 0, stamp: 1 };
-
-    #[inline]
-    fn advance(&mut self, shape: Shape) {
-        self.slot = if self.slot + 1 == shape.slots { 0 } else { self.slot + 1 };
-        self.stamp = self.stamp.checked_add(1).unwrap_or(1);
+    fn first(shape: Shape) -> Cursor {
+        Cursor { mark_at: shape.longest(), stamp: 1 }
     }
 
-    /// Where the mark of the next message stands.
+    /// Where the mark after it stands.
     #[inline(always)]
-    fn mark_at(&self, shape: Shape) -> usize {
-        self.slot as usize * shape.bytes as usize + shape.longest()
+    fn mark_after(&self, shape: Shape) -> usize {
+        let next = self.mark_at + shape.bytes as usize;
+        if next < shape.size() { next } else { shape.longest() }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, shape: Shape) {
+        self.mark_at = self.mark_after(shape);
+        self.stamp = self.stamp.checked_add(1).unwrap_or(1);
     }
 }
 
@@ -113,7 +117,7 @@ impl Sender {
     /// A fresh ring.
     #[inline]
     pub fn new(ring: u16, shape: Shape, key: Key) -> Sender {
-        Sender { ring, shape, key, next: Cursor::FIRST, sent: 0, freed: 0 }
+        Sender { ring, shape, key, next: Cursor::first(shape), sent: 0, freed: 0 }
     }
 
     /// Where a message of this length goes; none if it is too long, or no slot is free. Then it goes by another path.
@@ -122,15 +126,15 @@ impl Sender {
         if self.flying() == self.shape.slots || length > self.shape.longest() {
             return None;
         }
-        let mark_at = self.next_mark();
+        let mark_at = self.next.mark_at;
         let mark = (length as u64) << 32 | u64::from(self.next.stamp);
         Some(Spot { at: mark_at - length, mark_at, mark })
     }
 
-    /// Where the next mark goes.
-    #[inline]
-    pub fn next_mark(&self) -> usize {
-        self.next.mark_at(self.shape)
+    /// Where the mark after the next goes.
+    #[inline(always)]
+    pub fn mark_after_next(&self) -> usize {
+        self.next.mark_after(self.shape)
     }
 
     /// The message of the last claim was posted.
@@ -193,25 +197,25 @@ impl Receiver {
     /// A fresh ring, its memory all 0.
     #[inline]
     pub fn new(ring: u16, shape: Shape, marker: Marker) -> Receiver {
-        Receiver { ring, shape, next: Cursor::FIRST, seen: 0, told: (marker == Marker::Immediate).then_some(0) }
+        Receiver { ring, shape, next: Cursor::first(shape), seen: 0, told: (marker == Marker::Immediate).then_some(0) }
     }
 
     /// Whether anything has come by it.
     #[inline]
     pub fn is_used(&self) -> bool {
-        self.next != Cursor::FIRST
+        self.next != Cursor::first(self.shape)
     }
 
-    /// Where the next mark comes.
-    #[inline]
-    pub fn next_mark(&self) -> usize {
-        self.next.mark_at(self.shape)
+    /// Where the mark after the next comes.
+    #[inline(always)]
+    pub fn mark_after_next(&self) -> usize {
+        self.next.mark_after(self.shape)
     }
 
     /// Where to look for the next mark; nowhere before an immediate value has told of it.
     #[inline]
     pub fn place(&self) -> Option<usize> {
-        (self.told != Some(self.seen)).then(|| self.next_mark())
+        (self.told != Some(self.seen)).then_some(self.next.mark_at)
     }
 
     /// An immediate value came; `Err` if more have come than there are slots.
@@ -232,13 +236,13 @@ impl Receiver {
             return if self.told.is_some() { Look::Broken } else { Look::Empty };
         }
         match (mark >> 32) as usize {
-            length if length <= self.shape.longest() => Look::Message { at: self.next_mark() - length, length },
+            length if length <= self.shape.longest() => Look::Message { at: self.next.mark_at - length, length },
             _ => Look::Broken,
         }
     }
 
     /// The message was taken out, and its slot is free. Gives the value to tell.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self) -> u32 {
         self.next.advance(self.shape);
         self.seen = self.seen.wrapping_add(1);
@@ -257,7 +261,7 @@ mod tests {
             let shape = Shape { slots, bytes: 64 };
             let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
             let mut receiver = Receiver::new(1, shape, Marker::Last);
-            let near = Cursor { slot: 1, stamp: u32::MAX - 3 };
+            let near = Cursor { mark_at: 64 + shape.longest(), stamp: u32::MAX - 3 };
             (sender.sent, sender.freed, sender.next) = (u32::MAX - 2, u32::MAX - 2, near.clone());
             (receiver.seen, receiver.next) = (u32::MAX - 2, near);
             let mut memory = [0; 5];

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use transom_channel::Id;
 use transom_channel::connection::Say;
-use transom_channel::packet::{Body, EAGER, Eager, Envelope, LONGEST, Malformed, Mover, Packet, Values};
+use transom_channel::packet::{Body, EAGER, Eager, Envelope, LONGEST, Malformed, Packet, Values};
+use transom_channel::rendezvous::Mover;
 use transom_channel::wire::{Key, RAILS};
 
 fn check(bytes: &[u8]) -> Result<Packet, Malformed> {

@@ -2,7 +2,7 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part};
-use transom_channel::{Config, Rank, Room, Select, Short};
+use transom_channel::{Config, Rank, Room, Select, Short, Taken};
 
 fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
@@ -56,8 +56,8 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
         }
         settle(&mut sim, false);
         match short(&mut sim, Some(7)) {
-            (short @ Short::Done { .. }, whose) => {
-                assert_eq!((short, whose), (Short::Done { tag: 7, length: 8 }, Some(number)));
+            (short @ Short::Done(_), whose) => {
+                assert_eq!((short, whose), (Short::Done(Taken::new(7, 8)), Some(number)));
             }
             // A turn is due.
             (Short::Long, _) => {
@@ -96,12 +96,12 @@ fn nothing_is_overtaken() {
     assert_eq!(short(&mut sim, Some(8)).0, Short::Long, "another tag lies there");
     sim.engine(1).receive(of(Some(7)), Room::Allocate);
     assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(8), Some(2));
-    assert!(matches!(short(&mut sim, Some(7)), (Short::Done { .. }, Some(3))));
+    assert!(matches!(short(&mut sim, Some(7)), (Short::Done(_), Some(3))));
     // Too long for its room.
     assert!(send(&mut sim, 7, 4));
     settle(&mut sim, false);
     let mut into = [0; 3];
-    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into), Short::Done { tag: 7, length: 8 });
+    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into), Short::Done(Taken::new(7, 8)));
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
@@ -111,7 +111,7 @@ fn receives_that_were_posted_have_what_lies_before() {
     let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), Room::Into(Memory::zero(8), 8)));
     assert!((10..13).all(|number| send(&mut sim, 7, number)));
     settle(&mut sim, false);
-    assert_eq!(short(&mut sim, Some(7)), (Short::Done { tag: 7, length: 8 }, Some(12)));
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(12)));
     for (id, number) in posted.into_iter().zip([10, 11]) {
         let done = sim.engine(1).completed().expect("it lay before that");
         assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));

@@ -207,13 +207,15 @@ impl Pscw {
     pub fn complete<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         let targets = self.accessed.get().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
         let word = self.completed_by(network.rank());
-        let mut outcome = Ok(());
+        let mut failed = None;
         for &target in targets {
-            outcome = outcome.and(network.notify(At { rank: target, word }, self.peers[target].started));
+            if let Err(error) = network.notify(At { rank: target, word }, self.peers[target].started) {
+                failed.get_or_insert(error);
+            }
             self.peers[target].target = false;
         }
         self.accessed.close();
-        Ok(outcome?)
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Ends the exposure epoch, once every origin has completed.

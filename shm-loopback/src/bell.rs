@@ -1,13 +1,16 @@
 //! Sleeping until a word of one's own memory may have changed, and waking who sleeps.
 //!
 //! No wake-up is lost. A sleeper counts itself in `sleepers` before it looks at the words a last time; a ringer reads
-//! `sleepers` after it has changed a word. All four accesses are sequentially consistent, so one of the two sees the other:
+//! `sleepers` after it has changed a word. A barrier is between the two accesses of each, so one of the two sees the other:
 //! either the sleeper finds the changed word, or the ringer finds the sleeper, counts `rings` up and wakes. The sleeper
 //! sleeps only while `rings` is what it was before that last look.
+//!
+//! Ringers are in a hurry, and sleepers have time: theirs is the barrier that costs something ([`order`]).
 
+use crate::order;
 #[cfg(not(miri))]
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst, fence};
 use std::time::Duration;
 
 /// How long a sleeper sleeps at most before it looks again, and asks whether those it waits for still live.
@@ -20,6 +23,15 @@ pub(crate) trait Bell {
     /// Changes the number of sleepers by 1 or -1.
     fn count(&self, change: i32);
     fn sleepers(&self) -> u32;
+    /// The barriers of a ringer and of a sleeper.
+    #[inline(always)]
+    fn light(&self) {
+        order::light();
+    }
+    fn heavy(&self) {
+        // Without it a wake-up may be lost, and a sleep lasts as long as it may.
+        let _ = order::heavy();
+    }
     fn rings(&self) -> Self::Seen;
     fn add_ring(&self);
     /// Sleeps until woken, unless `rings` is another number than `seen`. May end early.
@@ -28,9 +40,10 @@ pub(crate) trait Bell {
     fn wake(&self);
 }
 
-/// Wakes who sleeps; to be called after a word was changed by a sequentially consistent operation.
+/// Wakes who sleeps; to be called after a word was changed, by any store.
 #[inline(always)]
 pub(crate) fn ring(bell: &impl Bell) {
+    bell.light();
     if bell.sleepers() != 0 {
         ring_for_sleepers(bell);
     }
@@ -43,9 +56,10 @@ fn ring_for_sleepers(bell: &impl Bell) {
     bell.wake();
 }
 
-/// Sleeps, unless `look` finds what it looks for in words that it loads sequentially consistently; looks again after that.
+/// Sleeps, unless `look` finds what it looks for in words; looks again after that.
 pub(crate) fn nap<R, E>(bell: &impl Bell, mut look: impl FnMut() -> Result<Option<R>, E>) -> Result<Option<R>, E> {
     let sleeping = Sleeping::new(bell);
+    bell.heavy();
     let seen = bell.rings();
     if let Some(found) = look()? {
         return Ok(Some(found));
@@ -144,6 +158,11 @@ impl Bell for Brief<'_> {
         self.0.sleepers()
     }
 
+    /// No barrier for all, a thousand times a second, on every processor that runs a rank: it looks soon.
+    fn heavy(&self) {
+        fence(SeqCst);
+    }
+
     fn rings(&self) -> u32 {
         self.0.rings()
     }
@@ -219,7 +238,7 @@ impl Bell for Both<'_> {
 #[cfg(all(test, not(miri), not(feature = "loom")))]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
     use std::time::Instant;
 
     /// Two threads hand a count over, each sleeping at once; a wake-up that is lost costs a round. The model says that none
@@ -227,6 +246,7 @@ mod tests {
     #[test]
     fn no_wake_up_is_lost() {
         const HAND_OVERS: u64 = 20_000;
+        order::register();
         let sides: [(Futex, AtomicU64); 2] = std::array::from_fn(|_| (Futex::new(), AtomicU64::new(0)));
         let begun = Instant::now();
         let late = AtomicU32::new(0);
@@ -236,7 +256,7 @@ mod tests {
                 scope.spawn(move || {
                     let ((bell, mine), (other, theirs)) = (&sides[me], &sides[1 - me]);
                     for turn in (me as u64..HAND_OVERS).step_by(2) {
-                        let look = || Ok::<_, ()>((mine.load(SeqCst) >= turn).then_some(()));
+                        let look = || Ok::<_, ()>((mine.load(Acquire) >= turn).then_some(()));
                         loop {
                             let before = Instant::now();
                             let found = nap(bell, look).expect("nothing fails");
@@ -245,7 +265,7 @@ mod tests {
                                 break;
                             }
                         }
-                        theirs.store(turn + 1, SeqCst);
+                        theirs.store(turn + 1, Release);
                         ring(other);
                     }
                 });
@@ -257,9 +277,8 @@ mod tests {
     }
 }
 
-/// The protocol under loom's memory model, with mutants that must fail. Loom takes sequentially consistent accesses for
-/// acquire and release, so a fence stands for what they promise more. A wake-up that is lost leaves all threads asleep,
-/// which loom reports.
+/// The protocol under loom's memory model, with mutants that must fail. A fence at each side stands for `membarrier`, whose
+/// promise is the same. A wake-up that is lost leaves all threads asleep, which loom reports.
 #[cfg(all(test, feature = "loom"))]
 pub(crate) mod model {
     use super::*;
@@ -313,16 +332,22 @@ pub(crate) mod model {
             if self.mutant != Mutant::CountedLate {
                 self.sleepers.fetch_add(change as u32, Ordering::SeqCst);
             }
-            if self.mutant != Mutant::SleeperUnordered {
+        }
+
+        fn sleepers(&self) -> u32 {
+            self.sleepers.load(Ordering::SeqCst)
+        }
+
+        fn light(&self) {
+            if self.mutant != Mutant::RingerUnordered {
                 fence(Ordering::SeqCst);
             }
         }
 
-        fn sleepers(&self) -> u32 {
-            if self.mutant != Mutant::RingerUnordered {
+        fn heavy(&self) {
+            if self.mutant != Mutant::SleeperUnordered {
                 fence(Ordering::SeqCst);
             }
-            self.sleepers.load(Ordering::SeqCst)
         }
 
         fn rings(&self) -> u32 {
@@ -363,13 +388,13 @@ pub(crate) mod model {
                 let block = block.clone();
                 loom::thread::spawn(move || {
                     match which {
-                        0 => block.1[which].store(1, Ordering::SeqCst),
-                        _ => drop(block.1[which].fetch_add(1, Ordering::SeqCst)),
+                        0 => block.1[which].store(1, Ordering::Release),
+                        _ => drop(block.1[which].fetch_add(1, Ordering::Release)),
                     }
                     ring(&block.0);
                 })
             });
-            let look = || Ok::<_, ()>(block.1.iter().all(|word| word.load(Ordering::SeqCst) == 1).then_some(()));
+            let look = || Ok::<_, ()>(block.1.iter().all(|word| word.load(Ordering::Acquire) == 1).then_some(()));
             while nap(&block.0, look).unwrap().is_none() {}
             ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
             if mutant == Mutant::None {

@@ -13,6 +13,7 @@
 //! ```
 
 mod bell;
+mod biased;
 mod blocks;
 mod buffer;
 mod cma;
@@ -27,11 +28,13 @@ mod key;
 mod loopback;
 mod memory;
 pub mod messages;
+mod order;
 mod progress;
 mod reach;
 mod team;
 mod words;
 
+pub use biased::{Biased, Held};
 pub use fabric::Region;
 pub use job::{Invitation, Job};
 pub use loopback::Loopback;

@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
 use crate::memory::Memory;
+use crate::order;
 use crate::progress::Progress;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -143,6 +144,7 @@ impl Loopback {
         processes: bool,
         progress: Arc<Progress>,
     ) -> Result<Self, FabricError> {
+        order::register();
         control.enter(rank)?;
         Ok(Loopback(Arc::new(Membership {
             rank,

@@ -57,7 +57,7 @@ impl Reach {
     /// Whether this rank can read at `peer`: tried on a word there that holds `expected`.
     pub fn try_out(&self, peer: Rank, probe: u64, expected: u64) -> bool {
         let pid = self.control.process(peer);
-        if pid == u64::from(std::process::id()) {
+        if pid == self.control.process(self.rank) {
             return true;
         }
         let (Ok(pid), false) = (u32::try_from(pid), probe == 0) else { return false };
@@ -128,7 +128,7 @@ impl Reach {
             let place = memory.of_owner(address + at as u64, length);
             return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
         }
-        if pid == u64::from(std::process::id()) {
+        if pid == self.control.process(self.rank) {
             let here = |address| act(Place::Here(std::ptr::with_exposed_provenance_mut(address)));
             let none = || Err(bad_key("its buffer is there no longer"));
             return exports::with(key.key, at, length, here).unwrap_or_else(none);
@@ -140,7 +140,7 @@ impl Reach {
     /// Whether what a key of a peer leads to is mapped here, or can be.
     pub fn is_mapped(&self, peer: Rank, key: Key) -> bool {
         let pid = self.control.process(peer);
-        pid == u64::from(std::process::id()) || self.mapped(pid, key).is_some()
+        pid == self.control.process(self.rank) || self.mapped(pid, key).is_some()
     }
 
     /// The block that a key of a process leads into, if it is mapped here, or can be.

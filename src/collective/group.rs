@@ -16,7 +16,7 @@ use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::collective::{Board, Breaker};
 use transom_shm_loopback::messages::Bytes;
-use try_lock::{Locked, TryLock};
+use transom_shm_loopback::{Biased, Held};
 
 /// The collectives of a world or team, as this rank makes them.
 pub(super) struct Group {
@@ -27,7 +27,7 @@ pub(super) struct Group {
     pub(super) by_memory: bool,
     /// Where ranks are, if some share memory and not all.
     pub(super) hosts: Option<Hosts>,
-    turn: TryLock<Turn>,
+    turn: Biased<Turn>,
     made: History,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
@@ -108,7 +108,7 @@ impl Group {
             hosts,
             rules,
             by_memory,
-            turn: TryLock::new(Turn { calls: 0, history, board: None }),
+            turn: Biased::new(Turn { calls: 0, history, board: None }),
             made: History::default(),
             broken: OnceLock::new(),
             breaker: OnceLock::new(),
@@ -126,7 +126,7 @@ impl Group {
 
     /// For one thread at a time.
     #[inline(always)]
-    pub fn enter(&self) -> Result<Locked<'_, Turn>, Error> {
+    pub fn enter(&self) -> Result<Held<'_, Turn>, Error> {
         self.turn.try_lock().ok_or_else(two_threads)
     }
 

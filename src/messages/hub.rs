@@ -8,13 +8,14 @@ use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::{Look, Turn};
+use transom_shm_loopback::{Biased, Held};
 use transom_windows::Wait;
 
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
@@ -23,7 +24,7 @@ pub(crate) struct Hub {
     /// Whether ranks share cores.
     crowded: bool,
     /// None once the rank has left.
-    core: Mutex<Option<Core>>,
+    core: Biased<Option<Core>>,
     /// Contexts of teams that nobody has any more, which the engine is told when the next team is made: whoever drops the last of one
     /// may hold the engine.
     disbanded: Mutex<Vec<RangeInclusive<u32>>>,
@@ -66,7 +67,7 @@ impl Hub {
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
         let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
         let core = Core::new(engine);
-        let (crowded, core) = (waiter.is_crowded(), Mutex::new(Some(core)));
+        let (crowded, core) = (waiter.is_crowded(), Biased::new(Some(core)));
         let hub = Arc::new(Hub {
             crowded,
             waiter,
@@ -82,15 +83,12 @@ impl Hub {
         Ok(hub)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Core>> {
-        match self.core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
-                self.core.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-            }
-        }
+    #[inline(always)]
+    fn lock(&self) -> Held<'_, Option<Core>> {
+        self.core.try_lock().unwrap_or_else(|| {
+            assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
+            self.core.lock()
+        })
     }
 
     /// Calls `act` with the engine.
@@ -106,7 +104,7 @@ impl Hub {
     }
 
     #[inline(always)]
-    fn act<R>(&self, mut held: MutexGuard<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    fn act<R>(&self, mut held: Held<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let core = held.as_mut()?;
         let whole = Whole;
         let result = act(core);
@@ -287,7 +285,7 @@ impl Hub {
 /// Wakes who waits for what has ended, once the lock is free.
 #[cold]
 #[inline(never)]
-fn wake(mut held: MutexGuard<'_, Option<Core>>) {
+fn wake(mut held: Held<'_, Option<Core>>) {
     let wakers = held.as_mut().map(|core| std::mem::take(&mut core.wakers));
     drop(held);
     wakers.into_iter().flatten().for_each(Waker::wake);
@@ -299,7 +297,7 @@ impl Turn for Hub {
     }
 
     fn turn_unless_another_does(&self) {
-        if let Ok(held) = self.core.try_lock() {
+        if let Some(held) = self.core.try_lock() {
             self.act(held, |core| core.turn());
         }
     }

@@ -257,19 +257,21 @@ impl Core {
     }
 
     /// Has the engine tell what has ended.
-    #[inline]
+    #[inline(always)]
     pub fn take_ended(&mut self) {
-        let mut any = false;
+        if self.engine.has_ended() {
+            self.end_messages();
+        }
+    }
+
+    fn end_messages(&mut self) {
         while let Some(id) = self.engine.next_ended() {
-            any = true;
             if !self.watched.is_empty() {
                 self.end_message(id);
             }
         }
-        if any {
-            self.news = true;
-            self.happened();
-        }
+        self.news = true;
+        self.happened();
     }
 
     #[cold]

@@ -54,9 +54,9 @@ pub(super) fn came_short(
     element: usize,
 ) -> Option<Result<Status, Error>> {
     match short {
-        Some(Short::Done { tag, length }) => {
-            let status = Came { peer: source, tag, length: length.into() };
-            if length as usize > room {
+        Some(Short::Done(taken)) => {
+            let status = Came { peer: source, tag: taken.tag(), length: taken.length().into() };
+            if taken.length() as usize > room {
                 return Some(Err(comm.failure(Failure::Truncated { status, room: room as u64 }, element)));
             }
             Some(comm.status(status, element))
@@ -109,7 +109,7 @@ pub(super) fn request_receive<'a, L: Landing>(
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(into.room());
         let room = bytes.len();
         if let Some(source) = select.source
-            && let short @ Short::Done { .. } = core.engine.try_receive(select.context, source, select.tag, bytes)
+            && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, bytes)
         {
             return Err((into, came_short(comm, source, Some(short), room, element)));
         }

@@ -295,7 +295,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.lock_all_waiting().map(|(epoch, _)| epoch)
     }
 
-    /// And whether an exclusive request stood in the way.
+    /// And whether an exclusive request stood in the way. Inlined, so that the epoch is made where it is to be, and not copied by wide
+    /// loads of what narrow stores have just written.
+    #[inline(always)]
     fn lock_all_waiting(&mut self) -> Result<(LockAllEpoch<'_, T, F>, bool), Error> {
         self.core.checks.synchronised(&self.core.data.counters);
         let waited = self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;

@@ -1,13 +1,13 @@
 //! What comes: events of the wire, packets of queues and rings.
 
 use super::failover::was_left_for_a_cut;
-use super::peer::{Gathering, Held, Peer, Reply, RingIn};
+use super::peer::{Gathering, Held, Reply, RingIn};
 use super::request::{Request, Unexpected, What, cost};
 use super::{Engine, Room};
-use crate::credit::{HEADER, Owed};
+use crate::credit::HEADER;
 use crate::error::Lost;
 use crate::matching::Label;
-use crate::packet::{Body, Envelope, LONGEST, Packet, Values};
+use crate::packet::{Body, Envelope, LONGEST, Packet};
 use crate::pipe;
 use crate::polling::Change;
 use crate::ring::{Look, Receiver, Sender, Shape};
@@ -109,7 +109,7 @@ impl<W: Wire> Engine<W> {
                     Ok(false) => break,
                     Ok(true) => {
                         let freed = ring.half.free();
-                        self.peers.get_mut(&rank).expect("it sent this").freed.set(freed);
+                        self.peers.get_mut(&rank).expect("it sent this").values.freed = freed;
                         self.owe(rank);
                         taken += 1;
                     }
@@ -144,7 +144,7 @@ impl<W: Wire> Engine<W> {
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
         // Also from what is early or old: else two peers could wait for what each of them holds.
-        credited(peer, packet.values)?;
+        peer.credited(packet.values)?;
         if peer.has_work() {
             self.list(from);
         }
@@ -195,7 +195,7 @@ impl<W: Wire> Engine<W> {
         loop {
             let peer = self.peers.get_mut(&from).expect("was reached");
             let next = peer.incoming.advance();
-            peer.ack.set(peer.incoming.expected());
+            peer.values.ack = peer.incoming.expected();
             self.owe(from);
             let Some(Held { packet, data, length }) = next else { return Ok(()) };
             let handled = self.handle(from, packet.body, Part { memory: &data, at: 0, length });
@@ -310,7 +310,7 @@ impl<W: Wire> Engine<W> {
         if !peer.joined {
             peer.joined = true;
             self.budget.join(&mut peer.grant);
-            peer.granted.set(peer.grant.value());
+            peer.regrant();
         }
         peer.grant.arrived(cost)?;
         self.kept += cost;
@@ -350,9 +350,9 @@ impl<W: Wire> Engine<W> {
             self.polling.left(rank);
             return;
         };
-        peer.rings_made = peer.rings_made.wrapping_add(1);
-        let ring = peer.rings_made;
-        peer.freed = Owed::new(0);
+        peer.values.ring = peer.values.ring.wrapping_add(1);
+        let ring = peer.values.ring;
+        (peer.values.freed, peer.told.freed) = (0, 0);
         peer.ring_in = Some(RingIn { half: Receiver::new(ring, shape, marker), memory, key });
         peer.published = None;
         self.publish(rank);
@@ -363,7 +363,7 @@ impl<W: Wire> Engine<W> {
     /// The peer has left its ring, and will write there no more.
     fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
         let peer = self.peers.get_mut(&rank).expect("it has a ring");
-        peer.freed = Owed::new(0);
+        (peer.values.freed, peer.told.freed) = (0, 0);
         peer.published = None;
         self.wire.release(0, ring.key);
         self.wire.give(ring.memory);
@@ -381,15 +381,4 @@ impl<W: Wire> Engine<W> {
 
 fn label(source: Rank, Envelope { context, tag, .. }: Envelope) -> Label {
     Label { context, source, tag }
-}
-
-#[inline(always)]
-pub(super) fn credited<M>(peer: &mut Peer<M>, values: Values) -> Result<(), Lost> {
-    peer.outgoing.acked(values.ack)?;
-    peer.purse.granted(values.granted);
-    // Of another ring, an older one, the count says nothing of this one.
-    if let Some(ring) = peer.ring_out.as_mut().filter(|ring| ring.ring == values.ring) {
-        ring.freed(values.freed)?;
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! What goes: moves, answers, messages and their data, and credits.
 
 use super::Engine;
-use super::arrive::credited;
 use super::peer::{Move, Peer, Reply};
 use super::request::{Receive, Request, cost};
 use super::route::{Post, put_mark};
@@ -392,10 +391,10 @@ impl<W: Wire> Engine<W> {
             (peer.outgoing.room(), peer.purse.room(), peer.ring_out.as_ref().map(|ring| ring.flying()))
         };
         let before = known(peer);
-        match credited(peer, values) {
+        match peer.credited(values) {
             Ok(()) => before != known(peer),
-            Err(lost) => {
-                self.fail(rank, lost);
+            Err(beyond) => {
+                self.fail(rank, beyond.into());
                 true
             }
         }
@@ -424,7 +423,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn publish(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };
         let Some(ring) = &peer.ring_in else { return false };
-        let Values { ack, granted, freed, .. } = peer.values();
+        let Values { ack, granted, freed, .. } = peer.values;
         let words = [u64::from(granted) << 32 | u64::from(ack), freed.into()];
         if !self.wire.publish(rank, &ring.memory, words) {
             return false;
@@ -432,7 +431,7 @@ impl<W: Wire> Engine<W> {
         peer.published = Some(ack);
         let reads = ring.half.is_used() && peer.leaves != Some(ring.half.ring);
         if reads {
-            peer.told();
+            peer.tell();
             self.meter.published += 1;
         }
         reads
@@ -478,7 +477,7 @@ impl<W: Wire> Engine<W> {
         self.kept -= cost;
         if let Some(peer) = self.peers.get_mut(&from) {
             self.budget.release(&mut peer.grant, cost as u32);
-            peer.granted.set(peer.grant.value());
+            peer.regrant();
             self.owe(from);
         }
     }
@@ -487,7 +486,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn spill(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
         if self.budget.spill(&mut peer.grant) {
-            peer.granted.set(peer.grant.value());
+            peer.regrant();
             peer.urgent = true;
             self.owe(rank);
         }

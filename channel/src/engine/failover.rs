@@ -93,7 +93,7 @@ impl<W: Wire> Engine<W> {
     /// The peer is asked to write to its ring no more, once.
     pub(super) fn leave_ring(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
-        let ring = peer.rings_made;
+        let ring = peer.values.ring;
         if peer.leaves.replace(ring) != Some(ring) {
             self.reply(rank, Body::Leave { ring });
         }
@@ -307,7 +307,7 @@ impl<W: Wire> Engine<W> {
         if peer.failover.is_none() {
             return Step::Waits;
         }
-        let (values, up) = (peer.values(), peer.up);
+        let (values, up) = (peer.values, peer.up);
         let Some(failover) = peer.failover.as_mut() else { return Step::Waits };
         if let Some(told) = failover.lanes.iter().position(|cut| cut.tell) {
             let Cut { epoch, answer: (heard, came), .. } = failover.lanes[told];

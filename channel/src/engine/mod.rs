@@ -17,7 +17,7 @@ mod short;
 pub use links::Channels;
 pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
-pub use short::Short;
+pub use short::{Short, Taken};
 
 use crate::config::{Config, Misconfigured};
 use crate::credit::Budget;
@@ -226,6 +226,12 @@ impl<W: Wire> Engine<W> {
         let work = self.take_events() + self.poll_rings() + self.hear_all() + self.post_listed() + self.turn_pipes();
         self.tell_credits();
         work
+    }
+
+    /// Whether there is a [next one](Self::next_ended).
+    #[inline(always)]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     /// A request that has ended, or a receive into [`Room::Probe`] that has its message, told once. It is there until it is

@@ -3,11 +3,11 @@
 use super::cuts::Failover;
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::credit::{Grant, Owed, Purse};
+use crate::credit::{Grant, Purse};
 use crate::packet::{Body, Envelope, Keys, Packet, Values};
 use crate::rates::Rates;
 use crate::ring;
-use crate::sequence::{FARTHEST, Incoming, Outgoing};
+use crate::sequence::{Beyond, FARTHEST, Incoming, Outgoing, reached};
 use crate::slab::Id;
 use crate::striping::Weights;
 use crate::wire::{Key, RAILS, Rail, Rank};
@@ -39,10 +39,10 @@ pub(super) struct Peer<M> {
     pub grant: Grant,
     /// It has sent a message, and has a share of the budget.
     pub joined: bool,
-    pub ack: Owed,
-    pub granted: Owed,
-    pub freed: Owed,
-    /// Since when something of these three is untold.
+    /// What rides on a packet that goes now, and what the last that went took along.
+    pub values: Values,
+    pub told: Values,
+    /// Since when something of them is untold.
     pub owed_since: Option<u64>,
     /// It is to be told now.
     pub urgent: bool,
@@ -55,7 +55,6 @@ pub(super) struct Peer<M> {
     pub ring_in: Option<RingIn<M>>,
     /// The number of that ring while its packets are handled; the peer may leave it meanwhile.
     pub ring_polled: Option<u16>,
-    pub rings_made: u16,
     pub ring_refused: bool,
     /// The last of its rings that it was asked to leave.
     pub leaves: Option<u16>,
@@ -146,9 +145,8 @@ impl<M> Peer<M> {
             purse: Purse::new(config.floor),
             grant: Grant::new(config.floor),
             joined: false,
-            ack: Owed::new(0),
-            granted: Owed::new(config.floor),
-            freed: Owed::new(0),
+            values: Values { granted: config.floor, ..Values::default() },
+            told: Values { granted: config.floor, ..Values::default() },
             owed_since: None,
             urgent: false,
             published: None,
@@ -156,7 +154,6 @@ impl<M> Peer<M> {
             ring_out: None,
             ring_in: None,
             ring_polled: None,
-            rings_made: 0,
             ring_refused: false,
             leaves: None,
             mark: None,
@@ -189,18 +186,15 @@ impl<M> Peer<M> {
         self.up[0] && self.ring_out.as_ref().is_some_and(|ring| ring.claim(bytes).is_some())
     }
 
-    /// What rides on a packet that goes now.
-    pub fn values(&self) -> Values {
-        Values {
-            ack: self.ack.value(),
-            granted: self.granted.value(),
-            freed: self.freed.value(),
-            ring: self.rings_made,
-        }
+    /// How much of each value is untold.
+    #[inline(always)]
+    fn untold(&self) -> [u32; 3] {
+        let Values { ack, granted, freed, .. } = self.values;
+        [ack.wrapping_sub(self.told.ack), granted.wrapping_sub(self.told.granted), freed.wrapping_sub(self.told.freed)]
     }
 
     pub fn owes(&self) -> bool {
-        [&self.ack, &self.granted, &self.freed].into_iter().any(|owed| owed.untold() > 0)
+        self.untold() != [0; 3]
     }
 
     /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
@@ -212,20 +206,37 @@ impl<M> Peer<M> {
     /// Whether half of something that the peer needs is untold, or what it reads beside its ring is as old as that.
     #[inline(always)]
     pub fn is_half_untold(&self, config: &Config) -> bool {
-        let halves =
-            [(&self.ack, config.window), (&self.granted, self.grant.limit()), (&self.freed, config.ring.slots)];
         let is_half = |untold: u32, all: u32| untold >= (all / 2).max(1);
-        let is_old = |published: Option<u32>| {
-            published.is_some_and(|published| is_half(self.ack.value().wrapping_sub(published), config.window))
-        };
-        halves.into_iter().any(|(owed, all)| is_half(owed.untold(), all)) || is_old(self.published)
+        let [ack, granted, freed] = self.untold();
+        let age = self.published.map_or(0, |published| self.values.ack.wrapping_sub(published));
+        is_half(ack.max(age), config.window)
+            || is_half(granted, self.grant.limit())
+            || is_half(freed, config.ring.slots)
+    }
+
+    /// Takes the values that it tells.
+    #[inline(always)]
+    pub fn credited(&mut self, values: Values) -> Result<(), Beyond> {
+        self.outgoing.acked(values.ack)?;
+        self.purse.granted(values.granted);
+        // Of another ring, an older one, the count says nothing of this one.
+        if let Some(ring) = self.ring_out.as_mut().filter(|ring| ring.ring == values.ring) {
+            ring.freed(values.freed)?;
+        }
+        Ok(())
+    }
+
+    /// Its grant has changed.
+    #[inline(always)]
+    pub fn regrant(&mut self) {
+        debug_assert!(reached(self.grant.value(), self.values.granted), "a credit is never taken back");
+        self.values.granted = self.grant.value();
     }
 
     /// A packet with all values is under way.
-    pub fn told(&mut self) {
-        self.ack.tell();
-        self.granted.tell();
-        self.freed.tell();
+    #[inline(always)]
+    pub fn tell(&mut self) {
+        self.told = self.values;
         self.owed_since = None;
         self.urgent = false;
     }

@@ -13,7 +13,8 @@ pub(super) struct Routes {
     rules: Rules,
     pub rails: Vec<Rail>,
     pub marker: Option<Marker>,
-    /// What the short path may send by a ring without asking the table; see [`Rules`].
+    /// Messages shorter than this the short path may send by a ring without asking the table; 0 where there is more to a ring than a
+    /// put. See [`Rules`].
     pub short_below: usize,
     /// The rails of packets of each kind, which go round in it.
     rows: [Vec<u8>; KINDS.len()],
@@ -68,11 +69,12 @@ impl Routes {
         let rules = config.rules.clone().unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from));
         let has = |kind| rails.iter().any(|rail| rail.kind == kind);
         let fails_over = fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
+        // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
+        let marker = Marker::of(&rails[0]).filter(|marker| *marker != Marker::Second || !fails_over);
         Routes {
-            // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
-            marker: Marker::of(&rails[0]).filter(|marker| *marker != Marker::Second || !fails_over),
+            marker,
             fails_over,
-            short_below: rules.short_below(),
+            short_below: if marker == Some(Marker::Last) { rules.short_below() } else { 0 },
             rules,
             rows: KINDS.map(row),
             rails: rails.to_vec(),
@@ -157,7 +159,7 @@ impl<W: Wire> Post<'_, W> {
     ) -> bool {
         let control = matches!(body, Body::Control { .. });
         let sequence = if control { 0 } else { peer.outgoing.sequence() };
-        let packet = Packet { source: self.source, sequence, values: peer.values(), body: body.clone() };
+        let packet = Packet { source: self.source, sequence, values: peer.values, body: body.clone() };
         let mut head = [0; LONGEST];
         let header = packet.encode(&mut head);
         let head = &head[..header];
@@ -181,7 +183,7 @@ impl<W: Wire> Post<'_, W> {
             if !control {
                 peer.outgoing.sent();
             }
-            peer.told();
+            peer.tell();
         }
         posted
     }

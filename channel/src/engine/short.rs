@@ -1,20 +1,22 @@
 //! The short path: a message that goes whole by a ring that is open, and one that lies there and is received by name, or by a
 //! receive that was posted. No request is made for that, and nothing is posted; what is in the way takes the long path.
 
-use super::arrive::credited;
-use super::request::{self, cost, outcome};
+use super::peer::{Peer, RingIn};
+use super::request::{self, Receive, cost, outcome};
 use super::{Engine, Room};
 
+use crate::credit::{Budget, HEADER};
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope, Values};
-use crate::ring::{Look, Marker};
+use crate::ring::Look;
 use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 
 /// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
 
-/// The longest message, in bytes, after which the cache line of the next slot's mark is prefetched: of short ones the transfer of that
-/// line is most of the time. With longer ones it was measured to gain nothing.
+/// The longest message, in bytes, after which the cache line of a mark to come is prefetched: of short ones the transfer of that line is
+/// most of the time. With longer ones it was measured to gain nothing. It is that of the mark after the next: the next is on its way,
+/// and two lines at once come sooner than one after the other.
 const PREFETCH_UP_TO: usize = 64;
 
 /// What lies next in the ring of a peer.
@@ -36,59 +38,87 @@ struct InRing {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Short {
     /// It is received, as far as there was room.
-    Done {
-        /// Its tag.
-        tag: u32,
-        /// Its length in bytes.
-        length: u32,
-    },
+    Done(Taken),
     /// Nothing has come.
     Nothing,
     /// It has to be received by a request.
     Long,
 }
 
+/// The tag of a message and its length in bytes, in one word: what tells of a short receive is returned in registers. In memory it
+/// would be read back by wider loads than it was written by, which processors wait for.
+///
+/// ```
+/// let taken = transom_channel::Taken::new(7, 8);
+/// assert_eq!((taken.tag(), taken.length()), (7, 8));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken(u64);
+
+impl Taken {
+    /// Of a message with this tag, of so many bytes.
+    #[inline(always)]
+    pub fn new(tag: u32, length: u32) -> Taken {
+        Taken(u64::from(tag) << 32 | u64::from(length))
+    }
+
+    /// Its tag.
+    #[inline(always)]
+    pub fn tag(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Its length in bytes.
+    #[inline(always)]
+    pub fn length(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 impl<W: Wire> Engine<W> {
     /// Sends a whole message now, or does nothing: something is in the way, and [`send`](Self::send) will find out what. The
     /// data can be used again at once.
-    #[inline]
+    #[inline(always)]
     pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
-        let envelope = Envelope { context, tag, length: data.length() as u64 };
-        self.send_by_ring(to, envelope, data) || self.send_whole(to, envelope, data)
+        self.send_by_ring(to, context, tag, data) || self.send_whole(to, context, tag, data)
     }
 
-    // Inlined, what calls it would keep too much in memory.
-    #[inline(never)]
-    fn send_by_ring(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
+    #[inline(always)]
+    fn send_by_ring(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
         let Some(peer) = self.peers.get_mut(&to) else { return false };
+        debug_assert!(!(peer.clear && peer.has_work()));
         let Some(ring) = peer.ring_out.as_mut() else { return false };
         let length = data.length();
-        if !peer.clear || length >= self.routes.short_below || peer.outgoing.room() == 0 {
+        let cost = cost(length as u64);
+        if !peer.clear
+            || length >= self.routes.short_below
+            || peer.outgoing.room() == 0
+            || u64::from(peer.purse.room()) < cost
+        {
             return false;
         }
-        let cost = cost(envelope.length) as u32;
         let Some(spot) = ring.claim(EAGER + length) else { return false };
-        if peer.purse.room() < cost || self.routes.marker != Some(Marker::Last) {
-            return false;
-        }
-        let key = ring.key;
-        debug_assert!(!peer.has_work());
-        let head =
-            Eager { source: self.rank, sequence: peer.outgoing.sequence(), values: peer.values(), envelope }.encode();
-        let request =
-            Request::Put { to: key, at: spot.at, head: &head, body: data, mark: Some(spot.mark), immediate: None };
+        let envelope = Envelope { context, tag, length: length as u64 };
+        let head = Eager { source: self.rank, sequence: peer.outgoing.sequence(), values: peer.values, envelope };
+        let request = Request::Put {
+            to: ring.key,
+            at: spot.at,
+            head: &head.encode(),
+            body: data,
+            mark: Some(spot.mark),
+            immediate: None,
+        };
         if self.wire.post(Lane { peer: to, rail: 0 }, request).is_err() {
             return false;
         }
-        if let Some(ring) = peer.ring_out.as_mut() {
-            ring.sent();
-            if length <= PREFETCH_UP_TO {
-                self.wire.prefetch_to_write(to, ring.next_mark());
-            }
+        ring.sent();
+        // Nothing has come since the last was sent: another may follow.
+        if length <= PREFETCH_UP_TO && peer.values.ack == peer.told.ack {
+            self.wire.prefetch_to_write(to, ring.mark_after_next());
         }
-        peer.purse.spend(cost);
+        peer.purse.spend(cost as u32);
         peer.outgoing.sent();
-        peer.told();
+        peer.tell();
         self.meter.ring_packets += 1;
         self.meter.eager += 1;
         true
@@ -96,7 +126,7 @@ impl<W: Wire> Engine<W> {
 
     #[cold]
     #[inline(never)]
-    fn send_whole(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
+    fn send_whole(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
         if self.reach(to).is_err() {
             return false;
         }
@@ -105,139 +135,115 @@ impl<W: Wire> Engine<W> {
             if !self.hear(to) {
                 self.take_events();
             }
-            if self.send_by_ring(to, envelope, data) {
+            if self.send_by_ring(to, context, tag, data) {
                 return true;
             }
         }
         // It may have died meanwhile.
         let Some(peer) = self.peers.get_mut(&to) else { return false };
+        let envelope = Envelope { context, tag, length: data.length() as u64 };
         !peer.has_work() && peer.is_up() && self.send_eager(to, envelope, data)
     }
 
     /// Receives a message that lies in the ring of a source, if nothing else is to have it; what lies before it for receives that
     /// were posted goes to them.
-    #[inline(never)]
+    #[inline(always)]
     pub fn try_receive(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
-        loop {
-            let room = into.len();
-            let read =
-                |wire: &mut W, from: Part<'_, W::Memory>| wire.read(from.memory, from.at, &mut into[..from.length]);
-            match self.look(context, source, tag, room, read) {
-                Some(short) => return short,
-                None if self.matching.posted() > 0 && self.receive_posted(source) == Some(true) => {}
-                None => return Short::Long,
-            }
+        match self.look(context, source, tag, into) {
+            Some(short) => short,
+            None => self.try_behind(context, source, tag, into),
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn try_behind(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
+        while self.matching.posted() > 0 && self.receive_posted(source) == Some(true) {
+            if let Some(short) = self.look(context, source, tag, into) {
+                return short;
+            }
+        }
+        Short::Long
+    }
+
     #[inline(always)]
-    fn look(
-        &mut self,
-        context: u32,
-        rank: Rank,
-        tag: Option<u32>,
-        room: usize,
-        copy: impl FnOnce(&mut W, Part<'_, W::Memory>),
-    ) -> Option<Short> {
+    fn look(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
         let waiting = !self.matching.is_empty();
         if waiting && self.matching.peek(Select { context, source: Some(rank), tag }).is_some() {
             return None;
         }
-        let next = match self.next_in_ring(rank) {
+        let peer = self.peers.get_mut(&rank)?;
+        let next = match next_in_ring(&self.wire, peer) {
             Next::Message(next) => next,
             Next::Nothing => return Some(Short::Nothing),
             Next::Other => return None,
         };
         let envelope = next.envelope;
         let fits = envelope.context == context && tag.is_none_or(|tag| tag == envelope.tag);
-        if !fits || waiting && self.matching.is_wanted(Label { context, source: rank, tag: envelope.tag }) {
+        let wanted = waiting && self.matching.is_wanted(Label { context, source: rank, tag: envelope.tag });
+        if !fits || wanted || self.in_a_row == IN_A_ROW {
             return None;
         }
-        self.take_next(rank, next, room, copy)?;
-        Some(Short::Done { tag: envelope.tag, length: envelope.length as u32 })
+        let ring = admitted(peer, &next, &mut self.budget)?;
+        let length = into.len().min(envelope.length as usize);
+        self.wire.read(&ring.memory, next.at, &mut into[..length]);
+        self.taken(rank, envelope.length);
+        Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
 
     /// Receives what lies in the ring of a peer, if a receive into memory waits for it. Whether it did; none if nothing lies
     /// there.
     #[inline]
     pub(super) fn receive_posted(&mut self, rank: Rank) -> Option<bool> {
-        let next = match self.next_in_ring(rank) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return Some(false) };
+        let next = match next_in_ring(&self.wire, peer) {
             Next::Message(next) => next,
             Next::Nothing => return None,
             Next::Other => return Some(false),
         };
-        let Envelope { context, tag, .. } = next.envelope;
-        let Some((number, &id)) = self.matching.first(Label { context, source: rank, tag }) else { return Some(false) };
-        let Some(request::Request::Receive(receive)) = self.requests.get_mut(id) else { return Some(false) };
-        let Room::Into(_, room) = receive.room else { return Some(false) };
-        let Room::Into(memory, _) = std::mem::replace(&mut receive.room, Room::Allocate) else { return Some(false) };
+        if self.in_a_row == IN_A_ROW {
+            return Some(false);
+        }
         let envelope = next.envelope;
-        let taken = self.take_next(rank, next, room, |wire, from| wire.copy(from, &memory, 0)).is_some();
-        let Some(place) = self.requests.get_mut(id) else { return Some(false) };
-        if taken {
-            self.matching.cancel(number);
-            *place = request::Request::Over(outcome(rank, envelope, Some(room as u64)), Some(memory));
-            self.over(id);
-            self.feed(rank);
-        } else if let request::Request::Receive(receive) = place {
-            receive.room = Room::Into(memory, room);
-        }
-        Some(taken)
-    }
-
-    /// The message that lies in the ring of a peer, if it is next of what that peer has sent, and was granted.
-    #[inline(always)]
-    fn next_in_ring(&mut self, rank: Rank) -> Next {
-        let Some(peer) = self.peers.get_mut(&rank) else { return Next::Other };
-        let Some(ring) = peer.ring_in.as_mut() else { return Next::Other };
-        let Some(place) = ring.half.place() else { return Next::Other };
-        let (at, length) = match ring.half.look(self.wire.word(&ring.memory, place)) {
-            Look::Message { at, length } if length >= EAGER => (at, length),
-            Look::Empty => return Next::Nothing,
-            _ => return Next::Other,
+        let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
+        let Some((number, &id)) = self.matching.first(label) else { return Some(false) };
+        let Some(request::Request::Receive(Receive { room: Room::Into(memory, room), .. })) = self.requests.get(id)
+        else {
+            return Some(false);
         };
-        let mut head = [0; EAGER];
-        self.wire.read(&ring.memory, at, &mut head);
-        let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };
-        let next = source == rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
-        let granted = u64::from(peer.grant.room()) >= cost(envelope.length);
-        if !(next && granted && peer.joined) || self.in_a_row == IN_A_ROW {
-            return Next::Other;
-        }
-        Next::Message(InRing { at: at + EAGER, values, envelope })
+        let room = *room;
+        let Some(ring) = admitted(peer, &next, &mut self.budget) else { return Some(false) };
+        let part = Part { memory: &ring.memory, at: next.at, length: room.min(envelope.length as usize) };
+        self.wire.copy(part, memory, 0);
+        self.matching.cancel(number);
+        self.complete(id, outcome(rank, envelope, Some(room as u64)));
+        self.taken(rank, envelope.length);
+        self.feed(rank);
+        Some(true)
     }
 
-    /// Has as much of it copied as there is room for, and its slot free again; nothing, if its sender breaks the rules: the
-    /// long path cuts that off.
+    /// The short message that lay next in the ring of a peer was taken, and its slot is free again.
     #[inline(always)]
-    fn take_next(
-        &mut self,
-        rank: Rank,
-        InRing { at, values, envelope }: InRing,
-        room: usize,
-        copy: impl FnOnce(&mut W, Part<'_, W::Memory>),
-    ) -> Option<()> {
-        let peer = self.peers.get_mut(&rank)?;
-        credited(peer, values).ok()?;
-        let ring = peer.ring_in.as_mut()?;
-        copy(&mut self.wire, Part { memory: &ring.memory, at, length: room.min(envelope.length as usize) });
-        self.budget.pass(&mut peer.grant, cost(envelope.length) as u32).ok()?;
-        peer.granted.set(peer.grant.value());
-        peer.incoming.pass();
-        peer.ack.set(peer.incoming.expected());
-        peer.freed.set(ring.half.free());
-        if envelope.length <= PREFETCH_UP_TO as u64 {
-            self.wire.prefetch(&ring.memory, ring.half.next_mark());
+    fn taken(&mut self, rank: Rank, length: u64) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return };
+        let Some(ring) = &mut peer.ring_in else { return };
+        peer.values.freed = ring.half.free();
+        // Nothing was sent since the last came.
+        if length <= PREFETCH_UP_TO as u64 && peer.values.ack != peer.told.ack {
+            self.wire.prefetch(&ring.memory, ring.half.mark_after_next());
         }
+        peer.incoming.pass();
+        peer.values.ack = peer.incoming.expected();
+        peer.regrant();
         let tell = peer.is_half_untold(&self.config) || !peer.clear;
+        let first = !peer.owing || rank != self.row_of;
         self.in_a_row += 1;
-        if !peer.owing || rank != self.row_of {
+        if first {
             self.first_of_a_row(rank);
         }
         if tell {
             self.after_short(rank);
         }
-        Some(())
     }
 
     /// Credits are owed to this peer, and its packets are counted from now on.
@@ -273,4 +279,32 @@ impl<W: Wire> Engine<W> {
             self.tell_credits();
         }
     }
+}
+
+/// The message that lies in the ring of a peer, if it is next of what that peer has sent.
+#[inline(always)]
+fn next_in_ring<W: Wire>(wire: &W, peer: &Peer<W::Memory>) -> Next {
+    let Some(ring) = &peer.ring_in else { return Next::Other };
+    let Some(place) = ring.half.place() else { return Next::Other };
+    let (at, length) = match ring.half.look(wire.word(&ring.memory, place)) {
+        Look::Message { at, length } if length >= EAGER => (at, length),
+        Look::Empty => return Next::Nothing,
+        _ => return Next::Other,
+    };
+    let mut head = [0; EAGER];
+    wire.read(&ring.memory, at, &mut head);
+    let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };
+    let next = source == peer.rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
+    if !(next && peer.joined) {
+        return Next::Other;
+    }
+    Next::Message(InRing { at: at + EAGER, values, envelope })
+}
+
+/// That message is taken from what its sender was granted; nothing, if that breaks the rules: the long path cuts it off.
+#[inline(always)]
+fn admitted<'p, M>(peer: &'p mut Peer<M>, next: &InRing, budget: &mut Budget) -> Option<&'p RingIn<M>> {
+    peer.credited(next.values).ok()?;
+    budget.pass(&mut peer.grant, u64::from(HEADER) + next.envelope.length).ok()?;
+    peer.ring_in.as_ref()
 }

@@ -1,7 +1,8 @@
 //! What a hostile peer does, as bytes say: run by a test with random ones, and by `channel/fuzz` with such as a fuzzer finds.
 
 use transom_channel::connection::Say;
-use transom_channel::packet::{Body, Envelope, LONGEST, Mover, Packet, Values};
+use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
+use transom_channel::rendezvous::Mover;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
 use transom_channel::{Config, Error, Id, Lost, Room, Select};

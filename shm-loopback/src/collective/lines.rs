@@ -165,8 +165,7 @@ impl<S: Slate> Lines<S> {
     fn publish(&self, round: u64, number: &S::Word, hash: &S::Word) {
         self.slate.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
         hash.store(self.calls, Relaxed);
-        // Releases the line, and is before the question whether anybody sleeps.
-        number.store(round, SeqCst);
+        number.store(round, Release);
         self.slate.ring();
     }
 

@@ -14,7 +14,7 @@ const WHOLE: usize = 8 << 10;
 struct Short([u8; HALF_CARRIES]);
 
 /// The caller's operation: `into = into o with`, element by element.
-type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8]);
+pub(super) type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8]);
 
 impl Board {
     /// Folds the elements of all ranks, of `element` bytes each: `data` is the same at all ranks afterwards, bit by bit.
@@ -225,7 +225,10 @@ impl Board {
             let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
             return self.reduce_whole(all, data, element, fold);
         }
-        self.reduce_shares(root, data, element, fold)
+        match self.direct_for_shares(data.len() / self.ranks()).filter(|_| root.is_none()) {
+            Some(reach) => self.reduce_directly(&reach, data, element, fold),
+            None => self.reduce_shares(root, data, element, fold),
+        }
     }
 
     /// Everybody posts all elements. `data` are those of the `first` ranks folded; as they were if these are none.
@@ -288,7 +291,7 @@ impl Board {
 
     /// From one block of the scratch memory to the next, of so many bytes.
     #[inline(always)]
-    fn stride(len: usize) -> usize {
+    pub(super) fn stride(len: usize) -> usize {
         len.next_multiple_of(64)
     }
 

@@ -29,7 +29,7 @@ pub(super) trait Slate {
     fn read(&self, at: usize, into: &mut [u8]);
     /// Has the line there brought, to be written or read: a hint.
     fn prefetch<const TO_WRITE: bool>(&self, line: usize);
-    /// Wakes whoever waits, after a word was changed by a sequentially consistent operation.
+    /// Wakes whoever waits, after a word was changed.
     fn ring(&self);
     /// Whether ranks share cores.
     fn is_crowded(&self) -> bool;

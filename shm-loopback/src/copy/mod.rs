@@ -14,32 +14,37 @@ mod x86_64;
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
 pub(crate) use portable::prefetch;
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-use portable::{change_64, move_32, move_bytes};
+use portable::{change_64, move_bytes};
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
 pub(crate) use x86_64::prefetch;
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
-use x86_64::{change_64, move_32, move_bytes};
+use x86_64::{change_64, move_bytes};
 
 use transom_windows::ChangeBlock;
 
-/// [`to_shared`] of what is known to be 32 bytes.
+/// [`to_shared`] of what is known to be 32 bytes, by words: what the caller makes of words, or takes apart as words, stays in
+/// general registers.
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
 pub(crate) unsafe fn to_shared_32(shared: *mut u8, source: &[u8; 32]) {
-    // SAFETY: as there.
-    unsafe { move_32::<true>(shared, source.as_ptr()) }
+    for (at, word) in source.as_chunks::<8>().0.iter().enumerate() {
+        // SAFETY: as there.
+        unsafe { move_bytes::<true>(shared.add(8 * at), word.as_ptr(), 8) }
+    }
 }
 
-/// [`from_shared`] of what is known to be 32 bytes.
+/// [`from_shared`] of what is known to be 32 bytes, as [`to_shared_32`].
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
 pub(crate) unsafe fn from_shared_32(shared: *const u8, into: &mut [u8; 32]) {
-    // SAFETY: as there.
-    unsafe { move_32::<false>(into.as_mut_ptr(), shared) }
+    for (at, word) in into.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        // SAFETY: as there.
+        unsafe { move_bytes::<false>(word.as_mut_ptr(), shared.add(8 * at), 8) }
+    }
 }
 
 /// Copies `source` to shared memory. Elements of 1, 2, 4 or 8 aligned bytes, alone, are written in one piece.

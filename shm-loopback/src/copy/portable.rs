@@ -37,17 +37,6 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
 #[inline(always)]
 pub(crate) fn prefetch<const TO_WRITE: bool>(_: *const u8) {}
 
-/// As [`move_bytes`], of 32 bytes.
-///
-/// # Safety
-/// As there.
-#[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-#[inline(always)]
-pub(super) unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8) {
-    // SAFETY: by the caller's word.
-    unsafe { move_bytes::<TO_SHARED>(to, from, 32) }
-}
-
 /// See [`change_blocks`](super::change_blocks): here copies are as quick.
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
 pub(super) unsafe fn change_64(_: *mut u8, _: usize, _: impl transom_windows::ChangeBlock) -> bool {

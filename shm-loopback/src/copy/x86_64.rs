@@ -36,7 +36,7 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
 
 /// As [`move_bytes`], of 32 bytes.
 #[inline(always)]
-pub(super) unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8) {
+unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8) {
     use std::arch::asm;
     use std::arch::x86_64::__m128i;
     // SAFETY: both sides are valid for so many bytes by the caller's word. As above, the private side is the compiler's.

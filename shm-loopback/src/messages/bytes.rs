@@ -5,6 +5,7 @@ use crate::memory::View;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A handle on bytes: of a cell of the inbox, of a ring, or of a buffer of the program's.
@@ -23,8 +24,8 @@ pub struct Bytes(pub(super) Kind);
 pub(super) enum Kind {
     /// Of this number, in the inbox; so many bytes at this place there.
     Cell { number: u32, at: usize, inbox: Part },
-    /// Memory that one peer writes to.
-    Ring(Box<Ring>),
+    /// Memory that one peer writes to: where it is, and what keeps it there.
+    Ring { start: NonNull<u8>, len: usize, ring: Box<Ring> },
     /// A buffer. Who owns it is kept, unless it is lent.
     Here { start: NonNull<u8>, len: usize, writable: bool, owner: Option<Box<dyn Owner>> },
 }
@@ -141,6 +142,13 @@ unsafe impl Owner for Box<[u8]> {
     }
 }
 
+// Not inlined: what it tells would be kept in memory for it.
+#[cold]
+#[inline(never)]
+fn outside(at: usize, length: usize, len: usize) -> ! {
+    panic!("{length} bytes at {at} of {len}, or not aligned")
+}
+
 impl Bytes {
     /// Those of an owner, which is kept and given back by [`into_owner`](Self::into_owner).
     pub fn owned<O: Owner>(owner: O) -> Bytes {
@@ -192,8 +200,7 @@ impl Bytes {
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Cell { inbox, at, .. } => inbox.0.len().saturating_sub(*at),
-            Kind::Ring(ring) => ring.memory.0.len(),
-            Kind::Here { len, .. } => *len,
+            Kind::Ring { len, .. } | Kind::Here { len, .. } => *len,
         }
     }
 
@@ -214,14 +221,31 @@ impl Bytes {
     #[inline(always)]
     fn place(&self, at: usize, length: usize) -> (*mut u8, bool) {
         let inside = |start: NonNull<u8>, len: usize| {
-            assert!(at <= len && length <= len - at, "{length} bytes at {at} of {len}");
+            if at > len || length > len - at {
+                outside(at, length, len);
+            }
             start.as_ptr().wrapping_add(at)
         };
         match &self.0 {
             Kind::Here { start, len, .. } => (inside(*start, *len), false),
             Kind::Cell { inbox, at: base, .. } => (inbox.0.address(base + at, length).expect("within its cell"), true),
-            Kind::Ring(ring) => (ring.memory.0.address(at, length).expect("within its ring"), true),
+            Kind::Ring { start, len, .. } => (inside(*start, *len), true),
         }
+    }
+
+    /// The word there.
+    ///
+    /// # Panics
+    /// If it is not within a ring, or not aligned.
+    #[inline(always)]
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        let (place, true) = self.place(at, 8) else { panic!("only rings have words") };
+        let place = place.cast::<u64>();
+        if !place.is_aligned() {
+            outside(at, 8, self.len());
+        }
+        // SAFETY: within shared memory, which this handle keeps, and aligned; it is only accessed by atomics and `copy`.
+        unsafe { AtomicU64::from_ptr(place) }
     }
 
     /// Copies bytes out.

@@ -134,7 +134,6 @@ impl Inbox {
     }
 
     /// Says that a thread of the owner takes what comes here, as long as the guard is kept.
-    #[inline(always)]
     pub fn attend(&self) -> Attending<'_> {
         let waiting = self.word(WAITING);
         waiting.fetch_add(1, Relaxed);

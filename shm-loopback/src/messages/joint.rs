@@ -19,7 +19,7 @@ pub(crate) const FROM: usize = 64 << 10;
 
 /// A chunk of a read of so many bytes: enough of them for both, and none so short that the system call is what takes time.
 fn chunk(length: usize) -> usize {
-    (length / 16).clamp(32 << 10, 256 << 10).next_multiple_of(4 << 10)
+    (length / 8).clamp(32 << 10, 512 << 10).next_multiple_of(4 << 10)
 }
 
 /// Where the `number`th chunk of so many bytes is: its offset and length.

@@ -37,7 +37,6 @@ impl Waiter {
     /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
     #[inline(always)]
     pub fn wait<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
-        let _attending = self.inbox.attend();
         for _ in 0..LOOKS[usize::from(self.control.is_crowded())] {
             if let Look::Found(found) = look() {
                 return found;
@@ -50,6 +49,7 @@ impl Waiter {
     #[cold]
     #[inline(never)]
     fn wait_long<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
+        let _attending = self.inbox.attend();
         let busy = Cell::new(false);
         let found = || {
             let looked = look();

@@ -13,9 +13,10 @@ use crate::progress::Turn;
 use crate::reach::{self, Reach};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Release, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
 use std::time::Instant;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_windows::FabricError;
@@ -296,8 +297,6 @@ impl ShmWire {
         let Some(mark) = mark else { return Ok(()) };
         // SAFETY: within the same, and aligned. Release: who sees the mark sees what is before it.
         unsafe { AtomicU64::from_ptr(place) }.store(mark, Release);
-        // Between the mark and the question whether anybody sleeps.
-        fence(SeqCst);
         bell::ring(&inbox.view.header().bell);
         Ok(())
     }
@@ -409,17 +408,18 @@ impl Wire for ShmWire {
         let (memory, key, fd) = self.job.block(length).ok()?;
         let _listed = Forget { blocks: self.job.blocks.clone(), tag: key.tag };
         let length = u32::try_from(length).ok()?;
-        let bytes = Bytes(Kind::Ring(Box::new(Ring { memory: Shared(View::whole(&memory)), _fd: fd, _listed })));
+        let view = View::whole(&memory);
+        let start = NonNull::new(view.address(0, view.len())?)?;
+        let ring = Box::new(Ring { memory: Shared(view), _fd: fd, _listed });
+        let bytes = Bytes(Kind::Ring { start, len: ring.memory.0.len(), ring });
         Some((bytes, Key { address: u64::from(key.fd) << 32 | u64::from(length), key: key.tag }))
     }
 
     fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
-        let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
+        let Kind::Ring { ring, .. } = &ring.0 else { unreachable!("only rings have words") };
         for (place, word) in beside(&ring.memory.0).expect("a ring of this rank's").into_iter().zip(words) {
             place.store(word, Release);
         }
-        // Between the words and the question whether anybody sleeps.
-        fence(SeqCst);
         self.ring_for(peer as usize);
         true
     }
@@ -528,8 +528,8 @@ impl Wire for ShmWire {
 
     #[inline(always)]
     fn prefetch(&self, ring: &Bytes, at: usize) {
-        if let Kind::Ring(ring) = &ring.0 {
-            ring.memory.0.prefetch::<false>(at);
+        if let Kind::Ring { start, .. } = &ring.0 {
+            crate::copy::prefetch::<false>(start.as_ptr().wrapping_add(at));
         }
     }
 
@@ -542,8 +542,7 @@ impl Wire for ShmWire {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        let Kind::Ring(ring) = &ring.0 else { unreachable!("only rings have words") };
-        ring.memory.0.word(at).expect("within the ring").load(SeqCst)
+        ring.word(at).load(SeqCst)
     }
 
     fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {

@@ -319,10 +319,11 @@ impl Queue {
     }
 }
 
-/// Whether a write would not block; it may fail.
+/// Whether a write would not block; it may fail. `poll` may be interrupted by a signal even if it does not wait (EINTR): then this
+/// is not known, and the launcher's loop asks again.
 fn ready(fd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&now)) != Ok(0)
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// As many whole lines as fit into one portion, or a portion of a line that does not.
@@ -332,4 +333,42 @@ fn portion(bytes: &[u8]) -> &[u8] {
     }
     let whole = bytes[..PORTION].iter().rposition(|byte| *byte == b'\n');
     &bytes[..whole.map_or(PORTION, |last| last + 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ready;
+    use nix::sys::pthread::{pthread_kill, pthread_self};
+    use nix::sys::signal::Signal;
+    use rustix::fd::AsFd;
+    use std::io::Write;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A signal that comes while it is asked whether the reader takes more must not be heard as yes: the write would wait
+    /// for the reader, and the launcher with it.
+    #[test]
+    fn a_full_pipe_is_not_ready_whatever_signals_come() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        assert!(ready(writer.as_fd()));
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        while writer.write(&[0; 4096]).is_ok() {}
+        let (stop, heard) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+        let handler = signal_hook::flag::register(Signal::SIGURG as i32, heard.clone()).unwrap();
+        let asked = pthread_self();
+        std::thread::scope(|scope| {
+            let signals = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    pthread_kill(asked, Signal::SIGURG).unwrap();
+                }
+            });
+            let wrong = (0..50_000).filter(|_| ready(writer.as_fd())).count();
+            stop.store(true, Ordering::Relaxed);
+            signals.join().unwrap();
+            assert_eq!(wrong, 0, "times that a full pipe was said to be ready");
+        });
+        signal_hook::low_level::unregister(handler);
+        assert!(heard.load(Ordering::Relaxed));
+        drop(reader);
+    }
 }

@@ -10,6 +10,7 @@ use super::settings::Settings;
 use crate::job::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io;
@@ -321,15 +322,17 @@ impl Drop for Ranks {
         let until = Instant::now() + KILL_TO_CUT;
         self.hosts.iter_mut().for_each(Host::close);
         for host in self.hosts.iter_mut().filter(|host| host.is_reached() && !host.ended) {
-            let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-            let _ = poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref());
+            // SIGCHLD, of another's `ssh`, interrupts a wait.
+            let _ = retry_on_intr(|| {
+                let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+                poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref())
+            });
         }
     }
 }
 
 /// Why a program cannot be started, and what to do.
 fn advice(error: &io::Error, program: &Path) -> String {
-    use rustix::io::Errno;
     let shown = program.display();
     let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
     match Errno::from_io_error(error) {

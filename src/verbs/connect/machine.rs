@@ -262,7 +262,8 @@ impl Machine {
     }
 }
 
-/// When a peer that does not answer is asked again: soon at first, then each second.
+/// When a peer that does not answer is asked again: soon for a second and a half, in which it may find out by itself that a connection
+/// broke, then each second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::verbs) struct Backoff {
     asked: u32,
@@ -270,18 +271,25 @@ pub(in crate::verbs) struct Backoff {
 
 impl Backoff {
     const FIRST: Duration = Duration::from_millis(25);
+    /// At first each takes twice as long as the one before, up to so often; then as long as that one.
+    const TWICE: u32 = 3;
+    /// So many are soon.
+    const SOON: u32 = 10;
     const LAST: Duration = Duration::from_secs(1);
 
     /// How long to wait for an answer now.
     pub fn next(&mut self) -> Duration {
-        let wait = Self::FIRST.saturating_mul(1 << self.asked.min(10)).min(Self::LAST);
+        let soon = Self::FIRST * (1 << self.asked.min(Self::TWICE));
+        let wait = if self.asked < Self::SOON { soon } else { Self::LAST };
         self.asked = self.asked.saturating_add(1);
         wait
     }
 
     /// Whether the log is to say again that the peer is silent: after 4, 12, 28, 60 seconds and so on.
     pub fn is_to_be_told(&self) -> bool {
-        self.asked >= 8 && self.asked.is_power_of_two()
+        // The 2nd of those once a second, and then ever more rarely.
+        let slow = self.asked.saturating_sub(Self::SOON);
+        slow > 0 && (slow + 6).is_power_of_two()
     }
 }
 
@@ -300,8 +308,8 @@ mod tests {
                 told.push(at.as_secs());
             }
         }
-        assert_eq!(asked[..8], [25, 75, 175, 375, 775, 1575, 2575, 3575]);
-        assert_eq!(asked[299], 295_575, "once a second in the end");
+        assert_eq!(asked[..12], [25, 75, 175, 375, 575, 775, 975, 1175, 1375, 1575, 2575, 3575]);
+        assert_eq!(asked[299], 291_575, "once a second in the end");
         assert_eq!(told, [3, 11, 27, 59, 123, 251]);
     }
 }

@@ -343,13 +343,17 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         "lock" | "lock_exclusive" | "lock_all" => atomics(2.0),
         // Of 64 puts in a row only one is flushed; what is got or fetched is here already.
         "flush" if measured == "put" => atomics(1.0),
-        "fence" | "pscw" | "barrier" | "collective" if !alone => crossings(1.0),
+        "fence" | "pscw" | "barrier" if !alone => crossings(1.0),
+        // In a row, who gives runs ahead of those who get.
+        "collective" if !alone && !matches!(measured, "broadcast" | "reduce" | "scan") => crossings(1.0),
         "messages" | "buffers" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
         _ => Cost::default(),
     };
     // In an epoch that has the target to itself nothing else need be atomic.
     let exclusive = task.sync == "lock_exclusive";
     let ways = match measured {
+        // A store is over before the atomic after it is.
+        "put" if task.sync == "flush" && task.bytes <= 64 => vec![Cost::default()],
         "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
         // Both ends may copy at once.
         "pingpong" | "stream" if task.sync == "buffers" || task.bytes >= 64 << 10 => vec![copies(0.5)],
@@ -406,7 +410,8 @@ mod tests {
     #[test]
     fn limits_are_the_machines() {
         for (measurement, sync, bytes, ranks, says) in [
-            ("put", "flush", 8, 2, "atomic + memcpy"),
+            ("put", "flush", 8, 2, "atomic"),
+            ("put", "flush", 4096, 2, "atomic + memcpy"),
             ("get", "flush", 8, 2, "memcpy"),
             ("put", "flush_local", 8, 2, "memcpy"),
             ("put", "lock", 4096, 2, "2 atomics + memcpy"),
@@ -430,6 +435,7 @@ mod tests {
             ("barrier", "barrier", 8, 8, "crossing"),
             ("barrier", "barrier", 8, 1, "-"),
             ("all_reduce", "collective", 8, 2, "crossing + memcpy"),
+            ("broadcast", "collective", 8, 2, "memcpy"),
             ("all_to_all", "collective", 8, 1, "-"),
             ("pingpong", "messages", 8, 2, "crossing + memcpy"),
             ("stream", "messages", 4096, 2, "memcpy"),

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A job of `put --sync flush`, whose limit is an atomic of 5 ns and memcpy of 1 ns.
+    /// A job of `put --sync flush` of 4 KiB, whose limit is an atomic of 5 ns and memcpy of 1 ns.
     fn job(ns: f64, crossing: [f64; 2]) -> Done {
         let report =
             Report { crossing: Some(crossing), slowdown: Some([1.0; 2]), samples: vec![ns], ..Report::default() };
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn task() -> Task {
-        Task { measurement: "put", sync: "flush", bytes: 8, ranks: 2, cores: vec![0, 1], ..Task::default() }
+        Task { measurement: "put", sync: "flush", bytes: 4096, ranks: 2, cores: vec![0, 1], ..Task::default() }
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let beaten = of(&[job(5.0, near), job(5.4, near)]);
         assert!(beaten[0].limit_wrong && (beaten[0].times_limit.unwrap() - 5.2 / 6.0).abs() < 1e-9);
         assert!(
-            wrong_limits(&beaten)[0].contains("put --sync flush, 8 B, 2 ranks: the limit (atomic + memcpy) is wrong")
+            wrong_limits(&beaten)[0].contains("put --sync flush, 4 KiB, 2 ranks: the limit (atomic + memcpy) is wrong")
         );
         // Noise of 10 %, or of one job, is none; and where the cores moved nothing can be said.
         for jobs in [

@@ -1,0 +1,148 @@
+//! Connections that do not know the secret, and members whose frames are not what they should be.
+
+use super::*;
+
+#[test]
+fn who_does_not_know_the_secret_learns_and_changes_nothing() {
+    let job = Job::start(2);
+    let zero = job.join(0);
+
+    let answer_to = |said: &[u8]| {
+        let mut connection = job.connection();
+        let _ = connection.write_all(said);
+        let _ = connection.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = connection.read_to_end(&mut answer);
+        answer
+    };
+    // Garbage, of any length, is answered by an end.
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; HELLO + 100], &[255; 100_000]] {
+        assert_eq!(answer_to(garbage), b"", "{} bytes of garbage", garbage.len());
+    }
+    // A rank or a job that is not.
+    for (rank, size) in [(2, 2), (u32::MAX as usize, 2), (0, 3)] {
+        assert_eq!(answer_to(&hello(rank, size).say(&job.secret).unwrap().0), b"");
+    }
+    // The right words and the wrong secret.
+    let wrong = Secret::fresh().unwrap();
+    let refused = greet(&job.address(), hello(1, 2), &wrong).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("does not know the secret"), "{refused}");
+    assert_eq!(answer_to(&hello(1, 2).say(&wrong).unwrap().0), b"");
+    // What a rank said, said again by one who cannot go on.
+    let (said, _) = hello(1, 2).say(&job.secret).unwrap();
+    assert_eq!(answer_to(&said).len(), ANSWER);
+    assert_eq!(answer_to(&[&said[..], &[7; 500]].concat()).len(), ANSWER);
+    // And what the hub itself said, said back.
+    let mut connection = job.connection();
+    connection.write_all(&said).unwrap();
+    let mut answer = [0; ANSWER];
+    connection.read_exact(&mut answer).unwrap();
+    connection.write_all(&answer).unwrap();
+    let mut more = Vec::new();
+    let _ = connection.read_to_end(&mut more);
+    assert_eq!(more, b"");
+
+    // The place of rank 1 is free as before, and taken once.
+    let one = job.join(1);
+    let twice = Hello { process: process(17), ..hello(1, 2) };
+    let refused = greet(&job.address(), twice, &job.secret).unwrap();
+    assert!(matches!(refused, Answer::Refused(by) if by == process(1)), "it is told which process has joined");
+    assert!(zero.lost().is_none() && one.lost().is_none());
+    on_all(vec![zero, one], |rank| rank.barrier().unwrap());
+}
+
+/// One between a rank and the hub, who passes on what both say and keeps it.
+#[test]
+fn what_was_said_once_is_of_no_use_again() {
+    let job = Job::start(2);
+    let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, to_hub) = (between.local_addr().unwrap(), job.connection());
+    let listening = std::thread::spawn(move || {
+        let (from_rank, _) = between.accept().unwrap();
+        let (mut answers, mut back) = (to_hub.try_clone().unwrap(), from_rank.try_clone().unwrap());
+        let passing = std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+        let (mut from_rank, mut to_hub, mut heard, mut chunk) = (from_rank, to_hub, Vec::new(), [0; 4096]);
+        while let Ok(read @ 1..) = from_rank.read(&mut chunk) {
+            heard.extend_from_slice(&chunk[..read]);
+            to_hub.write_all(&chunk[..read]).unwrap();
+        }
+        to_hub.shutdown(Shutdown::Both).unwrap();
+        let _ = passing.join();
+        heard
+    });
+    let zero = join(0, 2, address, &job.secret, HubAt::Launcher);
+    let one = job.join(1);
+    on_all(vec![zero, one], |rank| rank.all_gather(b"said").unwrap());
+    let heard = within(|| listening.join().unwrap());
+    assert!(heard.len() > HELLO && !heard.windows(4).any(|said| said == b"said"), "it heard all, and nothing of it");
+
+    let again = Job::with(2, job.secret.clone());
+    let one = again.join(1);
+    let mut connection = again.connection();
+    let _ = connection.write_all(&heard);
+    let mut answer = Vec::new();
+    let _ = connection.read_to_end(&mut answer);
+    assert!(answer.len() <= ANSWER, "the hub said {} bytes to one who only repeats", answer.len());
+    let zero = again.join(0); // its place is free
+    on_all(vec![zero, one], |rank| rank.barrier().unwrap());
+}
+
+#[test]
+fn silent_connections_keep_no_rank_out() {
+    let job = Job::start(2);
+    let silent: Vec<_> = (0..400).map(|_| job.connection()).collect();
+    let halves = silent.iter().take(100).map(|mut connection| connection.write_all(b"transom"));
+    halves.for_each(drop);
+    let ranks = within(move || {
+        let ranks = job.all();
+        (on_all(ranks, |rank| rank.barrier().unwrap()), job).1
+    });
+    // Each is sent away after a while.
+    within(move || {
+        for mut connection in silent {
+            assert!(matches!(connection.read(&mut [0; 8]), Ok(0) | Err(_)));
+        }
+    });
+    drop(ranks);
+}
+
+/// A member whose frames are not what they should be dies of it, and nobody else.
+#[test]
+fn a_member_that_says_nonsense_has_died() {
+    type Wrong = fn(&mut Sealer) -> Vec<u8>;
+    let wrongs: [Wrong; 13] = [
+        |_| vec![255; 70_000],             // a length beyond all
+        |to| frame(to, 99, JOB, &[]),      // a kind that is not
+        |to| frame(to, WELCOME, JOB, &[]), // the hub's own
+        |to| frame(to, PART, 7, b"a team that nobody formed"),
+        |to| frame(to, PART, JOB, &vec![0; LONGEST as usize + 1]), // too long
+        |to| [frame(to, PART, JOB, &[]), frame(to, PART, JOB, &[])].concat(), // twice in a round
+        |to| frame(to, FORM, 1, &[]),                              // teams without members,
+        |to| frame(to, FORM, 2, b"\0\0\0\0"),                      // without oneself,
+        |to| frame(to, FORM, 3, b"\x01\0\0\0\x02\0\0\0"),          // with others than there are,
+        |to| frame(to, FORM, 4, b"\x01\0\0\0\x01\0\0\0"),          // with one twice
+        |to| {
+            let mut frame = frame(to, PART, JOB, b"changed");
+            frame[20] ^= 1;
+            frame
+        },
+        |to| {
+            let mut frame = frame(to, PART, JOB, &[0; 5000]);
+            frame[4000] ^= 1;
+            frame
+        },
+        |to| {
+            frame(to, PART, JOB, &[]); // left out
+            frame(to, PART, JOB, &[])
+        },
+    ];
+    for (number, wrong) in wrongs.into_iter().enumerate() {
+        let job = Job::start(2);
+        let zero = job.join(0);
+        let (mut stream, mut to, _from) = raw(&job, 1);
+        let _ = stream.write_all(&wrong(&mut to));
+        until(|| zero.first_death() == Some(1));
+        let told = within(move || zero.barrier());
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{number}: {told:?}");
+    }
+}

@@ -1,0 +1,74 @@
+//! A launcher's hub, and hubs that answer late, little by little, or not at all.
+
+use super::*;
+
+/// A rank's own children may ask after all ranks have left.
+#[test]
+fn the_hub_of_a_launcher_answers_until_the_launcher_ends() {
+    let job = Job::start(1);
+    drop(job.join(0));
+    let answer = greet(&job.address(), Hello { process: process(17), ..hello(0, 1) }, &job.secret).unwrap();
+    assert!(matches!(answer, Answer::Refused(by) if by == process(0)));
+    let job = Job::start(1);
+    job.hub.ended(0, true);
+    let answer = greet(&job.address(), hello(0, 1), &job.secret).unwrap();
+    assert!(matches!(answer, Answer::Refused(by) if by == ProcessId::default()), "nobody has joined");
+}
+
+#[test]
+fn a_hub_that_answers_little_by_little_is_given_up() {
+    let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = slow.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = slow.accept().unwrap();
+        while stream.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    within(move || assert!(greet(&address, hello(0, 1), &Secret::fresh().unwrap()).is_err()));
+    within(|| answering.join().unwrap());
+}
+
+#[test]
+fn a_hub_that_welcomes_late_is_waited_for() {
+    // Who gave up after the hub had let it in would be refused when it tried again, and told dead to the others.
+    let job = Job::start(1);
+    let (between, hub) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), job.address());
+    let (address, secret) = (between.local_addr().unwrap(), job.secret.clone());
+    let passing_on = std::thread::spawn(move || {
+        let (rank, _) = between.accept().unwrap();
+        drop(between);
+        let hub = TcpStream::connect(hub).unwrap();
+        let (mut from_rank, mut to_hub) = (rank.try_clone().unwrap(), hub.try_clone().unwrap());
+        let back = std::thread::spawn(move || _ = io::copy(&mut from_rank, &mut to_hub));
+        let (mut from_hub, mut to_rank) = (hub, rank);
+        let mut answer = [0; ANSWER];
+        from_hub.read_exact(&mut answer).unwrap();
+        to_rank.write_all(&answer).unwrap();
+        std::thread::sleep(Duration::from_secs(7));
+        let _ = io::copy(&mut from_hub, &mut to_rank);
+        let _ = to_rank.shutdown(Shutdown::Both);
+        back.join().unwrap();
+    });
+    let joined = within(move || join(0, 1, address, &secret, HubAt::Launcher));
+    assert_eq!(joined.all_gather(b"late").unwrap(), [b"late"]);
+    drop(joined);
+    within(|| passing_on.join().unwrap());
+}
+
+#[test]
+fn a_hub_that_is_not_there_or_another_is_said() {
+    // Nobody there: `join` goes on for a minute; one attempt says why.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert!(greet(&nobody, hello(0, 1), &Secret::fresh().unwrap()).is_err());
+    let nowhere = Contact { addresses: vec![], secret: Secret::fresh().unwrap() };
+    match Tcp::join(0, 1, process(0), &nowhere, HubAt::Launcher) {
+        Err(JoinError::Fabric(error)) => assert!(error.to_string().contains("cannot reach the hub"), "{error}"),
+        other => panic!("{:?}", other.map(drop)),
+    }
+    // The first address leads to another job, the second to ours.
+    let (other, job) = (Job::start(1), Job::start(1));
+    let both = Contact { addresses: vec![other.address(), job.address()], secret: job.secret.clone() };
+    let joined = Tcp::join(0, 1, process(0), &both, HubAt::Launcher).unwrap();
+    assert_eq!(joined.all_gather(b"here").unwrap(), [b"here"]);
+}

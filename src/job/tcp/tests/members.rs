@@ -1,0 +1,231 @@
+//! Ranks that meet, leave, and die.
+
+use super::*;
+
+#[test]
+fn everyone_gets_what_everyone_says() {
+    for size in [1, 2, 3, 4, 8] {
+        let job = Job::start(size);
+        let say =
+            |rank: usize, round: usize| vec![(rank + round) as u8; [0, 1, 100, 70_000, 3 << 20][(rank + round) % 5]];
+        on_all(job.all(), move |rank| {
+            for round in 0..10 {
+                let expected: Vec<_> = (0..size).map(|rank| say(rank, round)).collect();
+                assert!(rank.all_gather(&say(rank.rank(), round)).unwrap() == expected, "round {round}");
+                rank.barrier().unwrap();
+            }
+        });
+        within(|| job.hub.linger());
+    }
+}
+
+#[test]
+fn messages_have_a_limit_that_all_learn_of() {
+    let job = Job::start(3);
+    on_all(job.all(), |rank| {
+        let mine = vec![7; if rank.rank() == 1 { LONGEST as usize + 1 } else { 5 }];
+        let error = rank.all_gather(&mine).unwrap_err();
+        assert!(matches!(error, FabricError::Misuse { .. }), "{error}");
+        assert!(error.to_string().starts_with("rank 1 announces 16777217 bytes"), "{error}");
+        assert_eq!(rank.all_gather(b"on").unwrap(), [b"on"; 3]);
+    });
+}
+
+#[test]
+fn a_connection_that_ends_is_a_death_told_to_all() {
+    let job = Job::start(4);
+    let mut ranks = job.all();
+    let dead = ranks.remove(2);
+    let others: Vec<_> = ranks.to_vec();
+    let waiting = std::thread::spawn(move || on_all(others, |rank| rank.barrier()));
+    dead.cut();
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    for rank in &ranks {
+        assert!(matches!(rank.lost(), Some(FabricError::PeerDied { rank: 2 })));
+        assert!(matches!(rank.check_peers(Awaited::Rank(0)), Err(FabricError::PeerDied { rank: 2 })));
+        assert!(matches!(rank.all_gather(&[]), Err(FabricError::PeerDied { rank: 2 })));
+        assert_eq!(rank.first_death(), Some(2));
+    }
+    assert_eq!(job.hub.first_death(), Some(2));
+}
+
+#[test]
+fn a_panic_and_a_failure_are_deaths() {
+    let job = Job::start(3);
+    let mut ranks = job.all();
+    let panicking = ranks.pop().unwrap();
+    std::thread::spawn(move || {
+        let _held = panicking;
+        panic!("as it should");
+    });
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(2)));
+    ranks[1].fail(); // the first death stays the cause
+    assert!(matches!(ranks[1].barrier(), Err(FabricError::PeerDied { rank: 2 })));
+
+    let job = Job::start(2);
+    let ranks = job.all();
+    ranks[0].fail();
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(0)));
+}
+
+#[test]
+fn leaving_is_no_death() {
+    let job = Job::start(3);
+    let mut ranks = job.all();
+    let others: Vec<_> = ranks.drain(1..).collect();
+    let waiting = std::thread::spawn(move || {
+        on_all(others, |rank| {
+            let told = rank.barrier();
+            assert!(rank.check_peers(Awaited::Rank(3 - rank.rank())).is_ok());
+            (told, rank)
+        })
+    });
+    within(move || ranks.clear());
+    let (told, others): (Vec<_>, Vec<_>) = within(|| waiting.join().unwrap()).into_iter().unzip();
+    for told in told {
+        assert!(matches!(told, Err(FabricError::PeerLeft { rank: 0 })), "{told:?}");
+    }
+    assert!(
+        others.iter().all(|rank| matches!(rank.check_peers(Awaited::Rank(0)), Err(FabricError::PeerLeft { rank: 0 })))
+    );
+    assert!(others.iter().all(|rank| rank.first_death().is_none()));
+    // Of a wait that anyone may end the last other decides.
+    assert!(others.iter().all(|rank| rank.check_peers(Awaited::Anyone).is_ok()));
+    let one = others.into_iter().next().unwrap();
+    until(|| matches!(one.check_peers(Awaited::Anyone), Err(FabricError::PeerLeft { rank: 0 })));
+    assert!(matches!(one.check_peers(Awaited::Behind(2)), Err(FabricError::PeerLeft { rank: 0 })));
+    within(move || drop(one));
+    within(|| job.hub.linger());
+}
+
+#[test]
+fn rank_0_with_the_hub_stays_until_all_have_left() {
+    let Job { hub, secret, size, .. } = Job::start(3);
+    let address = ([127, 0, 0, 1], hub.port()).into();
+    let (send, receive) = mpsc::channel();
+    let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
+    let mut others: Vec<_> = [1, 2].map(|rank| join(rank, size, address, &secret, HubAt::Rank0(None))).into();
+    let leaving = std::thread::spawn(move || {
+        drop(zero);
+        send.send(()).unwrap();
+    });
+    until(|| others.iter().all(|rank| matches!(rank.lost(), Some(FabricError::PeerLeft { rank: 0 }))));
+    drop(others.pop());
+    // The hub still tells, so rank 0 is still there.
+    until(|| matches!(others[0].check_peers(Awaited::Rank(2)), Err(FabricError::PeerLeft { rank: 2 })));
+    assert!(receive.try_recv().is_err());
+    drop(others);
+    within(|| leaving.join().unwrap());
+}
+
+#[test]
+fn rank_0_with_the_hub_gives_up_who_never_comes() {
+    let job = || {
+        let Job { hub, secret, size, .. } = Job::start(3);
+        let address = ([127, 0, 0, 1], hub.port()).into();
+        let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
+        (zero, join(1, size, address, &secret, HubAt::Rank0(None)))
+    };
+    // While they wait,
+    let (zero, one) = job();
+    let hub = zero.clone();
+    let waiting = std::thread::spawn(move || on_all(vec![zero, one], |rank| rank.barrier()));
+    hub.all_by(Instant::now());
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    // and when they leave before.
+    let (zero, one) = job();
+    zero.all_by(Instant::now() + Duration::from_millis(200));
+    within(move || drop((one, zero)));
+}
+
+#[test]
+fn the_end_of_the_hub_is_an_error() {
+    let job = Job::start(2);
+    let ranks = job.all();
+    drop(job);
+    for told in on_all(ranks, |rank| rank.barrier()) {
+        assert!(matches!(&told, Err(FabricError::System { what, .. }) if what.contains("launcher")), "{told:?}");
+    }
+    let Job { hub, secret, size, .. } = Job::start(2);
+    let address = ([127, 0, 0, 1], hub.port()).into();
+    let one = join(1, size, address, &secret, HubAt::Rank0(None));
+    drop(hub);
+    let told = within(move || one.barrier());
+    assert!(matches!(told, Err(FabricError::PeerDied { rank: 0 })), "{told:?}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_waited_for_until_its_process_ends() {
+    let job = Job::start(3);
+    let ranks = vec![job.join(0), job.join(1)];
+    let waiting = std::thread::spawn(move || on_all(ranks, |rank| rank.barrier()));
+    job.hub.ended(2, false);
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    // One that ends well without ever joining has left; who comes later learns of it.
+    let job = Job::start(2);
+    job.hub.ended(1, true);
+    job.hub.ended(7, true); // no such rank
+    let zero = job.join(0);
+    until(|| matches!(zero.lost(), Some(FabricError::PeerLeft { rank: 1 })));
+}
+
+/// As one that is stopped does, whatever was sent to it. What the hub keeps for it has a limit.
+#[test]
+fn a_rank_that_reads_nothing_for_a_while_is_alive() {
+    const PATIENCE: Duration = Duration::from_secs(14); // longer than any limit of the kernel or of the hub
+    let job = Job::start(3);
+    let message = vec![7; LONGEST as usize];
+    let (mut stopped, mut to, mut from) = raw(&job, 2);
+    stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
+    let ranks = vec![job.join(0), job.join(1)];
+    let said = message.clone();
+    let ranks = on_all(ranks, move |rank| {
+        assert!(rank.all_gather(&said).unwrap()[2] == said);
+        rank
+    });
+    std::thread::sleep(PATIENCE);
+    assert!(ranks.iter().all(|rank| rank.first_death().is_none()));
+    let mut chunk = vec![0; 1 << 20];
+    stopped.set_read_timeout(Some(LIMIT)).unwrap();
+    let round = loop {
+        match from.next(u64::MAX).unwrap() {
+            Some(frame) => break frame.body,
+            None => {
+                let read = stopped.read(&mut chunk).unwrap();
+                assert!(read > 0, "the connection has ended");
+                from.take_in(&chunk[..read]);
+            }
+        }
+    };
+    assert_eq!(round.len(), 3 * (8 + message.len()));
+    stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
+    on_all(ranks.clone(), |rank| rank.barrier().unwrap());
+    // One that takes part in the next round has got all of the last, or does not keep to the rules.
+    stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
+    on_all(ranks.clone(), move |rank| drop(rank.all_gather(&message).unwrap()));
+    stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(2)));
+}
+
+#[test]
+fn of_several_deaths_each_is_named() {
+    let job = Job::start(6);
+    let ranks = job.all();
+    ranks[3].cut();
+    until(|| ranks[0].first_death() == Some(3));
+    ranks[2].cut();
+    let died = |of: Awaited| match ranks[0].check_peers(of) {
+        Err(FabricError::PeerDied { rank }) => Some(rank),
+        _ => None,
+    };
+    until(|| died(Awaited::Rank(2)) == Some(2));
+    assert_eq!(died(Awaited::Behind(2)), Some(2));
+    assert_eq!([Awaited::Rank(3), Awaited::Rank(1), Awaited::Behind(1), Awaited::Anyone].map(died), [Some(3); 4]);
+    assert_eq!(job.hub.first_death(), Some(3));
+}

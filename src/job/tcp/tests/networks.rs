@@ -1,0 +1,99 @@
+//! Hosts that vanish: another network on this machine is cut off.
+
+use super::*;
+
+/// A second network on this machine, joined to it by a cable of its own. Both are a process's, which ends with this one.
+struct Network {
+    process: std::process::Child,
+    /// The third number of its addresses.
+    third: u8,
+}
+
+impl Network {
+    fn new() -> Option<Self> {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["-n", "sh", "-c", "echo there; read end"]).stderr(std::process::Stdio::null());
+        let process = unshare.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().ok()?;
+        let third = process.id() as u8;
+        let mut network = Network { process, third };
+        let mut there = [0; 6];
+        network.process.stdout.as_mut()?.read_exact(&mut there).ok()?;
+        let (third, name) = (network.third, format!("transom{}", network.process.id()));
+        let made = run(&format!("ip link add {name} type veth peer name cable netns {}", network.process.id()))
+            && run(&format!("ip addr add 198.18.{third}.1/24 dev {name}"))
+            && run(&format!("ip link set {name} up"))
+            && network.run(&format!("ip addr add 198.18.{third}.2/24 dev cable"))
+            && network.run("ip link set cable up");
+        made.then_some(network)
+    }
+
+    /// Runs it on a thread that is in this network, where the job is at another address.
+    fn visit<R: Send>(&self, job: &Job, body: impl FnOnce(&Job) -> R + Send) -> R {
+        let there = std::fs::File::open(format!("/proc/{}/ns/net", self.process.id())).unwrap();
+        let visit = || {
+            let network = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&there), network).unwrap();
+            body(job)
+        };
+        job.seen_from.lock().unwrap().replace([198, 18, self.third, 1]);
+        let visited = std::thread::scope(|scope| scope.spawn(visit).join().unwrap());
+        job.seen_from.lock().unwrap().take();
+        visited
+    }
+
+    fn run(&self, words: &str) -> bool {
+        run(&format!("nsenter -n -t {} {words}", self.process.id()))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.run("ip link del cable");
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn run(words: &str) -> bool {
+    let mut words = words.split(' ');
+    let mut command = std::process::Command::new(words.next().unwrap());
+    command.args(words).stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn not_run() {
+    // Past the capture of a test's output.
+    let said = "\n*** NOT RUN: a host that vanishes needs root, `unshare`, `nsenter` and `ip` ***\n";
+    io::stderr().write_all(said.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_host_that_vanishes_has_died() {
+    let Some(network) = Network::new() else { return not_run() };
+    let job = Job::start(2);
+    let (zero, one) = (job.join(0), network.visit(&job, |job| job.join(1)));
+    let ranks = on_all(vec![zero, one], |rank| rank.barrier().map(|()| rank).unwrap());
+    assert!(network.run("ip link set cable down"));
+    let told = on_all(ranks, |rank| (rank.rank(), rank.barrier()));
+    assert!(matches!(told[0], (0, Err(FabricError::PeerDied { rank: 1 }))), "{told:?}");
+    assert!(matches!(told[1], (1, Err(FabricError::System { .. }))), "{told:?}");
+}
+
+/// Also if it had said before that it has no room for more.
+#[test]
+fn a_host_that_vanishes_with_much_unread_has_died() {
+    let Some(network) = Network::new() else { return not_run() };
+    let job = Job::start(2);
+    let (zero, (_stream, ..)) = (
+        job.join(0),
+        network.visit(&job, |job| {
+            let (mut stream, mut to, from) = raw(job, 1);
+            stream.write_all(&frame(&mut to, PART, JOB, &vec![0; LONGEST as usize])).unwrap();
+            (stream, to, from)
+        }),
+    );
+    let zero = on_all(vec![zero], |rank| rank.all_gather(&[]).map(|_| rank).unwrap()).remove(0);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(zero.first_death().is_none() && network.run("ip link set cable down"));
+    let told = within(move || zero.barrier());
+    assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{told:?}");
+}

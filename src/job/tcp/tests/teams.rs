@@ -1,0 +1,71 @@
+//! Teams of a job's ranks.
+
+use super::*;
+
+#[test]
+fn teams_are_exchanges_of_their_own() {
+    let job = Job::start(5);
+    on_all(job.all(), |rank| {
+        let (me, odd) = (rank.rank(), rank.rank() % 2);
+        // Rank 4 stays out; the others by parity, the highest first.
+        let team = rank.split((me < 4).then_some(odd as u64), 10 - me as u64).unwrap();
+        let Some(team) = team else {
+            assert_eq!(me, 4);
+            return rank.barrier().unwrap();
+        };
+        assert_eq!((team.rank(), team.size()), (1 - me / 2, 2));
+        for round in 0..10_usize {
+            let said = team.all_gather(&[me as u8; 100][..round * (odd + 1)]).unwrap();
+            assert_eq!(said, [vec![odd as u8 + 2; round * (odd + 1)], vec![odd as u8; round * (odd + 1)]]);
+        }
+        let alone = team.split(Some(me as u64), 0).unwrap().unwrap();
+        assert_eq!(alone.all_gather(b"x").unwrap(), [b"x"]);
+        rank.barrier().unwrap();
+    });
+}
+
+#[test]
+fn teams_end_with_their_members() {
+    let job = Job::start(4);
+    on_all(job.all(), |rank| {
+        let me = rank.rank();
+        let pair = rank.split(Some(me as u64 / 2), 0).unwrap().unwrap();
+        let all = rank.split(Some(7), 0).unwrap().unwrap();
+        rank.barrier().unwrap();
+        if me == 0 {
+            drop(pair); // of the pair only
+            assert_eq!(all.all_gather(&[]).unwrap().len(), 4);
+            return rank.barrier().unwrap();
+        }
+        if me == 1 {
+            assert!(matches!(pair.barrier(), Err(FabricError::PeerLeft { rank: 0 })));
+        }
+        all.barrier().unwrap();
+        rank.barrier().unwrap();
+        if me == 2 {
+            rank.cut();
+        } else if me == 3 {
+            assert!(matches!(pair.barrier(), Err(FabricError::PeerDied { rank: 0 })));
+            let told = all.barrier().unwrap_err(); // rank 0 may have left before
+            assert!(matches!(told, FabricError::PeerDied { rank: 2 } | FabricError::PeerLeft { .. }), "{told}");
+        }
+    });
+}
+
+#[test]
+fn a_job_is_left_while_a_team_of_it_goes_on() {
+    let job = Job::start(2);
+    on_all(job.all(), |rank| {
+        let team = rank.split(Some(0), 0).unwrap().unwrap();
+        if rank.rank() == 0 {
+            drop(rank);
+            team.barrier().unwrap();
+            team.leave();
+        } else {
+            assert!(matches!(rank.barrier(), Err(FabricError::PeerLeft { rank: 0 })));
+            team.barrier().unwrap();
+            assert!(matches!(team.barrier(), Err(FabricError::PeerLeft { rank: 0 })));
+        }
+    });
+    within(|| job.hub.linger());
+}
