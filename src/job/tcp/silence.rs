@@ -14,9 +14,13 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// How long a host may leave data or a probe without an answer. It is noticed when the connection is looked at, so within
 /// ten seconds.
 const SILENT: Duration = Duration::from_secs(8);
+/// How often data must have been sent again in vain. Fewer may be lost on the way one after the other; and none is sent while
+/// this host itself stands still.
+const ATTEMPTS: u8 = 5;
 
 /// Has small messages sent at once, and a connection over which nothing is sent ended ten seconds after the last sign of
-/// life of the other host.
+/// life of the other host. What is lost is sent again six times without waiting longer each time, so that it is
+/// [often enough](ATTEMPTS) in time also where an answer takes a second.
 ///
 /// While there is something to be sent, the kernel does not probe so. Its limit for that, TCP_USER_TIMEOUT, is of no use:
 /// it ends a connection whose other side answers that it has no room, as the kernel of a stopped process does.
@@ -25,8 +29,12 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(4))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2))?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepcnt(stream, 6)?;
+    sockopt::set_tcp_thin_linear_timeouts(stream, true)?;
+    // Not by a congestion control that has no slow start, as BBR: then they have no effect. Every kernel has this one; where
+    // it is forbidden, there is no harm.
+    let _ = sockopt::set_tcp_congestion(stream, "reno");
     Ok(())
 }
 
@@ -34,7 +42,8 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// in newer kernels, and `nix` does not bear a kernel that has less than is asked for.
 #[repr(C)]
 pub struct Info {
-    _first: [u8; 3],
+    _first: [u8; 2],
+    pub(super) retransmits: u8,
     probes: u8,
     _second: [u8; 20],
     unacked: u32,
@@ -46,6 +55,7 @@ pub struct Info {
 
 const _: () = {
     use libc::tcp_info as whole;
+    assert!(offset_of!(Info, retransmits) == offset_of!(whole, tcpi_retransmits));
     assert!(offset_of!(Info, probes) == offset_of!(whole, tcpi_probes));
     assert!(offset_of!(Info, unacked) == offset_of!(whole, tcpi_unacked));
     assert!(offset_of!(Info, last_data_sent) == offset_of!(whole, tcpi_last_data_sent));
@@ -75,7 +85,7 @@ impl Silence {
         let answered = now.checked_sub(Duration::from_millis(info.last_ack_recv.into()));
         let since = self.0.filter(|since| answered.is_none_or(|answered| answered <= *since)).unwrap_or(now);
         self.0 = Some(since);
-        now - since >= SILENT
+        now - since >= SILENT && (info.unacked == 0 || info.retransmits >= ATTEMPTS)
     }
 }
 
@@ -83,31 +93,49 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// Looks every two seconds: what is on its way, probes without an answer, milliseconds since something was sent and
-    /// since the last answer. At which look the host has vanished.
-    fn vanished(looks: impl IntoIterator<Item = (u32, u8, u32, u32)>) -> Option<usize> {
+    /// Looks every two seconds: what is on its way, how often it was sent again, probes without an answer, milliseconds since
+    /// something was sent and since the last answer. At which look the host has vanished.
+    fn vanished(looks: impl IntoIterator<Item = (u32, u8, u8, u32, u32)>) -> Option<usize> {
         let (mut silence, began) = (Silence::default(), Instant::now());
-        looks.into_iter().enumerate().position(|(look, (unacked, probes, last_data_sent, last_ack_recv))| {
-            let (_first, _second, _third, _fourth) = Default::default();
-            let info = Info { _first, probes, _second, unacked, _third, last_data_sent, _fourth, last_ack_recv };
-            silence.is_final_at(began + LOOK * look as u32, &info)
-        })
+        looks.into_iter().enumerate().position(
+            |(look, (unacked, retransmits, probes, last_data_sent, last_ack_recv))| {
+                let (_first, _second, _third, _fourth) = Default::default();
+                let info = Info {
+                    _first,
+                    retransmits,
+                    probes,
+                    _second,
+                    unacked,
+                    _third,
+                    last_data_sent,
+                    _fourth,
+                    last_ack_recv,
+                };
+                silence.is_final_at(began + LOOK * look as u32, &info)
+            },
+        )
     }
 
     #[test]
     fn only_a_host_that_answers_nothing_has_vanished() {
-        let idle = (0, 0, 60_000, 60_000);
+        let idle = (0, 0, 0, 60_000, 60_000);
         assert_eq!(vanished([idle; 30]), None);
-        let busy = (5, 0, 1, 3);
+        let busy = (5, 0, 0, 1, 3);
         assert_eq!(vanished([busy; 30]), None, "something is always on its way, and answered");
         // Ever longer between two probes, each of which is answered.
-        let full = (0..30).map(|look| (0, 0, 1_000 * look, 1_000 * (look % 12)));
+        let full = (0..30).map(|look| (0, 0, 0, 1_000 * look, 1_000 * (look % 12)));
         assert_eq!(vanished(full), None);
-        let slow = (0..30).map(|look| (0, 1, 2_000 * look, 2_000 * (look % 3)));
+        let slow = (0..30).map(|look| (0, 0, 1, 2_000 * look, 2_000 * (look % 3)));
         assert_eq!(vanished(slow), None, "each probe is answered after a while");
-        for (unacked, probes) in [(1, 0), (0, 1)] {
-            let silent = (3..30).map(|look| (unacked, probes, 2_000 * (look - 3) + 100, 2_000 * look));
-            assert_eq!(vanished([idle; 3].into_iter().chain(silent)), Some(7), "8 s after it was first seen");
-        }
+        // Every look once more, or once.
+        let silent = |unacked, again: fn(u32) -> u8, probes| {
+            let silent =
+                (3..30).map(move |look| (unacked, again(look - 3), probes, 2_000 * (look - 3) + 100, 2_000 * look));
+            vanished([idle; 3].into_iter().chain(silent))
+        };
+        assert_eq!(silent(0, |_| 0, 1), Some(7), "8 s after it was first seen");
+        assert_eq!(silent(1, |look| 2 * look as u8, 0), Some(7), "8 s after it was first seen");
+        assert_eq!(silent(1, |look| look as u8, 0), Some(8), "sent again five times");
+        assert_eq!(silent(1, |_| 4, 0), None, "this host does nothing");
     }
 }

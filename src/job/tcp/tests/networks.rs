@@ -97,3 +97,19 @@ fn a_host_that_vanishes_with_much_unread_has_died() {
     let told = within(move || zero.barrier());
     assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{told:?}");
 }
+
+/// What is lost is sent again often enough: not ever later, as from the beginning otherwise, when it were three or four times.
+#[test]
+fn what_is_lost_is_sent_again_often() {
+    let Some(network) = Network::new() else { return not_run() };
+    let job = Job::start(1);
+    let mut there = network.visit(&job, Job::connection);
+    silence::prepare(&there).unwrap();
+    // Lost on the way: no such host is there.
+    let lost = format!("ip neigh replace 198.18.{}.1 lladdr 02:00:00:00:00:01 dev cable nud permanent", network.third);
+    assert!(network.run(&lost));
+    there.write_all(&[1]).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let again = nix::sys::socket::getsockopt(&there, silence::TcpInfo).unwrap().retransmits;
+    assert!((6..20).contains(&again), "{again} times in 2 s");
+}
