@@ -55,7 +55,7 @@ fn world(joined: Joined) -> Result<World, StartError> {
 /// # Ok::<(), transom::StartError>(())
 /// ```
 pub fn start(ranks: usize) -> Result<World, StartError> {
-    log_from_env()?;
+    settings_from_env()?;
     if let Some(joined) = bootstrap::join()? {
         return world(joined);
     }

@@ -65,6 +65,26 @@ fn requests_are_waited_for_in_many_ways() {
             assert!(!std::mem::replace(&mut seen[number], true));
         }
         assert!(seen.into_iter().all(|seen| seen));
+        // From whom each came, and no longer than so long.
+        let mut coming: Requests<_> = (0..=size).map(|_| world.irecv(Source::Any, ONE)).collect();
+        let sent = world.all_gather(&[rank]).unwrap().into_iter().map(|to| world.isend(to, ONE, vec![rank as u64]));
+        let mut sent: Requests<_> = sent.collect();
+        let mut from: Vec<_> = (0..size)
+            .map(|_| {
+                let (got, status) = coming.take_any_for(Duration::from_secs(60)).unwrap().1.wait_status().unwrap();
+                assert_eq!(got, [status.from as u64]);
+                status.from
+            })
+            .collect();
+        from.sort_unstable();
+        assert_eq!(from, (0..size).collect::<Vec<_>>());
+        let begun = Instant::now();
+        assert!(coming.take_any_for(Duration::from_millis(30)).is_none() && coming.len() == 1);
+        assert!(begun.elapsed() >= Duration::from_millis(30) && begun.elapsed() < Duration::from_secs(5));
+        while let Some((to, ended)) = sent.take_any_for(Duration::from_secs(60)) {
+            assert_eq!(ended.wait_status().unwrap().1.from, to);
+        }
+        drop(coming);
         let mut all = Requests::new();
         for to in 0..size {
             all.push(world.irecv(to, TWO));
@@ -139,6 +159,16 @@ fn scopes_lend_and_wait() {
         assert_eq!(counted.unwrap(), 17);
         assert_eq!(got, pattern(before, 100_000));
         world.barrier().unwrap();
+        // A synchronous send ends when it is matched.
+        let data = [7];
+        let ended = world.scope(|scope| {
+            let mut sent = scope.issend(rank, BYTES, &data);
+            assert!(!sent.test());
+            assert_eq!(world.recv(rank, BYTES)?.0, data);
+            assert_eq!(sent.wait()?, data);
+            Ok::<(), Error>(())
+        });
+        ended.unwrap();
         // A panic withdraws what nobody sends for.
         let mut never = [0_u8; 4];
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -105,8 +105,10 @@ fn nothing_is_said_if_it_is_off() {
 #[test]
 fn values_that_cannot_be_are_refused() {
     if let Ok(name) = std::env::var("WAITING_TEST") {
-        let error = transom::init().map(drop).unwrap_err().to_string();
-        assert!(error.contains(&name), "{error}");
+        for started in [transom::start(1), transom::init()] {
+            let error = started.map(drop).unwrap_err().to_string();
+            assert!(error.contains(&name), "{error}");
+        }
         return;
     }
     let wrong = [

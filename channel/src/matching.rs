@@ -4,7 +4,6 @@ use crate::slab::{Id, Slab};
 use crate::wire::Rank;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 
 /// What a receive or a probe takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,12 +16,14 @@ pub struct Select {
     pub tag: Option<u32>,
 }
 
-/// In two words: it is hashed for every message.
-impl Hash for Select {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(u64::from(self.context) << 2 | self.kind() as u64);
-        state.write_u64(u64::from(self.source.unwrap_or(0)) << 32 | u64::from(self.tag.unwrap_or(0)));
+/// A selection in two words: it is compared, and may be hashed, for every message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key(u64, u64);
+
+impl Key {
+    #[inline(always)]
+    fn new(kind: usize, context: u32, source: Rank, tag: u32) -> Key {
+        Key(u64::from(context) << 2 | kind as u64, u64::from(source) << 32 | u64::from(tag))
     }
 }
 
@@ -34,6 +35,11 @@ impl Select {
     #[inline]
     fn kind(&self) -> usize {
         2 * usize::from(self.source.is_none()) + usize::from(self.tag.is_none())
+    }
+
+    #[inline]
+    fn key(&self) -> Key {
+        Key::new(self.kind(), self.context, self.source.unwrap_or(0), self.tag.unwrap_or(0))
     }
 }
 
@@ -50,26 +56,27 @@ pub struct Label {
 
 /// What a message or a receive is found by.
 trait Keys<const K: usize>: Copy {
-    fn keys(self) -> [Select; K];
+    fn keys(self) -> [Key; K];
 }
 
 impl Keys<1> for Select {
     #[inline]
-    fn keys(self) -> [Select; 1] {
-        [self]
+    fn keys(self) -> [Key; 1] {
+        [self.key()]
     }
 }
 
 impl Keys<KINDS> for Label {
     /// All selections that this message fits, by their kinds.
     #[inline]
-    fn keys(self) -> [Select; KINDS] {
+    fn keys(self) -> [Key; KINDS] {
         let Label { context, source, tag } = self;
-        [(Some(source), Some(tag)), (Some(source), None), (None, Some(tag)), (None, None)].map(|(source, tag)| Select {
-            context,
-            source,
-            tag,
-        })
+        [
+            Key::new(0, context, source, tag),
+            Key::new(1, context, source, 0),
+            Key::new(2, context, 0, tag),
+            Key::new(3, context, 0, 0),
+        ]
     }
 }
 
@@ -86,13 +93,13 @@ struct Queues<L, T, const K: usize> {
 /// have one that is long.
 #[derive(Debug, Default)]
 struct Ends {
-    one: Option<(Select, (Id, Id))>,
-    others: HashMap<Select, (Id, Id), RandomState>,
+    one: Option<(Key, (Id, Id))>,
+    others: HashMap<Key, (Id, Id), RandomState>,
 }
 
 impl Ends {
     #[inline]
-    fn get(&self, key: &Select) -> Option<(Id, Id)> {
+    fn get(&self, key: &Key) -> Option<(Id, Id)> {
         match &self.one {
             Some((one, ends)) if one == key => Some(*ends),
             _ if self.others.is_empty() => None,
@@ -101,7 +108,7 @@ impl Ends {
     }
 
     #[inline]
-    fn get_mut(&mut self, key: &Select) -> Option<&mut (Id, Id)> {
+    fn get_mut(&mut self, key: &Key) -> Option<&mut (Id, Id)> {
         match &mut self.one {
             Some((one, ends)) if one == key => Some(ends),
             _ if self.others.is_empty() => None,
@@ -111,7 +118,7 @@ impl Ends {
 
     /// Of a queue that was empty.
     #[inline]
-    fn insert(&mut self, key: Select, ends: (Id, Id)) {
+    fn insert(&mut self, key: Key, ends: (Id, Id)) {
         if self.one.is_none() {
             self.one = Some((key, ends));
         } else {
@@ -120,7 +127,7 @@ impl Ends {
     }
 
     #[inline]
-    fn remove(&mut self, key: &Select) {
+    fn remove(&mut self, key: &Key) {
         if self.one.is_some_and(|(one, _)| one == *key) {
             self.one = None;
         } else {
@@ -161,7 +168,8 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
     }
 
     /// The first of a queue.
-    fn first(&self, key: Select) -> Option<(Id, &Place<L, T, K>)> {
+    #[inline]
+    fn first(&self, key: Key) -> Option<(Id, &Place<L, T, K>)> {
         // Nothing is hashed where nothing waits.
         if self.places.is_empty() {
             return None;
@@ -223,13 +231,13 @@ impl<R, M> Default for Matching<R, M> {
 impl<R, M> Matching<R, M> {
     /// The first message that waits and fits; it waits no longer.
     pub fn take(&mut self, select: Select) -> Option<(Label, M)> {
-        let (id, _) = self.unexpected.first(select)?;
+        let (id, _) = self.unexpected.first(select.key())?;
         self.unexpected.remove(id).map(|message| (message.label, message.what))
     }
 
     /// The first message that waits and fits.
     pub fn peek(&self, select: Select) -> Option<(Label, &M)> {
-        self.unexpected.first(select).map(|(_, message)| (message.label, &message.what))
+        self.unexpected.first(select.key()).map(|(_, message)| (message.label, &message.what))
     }
 
     /// Posts a receive that no waiting message fits ([`take`](Self::take) said so). Its number cancels it.

@@ -254,9 +254,9 @@ impl World {
             return Ok(());
         }
         let (lengths, ranks) = (counts.len(), self.size());
+        let sum = total(counts).map_or("more than there can be".into(), |sum| sum.to_string());
         self.refuse(format!(
-            "{name} was given {lengths} lengths for {ranks} ranks, and {elements} elements of {:?}",
-            total(counts)
+            "{name} was given {lengths} lengths for {ranks} ranks, which add up to {sum} elements, and {elements} elements"
         ))
     }
 

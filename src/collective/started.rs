@@ -12,6 +12,7 @@ use crate::messages::request::{Call as Name, Request, Under};
 use crate::messages::{Error, Failed};
 use crate::world::World;
 use bytemuck::Pod;
+use std::borrow::Cow;
 use std::sync::Arc;
 use transom_collective::{Grid, Plan, Rank};
 use transom_locks::Awaited;
@@ -398,7 +399,7 @@ pub(super) fn start<T, F: Fold + 'static>(
     described: Described<F>,
     given: Bytes,
     data: Bytes,
-) -> Result<Under, Error> {
+) -> Result<Under<'static>, Error> {
     let Described { signature, what, fold } = described;
     let plan = what.plan::<T>(world)?;
     start_plan::<T, F>(world.group()?, Described { signature, what: plan, fold }, given, data)
@@ -410,7 +411,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     Described { signature, what: plan, fold }: Described<F, Plan>,
     given: Bytes,
     data: Bytes,
-) -> Result<Under, Error> {
+) -> Result<Under<'static>, Error> {
     let made = group.begin(&mut *group.enter()?, signature)?;
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
@@ -418,5 +419,5 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     // The first messages go now, and not when somebody waits.
     group.comm.hub.turn_now();
     let call = Name::Other { name: signature.name() };
-    Ok(Under { comm: group.comm.clone(), id, element: size_of::<T>(), call, awaited: Awaited::Anyone })
+    Ok(Under { comm: Cow::Owned(group.comm.clone()), id, element: size_of::<T>(), call, awaited: Awaited::Anyone })
 }

@@ -160,7 +160,9 @@ impl Error {
     ///
     /// # Examples
     /// ```
-    /// assert_eq!(transom::messages::Error::PeerDied { rank: 3 }.lost_rank(), Some(3));
+    /// let error = transom::messages::Error::PeerDied { rank: 3 };
+    /// assert_eq!(error.lost_rank(), Some(3));
+    /// assert_eq!(transom::Error::from(error).lost_rank(), Some(3)); // `?` loses nothing
     /// ```
     pub fn lost_rank(&self) -> Option<Rank> {
         match self {
@@ -179,7 +181,8 @@ impl fmt::Debug for Error {
 
 impl From<Error> for crate::Error {
     fn from(error: Error) -> Self {
-        crate::Error::other(error)
+        let lost = error.lost_rank();
+        crate::Error::other_lost(error, lost)
     }
 }
 

@@ -48,6 +48,7 @@ use super::posting::{request_receive, request_send};
 use super::request::{Call, Request, Under};
 use super::tag::Tag;
 use crate::world::World;
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use transom_channel::pipe::NO_OFFER;
@@ -322,7 +323,7 @@ impl Pipe {
             Ok(Ok(id)) => {
                 let (call, awaited) = (Call::Other { name }, self.comm.awaited(Some(self.peer)));
                 return Request::under_way(
-                    Under { comm: self.comm.clone(), id: Key::Message(id), element: 1, call, awaited },
+                    Under { comm: Cow::Owned(self.comm.clone()), id: Key::Message(id), element: 1, call, awaited },
                     back,
                 );
             }

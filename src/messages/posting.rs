@@ -4,10 +4,12 @@ use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
 use super::landing::Landing;
-use super::locked::{Fault, Key, Lender};
+use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
+use super::scope::Scope;
 use super::tag::{Status, Tag};
 use bytemuck::Pod;
+use std::borrow::Cow;
 use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
@@ -74,10 +76,16 @@ pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Opt
     sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
 }
 
+/// What a request keeps of those ranks that it is among.
+#[inline(always)]
+fn kept<'a>(comm: &Comm, scope: Option<&'a Scope<'a, '_>>) -> Cow<'a, Comm> {
+    scope.map_or_else(|| Cow::Owned(comm.clone()), |scope| Cow::Borrowed(scope.comm()))
+}
+
 /// Starts to send a message. A scope may lend its buffer.
 pub(super) fn request_send<'a, T, B>(
     comm: &Comm,
-    lender: Option<Lender>,
+    scope: Option<&'a Scope<'a, '_>>,
     to: u32,
     tag: Tag<T>,
     bytes: Bytes,
@@ -87,12 +95,12 @@ pub(super) fn request_send<'a, T, B>(
     let (tag, length) = (tag.number(), bytes.len());
     let id = comm.hub.with(|core| {
         let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
-        lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
+        scope.into_iter().for_each(|scope| scope.lends(core, Key::Message(id)));
         Key::Message(id)
     })?;
     let call = Call::Message { name: "isend", tag: Some(tag) };
     Ok(Request::under_way(
-        Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) },
+        Under { comm: kept(comm, scope), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) },
         back,
     ))
 }
@@ -100,7 +108,7 @@ pub(super) fn request_send<'a, T, B>(
 /// Receives what lies in the ring of its source; else makes a request of it.
 pub(super) fn request_receive<'a, L: Landing>(
     comm: &Comm,
-    lender: Option<Lender>,
+    scope: Option<&'a Scope<'a, '_>>,
     select: Select,
     mut into: L,
 ) -> Result<Request<'a, L::Back>, Error> {
@@ -114,7 +122,7 @@ pub(super) fn request_receive<'a, L: Landing>(
             return Err((into, came_short(comm, source, Some(short), room, element)));
         }
         let id = core.engine.receive(select, Room::Into(into.hold(), room));
-        lender.into_iter().for_each(|lender| core.lend(lender, Key::Message(id)));
+        scope.into_iter().for_each(|scope| scope.lends(core, Key::Message(id)));
         Ok(Key::Message(id))
     })?;
     Ok(match started {
@@ -122,7 +130,7 @@ pub(super) fn request_receive<'a, L: Landing>(
             let call = Call::Message { name: "irecv", tag: select.tag };
             let awaited = comm.awaited(select.source);
             let back = |bytes, received| L::back(bytes, received).map(|into| into.came(usize::MAX));
-            Request::under_way(Under { comm: comm.clone(), id, element, call, awaited }, back)
+            Request::under_way(Under { comm: kept(comm, scope), id, element, call, awaited }, back)
         }
         Err((into, Some(Ok(status)))) => Request::over(Ok((into.came(status.len), status))),
         Err((into, Some(Err(error)))) => {
@@ -141,6 +149,7 @@ pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Reque
         Key::Message(id)
     })?;
     let call = Call::Message { name: "recv", tag: select.tag };
-    let under = Under { comm: comm.clone(), id, element: size_of::<T>(), call, awaited: comm.awaited(select.source) };
+    let (element, awaited) = (size_of::<T>(), comm.awaited(select.source));
+    let under = Under { comm: kept(comm, None), id, element, call, awaited };
     Ok(Request::under_way(under, <Vec<T> as hold::Parts>::back))
 }

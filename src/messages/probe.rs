@@ -7,6 +7,7 @@ use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::tag::{Source, Status, Tags};
 use bytemuck::Pod;
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use transom_channel::{Id, Room};
 use transom_locks::Awaited;
@@ -113,7 +114,7 @@ impl<T: Pod> Message<T> {
         comm.outcome(result, size_of::<T>()).map(drop)
     }
 
-    fn start(&mut self, room: Room<transom_shm_loopback::messages::Bytes>) -> Result<Under, Error> {
+    fn start(&mut self, room: Room<transom_shm_loopback::messages::Bytes>) -> Result<Under<'static>, Error> {
         let Some(id) = self.id.take() else { return Err(Error::Closed) };
         let comm = self.comm.clone();
         comm.hub.with(|core| {
@@ -122,7 +123,7 @@ impl<T: Pod> Message<T> {
         })??;
         let call = Call::Message { name: "recv", tag: Some(self.status.tag) };
         Ok(Under {
-            comm,
+            comm: Cow::Owned(comm),
             id: Key::Message(id),
             element: size_of::<T>(),
             call,

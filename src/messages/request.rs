@@ -2,8 +2,9 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::locked::{Ended, Key};
+use super::locked::{Core, Ended, Key};
 use super::tag::Status;
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -42,34 +43,32 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// ```
 #[must_use = "what is received is lost unless it is waited for"]
 pub struct Request<'a, B> {
-    state: State<B>,
+    state: State<'a, B>,
     back: fn(Bytes, usize) -> Option<B>,
     /// The scope that lends its buffer.
     lent: PhantomData<&'a mut ()>,
 }
 
 /// Short: a request is moved from frame to frame.
-enum State<B> {
-    UnderWay(Under),
-    Over(B, Status),
-    Failed(Box<Failed<B>>),
-    /// The program has what came of it.
-    Taken,
+enum State<'a, B> {
+    UnderWay(Under<'a>),
+    /// What came of it, until the program has that.
+    Over(Option<Over<B>>),
 }
 
-impl<B> From<Result<(B, Status), Failed<B>>> for State<B> {
+type Over<B> = Result<(B, Status), Box<Failed<B>>>;
+
+impl<B> From<Result<(B, Status), Failed<B>>> for State<'_, B> {
     #[inline(always)]
     fn from(result: Result<(B, Status), Failed<B>>) -> Self {
-        match result {
-            Ok((buffer, status)) => State::Over(buffer, status),
-            Err(failed) => State::Failed(Box::new(failed)),
-        }
+        State::Over(Some(result.map_err(Box::new)))
     }
 }
 
 /// What is under way: which request, of elements of so many bytes.
-pub(crate) struct Under {
-    pub comm: Comm,
+pub(crate) struct Under<'a> {
+    /// A scope's, or its own: to count who keeps it is dear beside a short message.
+    pub comm: Cow<'a, Comm>,
     pub id: Key,
     pub element: usize,
     pub call: Call,
@@ -103,7 +102,7 @@ pub enum Cancelled<'a, B> {
 }
 
 impl<'a, B> Request<'a, B> {
-    pub(crate) fn under_way(under: Under, back: fn(Bytes, usize) -> Option<B>) -> Self {
+    pub(crate) fn under_way(under: Under<'a>, back: fn(Bytes, usize) -> Option<B>) -> Self {
         Request { state: State::UnderWay(under), back, lent: PhantomData }
     }
 
@@ -144,8 +143,7 @@ impl<'a, B> Request<'a, B> {
     /// What came, once it has ended well.
     pub fn status(&self) -> Option<Status> {
         match &self.state {
-            State::Over(_, status) => Some(*status),
-            State::Failed(_) | State::Taken => None,
+            State::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
             State::UnderWay(under) => {
                 let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
@@ -170,7 +168,7 @@ impl<'a, B> Request<'a, B> {
             // What moves less is looked for first: most have ended well, since a turn ends many.
             if let Ok(Some((came, bytes))) = comm.hub.with(|core| core.ended_well(*id)) {
                 let result = well(comm, came, bytes, *element, self.back);
-                self.state = State::Taken;
+                self.state = State::Over(None);
                 return result;
             }
             self.wait_long();
@@ -190,7 +188,15 @@ impl<'a, B> Request<'a, B> {
     ///
     /// # Errors
     /// The request itself, if it has not ended.
-    pub fn wait_for(mut self, time: Duration) -> Result<Done<B>, Self> {
+    pub fn wait_for(self, time: Duration) -> Result<Done<B>, Self> {
+        self.wait_status_for(time).map(|ended| ended.map(|(buffer, _)| buffer))
+    }
+
+    /// As [`wait_for`](Self::wait_for); and what came.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_status_for(mut self, time: Duration) -> Result<Result<(B, Status), Failed<B>>, Self> {
         if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
             let until = Instant::now().checked_add(time);
             let ended = match until {
@@ -202,7 +208,7 @@ impl<'a, B> Request<'a, B> {
                 None => return Err(self),
             }
         }
-        Ok(self.take().map(|(buffer, _)| buffer))
+        Ok(self.take())
     }
 
     /// Withdraws a receive that has no message. Exactly one of the two happens: it takes none, or it has it.
@@ -212,7 +218,7 @@ impl<'a, B> Request<'a, B> {
         match withdrawn {
             Ok(Some(bytes)) => {
                 let back = self.back;
-                self.state = State::Taken;
+                self.state = State::Over(None);
                 Cancelled::Withdrawn(bytes.and_then(|bytes| back(bytes, usize::MAX)))
             }
             _ => Cancelled::TooLate(self),
@@ -233,7 +239,11 @@ impl<'a, B> Request<'a, B> {
             rest = &mut rest[ended..];
             rest.first_mut().into_iter().for_each(Self::wait_long);
         }
-        started.into_iter().map(|mut request| request.take().map(|(buffer, _)| buffer)).collect()
+        let mut buffers = Vec::with_capacity(started.len());
+        for request in &mut started {
+            buffers.push(request.take()?.0);
+        }
+        Ok(buffers)
     }
 
     /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
@@ -263,11 +273,10 @@ impl<'a, B> Request<'a, B> {
 
     #[inline(always)]
     fn take(&mut self) -> Result<(B, Status), Failed<B>> {
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Over(buffer, status) => Ok((buffer, status)),
-            State::Failed(failed) => Err(*failed),
-            State::Taken => Err(Failed { error: Error::Closed, buffer: None }),
-            State::UnderWay(_) => unreachable!("was waited for"),
+        let State::Over(over) = &mut self.state else { unreachable!("was waited for") };
+        match over.take() {
+            Some(over) => over.map_err(|failed| *failed),
+            None => Err(Failed { error: Error::Closed, buffer: None }),
         }
     }
 }
@@ -403,13 +412,16 @@ impl<'a, B> Requests<'a, B> {
 
     /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now.
     pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
+        self.take_ended().map(|(number, request)| (number, request.wait()))
+    }
+
+    fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
         let ended = self.ended().or_else(|| {
             // One for all.
             self.left.first()?.1.turn();
             self.ended()
         })?;
-        let (number, request) = self.left.swap_remove(ended);
-        Some((number, request.wait()))
+        Some(self.left.swap_remove(ended))
     }
 
     fn ended(&self) -> Option<usize> {
@@ -418,10 +430,40 @@ impl<'a, B> Requests<'a, B> {
 
     /// Waits until one has ended, and takes it out. None if none is left.
     pub fn wait_any(&mut self) -> Option<(usize, Done<B>)> {
-        if let Some(done) = self.test_any() {
-            return Some(done);
+        self.take_within(None).map(|(number, request)| (number, request.wait()))
+    }
+
+    /// Waits for so long at most until one has ended, and takes that out: its number, and itself, which tells by
+    /// [`wait_status`](Request::wait_status) also from whom a message came. None if none has ended, or none is left.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use transom::messages::{Requests, Source, Tag};
+    /// const JOB: Tag<u64> = Tag::new(3);
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     if world.rank() > 0 {
+    ///         return Ok(world.send(0, JOB, &[10 * world.rank() as u64])?);
+    ///     }
+    ///     let mut coming: Requests<_> = (1..3).map(|_| world.irecv(Source::Any, JOB)).collect();
+    ///     while let Some((_, request)) = coming.take_any_for(Duration::from_secs(10)) {
+    ///         let (got, status) = request.wait_status()?; // at once
+    ///         assert_eq!(got, [10 * status.from as u64]);
+    ///     }
+    ///     assert!(coming.is_empty()); // else nobody has sent for ten seconds
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn take_any_for(&mut self, time: Duration) -> Option<(usize, Request<'a, B>)> {
+        self.take_within(Instant::now().checked_add(time))
+    }
+
+    fn take_within(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
+        if let Some(ended) = self.take_ended() {
+            return Some(ended);
         }
-        let State::UnderWay(Under { comm, .. }) = &self.left.first()?.1.state else { return self.test_any() };
+        let State::UnderWay(Under { comm, .. }) = &self.left.first()?.1.state else { return self.take_ended() };
         let hub = comm.hub.clone();
         let left = &self.left;
         let ids = || {
@@ -431,8 +473,13 @@ impl<'a, B> Requests<'a, B> {
             })
         };
         let call = Call::Message { name: "wait_any", tag: None };
-        let _ = hub.wait(&call, Awaited::Anyone, |core| ids().any(|id| core.has_ended(id).is_some()).then_some(()));
-        self.test_any()
+        let look = |core: &mut Core| ids().any(|id| core.has_ended(id).is_some()).then_some(());
+        // An error says that the rank has left, which each of them tells.
+        let _ = match until {
+            Some(until) => hub.wait_until(&call, Awaited::Anyone, until, look).map(drop),
+            None => hub.wait(&call, Awaited::Anyone, look),
+        };
+        self.take_ended()
     }
 
     /// Waits for all that are left; how they ended, by their numbers.

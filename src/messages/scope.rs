@@ -85,20 +85,32 @@ impl<'s> Scope<'s, '_> {
     /// # Errors
     /// Those of [`World::send`](crate::World::send) are the request's.
     pub fn isend<T: Pod>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
-        let to = match self.comm.target(to.into()) {
+        self.start(to.into(), tag, data, false)
+    }
+
+    /// As [`isend`](Self::isend), of a send that ends when it is matched, as [`World::ssend`](crate::World::ssend).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn issend<T: Pod>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
+        self.start(to.into(), tag, data, true)
+    }
+
+    #[inline]
+    fn start<T: Pod>(&'s self, to: Peer, tag: Tag<T>, data: &'s [T], sync: bool) -> Request<'s, &'s [T]> {
+        let to = match self.comm.target(to) {
             Ok(Some(to)) => to,
             Ok(None) => return Request::over(Ok((data, NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
-        if let Some(status) = send_now(&self.comm, to, tag, bytemuck::cast_slice(data)) {
+        if !sync && let Some(status) = send_now(&self.comm, to, tag, bytemuck::cast_slice(data)) {
             return Request::over(Ok((data, status)));
         }
         // SAFETY: the scope waits until the request is over, before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
         // SAFETY: lent above, for `'s`.
-        let started = request_send(&self.comm, Some(self.lender), to, tag, bytes, false, |bytes, _| unsafe {
-            hold::lent(&bytes)
-        });
+        let started =
+            request_send(&self.comm, Some(self), to, tag, bytes, sync, |bytes, _| unsafe { hold::lent(&bytes) });
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: Some(data) })))
     }
 
@@ -119,7 +131,7 @@ impl<'s> Scope<'s, '_> {
         };
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
         let into = unsafe { Lent::new(into) };
-        let started = request_receive(&self.comm, Some(self.lender), select, into);
+        let started = request_receive(&self.comm, Some(self), select, into);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
@@ -127,9 +139,18 @@ impl<'s> Scope<'s, '_> {
         self.world
     }
 
+    pub(super) fn comm(&self) -> &Comm {
+        &self.comm
+    }
+
+    /// It lends the buffers of this request.
+    pub(super) fn lends(&self, core: &mut Core, started: Key) {
+        core.lend(self.lender, started);
+    }
+
     /// It lends the buffers of a collective.
     pub(crate) fn note(&self, started: Key) {
-        let _ = self.comm.hub.with(|core| core.lend(self.lender, started));
+        let _ = self.comm.hub.with(|core| self.lends(core, started));
     }
 }
 

@@ -22,7 +22,7 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.lock_exclusive(0)?;
 /// epoch.put(0, &[1])?;
-/// epoch.unlock()?; // or drop it; an error would then only be logged
+/// epoch.unlock()?; // or drop it; an error would then only be told on stderr
 /// assert_eq!(window.lock_exclusive(0)?.get_one(0)?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -270,7 +270,7 @@ impl<T: Pod, F: Fabric> Drop for AccessEpoch<'_, T, F> {
         if self.pscw.targets().is_some()
             && let Err(error) = self.finish()
         {
-            tracing::error!(%error, "an access epoch was dropped, and its completion failed");
+            crate::dropped::failed("an access epoch was dropped, and its completion failed", &error);
         }
     }
 }
@@ -365,7 +365,7 @@ impl<F: Fabric> Drop for Unlock<'_, F> {
     #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.release() {
-            tracing::error!(%error, "an epoch was dropped, and its unlock failed");
+            crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
         }
     }
 }

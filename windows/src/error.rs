@@ -223,7 +223,7 @@ pub enum Error {
     Provider(#[from] FabricError),
     /// An error of a layer above windows, such as starting a job; [`downcast_ref`](Self::downcast_ref) tells which.
     #[error(transparent)]
-    Other(Box<dyn std::error::Error + Send + Sync>),
+    Other(Other),
     /// A holder of the lock around a value panicked while it could write to it. The lock was released;
     /// [`GlobalMutex::lock_ignoring_poison`](crate::GlobalMutex::lock_ignoring_poison) takes it all the same.
     #[error(
@@ -248,13 +248,25 @@ impl Error {
     /// assert!(error.downcast_ref::<std::io::Error>().is_some());
     /// ```
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Error::Other(error.into())
+        Error::Other(Other { error: error.into(), lost: None })
+    }
+
+    /// As [`other`](Self::other), of an error that may have its cause in the loss of a rank.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Error;
+    /// let error = Error::other_lost("nobody answers", Some(3));
+    /// assert_eq!((error.to_string().as_str(), error.lost_rank()), ("nobody answers", Some(3)));
+    /// ```
+    pub fn other_lost(error: impl Into<Box<dyn std::error::Error + Send + Sync>>, rank: Option<Rank>) -> Self {
+        Error::Other(Other { error: error.into(), lost: rank })
     }
 
     /// What [`other`](Self::other) made this of, if it is of that type.
     pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match self {
-            Error::Other(error) => error.downcast_ref(),
+            Error::Other(other) => other.error.downcast_ref(),
             _ => None,
         }
     }
@@ -270,6 +282,7 @@ impl Error {
     pub fn lost_rank(&self) -> Option<Rank> {
         let source = match self {
             Error::Sync { source: transom_locks::Error::GivenUp { rank }, .. } => return Some(*rank),
+            Error::Other(other) => return other.lost,
             Error::Lock { source: transom_locks::Error::Network(source), .. }
             | Error::Sync { source: transom_locks::Error::Network(source), .. }
             | Error::Fabric { source, .. }
@@ -278,6 +291,24 @@ impl Error {
             _ => return None,
         };
         source.lost_rank()
+    }
+}
+
+/// An error of a layer above windows, which reads as that.
+pub struct Other {
+    error: Box<dyn std::error::Error + Send + Sync>,
+    lost: Option<Rank>,
+}
+
+impl std::fmt::Display for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Other {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
     }
 }
 
@@ -292,4 +323,4 @@ macro_rules! reads_as_its_message {
     )*};
 }
 
-reads_as_its_message!(Error, ArrayError, LayoutError, FabricError);
+reads_as_its_message!(Error, Other, ArrayError, LayoutError, FabricError);

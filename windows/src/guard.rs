@@ -72,7 +72,7 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
 
     #[inline(never)]
     fn end(&mut self) {
-        log(self.finish());
+        told(self.finish());
     }
 }
 
@@ -162,7 +162,7 @@ impl<T: Pod + fmt::Debug, F: Fabric> fmt::Debug for ReadGuard<'_, T, F> {
 impl<T: Pod, F: Fabric> Drop for ReadGuard<'_, T, F> {
     fn drop(&mut self) {
         if self.held.is_held() {
-            log(self.lock.release(&mut self.held));
+            told(self.lock.release(&mut self.held));
         }
     }
 }
@@ -172,8 +172,8 @@ fn warn(window: u32, home: Rank) {
     tracing::warn!(window, home, "a panic poisons a value");
 }
 
-fn log(unlocked: Result<(), Error>) {
+fn told(unlocked: Result<(), Error>) {
     if let Err(error) = unlocked {
-        tracing::error!(%error, "the guard of a value was dropped, and its unlock failed");
+        crate::dropped::failed("the guard of a value was dropped, and its unlock failed", &error);
     }
 }

@@ -20,7 +20,7 @@ use transom_locks::{Mode, Rank};
 /// *balance.lock()? -= 30;
 /// let guard = balance.lock()?;
 /// assert_eq!(*guard, 70);
-/// guard.unlock()?; // or drop it; an error would then only be logged
+/// guard.unlock()?; // or drop it; an error would then only be told on stderr
 /// # Ok::<(), Error>(())
 /// ```
 pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);

@@ -18,6 +18,7 @@ mod checks;
 mod core;
 mod counters;
 mod delayed;
+mod dropped;
 mod elements;
 mod epoch;
 mod error;

@@ -5,6 +5,7 @@ use crate::target::inside;
 use crate::{Address, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 use transom_locks::Rank;
 
 /// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time.
@@ -51,6 +52,25 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         let (rank, (region, base)) = (core.data.fabric.rank(), core.data.own_part());
         let len = core.data.sizes[rank].bytes / size_of::<T>();
         Local { core, memory: Memory::Own(region), rank, base, len, element: PhantomData }
+    }
+
+    /// As [`Window::sync`](crate::Window::sync), also within an epoch: orders this rank's loads and stores before and after it. To be
+    /// called between looks at what others put, and between what this rank stores and how it tells of that. No remote operation.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// let epoch = window.lock_all()?;
+    /// epoch.target(0)?.put(0, &[1])?;
+    /// while epoch.local().get(0)? == 0 {
+    ///     epoch.local().sync(); // others put it, where there are others
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sync(&self) {
+        fence(SeqCst);
+        self.core.checks.synchronised(&self.core.data.counters);
     }
 
     /// The part of another rank, if the two share memory: read and written by this rank's own loads and stores, without

@@ -114,7 +114,7 @@ impl<T: Pod, F: Fabric> Drop for LockRanksEpoch<'_, T, F> {
         if !self.held.is_empty()
             && let Err(error) = self.release()
         {
-            tracing::error!(%error, "an epoch was dropped, and its unlock failed");
+            crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::{Assert, Counters, Error, Fabric};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::Duration;
 use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
 
@@ -103,8 +102,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sync(&self) {
-        fence(SeqCst);
-        self.core.checks.synchronised(&self.core.data.counters);
+        self.local().sync();
     }
 
     /// Opens an access epoch that has `target` to itself; waits, without remote operations, behind those that asked

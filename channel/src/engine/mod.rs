@@ -440,16 +440,17 @@ impl<W: Wire> Engine<W> {
 
     fn complete(&mut self, id: Id, result: Result<Status, Error>) {
         let place = self.requests.get_mut(id).expect("what completes is kept");
-        let (memory, keys) = match std::mem::replace(place, Request::Over(result, None)) {
-            Request::Send(send) => (Some(send.memory), send.keys),
-            Request::Receive(receive) => (receive.room.into_memory(), receive.keys),
-            Request::Message(_) | Request::Piped(_) | Request::Over(..) => {
-                unreachable!("only sends and receives complete, once")
+        // What is moved of a receive is not more than must be: most messages are short beside it.
+        let (memory, keys) = match place {
+            Request::Receive(receive) => {
+                (std::mem::replace(&mut receive.room, Room::Probe).into_memory(), receive.keys.take())
             }
+            _ => match std::mem::replace(place, Request::Receive(Receive::new(Room::Probe))) {
+                Request::Send(send) => (Some(send.memory), send.keys),
+                _ => unreachable!("only sends and receives complete, once"),
+            },
         };
-        if let Request::Over(_, kept) = place {
-            *kept = memory;
-        }
+        *place = Request::Over(result, memory);
         for (rail, key) in keys.into_iter().flat_map(|keys| *keys).enumerate() {
             if let Some(key) = key {
                 self.wire.release(rail, key);

@@ -123,12 +123,14 @@ fn limits() -> Section {
     let mut section = Section::new("limits");
     section
         .row("ranks", format_args!("{} (the most that one lock can have)", transom_locks::LockWord::<16>::MAX_RANKS));
-    let files = getrlimit(Resource::Nofile).current;
-    let (shown, ranks) = match files {
-        Some(files) => (files.to_string(), format!("enough for a launcher of {} ranks", files.saturating_sub(32) / 3)),
-        None => ("unlimited".to_owned(), "`ulimit -n`".to_owned()),
-    };
-    section.row("open files", format_args!("{shown} ({ranks})"));
+    // A launcher raises the soft limit to the hard one.
+    match getrlimit(Resource::Nofile).maximum {
+        Some(files) => {
+            let ranks = files.saturating_sub(48) / 3;
+            section.row("open files", format_args!("{files} at most (enough for a launcher of {ranks} ranks)"));
+        }
+        None => section.row("open files", format_args!("unlimited")),
+    }
     match std::thread::available_parallelism() {
         Ok(cores) => section.row("cores", format_args!("{cores} (more ranks than cores work, and take turns)")),
         Err(error) => section.row("cores", format_args!("not known: {error}")),

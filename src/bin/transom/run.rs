@@ -17,7 +17,7 @@ use transom::{HostList, Launch, LaunchError, StartError, Tag};
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
 /// On hosts, ranks are started through ssh, one for each host, in the folder of the same name, and have an empty stdin. The
-/// host needs `sh` and the program, and must reach this machine by TCP.
+/// host needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {

@@ -55,9 +55,13 @@ pub(crate) fn join() -> Result<Option<Joined>, BootstrapError> {
         Bootstrap::Pmix => once().and_then(|()| meet(Box::new(pmix::Pmix::begin()?))).map(Some),
         Bootstrap::Pmi => once().and_then(|()| meet(Box::new(pmi::Pmi::from_env()?))).map(Some),
         Bootstrap::None => {
-            // The mistake that srun makes easy.
-            if std::env::var("SLURM_STEP_NUM_TASKS").is_ok_and(|tasks| tasks != "1") {
-                tracing::warn!("srun started several tasks, but offers them no way to meet: use srun --mpi=pmix");
+            // The mistake that srun makes easy; said by one of the tasks.
+            let is = |name, so: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| so(&value));
+            if is("SLURM_STEP_NUM_TASKS", |tasks| tasks != "1") && is("SLURM_PROCID", |task| task == "0") {
+                eprintln!(
+                    "transom: srun started several tasks and offers them no way to meet, so each is a world of its own; for \
+                     one job of them all: srun --mpi=pmix"
+                );
             }
             Ok(None)
         }

@@ -1,0 +1,38 @@
+//! What fails where no call is left to say so: in a drop.
+
+use crate::Error;
+
+/// An event; and, if nobody has events, a line on stderr: what was put may be lost. Not if a rank is lost, which calls say, and which
+/// makes many drops fail.
+#[cold]
+pub(crate) fn failed(what: &'static str, error: &Error) {
+    if tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!(%error, "{what}");
+    } else if error.lost_rank().is_none() {
+        eprintln!("transom: {what}: {error}");
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::FabricError;
+
+    #[test]
+    fn it_is_told_unless_a_rank_is_lost() {
+        if std::env::var_os("WINDOWS_DROPPED").is_some() {
+            failed("unlock failed", &Error::Fabric { window: 2, rank: 1, source: FabricError::PeerDied { rank: 7 } });
+            failed("unlock failed", &Error::other("no way"));
+            return;
+        }
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "dropped::tests::it_is_told_unless_a_rank_is_lost", "--nocapture"]);
+        let told = again.env("WINDOWS_DROPPED", "1").output().unwrap();
+        assert!(told.status.success());
+        let told = String::from_utf8(told.stderr).unwrap();
+        assert_eq!(
+            told.lines().filter(|line| line.contains("transom")).collect::<Vec<_>>(),
+            ["transom: unlock failed: no way"]
+        );
+    }
+}
