@@ -168,3 +168,29 @@ fn each_field_is_documented() {
         assert!(row.contains(&begins), "{name}: {row}");
     }
 }
+
+/// More than a turn takes out of a ring, and more than a few do.
+#[test]
+fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {
+    let name = "what_was_sent_before_its_sender_left_is_received_however_much_it_is";
+    on_with(&[("TRANSOM_MESSAGES", "ring_slots=1024,window=1024")], &[2], name, |world| {
+        let other = Tag::<u8>::new(2);
+        if world.rank() == 1 {
+            (0..20).for_each(|_| assert_eq!(world.recv(0, other).unwrap().0, [1]));
+            return (0..500_u32).for_each(|i| world.send(0, DATA, &i.to_ne_bytes()).unwrap());
+        }
+        (0..20).for_each(|_| world.send(1, other, &[1]).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        // The turns in which it is seen that the other has left.
+        let mut never = world.irecv(1, other);
+        for _ in 0..20 {
+            never.test();
+        }
+        for i in 0..500_u32 {
+            assert_eq!(
+                world.recv(1, DATA).unwrap_or_else(|error| panic!("after {i} of 500: {error}")).0,
+                i.to_ne_bytes()
+            );
+        }
+    });
+}

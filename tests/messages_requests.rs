@@ -2,6 +2,9 @@
 
 mod ranks;
 use ranks::{on, pattern};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use transom::World;
 use transom::messages::{Cancelled, Error, Failed, Request, Requests, Source, Status, Tag};
@@ -242,6 +245,29 @@ fn futures_need_no_runtime() {
             Ok(sum)
         }
         assert_eq!(world.block_on(pong(&world, other, rounds)).unwrap().unwrap(), (rounds - 1) * rounds / 2);
+    });
+}
+
+/// A task, of which a request has the last waker, and which has a request itself.
+struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_may_have_a_request() {
+    on(&[1, 2], "a_waker_may_have_a_request", |world| {
+        let me = world.rank();
+        let mut asked = world.irecv(me, ONE);
+        let waker = || Waker::from(Arc::new(Task(Mutex::new(world.irecv(me, TWO)))));
+        for again in [false, true] {
+            assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker())).is_pending(), "{again}");
+        }
+        assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None)));
+        // Those that the tasks had are withdrawn.
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
     });
 }
 

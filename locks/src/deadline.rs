@@ -42,12 +42,8 @@ impl<const C: u32> TargetLock<C> {
         deadline: Instant,
     ) -> Result<Option<Ahead>, N> {
         self.check_free(target)?;
-        if let Status::Abandoned(tail) = self.status {
-            let grant = layout.node(network.rank(), target, Field::Grant).word;
-            let passed = network.wait_until(grant, Awaited::Behind(tail as Rank), deadline, has_passed)?;
-            if passed.is_none() {
-                return Ok(None);
-            }
+        if !self.settles_by(network, layout, target, deadline)? {
+            return Ok(None);
         }
         let ahead = self.ask(network, layout, target)?;
         if ahead != Ahead::default()
@@ -93,6 +89,9 @@ impl<const C: u32> TargetLock<C> {
         {
             Placed::Behind(tail as Rank)
         } else {
+            if !self.settles_by(network, layout, target, deadline)? {
+                return Ok(None);
+            }
             let pending = self.start_shared(network, layout, target)?;
             self.place_shared(network, layout, target, pending, true)?
         };
@@ -141,6 +140,25 @@ impl<const C: u32> TargetLock<C> {
             self.status = Status::Free;
         }
         Ok(())
+    }
+
+    /// Waits for what [`settle`](Self::settle) waits for; whether it has come by the deadline.
+    fn settles_by<N: Network>(
+        &self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        deadline: Instant,
+    ) -> Result<bool, N> {
+        let word = |field| layout.node(network.rank(), target, field).word;
+        let settled = match self.status {
+            Status::Abandoned(tail) => {
+                network.wait_until(word(Field::Grant), Awaited::Behind(tail as Rank), deadline, has_passed)?
+            }
+            Status::Shown => network.wait_until(word(Field::Next), Awaited::Anyone, deadline, |next| next == 0)?,
+            _ => return Ok(true),
+        };
+        Ok(settled.is_some())
     }
 
     /// Whether something of an earlier request is in the queue still; local. Then somebody else has the lock, or waits for it.

@@ -9,9 +9,9 @@ use atomics::{Atomics, Verb, in_time, lock_word, memory, quiet};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transom_locks::Mode::{self, Exclusive, Shared};
-use transom_locks::{Error, PassiveLock, Rank};
+use transom_locks::{Error, LockLayout, PassiveLock, Rank, TargetLock};
 
 type Lock<H> = PassiveLock<Atomics<H>>;
 
@@ -213,5 +213,52 @@ fn a_network_that_asks_again_is_told() {
         let lock = LOCK.get_or_init(|| PassiveLock::new(network, 0).unwrap());
         lock.acquire(0, Exclusive).unwrap().0.release().unwrap();
         assert!(ASKED.load(SeqCst));
+    });
+}
+
+/// Whoever watched for its turn has it, and has not said yet that it looks at its predecessor's word no more, when that asks anew.
+#[test]
+fn a_deadline_is_kept_though_whoever_watched_stands_still() {
+    in_time(|| {
+        for mode in [Shared, Exclusive] {
+            let (memory, layout) = (memory(2), LockLayout::new(0, 2));
+            let (told, stands, goes_on) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+            let wait = |so: &dyn Fn() -> bool| {
+                while !so() {
+                    thread::yield_now();
+                }
+            };
+            let stand_still = |verb| {
+                // First it asks, then it says that it has seen its turn.
+                if verb == Verb::Notify && told.fetch_add(1, SeqCst) == 1 {
+                    stands.store(true, SeqCst);
+                    wait(&|| goes_on.load(SeqCst));
+                }
+            };
+            let network = Atomics::new(&memory, 0, quiet);
+            let mut lock = TargetLock::<16>::new();
+            lock.exclusive(&network, layout, 0).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (watcher, mut lock) =
+                        (Atomics::new(&memory, 1, stand_still).watching(), TargetLock::<16>::new());
+                    lock.exclusive(&watcher, layout, 0).unwrap();
+                    lock.release(&watcher, layout, 0).unwrap();
+                });
+                wait(&|| told.load(SeqCst) > 0);
+                lock.release(&network, layout, 0).unwrap();
+                wait(&|| stands.load(SeqCst));
+                let soon = || Instant::now() + Duration::from_millis(5);
+                let late = match mode {
+                    Shared => lock.shared_until(&network, layout, 0, soon()).unwrap(),
+                    Exclusive => lock.exclusive_until(&network, layout, 0, soon()).unwrap(),
+                };
+                assert_eq!(late, None);
+                goes_on.store(true, SeqCst);
+                lock.exclusive(&network, layout, 0).unwrap();
+                lock.release(&network, layout, 0).unwrap();
+            });
+            assert!(lock_word(&memory, 0).is_idle());
+        }
     });
 }

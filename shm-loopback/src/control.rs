@@ -184,7 +184,8 @@ impl Control {
 
     /// The first rank that died.
     pub fn failed(&self) -> Option<Rank> {
-        (self.top_word(FAILED).load(SeqCst) as Rank).checked_sub(1)
+        // Any rank could write that word.
+        (self.top_word(FAILED).load(SeqCst) as Rank).checked_sub(1).filter(|rank| *rank < self.ranks())
     }
 
     /// Why a collective cannot be any more: a rank died, or left.
@@ -420,6 +421,16 @@ fn misuse(why: String) -> FabricError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_that_is_not_there_has_not_failed() {
+        let memory = Memory::heap(Control::bytes(2).unwrap(), 1).unwrap();
+        let control = Control::create(Arc::new(memory), 2);
+        for (said, failed) in [(0, None), (1, Some(0)), (2, Some(1)), (3, None), (u64::MAX, None)] {
+            control.top_word(FAILED).store(said, SeqCst);
+            assert_eq!(control.failed(), failed);
+        }
+    }
 
     /// Ranks meet before they know each other's cores, and that must not settle how they wait.
     #[test]

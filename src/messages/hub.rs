@@ -112,7 +112,7 @@ impl Hub {
         std::mem::forget(whole);
         if std::mem::take(&mut core.news) {
             self.waiter.ring();
-            if !core.wakers.is_empty() {
+            if !(core.wakers.is_empty() && core.dropped.is_empty()) {
                 wake(held);
             }
         }
@@ -282,13 +282,16 @@ impl Hub {
     }
 }
 
-/// Wakes who waits for what has ended, once the lock is free.
+/// Wakes who waits for what has ended, and drops what nobody is to be woken by, once the lock is free.
 #[cold]
 #[inline(never)]
 fn wake(mut held: Held<'_, Option<Core>>) {
-    let wakers = held.as_mut().map(|core| std::mem::take(&mut core.wakers));
+    let wakers = held.as_mut().map(|core| (std::mem::take(&mut core.wakers), std::mem::take(&mut core.dropped)));
     drop(held);
-    wakers.into_iter().flatten().for_each(Waker::wake);
+    if let Some((wakers, dropped)) = wakers {
+        wakers.into_iter().for_each(Waker::wake);
+        drop(dropped);
+    }
 }
 
 impl Turn for Hub {

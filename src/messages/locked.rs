@@ -21,8 +21,9 @@ pub(crate) struct Core {
     works: Vec<(u64, Box<dyn Work>)>,
     /// The number of the next.
     next_work: u64,
-    /// To be woken once the lock is free.
+    /// To be woken once the lock is free; and to be dropped then, as that may drop a task, and its requests with it.
     pub wakers: Vec<Waker>,
+    pub dropped: Vec<Waker>,
     /// Whoever waits is not to sleep now.
     pub awake: bool,
     /// Something has ended that other threads of this rank may wait for.
@@ -110,6 +111,7 @@ impl Core {
             works: Vec::new(),
             next_work: 0,
             wakers: Vec::new(),
+            dropped: Vec::new(),
             awake: false,
             news: false,
             checked: Instant::now(),
@@ -213,7 +215,8 @@ impl Core {
 
     /// Ends a work without a result.
     pub fn stop(&mut self, key: Key) {
-        self.watched.remove(&key);
+        let watch = self.watched.remove(&key);
+        self.let_go(watch.and_then(|watch| watch.waker));
         if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
             self.works.swap_remove(at).1.stop(self);
         }
@@ -344,8 +347,18 @@ impl Core {
     /// Has the request wake somebody when it ends.
     pub fn wake(&mut self, key: Key, waker: &Waker) {
         if self.is_under_way(key) {
-            self.watched.entry(key).or_default().waker = Some(waker.clone());
+            let place = &mut self.watched.entry(key).or_default().waker;
+            if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                let before = place.replace(waker.clone());
+                self.let_go(before);
+            }
         }
+    }
+
+    /// Nobody is to be woken by this any more.
+    fn let_go(&mut self, waker: Option<Waker>) {
+        self.news |= waker.is_some();
+        self.dropped.extend(waker);
     }
 
     /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
@@ -373,7 +386,8 @@ impl Core {
         let Key::Message(id) = key else { return None };
         match self.engine.cancel(id) {
             transom_channel::Cancelled::Withdrawn(bytes) => {
-                self.watched.remove(&key);
+                let watch = self.watched.remove(&key);
+                self.let_go(watch.and_then(|watch| watch.waker));
                 Some(bytes)
             }
             transom_channel::Cancelled::TooLate => None,

@@ -68,7 +68,11 @@ impl<W: Wire> Engine<W> {
                         }
                     }
                 }
-                Event::Failed(lane, why) => self.fail(lane.peer, why.into()),
+                Event::Failed(lane, why) => {
+                    // What it had sent whole is received still, however much lies there.
+                    while self.poll_ring(lane.peer) > 0 {}
+                    self.fail(lane.peer, why.into());
+                }
                 Event::Cut(lane) => self.cut(lane),
                 Event::Worked => break,
             }
@@ -81,55 +85,61 @@ impl<W: Wire> Engine<W> {
         let mut polled = std::mem::take(&mut self.turn);
         self.polling.turn_into(&mut polled);
         for rank in polled.drain(..) {
-            let mut left = self.config.batch;
-            if self.matching.posted() > 0 {
-                let mut lies = Some(true);
-                while left > 0 && lies == Some(true) {
-                    lies = self.receive_posted(rank);
-                    let received = usize::from(lies == Some(true));
-                    (left, taken) = (left - received, taken + received);
-                }
-                if lies.is_none() {
-                    continue;
-                }
-            }
-            let Some(peer) = self.peers.get_mut(&rank) else { continue };
-            let Some(mut ring) = peer.ring_in.take() else { continue };
-            peer.ring_polled = Some(ring.half.ring);
-            let mut outcome = Ok(());
-            for _ in 0..left {
-                let Some(place) = ring.half.place() else { break };
-                let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
-                    Look::Empty => break,
-                    Look::Broken => Err(Lost::Broken("a mark in its ring that it cannot have written")),
-                    Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),
-                };
-                match packet {
-                    // It is not its turn: it stays where it is, and so do those behind it.
-                    Ok(false) => break,
-                    Ok(true) => {
-                        let freed = ring.half.free();
-                        self.peers.get_mut(&rank).expect("it sent this").values.freed = freed;
-                        self.owe(rank);
-                        taken += 1;
-                    }
-                    Err(lost) => {
-                        outcome = Err(lost);
-                        break;
-                    }
-                }
-            }
-            let peer = self.peers.get_mut(&rank).expect("it has a ring");
-            if peer.ring_polled.take().is_some() {
-                peer.ring_in = Some(ring);
-            } else {
-                self.drop_ring(rank, ring);
-            }
-            if let Err(lost) = outcome {
-                self.fail(rank, lost);
-            }
+            taken += self.poll_ring(rank);
         }
         self.turn = polled;
+        taken
+    }
+
+    /// Takes what lies in the ring of a peer, a batch at most.
+    fn poll_ring(&mut self, rank: Rank) -> usize {
+        let (mut left, mut taken) = (self.config.batch, 0);
+        if self.matching.posted() > 0 {
+            let mut lies = Some(true);
+            while left > 0 && lies == Some(true) {
+                lies = self.receive_posted(rank);
+                let received = usize::from(lies == Some(true));
+                (left, taken) = (left - received, taken + received);
+            }
+            if lies.is_none() {
+                return taken;
+            }
+        }
+        let Some(peer) = self.peers.get_mut(&rank) else { return taken };
+        let Some(mut ring) = peer.ring_in.take() else { return taken };
+        peer.ring_polled = Some(ring.half.ring);
+        let mut outcome = Ok(());
+        for _ in 0..left {
+            let Some(place) = ring.half.place() else { break };
+            let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
+                Look::Empty => break,
+                Look::Broken => Err(Lost::Broken("a mark in its ring that it cannot have written")),
+                Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),
+            };
+            match packet {
+                // It is not its turn: it stays where it is, and so do those behind it.
+                Ok(false) => break,
+                Ok(true) => {
+                    let freed = ring.half.free();
+                    self.peers.get_mut(&rank).expect("it sent this").values.freed = freed;
+                    self.owe(rank);
+                    taken += 1;
+                }
+                Err(lost) => {
+                    outcome = Err(lost);
+                    break;
+                }
+            }
+        }
+        let peer = self.peers.get_mut(&rank).expect("it has a ring");
+        if peer.ring_polled.take().is_some() {
+            peer.ring_in = Some(ring);
+        } else {
+            self.drop_ring(rank, ring);
+        }
+        if let Err(lost) = outcome {
+            self.fail(rank, lost);
+        }
         taken
     }
 

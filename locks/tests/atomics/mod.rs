@@ -27,6 +27,7 @@ pub struct Atomics<H> {
     memory: Arc<Vec<Vec<AtomicU64>>>,
     rank: Rank,
     hook: H,
+    watches: bool,
 }
 
 /// What a hook is told.
@@ -49,7 +50,12 @@ pub fn memory(ranks: usize) -> Arc<Vec<Vec<AtomicU64>>> {
 
 impl<H: Fn(Verb)> Atomics<H> {
     pub fn new(memory: &Arc<Vec<Vec<AtomicU64>>>, rank: Rank, hook: H) -> Self {
-        Atomics { memory: memory.clone(), rank, hook }
+        Atomics { memory: memory.clone(), rank, hook, watches: false }
+    }
+
+    /// One that watches the words of other ranks.
+    pub fn watching(self) -> Self {
+        Atomics { watches: true, ..self }
     }
 
     fn word(&self, verb: Verb, at: At) -> &AtomicU64 {
@@ -100,5 +106,9 @@ impl<H: Fn(Verb)> Network for Atomics<H> {
             }
             thread::yield_now();
         }
+    }
+
+    fn watches(&self, _: Rank) -> bool {
+        self.watches
     }
 }

@@ -229,6 +229,8 @@ impl Inbox {
                 bits &= bits - 1;
             }
         }
+        // Any rank could write those words.
+        waiting.retain(|rank| *rank < ranks);
         waiting
     }
 
@@ -279,6 +281,9 @@ mod tests {
         assert_eq!(waiting, [3, 70]);
         assert_eq!(inbox.claim(3), Some(cells[5]));
         assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "once");
+        // What no rank writes.
+        inbox.word(HUNGRY + 8).store(u64::MAX, SeqCst);
+        assert_eq!(inbox.free(cells[5], 100), (64..100).collect::<Vec<_>>());
     }
 
     #[test]

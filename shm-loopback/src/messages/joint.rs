@@ -143,6 +143,14 @@ impl Joint {
         };
         let mut joint = Joint { owner, token, what, inbox: inbox.clone(), theirs: chunks, error: None };
         while let Some(chunk) = inbox.desk().take_any() {
+            // Any rank could write that word.
+            if chunk >= chunks as usize || joint.theirs == 0 {
+                let why = format!("no rank takes chunk {chunk} of {chunks} of a large message");
+                joint.error = Some(FabricError::Misuse { why });
+                joint.close();
+                joint.theirs = 0;
+                break;
+            }
             joint.theirs -= 1;
             let (at, length) = part(chunk, length);
             if let Err(error) = copy(at, length) {
@@ -158,7 +166,7 @@ impl Joint {
         let desk = self.inbox.desk();
         // Acquire: what the owner has written is seen.
         let done = desk.done().load(Acquire);
-        if done as u32 != self.theirs {
+        if (done as u32) < self.theirs {
             return None;
         }
         reach::withdraw(self.what.to);
@@ -168,7 +176,7 @@ impl Joint {
 
     /// The owner takes nothing any more.
     fn close(&mut self) {
-        self.theirs -= self.inbox.desk().close();
+        self.theirs = self.theirs.saturating_sub(self.inbox.desk().close());
     }
 
     /// Ends it: from here on the owner writes no longer. Waits for the chunk that it is copying, unless its process has
@@ -361,6 +369,25 @@ mod tests {
         });
         assert!(asked > 0);
         assert_eq!(joint.unwrap().ended(), Some(false));
+        exports::withdraw(from.key);
+    }
+
+    #[test]
+    fn what_no_owner_writes_is_refused() {
+        let (ranks, inbox, source, from) = owner();
+        let chunks = LENGTH.div_ceil(chunk(LENGTH)) as u64;
+        for left in [chunks, chunks + 1, 50_000, u64::from(u32::MAX)] {
+            let mut target = vec![0; LENGTH];
+            let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
+                inbox.desk().left.fetch_or(u64::from(u32::MAX), AcqRel);
+                inbox.desk().left.fetch_and(!u64::from(u32::MAX) | left, AcqRel);
+                out_of(&source)(at, len, into)
+            });
+            let joint = joint.unwrap();
+            assert!(matches!(joint.error, Some(FabricError::Misuse { .. })), "{left} left: {:?}", joint.error);
+            joint.end(&ranks[0]); // at once
+            assert!(!inbox.has_work());
+        }
         exports::withdraw(from.key);
     }
 

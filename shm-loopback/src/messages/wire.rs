@@ -37,8 +37,8 @@ pub struct ShmWire {
     reading: Reading,
     /// Peers that have no inbox yet.
     awaited: Vec<usize>,
-    /// Peers that are gone, and how often nothing more of them was found since.
-    gone: Vec<(usize, Why, u32)>,
+    /// Peers that are gone. The engine is told at the next look that finds nothing more in the inbox.
+    gone: Vec<(usize, Why)>,
     closing: bool,
     began: Instant,
 }
@@ -58,10 +58,6 @@ struct Peer {
     /// It is in the list of those that are gone.
     noticed: bool,
 }
-
-/// Looks that find nothing more of a peer that is gone, before the engine is told: one for the inbox, and one for what the
-/// engine then finds in its ring.
-const LAST_LOOKS: u32 = 3;
 
 impl ShmWire {
     /// Opens this rank's inbox, and from now on has `turn` called by all its waits. Once for each rank.
@@ -159,7 +155,7 @@ impl ShmWire {
         let peer = &mut self.peers[rank];
         if rank != self.me && !peer.noticed && !peer.over {
             peer.noticed = true;
-            self.gone.push((rank, why, 0));
+            self.gone.push((rank, why));
         }
     }
 
@@ -223,8 +219,7 @@ impl ShmWire {
             }
         }
         if !found {
-            self.gone.iter_mut().for_each(|(.., looks)| *looks += 1);
-            for (rank, why, _) in self.gone.extract_if(.., |(.., looks)| *looks > LAST_LOOKS) {
+            for (rank, why) in self.gone.drain(..) {
                 self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
             }
         }

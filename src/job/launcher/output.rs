@@ -286,6 +286,17 @@ impl Queue {
         }
     }
 
+    /// What is written is kept no longer: of a stream that is never read to its end the first entry never ends. Moves no more
+    /// than was written.
+    fn forget_written(&mut self) {
+        if let Some((_, lines)) = self.lines.front_mut()
+            && self.written >= READ.max(lines.len() / 2)
+        {
+            lines.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
     fn write(&mut self) -> io::Result<()> {
         while let Some((stream, lines)) = self.lines.front() {
             let (stream, rest) = (*stream, &lines[self.written..]);
@@ -303,6 +314,7 @@ impl Queue {
                 Ok(written) => {
                     self.bytes -= written;
                     self.written += written;
+                    self.forget_written();
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
@@ -337,13 +349,31 @@ fn portion(bytes: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::ready;
+    use super::{Queue, Stream, ready};
     use nix::sys::pthread::{pthread_kill, pthread_self};
     use nix::sys::signal::Signal;
     use rustix::fd::AsFd;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// However much has gone through it, of a stream that is never read to its end.
+    #[test]
+    fn what_is_written_is_kept_no_longer() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut queue = Queue { outlets: [Some(writer.into()), None], lines: Default::default(), bytes: 0, written: 0 };
+        let (line, mut read) = ([[b'x'; 1023].as_slice(), b"\n"].concat(), vec![0; 64 << 10]);
+        (0..1024).for_each(|_| queue.push(Stream::Stdout, &[&line]));
+        for _ in 0..500 {
+            (0..64).for_each(|_| queue.push(Stream::Stdout, &[&line]));
+            queue.write().unwrap();
+            reader.read_exact(&mut read).unwrap();
+            assert!(read.chunks(1024).all(|chunk| chunk == line), "lines are whole");
+        }
+        // 1 MiB was never read, or is in the pipe.
+        let kept: usize = queue.lines.iter().map(|(_, lines)| lines.capacity()).sum();
+        assert!(queue.bytes <= 1 << 20 && kept < 5 << 20, "{} bytes are to be written, {kept} are kept", queue.bytes);
+    }
 
     /// A signal that comes while it is asked whether the reader takes more must not be heard as yes: the write would wait
     /// for the reader, and the launcher with it.
