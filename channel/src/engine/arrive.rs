@@ -69,8 +69,7 @@ impl<W: Wire> Engine<W> {
                     }
                 }
                 Event::Failed(lane, why) => {
-                    // What it had sent whole is received still, however much lies there.
-                    while self.poll_ring(lane.peer) > 0 {}
+                    self.empty_ring(lane.peer);
                     self.fail(lane.peer, why.into());
                 }
                 Event::Cut(lane) => self.cut(lane),
@@ -89,6 +88,18 @@ impl<W: Wire> Engine<W> {
         }
         self.turn = polled;
         taken
+    }
+
+    /// Takes all that lies in the ring of a peer: what it had sent whole is received though it is lost. No more than there is room for:
+    /// it might go on to send.
+    fn empty_ring(&mut self, rank: Rank) {
+        let mut left = self.config.ring.slots as usize;
+        while left > 0 {
+            match self.poll_ring(rank) {
+                0 => break,
+                taken => left = left.saturating_sub(taken),
+            }
+        }
     }
 
     /// Takes what lies in the ring of a peer, a batch at most.

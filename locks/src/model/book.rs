@@ -1,7 +1,9 @@
 //! The order book: what every request on a lock is owed, written down as the verbs go by, and checked.
 
 use crate::Field;
+use crate::lock_word::Next;
 use crate::{At, LockLayout, Mode, Rank};
+use std::collections::BTreeSet;
 
 /// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
 ///
@@ -117,6 +119,9 @@ pub struct Book {
     calls: Vec<Option<OpenCall>>,
     /// Whether there was a request with a deadline: those who meet it pay for it.
     timed: bool,
+    /// Ranks, with targets, that have told their turn to who watched, and not asked since: a request with a deadline may end before it has
+    /// a place, as long as whoever watched looks there.
+    shown: BTreeSet<(Rank, Rank)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -150,7 +155,7 @@ struct OpenCall {
 impl Book {
     /// A book on the locks of `ranks` ranks in the words of `layout`.
     pub fn new(layout: LockLayout, ranks: usize) -> Self {
-        Book { layout, queues: vec![Vec::new(); ranks], calls: vec![None; ranks], timed: false }
+        Book { layout, queues: vec![Vec::new(); ranks], calls: vec![None; ranks], timed: false, shown: BTreeSet::new() }
     }
 
     /// `rank` begins `call` with its next verb: a lock that it releases is held until then.
@@ -197,7 +202,11 @@ impl Book {
                 open.failed = Some((at, false));
             }
             Verb::Add { .. } => open.add += 1,
-            Verb::Notify { .. } if at.rank == rank => {}
+            Verb::Notify { value, .. } if at.rank == rank => {
+                if let (Some((target, Field::Next)), Next::TURN | Next::AT_GO) = (field, value) {
+                    self.shown.insert((rank, target));
+                }
+            }
             Verb::Notify { .. } if matches!(field, Some((_, Field::Grant))) => open.grants += 1,
             Verb::Notify { .. } => open.notify += 1,
         }
@@ -224,7 +233,10 @@ impl Book {
         match queue.iter().position(|entry| entry.rank == rank) {
             // Whoever asks for all locks gives up some places while it waits for another.
             Some(given_up) => drop(queue.remove(given_up)),
-            None if field == Field::Word => queue.push(Entry { rank, mode, granted: false, abandoned: false }),
+            None if field == Field::Word => {
+                queue.push(Entry { rank, mode, granted: false, abandoned: false });
+                self.shown.remove(&(rank, target));
+            }
             None => {}
         }
         Ok(())
@@ -293,6 +305,7 @@ impl Book {
             Call::TryAcquire(target, _) if open.cas > 0 => self.granted(rank, target),
             Call::AcquireUntil(target, _) | Call::TryAcquire(target, _) if abandoned(target) => Ok(()),
             Call::AcquireUntil(..) if open.left => Ok(()),
+            Call::AcquireUntil(target, _) if open.cas + open.add == 0 && self.shown.contains(&(rank, target)) => Ok(()),
             Call::AcquireUntil(target, _) => self.granted(rank, target),
             Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up, and nobody was in the way")),
             Call::Settle(target) if abandoned(target) => {
