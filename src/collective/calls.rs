@@ -8,8 +8,8 @@ use transom_collective::Rank;
 
 impl World {
     /// Collective: returns when every rank has called it. What a rank wrote to its own memory before it, and what it put and
-    /// flushed, all see after it; it flushes nothing itself. None where ranks share memory, else ceil(log2 hosts) messages of one rank
-    /// of each; the first collective of a world takes memory for those to come.
+    /// flushed, all see after it; it flushes nothing itself. No message where all ranks share memory, else ceil(log2 hosts) of one
+    /// rank of each host; the first collective of a world takes memory for those to come.
     ///
     /// # Errors
     /// As [`broadcast`](Self::broadcast).

@@ -76,7 +76,7 @@ pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Opt
     sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
 }
 
-/// What a request keeps of those ranks that it is among.
+/// The ranks of a request: its scope's, or a clone of its own.
 #[inline(always)]
 fn kept<'a>(comm: &Comm, scope: Option<&'a Scope<'a, '_>>) -> Cow<'a, Comm> {
     scope.map_or_else(|| Cow::Owned(comm.clone()), |scope| Cow::Borrowed(scope.comm()))

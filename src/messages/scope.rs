@@ -12,6 +12,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use transom_locks::Awaited;
+use transom_shm_loopback::messages::Bytes;
 
 /// What [`World::scope`](crate::World::scope) lends: messages from and into buffers that live longer than the scope.
 ///
@@ -108,9 +109,11 @@ impl<'s> Scope<'s, '_> {
         }
         // SAFETY: the scope waits until the request is over, before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
-        // SAFETY: lent above, for `'s`.
-        let started =
-            request_send(&self.comm, Some(self), to, tag, bytes, sync, |bytes, _| unsafe { hold::lent(&bytes) });
+        let back = |bytes: Bytes, _| {
+            // SAFETY: lent above, for `'s`.
+            unsafe { hold::lent(&bytes) }
+        };
+        let started = request_send(&self.comm, Some(self), to, tag, bytes, sync, back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: Some(data) })))
     }
 

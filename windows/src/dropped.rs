@@ -1,6 +1,7 @@
 //! What fails where no call is left to say so: in a drop.
 
 use crate::Error;
+use std::io::Write;
 
 /// An event; and, if nobody has events, a line on stderr: what was put may be lost. Not if a rank is lost, which calls say, and which
 /// makes many drops fail.
@@ -9,7 +10,8 @@ pub(crate) fn failed(what: &'static str, error: &Error) {
     if tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!(%error, "{what}");
     } else if error.lost_rank().is_none() {
-        eprintln!("transom: {what}: {error}");
+        // Whatever becomes of the line: `eprintln!` panics where nobody reads it, here in a drop.
+        let _ = writeln!(std::io::stderr(), "transom: {what}: {error}");
     }
 }
 
@@ -34,5 +36,8 @@ mod tests {
             told.lines().filter(|line| line.contains("transom")).collect::<Vec<_>>(),
             ["transom: unlock failed: no way"]
         );
+        let (reader, nobody_reads) = std::io::pipe().unwrap();
+        drop(reader);
+        assert!(again.stdout(std::process::Stdio::null()).stderr(nobody_reads).status().unwrap().success());
     }
 }

@@ -123,7 +123,7 @@ fn limits() -> Section {
     let mut section = Section::new("limits");
     section
         .row("ranks", format_args!("{} (the most that one lock can have)", transom_locks::LockWord::<16>::MAX_RANKS));
-    // A launcher raises the soft limit to the hard one.
+    // A launcher raises the soft limit to the hard one. It needs three for each rank, and 40, beside a few that are open.
     match getrlimit(Resource::Nofile).maximum {
         Some(files) => {
             let ranks = files.saturating_sub(48) / 3;

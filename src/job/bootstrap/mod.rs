@@ -20,6 +20,7 @@ use super::variables;
 use host::Host;
 use key_value::KeyValue;
 use secret::Handed;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transom_locks::Rank;
 use transom_shm_loopback::{Invitation, Job, Loopback};
@@ -58,7 +59,9 @@ pub(crate) fn join() -> Result<Option<Joined>, BootstrapError> {
             // The mistake that srun makes easy; said by one of the tasks.
             let is = |name, so: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| so(&value));
             if is("SLURM_STEP_NUM_TASKS", |tasks| tasks != "1") && is("SLURM_PROCID", |task| task == "0") {
-                eprintln!(
+                // Whatever becomes of the line: `eprintln!` panics where nobody reads it.
+                let _ = writeln!(
+                    std::io::stderr(),
                     "transom: srun started several tasks and offers them no way to meet, so each is a world of its own; for \
                      one job of them all: srun --mpi=pmix"
                 );

@@ -32,8 +32,8 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
     sockopt::set_tcp_keepcnt(stream, 6)?;
     sockopt::set_tcp_thin_linear_timeouts(stream, true)?;
-    // Not by a congestion control that has no slow start, as BBR: then they have no effect. Every kernel has this one; where
-    // it is forbidden, there is no harm.
+    // Linear timeouts have no effect under a congestion control without slow start (BBR). Every kernel has Reno; where that
+    // is forbidden, the connection serves as it is.
     let _ = sockopt::set_tcp_congestion(stream, "reno");
     Ok(())
 }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(vanished(full), None);
         let slow = (0..30).map(|look| (0, 0, 1, 2_000 * look, 2_000 * (look % 3)));
         assert_eq!(vanished(slow), None, "each probe is answered after a while");
-        // Every look once more, or once.
+        // By the number of looks since it fell silent: how often data was sent again.
         let silent = |unacked, again: fn(u32) -> u8, probes| {
             let silent =
                 (3..30).map(move |look| (unacked, again(look - 3), probes, 2_000 * (look - 3) + 100, 2_000 * look));

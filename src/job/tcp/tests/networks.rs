@@ -98,7 +98,8 @@ fn a_host_that_vanishes_with_much_unread_has_died() {
     assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{told:?}");
 }
 
-/// What is lost is sent again often enough: not ever later, as from the beginning otherwise, when it were three or four times.
+/// TCP by itself doubles its timeout each time: it would send three times in two seconds, and not often enough in eight where an answer
+/// takes longer.
 #[test]
 fn what_is_lost_is_sent_again_often() {
     let Some(network) = Network::new() else { return not_run() };
