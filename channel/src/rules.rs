@@ -45,7 +45,7 @@ const PATHS: [(&str, Path); 6] = [
 pub struct Facts {
     /// The message's bytes.
     pub size: u64,
-    /// Peers that this rank has talked with.
+    /// Peers that this rank has talked with: near ones, if it is one of them that is to be sent to, else the others.
     pub peers: u64,
     /// Messages that wait to be sent to this peer, this one included.
     pub queued: u64,

@@ -16,7 +16,7 @@ pub const SHORTEST: usize = 512;
 pub struct Lane {
     /// Who is at its other end.
     pub peer: Rank,
-    /// Which of [`Wire::rails`] it uses, by index.
+    /// Which of the [rails](Wire::rails) to that peer it uses, by index.
     pub rail: usize,
 }
 
@@ -27,7 +27,8 @@ pub enum RailKind {
     Connection,
     /// Sends are datagrams, to all, and as they are they may be lost; see [`delivery`](crate::delivery).
     Datagram,
-    /// By memory that is shared, to those [near](Wire::is_near). What a rank moves itself needs no registration there.
+    /// By memory that is shared: to those [near](Wire::is_near) by this alone, to others never. What a rank moves itself needs no
+    /// registration there.
     Memory,
 }
 
@@ -295,9 +296,10 @@ pub trait Wire {
     /// A handle on bytes.
     type Memory;
 
-    /// The rails of this rank, best first; the same number at all ranks, at least 1 and at most [`RAILS`]. Rail i of one
-    /// rank reaches rail i of any other.
-    fn rails(&self) -> &[Rail];
+    /// The rails to peers that are [near](Self::is_near), or to the others, best first; none if there are no such peers. Those to
+    /// the others are as many at all ranks, and there are at most [`RAILS`] of either. Rail i of one rank reaches rail i of any
+    /// other.
+    fn rails(&self, near: bool) -> &[Rail];
     /// Asks for a lane. `Up` or `Failed` follows, at once if it was up before. The peer is told `Up` as well.
     fn connect(&mut self, lane: Lane);
     /// Gives a lane up that both sides have agreed to use no more; nothing is under way there but packets that may be lost. The peer
@@ -311,7 +313,8 @@ pub trait Wire {
         let _ = but;
         0
     }
-    /// Whether rails of [`RailKind::Memory`] reach this peer. Those are the only way to it then.
+    /// Whether a peer has this rank's memory, so that there are rails of [`RailKind::Memory`] to it, and those alone. It does not change,
+    /// and both say the same of each other.
     fn is_near(&self, peer: Rank) -> bool {
         let _ = peer;
         false
@@ -343,7 +346,7 @@ pub trait Wire {
     /// other memory, after its key was released.
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
     /// Leaves two words beside a ring of this rank's, where the peer that writes there reads them when it likes, and wakes it if it
-    /// sleeps. `false` where rings are no memory of both: then what is to be told goes by a packet.
+    /// sleeps. Who finds the first finds no second that is older. `false` where rings are no memory of both: then what is to be told goes by a packet.
     fn publish(&mut self, peer: Rank, ring: &Self::Memory, words: [u64; 2]) -> bool {
         let _ = (peer, ring, words);
         false
@@ -376,12 +379,12 @@ pub trait Wire {
         let _ = (lane, offered);
         false
     }
-    /// Makes memory known to a rail's adapter; `None` if that cannot be done, or is not worth it.
-    fn register(&mut self, memory: &Self::Memory, rail: usize) -> Option<Key>;
-    /// Ends a registration: when this returns no peer can write by the key.
-    fn release(&mut self, rail: usize, key: Key);
+    /// Makes memory known to the adapter of a lane; `None` if that cannot be done, or is not worth it.
+    fn register(&mut self, memory: &Self::Memory, lane: Lane) -> Option<Key>;
+    /// Ends a registration that was made for a lane, or a ring's for a lane of rail 0: when this returns no peer can write by the key.
+    fn release(&mut self, lane: Lane, key: Key);
 
-    /// The key by which memory is registered with a rail, if it is.
+    /// The key by which memory is registered with a rail to peers that are not near, if it is.
     fn key_of(&self, memory: &Self::Memory, rail: usize) -> Option<Key> {
         let _ = (memory, rail);
         None

@@ -216,6 +216,28 @@ fn neighbours_of_a_host_need_neither() {
     for rank in 0..4 {
         let channels = sim.engine(rank).channels();
         assert_eq!((channels.near, channels.datagrams, channels.connections, channels.rings), (1, 2, 2, 2));
+        assert_eq!(channels.near_rings, 1);
+    }
+}
+
+/// Rings, and what goes at once, are for neighbours as is chosen for them.
+#[test]
+fn neighbours_of_a_host_have_rules_of_their_own() {
+    let rail = Conditions::default().rails[0];
+    let memory = Rail { kind: RailKind::Memory, write: false, ..rail };
+    let near = Some(Config { rings: 2, ring_after: 4, eager: 10_000, ..Config::default() });
+    let conditions = Conditions { rails: vec![rail, memory], host: 2, near, ..Conditions::default() };
+    let far = Config { rings: 0, eager: 100, ..Config::default() };
+    let mut sim = Sim::over(5, conditions, vec![far; 4], |wire| Delivery::new(wire, Settings::default())).unwrap();
+    exchange(&mut sim, &all_to_all(4), 20, 150);
+    for rank in 0..4 {
+        let engine = sim.engine(rank);
+        let (channels, meter) = (engine.channels(), engine.meter());
+        assert_eq!((channels.near, channels.connections, channels.rings, channels.near_rings), (1, 2, 0, 1));
+        // Those to the two of the other host are announced; of the others the first few go before there is a ring.
+        assert_eq!((meter.eager, meter.rendezvous), (20, 40));
+        assert!((10..=20).contains(&meter.ring_packets), "{meter:?}");
+        engine.at_rest().unwrap();
     }
 }
 

@@ -341,8 +341,8 @@ impl Wire for Mute {
         self.wire.post(lane, request)
     }
 
-    fn rails(&self) -> &[Rail] {
-        self.wire.rails()
+    fn rails(&self, near: bool) -> &[Rail] {
+        self.wire.rails(near)
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -369,11 +369,11 @@ impl Wire for Mute {
         false
     }
 
-    fn register(&mut self, _: &Memory, _: usize) -> Option<Key> {
+    fn register(&mut self, _: &Memory, _: Lane) -> Option<Key> {
         None
     }
 
-    fn release(&mut self, _: usize, _: Key) {}
+    fn release(&mut self, _: Lane, _: Key) {}
 
     fn poll(&mut self) -> Option<Event<Memory>> {
         self.wire.poll()

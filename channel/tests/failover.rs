@@ -6,6 +6,7 @@ mod model;
 use model::{Job, Setup};
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{Spread, Stripe};
+use transom_channel::wire::{RAILS, Rail, RailKind};
 use transom_channel::{Config, Room, Select};
 
 /// Whether each rail is cut, and when that changes.
@@ -75,6 +76,12 @@ fn run(seed: u64) -> Result<Job, String> {
     let cuts = rng.u32(1..12);
     let pause = *rng.choice(&[10, 100, 1000]).unwrap();
     let cut = vec![false; setup.conditions.rails.len()];
+    if cut.len() < RAILS && rng.u8(..3) == 0 {
+        // Neighbours have none of them.
+        let memory = Rail { kind: RailKind::Memory, ..setup.conditions.rails[0] };
+        setup.conditions.rails.push(memory);
+        setup.conditions.host = rng.u32(2..4);
+    }
     let mut cuts = Cuts { cut, next: rng.u64(1..300), left: cuts, pause, stays, rng };
     if std::env::var("SEED").is_ok() {
         println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);

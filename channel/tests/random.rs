@@ -4,16 +4,29 @@
 mod model;
 
 use model::{Job, Setup};
-use transom_channel::wire::RailKind;
+use transom_channel::Config;
+use transom_channel::wire::{Rail, RailKind};
 
 fn run(seed: u64) -> Result<Job, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut setup = Setup::random(&mut rng);
-    if rng.u8(..4) == 0 {
+    match rng.u8(..4) {
         // All of one host: values are left beside rings.
-        setup.conditions.rails.truncate(1);
-        setup.conditions.rails[0].kind = RailKind::Memory;
-        setup.conditions.host = setup.ranks;
+        0 => {
+            setup.conditions.rails.truncate(1);
+            setup.conditions.rails[0].kind = RailKind::Memory;
+            setup.conditions.host = setup.ranks;
+        }
+        // Of several, whose ranks share memory, and have it as is chosen for that.
+        1 => {
+            let rail = setup.conditions.rails[0];
+            let longest = *rng.choice(&[512, 2048, 20_000]).unwrap();
+            setup.conditions.rails.push(Rail { kind: RailKind::Memory, mark_last: rng.bool(), longest, ..rail });
+            setup.conditions.host = rng.u32(1..4);
+            let floor = setup.configs[0].floor;
+            setup.conditions.near = rng.bool().then(|| Config { floor, ..Setup::random(&mut rng).configs[0].clone() });
+        }
+        _ => {}
     }
     if std::env::var("SEED").is_ok() {
         println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);

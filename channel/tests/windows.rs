@@ -230,8 +230,8 @@ impl Wire for Ending {
         Some(if self.ended && lost { Event::Worked } else { event })
     }
 
-    fn rails(&self) -> &[Rail] {
-        self.wire.rails()
+    fn rails(&self, near: bool) -> &[Rail] {
+        self.wire.rails(near)
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -258,12 +258,12 @@ impl Wire for Ending {
         false
     }
 
-    fn register(&mut self, memory: &Memory, rail: usize) -> Option<Key> {
-        self.wire.register(memory, rail)
+    fn register(&mut self, memory: &Memory, lane: Lane) -> Option<Key> {
+        self.wire.register(memory, lane)
     }
 
-    fn release(&mut self, rail: usize, key: Key) {
-        self.wire.release(rail, key);
+    fn release(&mut self, lane: Lane, key: Key) {
+        self.wire.release(lane, key);
     }
 
     fn key_of(&self, memory: &Memory, rail: usize) -> Option<Key> {

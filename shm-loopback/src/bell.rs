@@ -34,8 +34,8 @@ pub(crate) trait Bell {
     }
     fn rings(&self) -> Self::Seen;
     fn add_ring(&self);
-    /// Sleeps until woken, unless `rings` is another number than `seen`. May end early.
-    fn sleep(&self, seen: Self::Seen);
+    /// Sleeps until woken, but no longer than this, unless `rings` is another number than `seen`. May end early.
+    fn sleep(&self, seen: Self::Seen, most: Duration);
     /// Wakes all who sleep.
     fn wake(&self);
 }
@@ -64,7 +64,7 @@ pub(crate) fn nap<R, E>(bell: &impl Bell, mut look: impl FnMut() -> Result<Optio
     if let Some(found) = look()? {
         return Ok(Some(found));
     }
-    bell.sleep(seen);
+    bell.sleep(seen, ROUND);
     drop(sleeping);
     look()
 }
@@ -120,18 +120,7 @@ impl Bell for Futex {
         self.rings.fetch_add(1, SeqCst);
     }
 
-    fn sleep(&self, seen: u32) {
-        self.sleep_for(seen, ROUND);
-    }
-
-    fn wake(&self) {
-        #[cfg(not(miri))]
-        let _ = futex::wake(&self.rings, futex::Flags::empty(), i32::MAX as u32);
-    }
-}
-
-impl Futex {
-    fn sleep_for(&self, seen: u32, most: Duration) {
+    fn sleep(&self, seen: u32, most: Duration) {
         #[cfg(not(miri))]
         {
             let most = most.try_into().expect("a tenth of a second is a timespec");
@@ -142,13 +131,46 @@ impl Futex {
         #[cfg(miri)]
         let _ = (seen, most, std::thread::yield_now());
     }
+
+    fn wake(&self) {
+        #[cfg(not(miri))]
+        let _ = futex::wake(&self.rings, futex::Flags::empty(), i32::MAX as u32);
+    }
 }
 
-/// A bell that not all ring who have something for the sleeper: it looks each millisecond.
-pub(crate) struct Brief<'b>(pub &'b Futex);
+impl<B: Bell> Bell for &B {
+    type Seen = B::Seen;
 
-impl Bell for Brief<'_> {
-    type Seen = u32;
+    fn count(&self, change: i32) {
+        (**self).count(change);
+    }
+
+    fn sleepers(&self) -> u32 {
+        (**self).sleepers()
+    }
+
+    fn rings(&self) -> B::Seen {
+        (**self).rings()
+    }
+
+    fn add_ring(&self) {
+        (**self).add_ring();
+    }
+
+    fn sleep(&self, seen: B::Seen, most: Duration) {
+        (**self).sleep(seen, most);
+    }
+
+    fn wake(&self) {
+        (**self).wake();
+    }
+}
+
+/// A bell that not all ring who have something for the sleeper: it looks again after so long.
+pub(crate) struct Brief<B>(pub B, pub Duration);
+
+impl<B: Bell> Bell for Brief<B> {
+    type Seen = B::Seen;
 
     fn count(&self, change: i32) {
         self.0.count(change);
@@ -163,7 +185,7 @@ impl Bell for Brief<'_> {
         fence(SeqCst);
     }
 
-    fn rings(&self) -> u32 {
+    fn rings(&self) -> B::Seen {
         self.0.rings()
     }
 
@@ -171,8 +193,8 @@ impl Bell for Brief<'_> {
         self.0.add_ring();
     }
 
-    fn sleep(&self, seen: u32) {
-        self.0.sleep_for(seen, Duration::from_millis(1));
+    fn sleep(&self, seen: B::Seen, most: Duration) {
+        self.0.sleep(seen, most.min(self.1));
     }
 
     fn wake(&self) {
@@ -204,7 +226,7 @@ impl Bell for Both<'_> {
         self.1.add_ring();
     }
 
-    fn sleep(&self, seen: [u32; 2]) {
+    fn sleep(&self, seen: [u32; 2], most: Duration) {
         #[cfg(not(miri))]
         {
             use futex::{WaitFlags, WaitPtr, WaitvFlags};
@@ -218,17 +240,16 @@ impl Bell for Both<'_> {
             };
             let clock = rustix::thread::ClockId::Monotonic;
             let now = rustix::time::clock_gettime(clock);
-            let until = now + ROUND.try_into().expect("a tenth of a second is a timespec");
+            let until = now + most.try_into().expect("a tenth of a second is a timespec");
             let waits = [one(self.0, seen[0]), one(self.1, seen[1])];
             let waited = futex::waitv(&waits, WaitvFlags::empty(), Some(&until), clock);
             // Linux before 5.16 cannot wait for two, and filters of system calls may forbid it: rounds of a millisecond then.
             if !matches!(waited, Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)) {
-                let round = Duration::from_millis(1).try_into().expect("a millisecond is a timespec");
-                let _ = futex::wait(&self.0.rings, futex::Flags::empty(), seen[0], Some(&round));
+                self.0.sleep(seen[0], most.min(Duration::from_millis(1)));
             }
         }
         #[cfg(miri)]
-        let _ = (seen, std::thread::yield_now());
+        let _ = (seen, most, std::thread::yield_now());
     }
 
     fn wake(&self) {
@@ -268,7 +289,7 @@ mod tests {
             }
             let (one, other) = (Futex::new(), Futex::new());
             let (both, begun) = (Both(&one, &other), Instant::now());
-            (0..3).for_each(|_| both.sleep(both.rings()));
+            (0..3).for_each(|_| both.sleep(both.rings(), ROUND));
             assert!(begun.elapsed() > Duration::from_millis(2), "{:?}", begun.elapsed());
         });
         slept.join().unwrap();
@@ -393,7 +414,7 @@ pub(crate) mod model {
             }
         }
 
-        fn sleep(&self, seen: u32) {
+        fn sleep(&self, seen: u32, _: Duration) {
             if self.mutant == Mutant::CountedLate {
                 self.sleepers.fetch_add(1, Ordering::SeqCst);
             }

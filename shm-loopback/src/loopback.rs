@@ -103,7 +103,7 @@ impl Loopback {
     /// From now on the waits of this rank call `turn`, now and then also while they sleep: for messages that come by another
     /// way than shared memory.
     pub fn turn_in_waits(&self, turn: Arc<dyn crate::messages::Turn>) {
-        self.0.progress.set(turn, None);
+        self.0.progress.set(turn, None, true);
     }
 
     /// Whether a rank has left the job.

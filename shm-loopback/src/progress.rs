@@ -4,6 +4,7 @@ use crate::bell::{self, Both, Brief, Futex};
 use crate::memory::View;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use transom_windows::FabricError;
 
 /// A rank's messages, which every wait of the rank turns.
@@ -26,14 +27,19 @@ pub trait Turn: Send + Sync {
     }
 }
 
+/// How long a wait sleeps at most where messages come without a bell.
+const OFTEN: Duration = Duration::from_millis(1);
+
 /// A rank's messages, if it uses any.
 #[derive(Default)]
 pub(crate) struct Progress(OnceLock<Turning>);
 
 pub(crate) struct Turning {
     turn: Arc<dyn Turn>,
-    /// Whose bell is rung for messages; none if nobody rings.
+    /// Whose bell is rung for messages.
     inbox: Option<View>,
+    /// Messages come without a bell, too.
+    others: bool,
 }
 
 impl Progress {
@@ -43,8 +49,8 @@ impl Progress {
     }
 
     /// From now on every wait turns these. Says whether they are the first.
-    pub fn set(&self, turn: Arc<dyn Turn>, inbox: Option<View>) -> bool {
-        self.0.set(Turning { turn, inbox }).is_ok()
+    pub fn set(&self, turn: Arc<dyn Turn>, inbox: Option<View>, others: bool) -> bool {
+        self.0.set(Turning { turn, inbox, others }).is_ok()
     }
 }
 
@@ -66,8 +72,9 @@ impl Turning {
             None => Ok(busy.get().then_some(None)),
         };
         let slept = match &self.inbox {
+            Some(inbox) if self.others => bell::nap(&Brief(Both(bell, &inbox.header().bell), OFTEN), awake),
             Some(inbox) => bell::nap(&Both(bell, &inbox.header().bell), awake),
-            None => bell::nap(&Brief(bell), awake),
+            None => bell::nap(&Brief(bell, OFTEN), awake),
         };
         match slept? {
             Some(Some(found)) => Ok(Some(found)),

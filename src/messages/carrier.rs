@@ -6,35 +6,118 @@ use crate::job::variables;
 use crate::provider::Provider;
 use transom_channel::ring::Shape;
 use transom_channel::{Changes, Config, Misconfigured};
-#[cfg(feature = "verbs")]
-use transom_channel::{
-    Paths,
-    delivery::{Delivery, HEADER, Settings},
-    packet::SYNC,
-    wire::SHORTEST,
-};
 use transom_shm_loopback::messages::ShmWire;
 
 #[cfg(feature = "verbs")]
-pub(super) use several::{Carrier, Waiter};
+use super::neighbours::Neighbours;
+#[cfg(feature = "verbs")]
+pub(super) use several::{Adapters, Carrier, Waiter};
 
 #[cfg(not(feature = "verbs"))]
 pub(super) use transom_shm_loopback::messages::{ShmWire as Carrier, Waiter};
 
-/// The wire of this rank, and what suits it and TRANSOM_MESSAGES. Once for each rank of a job.
-pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
+/// The wire of this rank, with what suits it and TRANSOM_MESSAGES: for peers that are near, and for the others.
+pub(super) struct Opened {
+    pub wire: Carrier,
+    pub config: Config,
+    pub near: Config,
+}
+
+/// Once for each rank of a job.
+pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let asked = variables::get::<Changes>("TRANSOM_MESSAGES");
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
+    // A slot for whatever goes at once, and for pieces of what does not; and for as many packets as may be under way: cells of
+    // the inbox are slower than waiting for a slot.
+    let ring = Shape { slots: 32, bytes: 16_704 };
+    let near = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
+        let (adapters, config) = several::adapters(verbs, &asked)?;
+        let neighbours = verbs.memory_of_host().filter(|memory| transom_windows::Exchange::size(*memory) > 1);
+        let wire = match neighbours {
+            Some(memory) => {
+                let near = ShmWire::open(memory)?;
+                Carrier::Both(Box::new(Neighbours::new(near, adapters, verbs.ranks_of_host())))
+            }
+            None => Carrier::Adapters(adapters),
+        };
+        return Ok(Opened { wire, config, near });
+    }
+    let job = crate::provider::shared_memory(provider).expect("the other providers share memory");
+    let wire = ShmWire::open(job)?;
+    #[cfg(feature = "verbs")]
+    let wire = Carrier::Shared(Box::new(wire));
+    Ok(Opened { wire, config: near.clone(), near })
+}
+
+/// No engine can be so.
+pub(super) fn misconfigured(error: Misconfigured) -> Error {
+    Error::Unavailable { why: format!("TRANSOM_MESSAGES: {error}") }
+}
+
+#[cfg(feature = "verbs")]
+mod several {
+    use super::super::neighbours::Neighbours;
+    use super::{Changes, Config, Error, Shape};
+    use crate::verbs::{self, Verbs, VerbsWire};
+    use std::sync::Arc;
+    use transom_channel::delivery::{Delivery, HEADER, Settings};
+    use transom_channel::packet::SYNC;
+    use transom_channel::wire::{
+        Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request, SHORTEST,
+    };
+    use transom_channel::{Paths, Wire};
+    use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
+    use transom_windows::Wait;
+
+    /// By shared memory, by adapters, or by memory to neighbours and by adapters to the others.
+    pub enum Carrier {
+        Shared(Box<ShmWire>),
+        Adapters(Box<dyn Adapters>),
+        Both(Box<Neighbours>),
+    }
+
+    /// How threads wait for what comes by it.
+    pub enum Waiter {
+        Bell(messages::Waiter),
+        Naps(verbs::Waiter),
+    }
+
+    /// A wire by adapters: by connections, or also by datagrams.
+    pub trait Adapters: Wire<Memory = Bytes> + Send {
+        fn verbs(&self) -> &VerbsWire;
+        fn verbs_mut(&mut self) -> &mut VerbsWire;
+    }
+
+    impl Adapters for VerbsWire {
+        fn verbs(&self) -> &VerbsWire {
+            self
+        }
+
+        fn verbs_mut(&mut self) -> &mut VerbsWire {
+            self
+        }
+    }
+
+    impl Adapters for Delivery<VerbsWire> {
+        fn verbs(&self) -> &VerbsWire {
+            self.wire()
+        }
+
+        fn verbs_mut(&mut self) -> &mut VerbsWire {
+            self.wire_mut()
+        }
+    }
+
+    /// The wire by adapters, and what suits it.
+    pub fn adapters(verbs: &Verbs, asked: &Changes) -> Result<(Box<dyn Adapters>, Config), Error> {
         let wire = verbs.wire()?;
         let zero_copy_from = wire.zero_copy_from() as u64;
         // A slot for whatever goes at once.
         let ring = Shape { slots: 32, bytes: 8256 };
         let mut config = Config { ring, zero_copy_from, ..Config::default() };
-        let Some((room, longest)) = wire.datagrams() else {
-            return Ok((Carrier::Verbs(Box::new(wire)), asked.of(config)));
-        };
+        let Some((room, longest)) = wire.datagrams() else { return Ok((Box::new(wire), asked.of(config))) };
         let Config { checksum, paths, .. } = asked.of(config.clone());
         // Whoever waits may sleep for half a millisecond before it looks.
         let settings = Settings { floor: 2_000_000, room: room.into(), checksum, ..Settings::default() };
@@ -46,54 +129,15 @@ pub(super) fn open(provider: &Provider) -> Result<(Carrier, Config), Error> {
             // As long as nobody says that rings are to be made beside them.
             config = Config { eager: longest - HEADER - SYNC, rings: 0, ..config };
         }
-        return Ok((Carrier::Datagrams(Box::new(Delivery::new(wire, settings))), asked.of(config)));
-    }
-    let job = crate::provider::shared_memory(provider).expect("the other providers share memory");
-    // A slot for whatever goes at once, and for pieces of what does not; and for as many packets as may be under way: cells of
-    // the inbox are slower than waiting for a slot.
-    let ring = Shape { slots: 32, bytes: 16_704 };
-    let config = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
-    let wire = ShmWire::open(job)?;
-    #[cfg(feature = "verbs")]
-    let wire = Carrier::Shared(Box::new(wire));
-    Ok((wire, config))
-}
-
-/// No engine can be so.
-pub(super) fn misconfigured(error: Misconfigured) -> Error {
-    Error::Unavailable { why: format!("TRANSOM_MESSAGES: {error}") }
-}
-
-#[cfg(feature = "verbs")]
-mod several {
-    use crate::verbs::{self, VerbsWire};
-    use std::sync::Arc;
-    use transom_channel::Wire;
-    use transom_channel::delivery::Delivery;
-    use transom_channel::wire::{Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request};
-    use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
-    use transom_windows::Wait;
-
-    /// By shared memory, or by adapters.
-    pub enum Carrier {
-        Shared(Box<ShmWire>),
-        Verbs(Box<VerbsWire>),
-        /// By adapters that send datagrams, or those too.
-        Datagrams(Box<Delivery<VerbsWire>>),
-    }
-
-    /// How threads wait for what comes by it.
-    pub enum Waiter {
-        Shared(messages::Waiter),
-        Verbs(verbs::Waiter),
+        Ok((Box::new(Delivery::new(wire, settings)), asked.of(config)))
     }
 
     macro_rules! each {
         ($self:expr, $wire:ident => $call:expr) => {
             match $self {
                 Carrier::Shared($wire) => $call,
-                Carrier::Verbs($wire) => $call,
-                Carrier::Datagrams($wire) => $call,
+                Carrier::Adapters($wire) => $call,
+                Carrier::Both($wire) => $call,
             }
         };
     }
@@ -101,33 +145,33 @@ mod several {
     impl Carrier {
         pub fn waiter(&self) -> Waiter {
             match self {
-                Carrier::Shared(wire) => Waiter::Shared(wire.waiter()),
-                Carrier::Verbs(wire) => Waiter::Verbs(wire.waiter()),
-                Carrier::Datagrams(wire) => Waiter::Verbs(wire.wire().waiter()),
+                Carrier::Shared(wire) => Waiter::Bell(wire.waiter()),
+                Carrier::Adapters(wire) => Waiter::Naps(wire.verbs().waiter()),
+                Carrier::Both(wire) => Waiter::Bell(wire.waiter()),
             }
         }
 
         pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
             match self {
                 Carrier::Shared(wire) => wire.turn_in_waits(turn),
-                Carrier::Verbs(wire) => wire.turn_in_waits(turn),
-                Carrier::Datagrams(wire) => wire.wire().turn_in_waits(turn),
+                Carrier::Adapters(wire) => wire.verbs().turn_in_waits(turn),
+                Carrier::Both(wire) => wire.turn_in_waits(turn),
             }
         }
 
         pub fn close(&mut self) {
             match self {
                 Carrier::Shared(wire) => wire.close(),
-                Carrier::Verbs(wire) => wire.close(),
-                Carrier::Datagrams(wire) => wire.wire_mut().close(),
+                Carrier::Adapters(wire) => wire.verbs_mut().close(),
+                Carrier::Both(wire) => wire.close(),
             }
         }
 
         pub fn look_for_the_gone(&mut self) {
             match self {
                 Carrier::Shared(wire) => wire.look_for_the_gone(),
-                Carrier::Verbs(wire) => wire.look_for_the_gone(),
-                Carrier::Datagrams(wire) => wire.wire_mut().look_for_the_gone(),
+                Carrier::Adapters(wire) => wire.verbs_mut().look_for_the_gone(),
+                Carrier::Both(wire) => wire.look_for_the_gone(),
             }
         }
     }
@@ -136,8 +180,8 @@ mod several {
         type Memory = Bytes;
 
         #[inline(always)]
-        fn rails(&self) -> &[Rail] {
-            each!(self, wire => wire.rails())
+        fn rails(&self, near: bool) -> &[Rail] {
+            each!(self, wire => wire.rails(near))
         }
 
         fn connect(&mut self, lane: Lane) {
@@ -211,12 +255,12 @@ mod several {
             each!(self, wire => wire.may_send_faster(lane, offered))
         }
 
-        fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
-            each!(self, wire => wire.register(memory, rail))
+        fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
+            each!(self, wire => wire.register(memory, lane))
         }
 
-        fn release(&mut self, rail: usize, key: Key) {
-            each!(self, wire => wire.release(rail, key));
+        fn release(&mut self, lane: Lane, key: Key) {
+            each!(self, wire => wire.release(lane, key));
         }
 
         #[inline(always)]
@@ -276,37 +320,37 @@ mod several {
         #[inline(always)]
         pub fn wait<R>(&self, wait: Wait<'_>, look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
             match self {
-                Waiter::Shared(waiter) => waiter.wait(wait, look, check),
-                Waiter::Verbs(waiter) => waiter.wait(wait, look, check),
+                Waiter::Bell(waiter) => waiter.wait(wait, look, check),
+                Waiter::Naps(waiter) => waiter.wait(wait, look, check),
             }
         }
 
         pub fn attend<R>(&self, look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
             match self {
-                Waiter::Shared(waiter) => waiter.attend(look, check),
-                Waiter::Verbs(waiter) => waiter.attend(look, check),
+                Waiter::Bell(waiter) => waiter.attend(look, check),
+                Waiter::Naps(waiter) => waiter.attend(look, check),
             }
         }
 
         /// Wakes the threads of this rank that sleep in it. Where messages come by adapters they sleep shortly.
         #[inline(always)]
         pub fn ring(&self) {
-            if let Waiter::Shared(waiter) = self {
+            if let Waiter::Bell(waiter) = self {
                 waiter.ring();
             }
         }
 
         pub fn is_crowded(&self) -> bool {
             match self {
-                Waiter::Shared(waiter) => waiter.is_crowded(),
-                Waiter::Verbs(waiter) => waiter.is_crowded(),
+                Waiter::Bell(waiter) => waiter.is_crowded(),
+                Waiter::Naps(waiter) => waiter.is_crowded(),
             }
         }
 
         pub fn rank(&self) -> transom_locks::Rank {
             match self {
-                Waiter::Shared(waiter) => waiter.rank(),
-                Waiter::Verbs(waiter) => waiter.rank(),
+                Waiter::Bell(waiter) => waiter.rank(),
+                Waiter::Naps(waiter) => waiter.rank(),
             }
         }
     }

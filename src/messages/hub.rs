@@ -62,10 +62,11 @@ impl Drop for Whole {
 
 impl Hub {
     pub fn open(job: &Provider) -> Result<Arc<Hub>, Error> {
-        let (wire, config) = carrier::open(job)?;
+        let carrier::Opened { wire, config, near } = carrier::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
-        let engine = Engine::new(wire, rank as u32, ranks as u32, config).map_err(carrier::misconfigured)?;
+        let engine = Engine::with_near(wire, rank as u32, ranks as u32, config, near);
+        let engine = engine.map_err(carrier::misconfigured)?;
         let core = Core::new(engine);
         let (crowded, core) = (waiter.is_crowded(), Biased::new(Some(core)));
         let hub = Arc::new(Hub {

@@ -28,6 +28,8 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 mod landing;
 pub(crate) mod locked;
+#[cfg(feature = "verbs")]
+mod neighbours;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;

@@ -192,6 +192,7 @@ mod wr;
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
+pub(crate) use messages::AMONG_NEIGHBOURS;
 pub use messages::{VerbsWire, Waiter};
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 

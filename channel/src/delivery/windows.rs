@@ -130,7 +130,7 @@ impl<W: Wire> Delivery<W> {
     }
 
     fn longest(&self, rail: usize) -> usize {
-        self.wire.rails()[rail].longest
+        self.wire.rails(false)[rail].longest
     }
 
     /// Begins a write.

@@ -70,7 +70,7 @@ pub(super) const KEPT: usize = 2 * FARTHEST as usize;
 impl<W: Wire> Delivery<W> {
     /// Over a wire, of whose sends nothing is expected but that some come.
     pub fn new(wire: W, settings: Settings) -> Delivery<W> {
-        let rails = wire.rails().iter().map(|rail| match rail.kind {
+        let rails = wire.rails(false).iter().map(|rail| match rail.kind {
             RailKind::Datagram => {
                 Rail { longest: rail.longest - HEADER, write: rail.write && !settings.checksum, ..*rail }
             }
@@ -113,7 +113,7 @@ impl<W: Wire> Delivery<W> {
     }
 
     pub(super) fn is_datagrams(&self, lane: Lane) -> bool {
-        self.rails[lane.rail].kind == RailKind::Datagram
+        !self.wire.is_near(lane.peer) && self.rails[lane.rail].kind == RailKind::Datagram
     }
 
     /// A share of the room that this rank has, for each peer.
@@ -329,8 +329,8 @@ impl<M> Packet<M> {
 impl<W: Wire> Wire for Delivery<W> {
     type Memory = W::Memory;
 
-    fn rails(&self) -> &[Rail] {
-        &self.rails
+    fn rails(&self, near: bool) -> &[Rail] {
+        if near { self.wire.rails(true) } else { &self.rails }
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -373,6 +373,14 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.ring(peer, length)
     }
 
+    fn publish(&mut self, peer: Rank, ring: &W::Memory, words: [u64; 2]) -> bool {
+        self.wire.publish(peer, ring, words)
+    }
+
+    fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
+        self.wire.published(peer, ring)
+    }
+
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
         self.wire.reaches(lane, key, length)
     }
@@ -393,13 +401,15 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.may_send_faster(lane, offered)
     }
 
-    fn register(&mut self, memory: &W::Memory, rail: usize) -> Option<Key> {
-        self.wire.register(memory, rail)
+    fn register(&mut self, memory: &W::Memory, lane: Lane) -> Option<Key> {
+        self.wire.register(memory, lane)
     }
 
-    fn release(&mut self, rail: usize, key: Key) {
-        self.end_writes_to(rail, key);
-        self.wire.release(rail, key);
+    fn release(&mut self, lane: Lane, key: Key) {
+        if self.is_datagrams(lane) {
+            self.end_writes_to(lane.rail, key);
+        }
+        self.wire.release(lane, key);
     }
 
     fn post(&mut self, lane: Lane, request: Request<'_, W::Memory>) -> Result<(), Busy> {

@@ -31,8 +31,8 @@ impl<W: Wire> Engine<W> {
                 Event::Up(lane) => {
                     if self.reach(lane.peer).is_ok() {
                         let peer = self.peers.get_mut(&lane.peer).expect("was reached");
-                        let by_choice =
-                            self.routes.is_mixed && self.routes.rails[lane.rail].kind == RailKind::Connection;
+                        let routes = &self.routes[peer.near];
+                        let by_choice = routes.is_mixed && routes.rails[lane.rail].kind == RailKind::Connection;
                         peer.wired[lane.rail] = true;
                         if by_choice {
                             peer.up[lane.rail] = peer.connection.is_held();
@@ -82,7 +82,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn poll_rings(&mut self) -> usize {
         let mut taken = 0;
         let mut polled = std::mem::take(&mut self.turn);
-        self.polling.turn_into(&mut polled);
+        self.polling.both().iter().for_each(|polling| polling.turn_into(&mut polled));
         for rank in polled.drain(..) {
             taken += self.poll_ring(rank);
         }
@@ -93,7 +93,7 @@ impl<W: Wire> Engine<W> {
     /// Takes all that lies in the ring of a peer: what it had sent whole is received though it is lost. No more than there is room for:
     /// it might go on to send.
     fn empty_ring(&mut self, rank: Rank) {
-        let mut left = self.config.ring.slots as usize;
+        let mut left = self.peers.get(&rank).map_or(0, |peer| peer.ring.slots as usize);
         while left > 0 {
             match self.poll_ring(rank) {
                 0 => break,
@@ -200,7 +200,7 @@ impl<W: Wire> Engine<W> {
         }
         let peer = &self.peers[&from];
         if speaks && !peer.ring_refused && peer.up[0] {
-            match self.polling.packet(from) {
+            match self.polling[peer.near].packet(from) {
                 Some(Change::Join(peer)) => self.join(peer),
                 Some(Change::Leave(peer)) => {
                     self.leave_ring(peer);
@@ -363,12 +363,12 @@ impl<W: Wire> Engine<W> {
     }
 
     fn join(&mut self, rank: Rank) {
-        let shape = self.config.ring;
-        let ring = self.wire.ring(rank, shape.size());
         let peer = self.peers.get_mut(&rank).expect("was reached");
-        let (Some((memory, key)), Some(marker)) = (ring, self.routes.marker) else {
+        let shape = peer.ring;
+        let ring = self.wire.ring(rank, shape.size());
+        let (Some((memory, key)), Some(marker)) = (ring, self.routes[peer.near].marker) else {
             peer.ring_refused = true;
-            self.polling.left(rank);
+            self.polling[peer.near].left(rank);
             return;
         };
         peer.values.ring = peer.values.ring.wrapping_add(1);
@@ -386,9 +386,9 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&rank).expect("it has a ring");
         (peer.values.freed, peer.told.freed) = (0, 0);
         peer.published = None;
-        self.wire.release(0, ring.key);
+        self.wire.release(Lane { peer: rank, rail: 0 }, ring.key);
         self.wire.give(ring.memory);
-        self.polling.left(rank);
+        self.polling[peer.near].left(rank);
         self.meter.leaves += 1;
     }
 

@@ -15,14 +15,14 @@ use crate::wire::{self, Data, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 /// [`Post::packet`] by the parts of an engine, of which some others are lent to its other arguments.
 macro_rules! post {
-    ($engine:ident, $($rest:expr),*) => {
+    ($engine:ident, $peer:ident, $($rest:expr),*) => {
         Post {
             wire: &mut $engine.wire,
             meter: &mut $engine.meter,
-            routes: &$engine.routes,
+            routes: &$engine.routes[$peer.near],
             source: $engine.rank,
         }
-        .packet($($rest),*)
+        .packet($peer, $($rest),*)
     };
 }
 
@@ -232,11 +232,12 @@ impl<W: Wire> Engine<W> {
             false => self.meter.read_bytes += next.length,
         }
         // A datagram may come before what was written by others: its FIN goes when that is done.
-        let in_order = self.routes.rails[next.rail].kind != RailKind::Datagram;
+        let routes = &self.routes[peer.near];
+        let in_order = routes.rails[next.rail].kind != RailKind::Datagram;
         if let Some(body) = next.fin.take_if(|_| in_order) {
             peer.replies.push_back(Reply { body, rail: Some(next.rail) });
         }
-        if self.routes.fails_over || self.routes.is_mixed || next.fin.is_some() {
+        if routes.fails_over || routes.is_mixed || next.fin.is_some() {
             peer.posted.push((token, next));
         }
         None
@@ -249,8 +250,9 @@ impl<W: Wire> Engine<W> {
         if u64::from(peer.purse.room()) < cost || peer.outgoing.room() == 0 {
             return false;
         }
-        let path = self.routes.choose(envelope.length, EAGER, peer);
-        if !path.is_at_once() || envelope.length > self.routes.longest(path, peer).saturating_sub(EAGER) as u64 {
+        let routes = &self.routes[peer.near];
+        let path = routes.choose(envelope.length, EAGER, peer);
+        if !path.is_at_once() || envelope.length > routes.longest(path, peer).saturating_sub(EAGER) as u64 {
             return false;
         }
         let body = Body::Eager { envelope, sync: None };
@@ -279,11 +281,12 @@ impl<W: Wire> Engine<W> {
         }
         let head = if send.sync { SYNC } else { EAGER };
         let affordable = begun.is_some() || u64::from(granted) >= cost(envelope.length);
-        let path = self.routes.choose(envelope.length, head, peer);
+        let routes = &self.routes[peer.near];
+        let path = routes.choose(envelope.length, head, peer);
         if path.is_at_once() && affordable || begun.is_some() {
             // What has begun goes on by whatever there is now.
-            let longest = match self.routes.longest(path, peer) {
-                0 => self.routes.widest(peer),
+            let longest = match routes.longest(path, peer) {
+                0 => routes.widest(peer),
                 longest => longest,
             };
             let (at, sync) = (begun.unwrap_or(0), send.sync.then_some(id));
@@ -343,12 +346,13 @@ impl<W: Wire> Engine<W> {
         let (Sending::Copying(at, length), Some(receiver)) = (send.state, send.receiver) else {
             unreachable!("what is copied was answered")
         };
-        let slot = if peer.has_slot(DATA + 1) { self.routes.longest(Path::Ring, peer) } else { 0 };
-        let queue = self.routes.widest(peer);
+        let routes = &self.routes[peer.near];
+        let slot = if peer.has_slot(DATA + 1) { routes.longest(Path::Ring, peer) } else { 0 };
+        let queue = routes.widest(peer);
         // By the path that takes the most at once; if that takes nothing now, by the other.
         let left = length - at;
         // What a ring brings may have to go by a queue, if its rail is cut.
-        let slot = if self.routes.fails_over { slot.min(queue) } else { slot };
+        let slot = if routes.fails_over { slot.min(queue) } else { slot };
         let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
         let mut posted = None;
         for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {

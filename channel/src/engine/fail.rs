@@ -3,7 +3,7 @@
 use super::Engine;
 use super::request::{Receive, Request, What, cost};
 use crate::error::{Error, Lost};
-use crate::wire::{Rank, Wire};
+use crate::wire::{Lane, Rank, Wire};
 use std::collections::BTreeSet;
 
 impl<W: Wire> Engine<W> {
@@ -19,13 +19,13 @@ impl<W: Wire> Engine<W> {
         self.lost.insert(rank, lost.clone());
         self.lose_pipes(rank);
         if let Some(mut peer) = self.peers.remove(&rank) {
-            self.routes.peers -= 1;
+            self.routes[peer.near].peers -= 1;
             self.budget.leave(&peer.grant, peer.joined);
-            self.polling.left(rank);
+            self.polling[peer.near].left(rank);
             self.connected.left(rank);
             self.starved.remove(&rank);
             if let Some(ring) = peer.ring_in.take() {
-                self.wire.release(0, ring.key);
+                self.wire.release(Lane { peer: rank, rail: 0 }, ring.key);
                 self.wire.give(ring.memory);
             }
             peer.incoming.drain().for_each(|held| self.wire.give(held.data));

@@ -29,7 +29,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn cut(&mut self, lane: Lane) {
         let Lane { peer: rank, rail } = lane;
         let pipes = rail == 0 && self.pipes.to(rank).next().is_some();
-        if !self.routes.fails_over || pipes {
+        if !self.fails_over(rank) || pipes {
             // There is no other, or what goes by it cannot go by another.
             return self.fail(rank, Why::Unreachable.into());
         }
@@ -86,7 +86,7 @@ impl<W: Wire> Engine<W> {
                 self.leave_ring(rank);
             }
         }
-        (0..self.routes.rails.len()).for_each(|rail| self.connect(Lane { peer: rank, rail }));
+        (0..self.rails_to(rank)).for_each(|rail| self.connect(Lane { peer: rank, rail }));
         self.list(rank);
     }
 
@@ -102,7 +102,7 @@ impl<W: Wire> Engine<W> {
     /// The peer says that a lane is cut, and perhaps what had come to it.
     pub(super) fn peer_cut(&mut self, lane: Lane, epoch: u32, heard: u32, came: u32) -> Result<(), Lost> {
         let Lane { peer: rank, rail } = lane;
-        if !self.routes.fails_over || rail >= self.routes.rails.len() {
+        if !self.fails_over(rank) || rail >= self.rails_to(rank) {
             return Err(Lost::Broken("it speaks of a rail that there is not"));
         }
         let cut = |engine: &mut Self| {
@@ -128,14 +128,10 @@ impl<W: Wire> Engine<W> {
 
     /// A packet came by a queue. Where there are several rails they are counted, but those that speak of cuts.
     pub(super) fn count_arrival(&mut self, lane: Lane, packet: Part<'_, W::Memory>) {
-        if !self.routes.fails_over {
-            return;
-        }
+        let Some(peer) = self.peers.get_mut(&lane.peer).filter(|peer| self.routes[peer.near].fails_over) else { return };
         let mut kind = [0];
         self.wire.read(packet.memory, packet.at, &mut kind[..packet.length.min(1)]);
-        if let Some(peer) = self.peers.get_mut(&lane.peer)
-            && kind != [Body::CUT]
-        {
+        if kind != [Body::CUT] {
             peer.came[lane.rail] = peer.came[lane.rail].wrapping_add(1);
         }
     }
@@ -150,7 +146,7 @@ impl<W: Wire> Engine<W> {
                 let came = std::mem::take(&mut peer.came[rail]);
                 (cut.answer, cut.tell) = ((cut.heard, came), true);
             }
-            (0..self.routes.rails.len()).for_each(|rail| self.raise(Lane { peer: rank, rail }));
+            (0..self.rails_to(rank)).for_each(|rail| self.raise(Lane { peer: rank, rail }));
             self.list(rank);
         }
     }
@@ -291,11 +287,12 @@ impl<W: Wire> Engine<W> {
         // What went another way than it was cut for teaches nothing.
         *timed = None;
         let keys = keys.get_or_insert_default();
-        (0..self.routes.rails.len()).find(|rail| {
-            let can = if next.writes { self.routes.rails[*rail].write } else { self.routes.rails[*rail].read };
+        let rails = &self.routes[peer.near].rails;
+        (0..rails.len()).find(|rail| {
+            let can = if next.writes { rails[*rail].write } else { rails[*rail].read };
             let there = peer.up[*rail] && can && next.keys[*rail].is_some();
             if there && keys[*rail].is_none() {
-                keys[*rail] = self.wire.register(memory, *rail);
+                keys[*rail] = self.wire.register(memory, Lane { peer: rank, rail: *rail });
             }
             there && keys[*rail].is_some()
         })
@@ -313,7 +310,7 @@ impl<W: Wire> Engine<W> {
             let Cut { epoch, answer: (heard, came), .. } = failover.lanes[told];
             let body = Body::Cut { rail: told as u8, epoch, heard, came };
             // By a lane that passes again, too, though nothing else may go by it yet.
-            let mut rails = (0..self.routes.rails.len()).filter(|rail| up[*rail] || failover.lanes[*rail].up);
+            let mut rails = (0..self.routes[peer.near].rails.len()).filter(|rail| up[*rail] || failover.lanes[*rail].up);
             let packet = Packet { source: self.rank, sequence: 0, values, body };
             let mut head = [0; LONGEST];
             let header = packet.encode(&mut head);

@@ -6,7 +6,7 @@ use super::request::Request;
 use crate::connection::{Act, Here, Say};
 use crate::error::Lost;
 use crate::packet::Body;
-use crate::polling::Change;
+use crate::polling::{Change, PollingSet};
 use crate::wire::{Lane, RailKind, Rank, Wire};
 
 /// How many peers a rank has by each way that they are spoken with. One may be among several of them.
@@ -20,27 +20,29 @@ pub struct Channels {
     pub connections: usize,
     /// By rings that this rank has for them.
     pub rings: usize,
+    /// By rings, too, of those that share memory.
+    pub near_rings: usize,
 }
 
 impl<W: Wire> Engine<W> {
     /// How many peers there are by each way.
     pub fn channels(&self) -> Channels {
-        let mut channels = Channels { rings: self.polling.len(), ..Channels::default() };
+        let [rings, near_rings] = self.polling.both().each_ref().map(PollingSet::len);
+        let mut channels = Channels { rings, near_rings, ..Channels::default() };
         for (rank, peer) in self.peers.iter() {
-            let is_near = self.wire.is_near(rank);
-            let by_choice = self.routes.is_mixed && !is_near;
-            let kind = if is_near { RailKind::Memory } else { RailKind::Connection };
-            let is_up = self.routes.of(kind).any(|rail| peer.up[rail]);
-            channels.near += usize::from(is_near && is_up && rank != self.rank);
+            let (routes, near) = (&self.routes[peer.near], peer.near);
+            let is_up = routes.of(routes.connections()).any(|rail| peer.up[rail]);
+            let is_connected = if routes.is_mixed { !peer.connection.is_none() } else { is_up };
+            channels.near += usize::from(near && is_up && rank != self.rank);
             channels.datagrams += usize::from(peer.datagrams > 0);
-            channels.connections += usize::from(!is_near && if by_choice { !peer.connection.is_none() } else { is_up });
+            channels.connections += usize::from(!near && is_connected);
         }
         channels
     }
 
     /// A message has gone to this peer, or waits there to be received.
     pub(super) fn speaks_to(&mut self, rank: Rank) {
-        if !self.routes.is_mixed || rank == self.rank || self.wire.is_near(rank) {
+        if !self.has_choice(rank) {
             return;
         }
         match self.connected.packet(rank) {
@@ -72,6 +74,11 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// Whether a peer may have connections, or none.
+    fn has_choice(&self, rank: Rank) -> bool {
+        self.peers.get(&rank).is_some_and(|peer| self.routes[peer.near].is_mixed) && rank != self.rank
+    }
+
     /// Whether so many peers that have connections, this one among them, are too many with those that windows have connected.
     fn is_one_too_many(&self, peer: Rank, members: usize) -> bool {
         self.config.count_windows && members + self.wire.connected_besides(peer) > self.config.connections
@@ -79,7 +86,7 @@ impl<W: Wire> Engine<W> {
 
     /// The peer has said something of connections.
     pub(super) fn told_of_link(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
-        if !self.routes.is_mixed || from == self.rank || self.wire.is_near(from) {
+        if !self.has_choice(from) {
             return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
         }
         let here = Here {
@@ -108,12 +115,13 @@ impl<W: Wire> Engine<W> {
     }
 
     fn act(&mut self, rank: Rank, act: Act) {
-        let lanes: Vec<Lane> = self.routes.of(RailKind::Connection).map(|rail| Lane { peer: rank, rail }).collect();
+        let routes = &self.routes[false];
+        let lanes: Vec<Lane> = routes.of(RailKind::Connection).map(|rail| Lane { peer: rank, rail }).collect();
         match act {
             Act::Connect => {
                 self.meter.connects += 1;
                 self.use_links(rank, true);
-                let row = self.routes.row_of(RailKind::Connection);
+                let row = self.routes[false].row_of(RailKind::Connection);
                 let first: Vec<Lane> = lanes.into_iter().filter(|lane| row.contains(&(lane.rail as u8))).collect();
                 first.into_iter().for_each(|lane| self.connect(lane));
             }
@@ -141,7 +149,7 @@ impl<W: Wire> Engine<W> {
     /// Whether packets and data may go by its connections from now on, as far as they are up.
     fn use_links(&mut self, rank: Rank, may: bool) {
         let peer = self.peers.get_mut(&rank).expect("it is spoken with");
-        for rail in self.routes.of(RailKind::Connection) {
+        for rail in self.routes[peer.near].of(RailKind::Connection) {
             peer.up[rail] = may && peer.wired[rail];
         }
         // The short path looks at what has changed.
@@ -154,7 +162,7 @@ impl<W: Wire> Engine<W> {
         let Some(peer) = self.peers.get(&rank) else { return false };
         let moves =
             peer.mark.is_some() || !peer.moves.is_empty() || peer.replies.iter().any(|reply| reply.rail.is_some());
-        let connected = self.routes.of(RailKind::Connection).any(|rail| peer.up[rail]);
+        let connected = self.routes[peer.near].of(RailKind::Connection).any(|rail| peer.up[rail]);
         let lends = |request: &Request<W::Memory>| match request {
             Request::Send(send) => send.to == rank && send.keys.is_some(),
             Request::Receive(receive) => {

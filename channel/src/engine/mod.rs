@@ -34,7 +34,7 @@ use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
-use route::Routes;
+use route::{Each, Routes};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
@@ -45,7 +45,7 @@ pub struct Engine<W: Wire> {
     rank: Rank,
     ranks: Rank,
     config: Config,
-    routes: Routes,
+    routes: Each<Routes>,
     peers: Peers<W::Memory>,
     lost: HashMap<Rank, Lost>,
     /// Ranks that died, and in which contexts a receive from any source was told of it.
@@ -54,7 +54,8 @@ pub struct Engine<W: Wire> {
     teams: BTreeMap<u32, (u32, Box<[Rank]>)>,
     requests: Slab<Request<W::Memory>>,
     matching: Matching<Id, Unexpected<W::Memory>>,
-    polling: PollingSet,
+    /// Those that have rings.
+    polling: Each<PollingSet>,
     /// The peers that have connections, where there are datagrams too.
     connected: PollingSet,
     budget: Budget,
@@ -85,14 +86,32 @@ pub struct Engine<W: Wire> {
 impl<W: Wire> Engine<W> {
     /// The channel of `rank` among `ranks`.
     pub fn new(wire: W, rank: Rank, ranks: Rank, config: Config) -> Result<Engine<W>, Misconfigured> {
-        let rails = wire.rails().to_vec();
-        let count = rails.len() as u64;
-        if !(1..=RAILS as u64).contains(&count) {
+        let near = config.clone();
+        Engine::with_near(wire, rank, ranks, config, near)
+    }
+
+    /// The channel of `rank` among `ranks`, where peers that are [near](Wire::is_near) have rules, rings and windows of their own: the
+    /// fields of `near` that say what these are like, how many there are, and when they are made. All else is as `config` says.
+    pub fn with_near(
+        wire: W,
+        rank: Rank,
+        ranks: Rank,
+        config: Config,
+        near: Config,
+    ) -> Result<Engine<W>, Misconfigured> {
+        let rails = Each::of(|near| wire.rails(near));
+        let count = rails.both().map(|rails| rails.len()).into_iter().max().unwrap_or(0);
+        if !(1..=RAILS).contains(&count) {
             return Err(Misconfigured::Value { field: "rails", value: count.to_string(), must: "1 to 4" });
         }
         config.check()?;
-        let routes = Routes::new(&config, rank, &rails, wire.fails_over());
-        let rings = if routes.marker.is_some() { config.rings } else { 0 };
+        near.check()?;
+        let of = |is_near| if is_near { &near } else { &config };
+        let routes = Each::of(|near| Routes::new(of(near), rank, rails[near], wire.fails_over()));
+        let polling = Each::of(|near| {
+            let rings = if routes[near].marker.is_some() { of(near).rings } else { 0 };
+            PollingSet::new(rings, of(near).ring_after, of(near).order)
+        });
         Ok(Engine {
             wire,
             rank,
@@ -104,7 +123,7 @@ impl<W: Wire> Engine<W> {
             teams: BTreeMap::new(),
             requests: Slab::default(),
             matching: Matching::default(),
-            polling: PollingSet::new(rings, config.ring_after, config.order),
+            polling,
             connected: PollingSet::new(config.connections, config.connect_after, config.order),
             budget: Budget::new(config.floor, config.budget, config.spill),
             starved: BTreeSet::new(),
@@ -363,7 +382,8 @@ impl<W: Wire> Engine<W> {
 
     /// Bytes of rings that this rank has for its peers.
     pub fn ring_bytes(&self) -> usize {
-        self.polling.len() * self.config.ring.size()
+        let rings = self.polling.both().iter().zip(self.routes.both());
+        rings.map(|(polling, routes)| polling.len() * routes.ring.size()).sum()
     }
 
     /// Whether all that was sent to and from a peer is acknowledged, no credit is owed and nothing waits: what must hold
@@ -403,9 +423,11 @@ impl<W: Wire> Engine<W> {
             return Err(Error::Lost { rank, lost: lost.clone() });
         }
         if !self.peers.contains_key(&rank) {
-            self.routes.peers += 1;
-            self.peers.insert(rank, Peer::new(rank, &self.config, &self.routes.rails));
-            for rail in self.routes.first(self.wire.is_near(rank)) {
+            let near = self.wire.is_near(rank);
+            let routes = &mut self.routes[near];
+            routes.peers += 1;
+            self.peers.insert(rank, Peer::new(rank, near, &self.config, routes));
+            for rail in routes.first() {
                 self.connect(Lane { peer: rank, rail });
             }
         }
@@ -414,20 +436,31 @@ impl<W: Wire> Engine<W> {
 
     /// Something goes to this peer in place, or comes from it: if it is long, from now on by all rails, as they come up.
     fn widen(&mut self, rank: Rank, length: u64, path: Path) {
+        let peer = &self.peers[&rank];
+        let routes = &self.routes[peer.near];
         let kind = match path {
-            Path::Move if self.wire.is_near(rank) => RailKind::Memory,
-            Path::Move => RailKind::Connection,
+            Path::Move => routes.connections(),
             Path::DatagramMove => RailKind::Datagram,
             Path::Ring | Path::Queue | Path::Datagram | Path::Copy => return,
         };
         if length < 2 * self.config.stripe_from {
             return;
         }
-        if self.routes.is_mixed && kind == RailKind::Connection && !self.peers[&rank].connection.is_held() {
+        if routes.is_mixed && kind == RailKind::Connection && !peer.connection.is_held() {
             return;
         }
-        let rails: Vec<usize> = self.routes.of(kind).collect();
+        let rails: Vec<usize> = routes.of(kind).collect();
         rails.into_iter().for_each(|rail| self.connect(Lane { peer: rank, rail }));
+    }
+
+    /// How many rails there are to a peer.
+    fn rails_to(&self, rank: Rank) -> usize {
+        self.routes[self.wire.is_near(rank)].rails.len()
+    }
+
+    /// Whether what one rail to a peer had goes by the others if it is cut.
+    fn fails_over(&self, rank: Rank) -> bool {
+        self.routes[self.wire.is_near(rank)].fails_over
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -443,17 +476,18 @@ impl<W: Wire> Engine<W> {
         // What is moved of a receive is not more than must be: most messages are short beside it.
         let (memory, keys) = match place {
             Request::Receive(receive) => {
-                (std::mem::replace(&mut receive.room, Room::Probe).into_memory(), receive.keys.take())
+                let keys = receive.keys.take().and_then(|keys| Some((receive.moving.as_ref()?.from, keys)));
+                (std::mem::replace(&mut receive.room, Room::Probe).into_memory(), keys)
             }
             _ => match std::mem::replace(place, Request::Receive(Receive::new(Room::Probe))) {
-                Request::Send(send) => (Some(send.memory), send.keys),
+                Request::Send(send) => (Some(send.memory), send.keys.map(|keys| (send.to, keys))),
                 _ => unreachable!("only sends and receives complete, once"),
             },
         };
         *place = Request::Over(result, memory);
-        for (rail, key) in keys.into_iter().flat_map(|keys| *keys).enumerate() {
-            if let Some(key) = key {
-                self.wire.release(rail, key);
+        if let Some((peer, keys)) = keys {
+            for (rail, key) in keys.into_iter().enumerate() {
+                key.into_iter().for_each(|key| self.wire.release(Lane { peer, rail }, key));
             }
         }
         self.over(id);

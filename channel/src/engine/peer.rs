@@ -1,20 +1,28 @@
 //! What a rank keeps of one peer.
 
 use super::cuts::Failover;
+use super::route::Routes;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::credit::{Grant, Purse};
 use crate::packet::{Body, Envelope, Keys, Packet, Values};
 use crate::rates::Rates;
-use crate::ring;
+use crate::ring::{self, Shape};
 use crate::sequence::{Beyond, FARTHEST, Incoming, Outgoing, reached};
 use crate::slab::Id;
 use crate::striping::Weights;
-use crate::wire::{Key, RAILS, Rail, Rank};
+use crate::wire::{Key, RAILS, Rank};
 use std::collections::VecDeque;
 
 pub(super) struct Peer<M> {
     pub rank: Rank,
+    /// Which rails lead to it, and by which rules.
+    pub near: bool,
+    /// Of messages, that which the short path may send: see [`Routes`].
+    pub short_below: usize,
+    /// What the ring is like that it is given, and how many packets may be under way.
+    pub ring: Shape,
+    pub window: u32,
     /// Rails that packets and data may go by.
     pub up: [bool; RAILS],
     /// Its connections, where there are datagrams too; else they are made at once, and kept.
@@ -128,9 +136,14 @@ pub(super) struct Move {
 }
 
 impl<M> Peer<M> {
-    pub fn new(rank: Rank, config: &Config, rails: &[Rail]) -> Peer<M> {
+    pub fn new(rank: Rank, near: bool, config: &Config, routes: &Routes) -> Peer<M> {
+        let &Routes { short_below, ring, window, ref rails, .. } = routes;
         Peer {
             rank,
+            near,
+            short_below,
+            ring,
+            window,
             up: [false; RAILS],
             connection: Connection::default(),
             wired: [false; RAILS],
@@ -140,7 +153,7 @@ impl<M> Peer<M> {
             turn: 0,
             weights: Weights::new(config.stripe, rails.iter().map(|rail| rail.bandwidth)),
             rates: None,
-            outgoing: Outgoing::new(config.window),
+            outgoing: Outgoing::new(window),
             incoming: Incoming::new(FARTHEST),
             purse: Purse::new(config.floor),
             grant: Grant::new(config.floor),
@@ -200,18 +213,18 @@ impl<M> Peer<M> {
     /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
     pub fn is_due(&self, now: u64, config: &Config) -> bool {
         let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= config.credit_delay);
-        self.owes() && (self.urgent || late) || self.is_half_untold(config)
+        self.owes() && (self.urgent || late) || self.is_half_untold()
     }
 
     /// Whether half of something that the peer needs is untold, or what it reads beside its ring is as old as that.
     #[inline(always)]
-    pub fn is_half_untold(&self, config: &Config) -> bool {
+    pub fn is_half_untold(&self) -> bool {
         let is_half = |untold: u32, all: u32| untold >= (all / 2).max(1);
         let [ack, granted, freed] = self.untold();
         let age = self.published.map_or(0, |published| self.values.ack.wrapping_sub(published));
-        is_half(ack.max(age), config.window)
+        is_half(ack.max(age), self.window)
             || is_half(granted, self.grant.limit())
-            || is_half(freed, config.ring.slots)
+            || is_half(freed, self.ring.slots)
     }
 
     /// Takes the values that it tells.

@@ -114,9 +114,11 @@ impl<W: Wire> Engine<W> {
         let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None, way: None };
         let length = moving.length();
         // What the rules of this rank say. A message that would go at once, had it been granted, is copied.
-        let path = self.routes.choose(length, 0, &self.peers[&from]);
+        let peer = &self.peers[&from];
+        let path = self.routes[peer.near].choose(length, 0, peer);
         self.widen(from, length, path);
-        let (peer, rails) = (&self.peers[&from], &self.routes.rails);
+        let peer = &self.peers[&from];
+        let rails = &self.routes[peer.near].rails;
         let up = || (0..rails.len()).filter(|rail| peer.up[*rail]);
         let readable = up().filter(|rail| path.reads_by(&rails[*rail]) && offered[*rail].is_some());
         let readable: Vec<usize> = readable.filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
@@ -180,7 +182,8 @@ impl<W: Wire> Engine<W> {
     /// where that could be done. On two at least, of all that there are, since one may be cut. Processors that share memory need no
     /// registration of what they move themselves.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize], mover: By) -> Vec<usize> {
-        let weights = &self.peers[&peer].weights;
+        let (near, weights) = (self.peers[&peer].near, &self.peers[&peer].weights);
+        let routes = &self.routes[near];
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
         let mut rails = rails.to_vec();
         rails.sort_by_key(|rail| std::cmp::Reverse(weights.now()[*rail]));
@@ -193,16 +196,16 @@ impl<W: Wire> Engine<W> {
             return Vec::new();
         }
         let mut registered = |rail: &usize| {
-            if mover == By::ThisRank && self.routes.rails[*rail].kind == RailKind::Memory {
+            if mover == By::ThisRank && routes.rails[*rail].kind == RailKind::Memory {
                 return true;
             }
             let key = &mut keys.get_or_insert_default()[*rail];
-            *key = key.or_else(|| self.wire.register(memory, *rail));
+            *key = key.or_else(|| self.wire.register(memory, Lane { peer, rail: *rail }));
             key.is_some()
         };
         let chosen: Vec<usize> = rails.into_iter().filter(|rail| registered(rail)).take(most).collect();
-        if chosen.len() == 1 && self.routes.fails_over {
-            (0..self.routes.rails.len()).filter(|rail| *rail != chosen[0]).find(|rail| registered(rail));
+        if chosen.len() == 1 && routes.fails_over {
+            (0..routes.rails.len()).filter(|rail| *rail != chosen[0]).find(|rail| registered(rail));
         }
         chosen
     }
@@ -210,8 +213,9 @@ impl<W: Wire> Engine<W> {
     /// The memory of a message is offered, where the peer may read it.
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
+        let routes = &self.routes[peer.near];
         let rails: Vec<usize> =
-            (0..self.routes.rails.len()).filter(|rail| peer.up[*rail] && self.routes.rails[*rail].read).collect();
+            (0..routes.rails.len()).filter(|rail| peer.up[*rail] && routes.rails[*rail].read).collect();
         let Some(Request::Send(send)) = self.requests.get(id) else { return };
         let length = send.envelope.length;
         self.register(id, to, length, &rails, By::Peer);
@@ -244,9 +248,10 @@ impl<W: Wire> Engine<W> {
         if send.state != Sending::Announced {
             return Err(crate::rendezvous::Unfit.into());
         }
-        let up = self.peers[&from].up;
-        let rails: Vec<usize> = (0..self.routes.rails.len())
-            .filter(|rail| up[*rail] && self.routes.rails[*rail].write && keys[*rail].is_some())
+        let peer = &self.peers[&from];
+        let rails = &self.routes[peer.near].rails;
+        let rails: Vec<usize> = (0..rails.len())
+            .filter(|rail| peer.up[*rail] && rails[*rail].write && keys[*rail].is_some())
             .collect();
         let rails = self.register(id, from, length, &rails, By::ThisRank);
         if rails.is_empty() {

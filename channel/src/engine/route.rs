@@ -4,12 +4,45 @@ use super::peer::Peer;
 use crate::config::Config;
 use crate::meter::Meter;
 use crate::packet::{Body, LONGEST, Packet};
-use crate::ring::Marker;
+use crate::ring::{Marker, Shape};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{Busy, Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
+use std::ops::{Index, IndexMut};
 
-/// The table, and the rails that its paths go by.
+/// Something for the peers that are near, and something for the others: see [`Wire::is_near`].
+pub(super) struct Each<T>([T; 2]);
+
+impl<T> Each<T> {
+    pub fn of(mut each: impl FnMut(bool) -> T) -> Each<T> {
+        Each([each(false), each(true)])
+    }
+
+    pub fn both(&self) -> &[T; 2] {
+        &self.0
+    }
+}
+
+impl<T> Index<bool> for Each<T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn index(&self, near: bool) -> &T {
+        &self.0[usize::from(near)]
+    }
+}
+
+impl<T> IndexMut<bool> for Each<T> {
+    #[inline(always)]
+    fn index_mut(&mut self, near: bool) -> &mut T {
+        &mut self.0[usize::from(near)]
+    }
+}
+
+/// The table of some peers, near ones or the others, and the rails that its paths go by.
 pub(super) struct Routes {
+    /// What is chosen for these peers.
+    pub ring: Shape,
+    pub window: u32,
     rules: Rules,
     pub rails: Vec<Rail>,
     pub marker: Option<Marker>,
@@ -18,7 +51,7 @@ pub(super) struct Routes {
     pub short_below: usize,
     /// The rails of packets of each kind, which go round in it.
     rows: [Vec<u8>; KINDS.len()],
-    /// Peers that this rank has talked with.
+    /// Those of them that this rank has talked with.
     pub peers: u64,
     /// There are datagrams, so that connections are for those who are spoken with most.
     pub is_mixed: bool,
@@ -70,8 +103,10 @@ impl Routes {
         let has = |kind| rails.iter().any(|rail| rail.kind == kind);
         let fails_over = fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
         // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
-        let marker = Marker::of(&rails[0]).filter(|marker| *marker != Marker::Second || !fails_over);
+        let marker = rails.first().and_then(Marker::of).filter(|marker| *marker != Marker::Second || !fails_over);
         Routes {
+            ring: config.ring,
+            window: config.window,
             marker,
             fails_over,
             short_below: if marker == Some(Marker::Last) { rules.short_below() } else { 0 },
@@ -84,16 +119,19 @@ impl Routes {
     }
 
     /// The rails that are connected when a peer is first talked with.
-    pub fn first(&self, is_near: bool) -> Vec<usize> {
-        let kind = match is_near {
-            true => RailKind::Memory,
-            false if self.rails.iter().any(|rail| rail.kind == RailKind::Datagram) => RailKind::Datagram,
-            false => RailKind::Connection,
-        };
+    pub fn first(&self) -> Vec<usize> {
+        let has = |kind: &RailKind| self.rails.iter().any(|rail| rail.kind == *kind);
+        let kind = if has(&RailKind::Datagram) { RailKind::Datagram } else { self.connections() };
         let row = &self.rows[kind as usize];
         let of_kind = self.of(kind);
         // Rings are the first rail's.
         of_kind.filter(|rail| *rail == 0 || row.contains(&(*rail as u8))).collect()
+    }
+
+    /// The kind of those that lose nothing.
+    pub fn connections(&self) -> RailKind {
+        let is_memory = self.rails.iter().any(|rail| rail.kind == RailKind::Memory);
+        if is_memory { RailKind::Memory } else { RailKind::Connection }
     }
 
     /// The rails of a kind that packets go by.

@@ -91,7 +91,7 @@ impl<W: Wire> Engine<W> {
         let length = data.length();
         let cost = cost(length as u64);
         if !peer.clear
-            || length >= self.routes.short_below
+            || length >= peer.short_below
             || peer.outgoing.room() == 0
             || u64::from(peer.purse.room()) < cost
         {
@@ -235,7 +235,7 @@ impl<W: Wire> Engine<W> {
         peer.incoming.pass();
         peer.values.ack = peer.incoming.expected();
         peer.regrant();
-        let tell = peer.is_half_untold(&self.config) || !peer.clear;
+        let tell = peer.is_half_untold() || !peer.clear;
         let first = !peer.owing || rank != self.row_of;
         self.in_a_row += 1;
         if first {
@@ -264,8 +264,8 @@ impl<W: Wire> Engine<W> {
     pub(super) fn count_the_row(&mut self) {
         let counted = std::mem::replace(&mut self.counted, self.in_a_row);
         // A ring that was left meanwhile is polled no longer.
-        if self.peers.get(&self.row_of).is_some_and(|peer| peer.ring_in.is_some()) {
-            let change = self.polling.packets(self.row_of, self.in_a_row - counted);
+        if let Some(peer) = self.peers.get(&self.row_of).filter(|peer| peer.ring_in.is_some()) {
+            let change = self.polling[peer.near].packets(self.row_of, self.in_a_row - counted);
             debug_assert_eq!(change, None, "who has a ring gets none");
         }
     }
@@ -273,7 +273,7 @@ impl<W: Wire> Engine<W> {
     #[cold]
     #[inline(never)]
     fn after_short(&mut self, rank: Rank) {
-        let told = self.peers[&rank].is_half_untold(&self.config) && self.publish(rank);
+        let told = self.peers[&rank].is_half_untold() && self.publish(rank);
         if !(told && self.peers[&rank].clear) {
             self.flush(rank);
             self.tell_credits();

@@ -219,7 +219,7 @@ impl<M> Getting<M> {
                     (None, Some(Chunk::Fin { length: came })) if moving.posted && came == length as u64 => {
                         arrivals.pop();
                         self.went_on = true;
-                        self.moved(wire);
+                        self.moved(wire, lane);
                     }
                     (None, Some(_)) => return Err(Lost::Broken("it goes on before it has written what it announced")),
                     _ => return Ok(None),
@@ -264,8 +264,8 @@ impl<M> Getting<M> {
     ) -> Option<Control> {
         let remote = self.remote.as_ref().expect("was looked at");
         let length = remote.left.min(room as u64) as usize;
-        let can = remote.from.is_none() || (wire.rails()[0].read && wire.reads(lane));
-        match if can { wire.register(&memory, 0) } else { None } {
+        let can = remote.from.is_none() || (wire.rails(wire.is_near(lane.peer))[0].read && wire.reads(lane));
+        match if can { wire.register(&memory, lane) } else { None } {
             Some(key) => {
                 self.moving = Some(Moving { id, memory, length, key, posted: false });
                 None
@@ -283,9 +283,9 @@ impl<M> Getting<M> {
     }
 
     /// The bytes that were on their way are there; may have an answer.
-    pub fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Option<Control> {
+    pub fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) -> Option<Control> {
         let Moving { id, memory, length, key, .. } = self.moving.take()?;
-        wire.release(0, key);
+        wire.release(lane, key);
         let remote = self.remote.as_mut()?;
         (remote.at, remote.left) = (remote.at + length as u64, remote.left - length as u64);
         let ack = remote.left == 0 && remote.from.is_some();
@@ -303,10 +303,10 @@ impl<M> Getting<M> {
     }
 
     /// Nobody touches memory of the gets any more. They are given back; those that could still get what has come should have.
-    pub fn abandon<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Vec<(Id, M)> {
+    pub fn abandon<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) -> Vec<(Id, M)> {
         let mut gets = Vec::new();
         if let Some(Moving { id, memory, key, .. }) = self.moving.take() {
-            wire.release(0, key);
+            wire.release(lane, key);
             match id {
                 Some(id) => gets.push((id, memory)),
                 None => wire.give(memory),

@@ -132,7 +132,7 @@ impl<M> Pipe<M> {
         config: Config,
         number: u8,
     ) -> Result<Pipe<M>, Fault> {
-        let rail = wire.rails()[0];
+        let rail = *wire.rails(wire.is_near(peer)).first().ok_or(Fault::NoMarker)?;
         let marker = Marker::of(&rail).ok_or(Fault::NoMarker)?;
         if !config.is_sound() {
             return Err(Fault::Sizes { chunk: config.chunk, chunks: config.chunks });
@@ -257,7 +257,7 @@ impl<M> Pipe<M> {
         self.listen(wire)?;
         if !self.gone && self.post.is_free(wire) {
             let (config, rides, token) = (&self.offer.config, self.arrivals.tail(), self.token | OF_PUT);
-            if self.putting.turn(wire, &mut self.post, config, self.lane, rides, token)? {
+            if self.putting.turn(wire, &mut self.post, config, rides, token)? {
                 self.arrivals.rode();
             }
         }
@@ -293,7 +293,7 @@ impl<M> Pipe<M> {
     pub(crate) fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W, token: u64) {
         if token & OF_PUT != 0 {
             self.putting.written();
-        } else if let Some(answer) = self.getting.moved(wire) {
+        } else if let Some(answer) = self.getting.moved(wire, self.lane) {
             self.to_tell.push_back(answer);
         }
     }
@@ -312,20 +312,20 @@ impl<M> Pipe<M> {
     /// first by the buffers that wait; the others are given back.
     pub(crate) fn lose<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Vec<(Id, M)> {
         if !std::mem::replace(&mut self.gone, true) {
-            wire.release(0, self.offer.key);
+            wire.release(self.lane, self.offer.key);
             self.to_tell.clear();
         }
         // What is broken was told already, or is not worth to be.
         let _ = self.turn(wire);
-        let mut left = self.putting.abandon(wire);
-        left.extend(self.getting.abandon(wire));
+        let mut left = self.putting.abandon(wire, self.lane);
+        left.extend(self.getting.abandon(wire, self.lane));
         left
     }
 
     /// Gives back its memory.
     pub(crate) fn give_back<W: Wire<Memory = M>>(mut self, wire: &mut W) {
         if !self.gone {
-            wire.release(0, self.offer.key);
+            wire.release(self.lane, self.offer.key);
             self.post.leave(wire);
         }
         self.getting.give_back(wire);
@@ -394,7 +394,7 @@ impl<M> Pipe<M> {
                 Control::End { total } => self.getting.end(total)?,
                 Control::Shut => {
                     self.peer_shut = true;
-                    self.putting.close(wire);
+                    self.putting.close(wire, self.lane);
                 }
                 Control::Close if self.peer_shut => self.peer_closed = true,
                 Control::Close => {

@@ -41,7 +41,7 @@ pub(super) fn extend(known: u64, bits: u64) -> u64 {
 }
 
 pub(super) struct Post {
-    lane: Lane,
+    pub lane: Lane,
     /// The peer's memory, and its number of this pipe, once it has told them.
     to: Option<(Key, u8)>,
     marker: Marker,

@@ -109,11 +109,10 @@ impl<M> Putting<M> {
         wire: &mut W,
         post: &mut Post,
         config: &Config,
-        lane: Lane,
         freed: u32,
         token: u64,
     ) -> Result<bool, Lost> {
-        let mut rode = false;
+        let (mut rode, lane) = (false, post.lane);
         while let Some(put) = self.puts.front_mut() {
             match put.how {
                 How::New => put.how = choose(wire, post, config, put),
@@ -126,7 +125,7 @@ impl<M> Putting<M> {
                     if put.at < put.length {
                         break;
                     }
-                    self.finish(wire, None, Ok(()));
+                    self.finish(wire, lane, None, Ok(()));
                 }
                 How::Offering(key) => {
                     let offer = Chunk::Offer { length: put.length as u64, key };
@@ -148,7 +147,7 @@ impl<M> Putting<M> {
                         Some(Control::Clear { length, key }) => (key, length),
                         Some(Control::Refuse { done }) if done == put.at as u64 => {
                             self.answer = None;
-                            wire.release(0, key);
+                            wire.release(lane, key);
                             post.count.downgrades += 1;
                             put.how = How::Copied;
                             continue;
@@ -181,9 +180,9 @@ impl<M> Putting<M> {
                     post.count.written += length as u64;
                     let closed = self.closed;
                     if put.at == put.length {
-                        self.finish(wire, Some(key), Ok(()));
+                        self.finish(wire, lane, Some(key), Ok(()));
                     } else if closed {
-                        self.finish(wire, Some(key), Err(Fault::Closed));
+                        self.finish(wire, lane, Some(key), Err(Fault::Closed));
                     } else {
                         put.how = How::Announced(key);
                     }
@@ -206,10 +205,10 @@ impl<M> Putting<M> {
                 self.sent += put.length as u64;
                 post.count.read += put.length as u64;
                 put.at = put.length;
-                self.finish(wire, Some(key), Ok(()));
+                self.finish(wire, post.lane, Some(key), Ok(()));
             }
             (Control::Refuse { done }, How::Offered(key)) if done < put.length as u64 => {
-                wire.release(0, key);
+                wire.release(post.lane, key);
                 post.count.downgrades += 1;
                 self.sent += done;
                 (put.at, put.how) = (done as usize, How::Copied);
@@ -278,27 +277,33 @@ impl<M> Putting<M> {
     }
 
     /// The peer gets no more: it has said so, and uses no memory of this end's.
-    pub fn close<W: Wire<Memory = M>>(&mut self, wire: &mut W) {
+    pub fn close<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) {
         self.closed = true;
         let kept = usize::from(matches!(self.puts.front(), Some(Put { how: How::Writing { .. }, .. })));
         for put in self.puts.drain(kept..) {
-            put.how.key().into_iter().for_each(|key| wire.release(0, key));
+            put.how.key().into_iter().for_each(|key| wire.release(lane, key));
             self.ended.push_back(Outcome { id: put.id, result: Err(Fault::Closed), memory: put.memory });
         }
     }
 
     /// Nobody touches memory of the puts any more: they are given back.
-    pub fn abandon<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Vec<(Id, M)> {
+    pub fn abandon<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) -> Vec<(Id, M)> {
         let puts = std::mem::take(&mut self.puts).into_iter();
         puts.map(|put| {
-            put.how.key().into_iter().for_each(|key| wire.release(0, key));
+            put.how.key().into_iter().for_each(|key| wire.release(lane, key));
             (put.id, put.memory)
         })
         .collect()
     }
 
-    fn finish<W: Wire<Memory = M>>(&mut self, wire: &mut W, key: Option<Key>, result: Result<(), Fault>) {
-        key.into_iter().for_each(|key| wire.release(0, key));
+    fn finish<W: Wire<Memory = M>>(
+        &mut self,
+        wire: &mut W,
+        lane: Lane,
+        key: Option<Key>,
+        result: Result<(), Fault>,
+    ) {
+        key.into_iter().for_each(|key| wire.release(lane, key));
         if let Some(Put { id, memory, length, .. }) = self.puts.pop_front() {
             self.ended.push_back(Outcome { id, result: result.map(|()| length), memory });
         }
@@ -307,7 +312,8 @@ impl<M> Putting<M> {
 
 /// Whether and how a buffer goes without a copy.
 fn choose<W: Wire>(wire: &mut W, post: &mut Post, config: &Config, put: &Put<W::Memory>) -> How {
-    let Rail { read, write, kind, .. } = wire.rails()[0];
+    let lane = post.lane;
+    let Rail { read, write, kind, .. } = wire.rails(wire.is_near(lane.peer))[0];
     // What is told of a write comes behind it.
     let write = write && kind != RailKind::Datagram;
     let long = put.length >= (config.zero_copy_from as usize).max(1);
@@ -323,7 +329,7 @@ fn choose<W: Wire>(wire: &mut W, post: &mut Post, config: &Config, put: &Put<W::
     if !long {
         return How::Copied;
     }
-    match wire.register(&put.memory, 0) {
+    match wire.register(&put.memory, lane) {
         Some(key) => how(key),
         None => {
             post.count.downgrades += 1;

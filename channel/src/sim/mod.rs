@@ -19,7 +19,7 @@ use std::rc::Rc;
 /// What the network is like. Times are nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Conditions {
-    /// The rails of every rank.
+    /// The rails of every rank, those of its host among them.
     pub rails: Vec<Rail>,
     /// How long a request is under way, beside the time for its bytes.
     pub latency: Range<u64>,
@@ -45,6 +45,8 @@ pub struct Conditions {
     pub torn: bool,
     /// Ranks of a host, who have the rails of [`RailKind::Memory`] between them and nothing else; 0 if no rail is of that kind.
     pub host: Rank,
+    /// What all ranks have for those of their host, if it is not what they have for the others: see [`Engine::with_near`].
+    pub near: Option<Config>,
     /// What becomes of sends by rails of [`RailKind::Datagram`].
     pub faults: Option<Faults>,
 }
@@ -90,6 +92,7 @@ impl Default for Conditions {
             windows: 16,
             torn: true,
             host: 0,
+            near: None,
             faults: None,
         }
     }
@@ -145,10 +148,13 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         over: impl Fn(SimWire) -> W,
     ) -> Result<Sim<W>, Misconfigured> {
         let ranks = configs.len() as Rank;
-        let rails = conditions.rails.clone();
+        let near = conditions.near.clone();
         let net = Rc::new(RefCell::new(Net::new(seed, ranks, conditions)));
-        let wire = |rank| over(SimWire { net: net.clone(), rails: rails.clone(), rank });
-        let engines = (0..).zip(configs).map(|(rank, config)| Engine::new(wire(rank), rank, ranks, config));
+        let wire = |rank| over(SimWire::new(net.clone(), rank));
+        let engines = (0..).zip(configs).map(|(rank, config)| {
+            let near = near.clone().unwrap_or_else(|| config.clone());
+            Engine::with_near(wire(rank), rank, ranks, config, near)
+        });
         let engines = engines.collect::<Result<_, _>>()?;
         Ok(Sim { net, engines, stopped: vec![false; ranks as usize] })
     }

@@ -9,25 +9,50 @@ use std::rc::Rc;
 
 /// The wire of one rank of a simulated job.
 pub struct SimWire {
-    pub(super) net: Rc<RefCell<Net>>,
-    pub(super) rails: Vec<Rail>,
-    pub(super) rank: Rank,
+    net: Rc<RefCell<Net>>,
+    /// To peers of other hosts, and to those of this; and their numbers in the network, which has one row of all.
+    rails: [Vec<Rail>; 2],
+    numbers: [Vec<usize>; 2],
+    rank: Rank,
+    host: Rank,
+}
+
+impl SimWire {
+    pub(super) fn new(net: Rc<RefCell<Net>>, rank: Rank) -> SimWire {
+        let (all, host) = (net.borrow().conditions.rails.clone(), net.borrow().conditions.host);
+        let is_memory = |number: &usize| all[*number].kind == RailKind::Memory;
+        let numbers = [false, true].map(|near| (0..all.len()).filter(|number| is_memory(number) == near).collect());
+        let rails = numbers.each_ref().map(|numbers: &Vec<usize>| numbers.iter().map(|number| all[*number]).collect());
+        SimWire { net, rails, numbers, rank, host }
+    }
+
+    /// A lane as the network has it.
+    fn number(&self, lane: Lane) -> Lane {
+        Lane { rail: self.numbers[usize::from(self.is_near(lane.peer))][lane.rail], ..lane }
+    }
+
+    /// The lane that the network has so.
+    fn lane(&self, numbered: Lane) -> Lane {
+        let row = &self.numbers[usize::from(self.is_near(numbered.peer))];
+        Lane { rail: row.iter().position(|number| *number == numbered.rail).unwrap_or(0), ..numbered }
+    }
 }
 
 impl Wire for SimWire {
     type Memory = Memory;
 
-    fn rails(&self) -> &[Rail] {
-        &self.rails
+    fn rails(&self, near: bool) -> &[Rail] {
+        &self.rails[usize::from(near)]
     }
 
     fn connect(&mut self, lane: Lane) {
+        let Lane { rail, .. } = self.number(lane);
         let net = &mut *self.net.borrow_mut();
         let at = net.now + net.latency();
         if net.ranks[lane.peer as usize].dead {
-            return net.happens(at, Happening::Told(self.rank, lane.peer, lane.rail, Told::Died));
+            return net.happens(at, Happening::Told(self.rank, lane.peer, rail, Told::Died));
         }
-        net.connect(self.rank, lane.peer, lane.rail);
+        net.connect(self.rank, lane.peer, rail);
     }
 
     fn fails_over(&self) -> bool {
@@ -35,26 +60,27 @@ impl Wire for SimWire {
     }
 
     fn take_back(&mut self, lane: Lane) -> Vec<Left<Memory>> {
-        self.net.borrow_mut().take_back(self.rank, lane.peer, lane.rail)
+        let Lane { peer, rail } = self.number(lane);
+        self.net.borrow_mut().take_back(self.rank, peer, rail)
     }
 
     fn disconnect(&mut self, lane: Lane) {
-        self.net.borrow_mut().lanes.remove(&(self.rank, lane.peer, lane.rail));
+        let Lane { peer, rail } = self.number(lane);
+        self.net.borrow_mut().lanes.remove(&(self.rank, peer, rail));
     }
 
     fn connected_besides(&self, but: Rank) -> usize {
         let net = self.net.borrow();
         let has = |peer: Rank| {
-            let of_kind = (0..self.rails.len()).filter(|rail| self.rails[*rail].kind == RailKind::Connection);
-            of_kind.into_iter().any(|rail| net.lanes.contains_key(&(self.rank, peer, rail)))
+            let of_kind = self.rails[0].iter().zip(&self.numbers[0]).filter(|(rail, _)| rail.kind == RailKind::Connection);
+            of_kind.into_iter().any(|(_, rail)| net.lanes.contains_key(&(self.rank, peer, *rail)))
         };
         let of_windows = net.windows.iter().filter(|(rank, peer)| *rank == self.rank && *peer != but && !has(*peer));
         of_windows.count()
     }
 
     fn is_near(&self, peer: Rank) -> bool {
-        let host = self.net.borrow().conditions.host;
-        host > 0 && self.rank / host == peer / host
+        self.host > 0 && self.rank / self.host == peer / self.host
     }
 
     fn opens(&mut self, lane: Lane) -> bool {
@@ -79,14 +105,14 @@ impl Wire for SimWire {
 
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Memory, Key)> {
         let memory = self.take(length)?;
-        let key = self.register(&memory, 0)?;
+        let key = self.register(&memory, Lane { peer, rail: 0 })?;
         let keys = &mut self.net.borrow_mut().ranks[self.rank as usize].keys;
         keys.entry(key.key).and_modify(|keyed| keyed.ring_of = Some(peer));
         Some((memory, key))
     }
 
     fn publish(&mut self, peer: Rank, ring: &Memory, words: [u64; 2]) -> bool {
-        if self.rails[0].kind != RailKind::Memory {
+        if !self.is_near(peer) {
             return false;
         }
         let net = &mut *self.net.borrow_mut();
@@ -100,7 +126,7 @@ impl Wire for SimWire {
     fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
         let net = self.net.borrow();
         let known = net.ranks[peer as usize].keys.get(&ring.key)?;
-        (known.ring_of == Some(self.rank) && self.rails[0].kind == RailKind::Memory).then_some(known.published)
+        (known.ring_of == Some(self.rank) && self.is_near(peer)).then_some(known.published)
     }
 
     fn reads(&mut self, _: Lane) -> bool {
@@ -118,7 +144,8 @@ impl Wire for SimWire {
         }
     }
 
-    fn register(&mut self, memory: &Memory, rail: usize) -> Option<Key> {
+    fn register(&mut self, memory: &Memory, lane: Lane) -> Option<Key> {
+        let Lane { rail, .. } = self.number(lane);
         let net = &mut *self.net.borrow_mut();
         if net.rng.u32(..) % 1000 < net.conditions.unregistered {
             return None;
@@ -130,23 +157,25 @@ impl Wire for SimWire {
         Some(Key { address: 0, key: net.keys })
     }
 
-    fn release(&mut self, _: usize, key: Key) {
+    fn release(&mut self, lane: Lane, key: Key) {
+        let Lane { rail, .. } = self.number(lane);
         let place = &mut self.net.borrow_mut().ranks[self.rank as usize];
-        assert!(place.keys.remove(&key.key).is_some(), "a registration ends once");
+        let ended = place.keys.remove(&key.key).expect("a registration ends once");
+        assert_eq!(ended.rail, rail, "it ends with the rail that it was made with");
         assert!(place.windows.values().all(|opened| opened.window.into != key), "a window is open there");
     }
 
     fn key_of(&self, memory: &Memory, rail: usize) -> Option<Key> {
         let net = self.net.borrow();
         let mut keys = net.ranks[self.rank as usize].keys.iter();
-        let (key, _) = keys.find(|(_, known)| known.memory.is(memory) && known.rail == rail)?;
+        let (key, _) = keys.find(|(_, known)| known.memory.is(memory) && known.rail == self.numbers[0][rail])?;
         Some(Key { address: 0, key: *key })
     }
 
     fn memory_of(&self, rail: usize, key: Key, length: usize, _: bool) -> Option<Memory> {
         let net = self.net.borrow();
         let known = net.ranks[self.rank as usize].keys.get(&key.key)?;
-        (known.rail == rail && length <= known.memory.len()).then(|| known.memory.clone())
+        (self.numbers[0].get(rail) == Some(&known.rail) && length <= known.memory.len()).then(|| known.memory.clone())
     }
 
     fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
@@ -157,7 +186,7 @@ impl Wire for SimWire {
         if windows.len() >= net.conditions.windows {
             return None;
         }
-        windows.insert(key, Opened { lane, memory, window, came: Vec::new() });
+        windows.insert(key, Opened { lane: self.number(lane), memory, window, came: Vec::new() });
         Some(Key { address: 0, key })
     }
 
@@ -177,13 +206,14 @@ impl Wire for SimWire {
     }
 
     fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+        let rail = self.rails(self.is_near(lane.peer))[lane.rail];
+        let lane = self.number(lane);
         let net = &mut *self.net.borrow_mut();
         let Some(flights) = net.lanes.get(&(self.rank, lane.peer, lane.rail)) else { return Err(Busy) };
         if flights.queue.len() >= net.conditions.depth || net.rng.u32(..) % 1000 < net.conditions.busy {
             return Err(Busy);
         }
         net.ranks[self.rank as usize].posts[lane.rail] += 1;
-        let rail = self.rails[lane.rail];
         let part = |data: Data<'_, Memory>| match data {
             Data::None => Vec::new(),
             Data::Of(part) => part.memory.slice(part.at, part.length),
@@ -196,7 +226,7 @@ impl Wire for SimWire {
                 "this memory is not registered there"
             );
         };
-        let several = self.rails.len() > 1;
+        let several = self.rails[0].len() > 1;
         let said = |bytes: &[memory::Run]| {
             let memory = Memory::zero(memory::length(bytes));
             memory.write(0, bytes);
@@ -291,13 +321,21 @@ impl Wire for SimWire {
         let inbox = &mut net.ranks[self.rank as usize].inbox;
         // Lanes are looked at in any order, each in its own.
         let at = match inbox.len() {
-            2.. if self.rails.len() > 1 => {
+            2.. if self.rails[0].len() > 1 => {
                 let of = inbox[net.rng.usize(..inbox.len())].0;
                 inbox.iter().position(|(lane, _)| *lane == of)?
             }
             _ => 0,
         };
-        inbox.remove(at).map(|(_, event)| event)
+        let (_, event) = inbox.remove(at)?;
+        Some(match event {
+            Event::Up(lane) => Event::Up(self.lane(lane)),
+            Event::Cut(lane) => Event::Cut(self.lane(lane)),
+            Event::Failed(lane, why) => Event::Failed(self.lane(lane), why),
+            Event::Immediate(lane, value) => Event::Immediate(self.lane(lane), value),
+            Event::Arrived { lane, slot, at, length } => Event::Arrived { lane: self.lane(lane), slot, at, length },
+            event @ (Event::Done(..) | Event::Worked) => event,
+        })
     }
 
     fn now(&self) -> u64 {

@@ -143,8 +143,9 @@ fn leave_beside_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
 pub fn inject(sim: &mut Sim, bytes: &[u8]) {
     // By datagrams, if there are: connections for some may not be there.
     let wire = sim.engine(0).wire();
-    let lane =
-        Lane { peer: 1, rail: wire.rails().iter().position(|rail| rail.kind == RailKind::Datagram).unwrap_or(0) };
+    let rails = wire.rails(wire.is_near(1));
+    let rail = rails.iter().position(|rail| rail.kind == RailKind::Datagram).unwrap_or(0);
+    let lane = Lane { peer: 1, rail };
     let _ = wire.post(lane, Request::Send { head: bytes, body: Data::None });
 }
 

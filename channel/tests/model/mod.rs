@@ -63,6 +63,7 @@ impl Setup {
             windows: *rng.choice(&[16, 2, 1, 0]).unwrap(),
             torn: rng.bool(),
             host: 0,
+            near: None,
             faults: None,
         };
         let floor = 64 * rng.u32(2..5);
@@ -424,14 +425,17 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             if (engine.under_way(), engine.kept()) != (0, 0) {
                 return Err(format!("rank {rank} keeps {} requests and {} bytes", engine.under_way(), engine.kept()));
             }
-            let rings = engine.ring_bytes() / config.ring.size();
-            if registrations != rings {
-                return Err(format!("rank {rank} has {rings} rings, and {registrations} registrations"));
+            let (channels, near) = (engine.channels(), self.setup.conditions.near.as_ref().unwrap_or(&config));
+            if registrations != channels.rings + channels.near_rings {
+                return Err(format!("rank {rank} has {registrations} registrations, and {channels:?}"));
             }
-            if engine.channels().connections > config.connections && self.setup.is_mixed() {
-                return Err(format!("rank {rank} has {:?}", engine.channels()));
+            if channels.connections > config.connections && self.setup.is_mixed() {
+                return Err(format!("rank {rank} has {channels:?}"));
             }
-            if engine.ring_bytes() > config.rings * config.ring.size()
+            let bytes = channels.rings * config.ring.size() + channels.near_rings * near.ring.size();
+            if channels.rings > config.rings
+                || channels.near_rings > near.rings
+                || engine.ring_bytes() != bytes
                 || engine.granted() > config.budget + config.spill
             {
                 return Err(format!("rank {rank} gave more than it may"));

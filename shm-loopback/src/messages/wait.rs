@@ -1,12 +1,10 @@
 //! Waiting for messages.
 
 use super::inbox::Inbox;
-use crate::bell::{nap, ring};
-use crate::control::Control;
+use crate::bell::{Brief, nap, ring};
 use crate::words::LOOKS;
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_windows::Wait;
@@ -17,9 +15,21 @@ const CHECK: Duration = Duration::from_millis(100);
 /// How threads of a rank wait for its messages. It does not keep the rank in its job.
 #[derive(Clone)]
 pub struct Waiter {
-    pub(super) rank: Rank,
-    pub(super) control: Arc<Control>,
-    pub(super) inbox: Inbox,
+    rank: Rank,
+    crowded: bool,
+    inbox: Inbox,
+    naps: Option<Naps>,
+}
+
+/// How long threads of a rank sleep to which messages come by ways that ring no bell, too.
+#[derive(Debug, Clone, Copy)]
+pub struct Naps {
+    /// At first; then twice as long each time.
+    pub first: Duration,
+    /// At most, while they wait for something in particular.
+    pub longest: Duration,
+    /// At most else.
+    pub longest_idle: Duration,
 }
 
 /// What came of a look at the messages.
@@ -34,10 +44,32 @@ pub enum Look<R> {
 }
 
 impl Waiter {
+    pub(super) fn new(rank: Rank, crowded: bool, inbox: &Inbox) -> Waiter {
+        Waiter { rank, crowded, inbox: inbox.clone(), naps: None }
+    }
+
+    /// Of a rank to which messages come by ways that ring no bell, too. It has this number in its job, and knows whether ranks of
+    /// its host share cores.
+    pub fn beside_others(self, rank: Rank, crowded: bool, naps: Naps) -> Waiter {
+        Waiter { rank, crowded, naps: Some(naps), ..self }
+    }
+
+    /// Sleeps until something comes, unless `awake` finds something; if not all ring, only so long, and then longer the next time.
+    fn sleep<R, E>(
+        &self,
+        naps: &mut Option<Naps>,
+        awake: impl FnMut() -> Result<Option<R>, E>,
+    ) -> Result<Option<R>, E> {
+        let bell = &self.inbox.view.header().bell;
+        let Some(Naps { first, longest, .. }) = naps else { return nap(bell, awake) };
+        let most = std::mem::replace(first, (*first * 2).min(*longest));
+        nap(&Brief(bell, most), awake)
+    }
+
     /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
     #[inline(always)]
     pub fn wait<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
-        for _ in 0..LOOKS[usize::from(self.control.is_crowded())] {
+        for _ in 0..LOOKS[usize::from(self.crowded)] {
             if let Look::Found(found) = look() {
                 return found;
             }
@@ -60,12 +92,13 @@ impl Waiter {
             check();
             Ok(())
         };
-        let crowded = self.control.is_crowded();
-        let waited = wait.until(crowded, found, check, |look| {
+        let mut naps = self.naps;
+        let waited = wait.until(self.crowded, found, check, |look| {
             // Also awake if there is more to do.
             let awake = || look().map(|found| if found.is_none() && !busy.get() { None } else { Some(found) });
-            let found = nap(&self.inbox.view.header().bell, awake)?.flatten();
+            let found = self.sleep(&mut naps, awake)?.flatten();
             if found.is_none() && busy.get() {
+                naps = self.naps;
                 std::thread::yield_now();
             }
             Ok(found)
@@ -76,17 +109,21 @@ impl Waiter {
     /// As [`wait`](Self::wait), for a thread that computes nothing and waits for nothing in particular: it sleeps as soon as there
     /// is nothing to do, until something comes.
     pub fn attend<R>(&self, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
-        let mut checked = Instant::now();
+        let idle = self.naps.map(|naps| Naps { longest: naps.longest_idle, ..naps });
+        let (mut naps, mut checked) = (idle, Instant::now());
         loop {
             let awake = || match look() {
                 Look::Found(found) => Ok::<_, Infallible>(Some(Some(found))),
                 Look::Busy => Ok(Some(None)),
                 Look::Idle => Ok(None),
             };
-            let Ok(looked) = nap(&self.inbox.view.header().bell, awake);
+            let Ok(looked) = self.sleep(&mut naps, awake);
             match looked {
                 Some(Some(found)) => return found,
-                Some(None) => std::thread::yield_now(),
+                Some(None) => {
+                    naps = idle;
+                    std::thread::yield_now();
+                }
                 None => {}
             }
             if checked.elapsed() >= CHECK {
@@ -104,7 +141,7 @@ impl Waiter {
 
     /// Whether ranks of the job share cores.
     pub fn is_crowded(&self) -> bool {
-        self.control.is_crowded()
+        self.crowded
     }
 
     /// This rank.

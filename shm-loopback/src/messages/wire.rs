@@ -114,12 +114,17 @@ impl ShmWire {
 
     /// How threads of this rank wait for what comes.
     pub fn waiter(&self) -> Waiter {
-        Waiter { rank: self.me, control: self.job.control.clone(), inbox: self.own.clone() }
+        Waiter::new(self.me, self.job.control.is_crowded(), &self.own)
     }
 
     /// From now on all waits of this rank call `turn`.
     pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        self.job.progress.set(turn, Some(self.own.view.clone()));
+        self.job.progress.set(turn, Some(self.own.view.clone()), false);
+    }
+
+    /// As [`turn_in_waits`](Self::turn_in_waits), now and then also while they sleep: messages come by ways that ring no bell, too.
+    pub fn turn_often_in_waits(&self, turn: Arc<dyn Turn>) {
+        self.job.progress.set(turn, Some(self.own.view.clone()), true);
     }
 
     /// Tells the peers that this rank receives nothing any more.
@@ -151,7 +156,8 @@ impl ShmWire {
         }
     }
 
-    fn notice(&mut self, rank: usize, why: Why) {
+    /// A rank is gone; [`poll`](Wire::poll) tells of it, once all is taken that came of it.
+    pub fn notice(&mut self, rank: usize, why: Why) {
         let peer = &mut self.peers[rank];
         if rank != self.me && !peer.noticed && !peer.over {
             peer.noticed = true;
@@ -348,8 +354,8 @@ unsafe fn write(to: *mut u8, head: &[u8], body: Data<'_, Bytes>) {
 impl Wire for ShmWire {
     type Memory = Bytes;
 
-    fn rails(&self) -> &[Rail] {
-        &self.rails
+    fn rails(&self, near: bool) -> &[Rail] {
+        if near { &self.rails } else { &[] }
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -412,7 +418,8 @@ impl Wire for ShmWire {
 
     fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
         let Kind::Ring { ring, .. } = &ring.0 else { unreachable!("only rings have words") };
-        for (place, word) in beside(&ring.memory.0).expect("a ring of this rank's").into_iter().zip(words) {
+        // The second first, since the first is read first.
+        for (place, word) in beside(&ring.memory.0).expect("a ring of this rank's").into_iter().zip(words).rev() {
             place.store(word, Release);
         }
         self.ring_for(peer as usize);
@@ -466,14 +473,14 @@ impl Wire for ShmWire {
         }
     }
 
-    fn register(&mut self, memory: &Bytes, _: usize) -> Option<Key> {
+    fn register(&mut self, memory: &Bytes, _: Lane) -> Option<Key> {
         let start = memory.start()?;
         let key = self.reading.reach.lead_to(start.as_ptr().expose_provenance(), memory.len());
         self.reading.offered.push(key);
         Some(key)
     }
 
-    fn release(&mut self, _: usize, key: Key) {
+    fn release(&mut self, _: Lane, key: Key) {
         // Rings have keys too.
         if let Some(at) = self.reading.offered.iter().position(|offered| *offered == key) {
             self.reading.offered.swap_remove(at);
@@ -555,5 +562,30 @@ impl Drop for ShmWire {
         if !std::thread::panicking() {
             self.job.control.withdraw_inbox(self.me);
         }
+    }
+}
+
+#[cfg(all(test, not(miri), not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    /// A sender that reads a newer acknowledgement beside an older count of free slots would find its ring full, and go a slower way.
+    #[test]
+    fn the_second_word_beside_a_ring_is_never_older_than_the_first() {
+        const TIMES: u64 = 200_000;
+        let ranks = Loopback::threads(2).unwrap();
+        let [mut owner, mut sender] = [&ranks[0], &ranks[1]].map(|rank| ShmWire::open(rank).unwrap());
+        let (ring, key) = owner.ring(1, 4096).unwrap();
+        let owner = std::thread::spawn(move || {
+            (1..=TIMES).for_each(|time| assert!(owner.publish(1, &ring, [time, time])));
+            (owner, ring)
+        });
+        let mut last = 0;
+        while last < TIMES {
+            let [first, second] = sender.published(0, key).unwrap();
+            assert!(second >= first && first >= last, "{first} and {second} after {last}");
+            last = first;
+        }
+        drop(owner.join().unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Messages between ranks that reach each other by their adapters: the wire of `transom-channel`, and how a rank waits for
+//! Messages between ranks that reach each other by their adapters, which neighbours of a host only do where they share no memory: the wire of `transom-channel`, and how a rank waits for
 //! what comes by it.
 //!
 //! # Ways
@@ -44,7 +44,7 @@
 //! packets come as it has buffers. Its thread of connections turns them for it once a second, so nobody waits longer.
 //!
 //! # What is not here
-//! Neighbours of a host go by the adapter, too. Rings, pipes, datagrams and what stays registered between messages have the first
+//! Rings, pipes, datagrams and what stays registered between messages have the first
 //! rail alone. Two ranks that first speak while the first rail is cut wait for it.
 
 mod cache;
@@ -58,5 +58,5 @@ mod waiter;
 mod windows;
 mod wire;
 
-pub use waiter::Waiter;
+pub use waiter::{AMONG_NEIGHBOURS, Waiter};
 pub use wire::VerbsWire;

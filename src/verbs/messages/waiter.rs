@@ -4,13 +4,16 @@ use crate::verbs::wait::{NAPS, is_crowded};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
-use transom_shm_loopback::messages::Look;
+use transom_shm_loopback::messages::{Look, Naps};
 use transom_windows::Wait;
 
 /// How often who attends to messages looks who is gone.
 const CHECK: Duration = Duration::from_millis(100);
 /// How long it sleeps at most: adapters ring no bell.
 const LONGEST_NAP: Duration = Duration::from_millis(5);
+
+/// How they sleep who have messages from neighbours, too, which ring.
+pub const AMONG_NEIGHBOURS: Naps = Naps { first: NAPS[0], longest: NAPS[1], longest_idle: LONGEST_NAP };
 
 /// How threads of a rank wait for its messages.
 #[derive(Clone, Copy, Debug)]

@@ -289,8 +289,8 @@ impl VerbsWire {
 impl Wire for VerbsWire {
     type Memory = Bytes;
 
-    fn rails(&self) -> &[Rail] {
-        &self.rails
+    fn rails(&self, near: bool) -> &[Rail] {
+        if near { &[] } else { &self.rails }
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -401,12 +401,12 @@ impl Wire for VerbsWire {
         self.count_registered()
     }
 
-    fn register(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
-        self.make_known(memory, rail)
+    fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
+        self.make_known(memory, lane.rail)
     }
 
-    fn release(&mut self, rail: usize, released: Key) {
-        self.forget(rail, released);
+    fn release(&mut self, lane: Lane, released: Key) {
+        self.forget(lane.rail, released);
     }
 
     fn key_of(&self, memory: &Bytes, rail: usize) -> Option<Key> {

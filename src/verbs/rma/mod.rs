@@ -157,6 +157,11 @@ impl Verbs {
         Some(&self.0.node.memory).filter(|_| self.0.hybrid && !self.0.node.hosts.is_empty())
     }
 
+    /// Of each rank, its number among those of this host, if it is one of them.
+    pub(crate) fn ranks_of_host(&self) -> Vec<Option<Rank>> {
+        (0..self.0.exchange.size()).map(|rank| self.0.node.here(rank)).collect()
+    }
+
     /// The wire of this rank's messages; once for each rank of a job, before it may receive any.
     ///
     /// # Errors
