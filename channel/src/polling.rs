@@ -140,7 +140,7 @@ impl PollingSet {
         let circular = self.order == Order::Circular && !self.members.is_empty();
         let from = if circular { self.next % self.members.len() } else { 0 };
         let (later, first) = self.members.split_at(from);
-        peers.extend(first.iter().chain(later).map(|member| member.peer));
+        [first, later].into_iter().for_each(|members| peers.extend(members.iter().map(|member| member.peer)));
     }
 
     /// How many rings there are.

@@ -82,7 +82,8 @@ impl<W: Wire> Engine<W> {
     pub(super) fn poll_rings(&mut self) -> usize {
         let mut taken = 0;
         let mut polled = std::mem::take(&mut self.turn);
-        self.polling.both().iter().for_each(|polling| polling.turn_into(&mut polled));
+        let sets = self.polling.both().iter().filter(|polling| !polling.is_empty());
+        sets.for_each(|polling| polling.turn_into(&mut polled));
         for rank in polled.drain(..) {
             taken += self.poll_ring(rank);
         }
