@@ -19,7 +19,7 @@ pub struct Config {
     pub eager: usize,
     /// The rings.
     pub ring: Shape,
-    /// Rings that a rank has for its peers at most.
+    /// Rings that a rank has for its peers at most, near ones and others apart.
     pub rings: usize,
     /// The packets after which a peer gets one.
     pub ring_after: u32,

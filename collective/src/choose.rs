@@ -26,24 +26,37 @@ pub fn best(call: Call, shape: Shape<'_>, rules: &Rules) -> Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::Hosts;
+
+    const CALLS: [Call; 10] = [
+        Call::Barrier,
+        Call::Broadcast { root: 0 },
+        Call::Reduce { root: 0, commutes: false },
+        Call::AllReduce { commutes: false },
+        Call::ReduceScatter,
+        Call::Scan { exclusive: true },
+        Call::Gather { root: 0 },
+        Call::Scatter { root: 0 },
+        Call::AllGather,
+        Call::AllToAll,
+    ];
 
     #[test]
     fn the_table_has_an_algorithm_for_every_call() {
-        let calls = [
-            Call::Barrier,
-            Call::Broadcast { root: 0 },
-            Call::Reduce { root: 0, commutes: false },
-            Call::AllReduce { commutes: false },
-            Call::ReduceScatter,
-            Call::Scan { exclusive: true },
-            Call::Gather { root: 0 },
-            Call::Scatter { root: 0 },
-            Call::AllGather,
-            Call::AllToAll,
-        ];
-        assert_eq!(calls.map(|call| call.name()), Call::NAMES);
-        for (call, ranks, len) in calls.iter().flat_map(|call| [(*call, 1, 0), (*call, 2, 1), (*call, 100, 1 << 30)]) {
+        assert_eq!(CALLS.map(|call| call.name()), Call::NAMES);
+        for (call, ranks, len) in CALLS.iter().flat_map(|call| [(*call, 1, 0), (*call, 2, 1), (*call, 100, 1 << 30)]) {
             best(call, Shape { rank: 0, ranks, len, element: 8, hosts: None }, &Rules::default());
         }
+    }
+
+    #[test]
+    fn ranks_of_several_hosts_have_leaders() {
+        let by = |hosts: [u32; 4], call| {
+            let hosts = Some(&Hosts::of(&hosts));
+            best(call, Shape { rank: 3, ranks: 4, len: 10, element: 8, hosts }, &Rules::default()).name()
+        };
+        assert_eq!(CALLS.map(|call| by([0, 0, 1, 1], call)), ["leaders"; 10]);
+        assert!(CALLS.iter().all(|call| by([0, 1, 2, 3], *call) != "leaders"), "each is alone on its host");
+        assert_ne!(by([0, 1, 0, 1], Call::AllReduce { commutes: false }), "leaders", "out of order");
     }
 }

@@ -7,7 +7,7 @@ fn the_first_rule_that_holds_is_taken() {
     let rules: Rules = "# by size, ranks and hosts\n\
          all_reduce bytes>=64 bytes<=1024 = ring   # long\n\
          \n\
-         all_reduce ranks=4 hosts>=2 = leaders, all_reduce ranks<=5 = pairwise\n\
+         all_reduce ranks=4 hosts>=2 = rabenseifner, all_reduce ranks<=5 = pairwise\n\
          broadcast hosts=1 = binomial"
         .parse()
         .unwrap();
@@ -18,7 +18,7 @@ fn the_first_rule_that_holds_is_taken() {
         (4, 7, false, "pairwise"),
         (4, 8, false, "ring"),
         (4, 128, true, "ring"),
-        (4, 129, true, "leaders"),
+        (4, 129, true, "rabenseifner"),
         (4, 129, false, "pairwise"),
         (5, 129, false, "pairwise"),
         (6, 129, false, "recursive_doubling"), // of the table
@@ -30,7 +30,7 @@ fn the_first_rule_that_holds_is_taken() {
     assert_eq!(by(Call::AllReduce { commutes: false }, 9, 8, None), "recursive_doubling");
     assert_eq!(
         (by(Call::Broadcast { root: 0 }, 2, 1, None), by(Call::Broadcast { root: 0 }, 4, 1, Some(&hosts))),
-        ("binomial", "direct")
+        ("binomial", "leaders") // of the table
     );
     assert_eq!(rules.to_string().parse::<Rules>().unwrap(), rules);
     // What leaders do between them.

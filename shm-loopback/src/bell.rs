@@ -180,9 +180,9 @@ impl<B: Bell> Bell for Brief<B> {
         self.0.sleepers()
     }
 
-    /// No barrier for all, a thousand times a second, on every processor that runs a rank: it looks soon.
+    /// No barrier for all, thousands of times a second, on every processor that runs a rank: who looks so soon may miss a ring.
     fn heavy(&self) {
-        fence(SeqCst);
+        if self.1 > Duration::from_millis(1) { self.0.heavy() } else { fence(SeqCst) }
     }
 
     fn rings(&self) -> B::Seen {

@@ -109,7 +109,8 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_HYBRID",
         set_by: SetBy::User,
-        meaning: "with verbs: whether ranks of one host move data and messages through the memory they share",
+        meaning: "with verbs: whether ranks of one host move data through the memory they share, and messages in a job on several; at all \
+                  ranks the same",
         expected: "`auto`, `on` or `off`",
         default: "auto: on if the job has several hosts",
     },

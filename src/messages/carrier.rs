@@ -33,13 +33,12 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let near = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
-        let (adapters, config) = several::adapters(verbs, &asked)?;
         let neighbours = verbs.memory_of_host().filter(|memory| transom_windows::Exchange::size(*memory) > 1);
-        let wire = match neighbours {
-            Some(memory) => {
-                let near = ShmWire::open(memory)?;
-                Carrier::Both(Box::new(Neighbours::new(near, adapters, verbs.ranks_of_host())))
-            }
+        // What the adapters' wire takes it takes for good: first what may be tried again.
+        let shared = neighbours.map(ShmWire::open).transpose()?;
+        let (adapters, config) = several::adapters(verbs, &asked)?;
+        let wire = match shared {
+            Some(shared) => Carrier::Both(Box::new(Neighbours::new(shared, adapters, verbs.ranks_of_host()))),
             None => Carrier::Adapters(adapters),
         };
         return Ok(Opened { wire, config, near });

@@ -5,7 +5,7 @@ use super::carrier::Adapters;
 use crate::verbs::AMONG_NEIGHBOURS;
 use std::sync::Arc;
 use transom_channel::Wire;
-use transom_channel::wire::{Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request};
+use transom_channel::wire::{Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request, Why};
 use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
 /// By memory to neighbours, and by adapters to the others.
@@ -15,9 +15,12 @@ pub struct Neighbours {
     /// By ranks of the job, their numbers on this host; and the other way round.
     here: Box<[Option<Rank>]>,
     ranks: Box<[Rank]>,
-    /// Whether the adapters are asked first at the next poll: neither starves the other.
-    far_first: bool,
+    /// Events of neighbours since the adapters were asked.
+    in_a_row: u32,
 }
+
+/// So many at most.
+const IN_A_ROW: u32 = 16;
 
 impl Neighbours {
     /// `here` are the numbers of the job's ranks on this host, as `near` has them.
@@ -26,7 +29,7 @@ impl Neighbours {
         ranks.extend((0..).zip(&here).filter_map(|(rank, here)| Some((here.as_ref().copied()? as Rank, rank))));
         ranks.sort();
         let here = here.into_iter().map(|here| here.map(|here| here as Rank)).collect();
-        Neighbours { near, far, here, ranks: ranks.into_iter().map(|(_, rank)| rank).collect(), far_first: false }
+        Neighbours { near, far, here, ranks: ranks.into_iter().map(|(_, rank)| rank).collect(), in_a_row: 0 }
     }
 
     /// The number of a neighbour.
@@ -37,8 +40,7 @@ impl Neighbours {
 
     /// How threads of this rank wait for what comes: neighbours ring its bell, adapters do not.
     pub fn waiter(&self) -> Waiter {
-        let far = self.far.verbs().waiter();
-        self.near.waiter().beside_others(far.rank(), far.is_crowded(), AMONG_NEIGHBOURS)
+        self.near.waiter().beside_others(self.far.verbs().waiter().rank(), AMONG_NEIGHBOURS)
     }
 
     /// From now on all waits of this rank call `turn`.
@@ -57,6 +59,10 @@ impl Neighbours {
     pub fn look_for_the_gone(&mut self) {
         self.near.look_for_the_gone();
         self.far.verbs_mut().look_for_the_gone();
+        // Neighbours that were told that this rank died hear it no more, and say nothing.
+        if self.far.verbs().is_given_up() {
+            (0..self.ranks.len()).for_each(|here| self.near.notice(here, Why::Unreachable));
+        }
     }
 
     fn poll_near(&mut self) -> Option<Event<Bytes>> {
@@ -76,14 +82,19 @@ impl Neighbours {
 
     fn poll_far(&mut self) -> Option<Event<Bytes>> {
         let event = self.far.poll()?;
-        if let Event::Failed(lane, why) = event
-            && let Some(here) = self.here(lane.peer)
-        {
-            // The job knows that a neighbour is gone; what that has sent is taken before the engine is told.
+        let here = match event {
+            Event::Up(lane) | Event::Cut(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
+                self.here(lane.peer)
+            }
+            Event::Arrived { lane, .. } => self.here(lane.peer),
+            Event::Done(..) | Event::Worked => None,
+        };
+        let Some(here) = here else { return Some(event) };
+        // By adapters a neighbour says nothing. If the job knows that it is gone, what it has sent is taken before the engine is told.
+        if let Event::Failed(_, why) = event {
             self.near.notice(here as usize, why);
-            return Some(Event::Worked);
         }
-        Some(event)
+        Some(Event::Worked)
     }
 }
 
@@ -196,11 +207,14 @@ impl Wire for Neighbours {
     }
 
     fn poll(&mut self) -> Option<Event<Bytes>> {
-        self.far_first = !self.far_first;
-        match self.far_first {
-            true => self.poll_far().or_else(|| self.poll_near()),
-            false => self.poll_near().or_else(|| self.poll_far()),
+        if self.in_a_row < IN_A_ROW
+            && let Some(event) = self.poll_near()
+        {
+            self.in_a_row += 1;
+            return Some(event);
         }
+        self.in_a_row = 0;
+        self.poll_far().or_else(|| self.poll_near())
     }
 
     fn now(&self) -> u64 {

@@ -19,7 +19,7 @@
 //! | `progress` | takes completions and hands each to the lane that its token names |
 //! | `datagram` | unreliable datagrams: those that ask for connections, and messages |
 //! | `connect` | connections on demand: what both agree by, and the thread that does it |
-//! | `messages` | the `Wire` of messages between ranks |
+//! | `messages` | the `Wire` of messages between ranks that share no memory |
 //! | `rma` | the `Fabric` of windows, and collectives over lanes |
 //!
 //! # Queue pairs

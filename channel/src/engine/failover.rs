@@ -128,7 +128,9 @@ impl<W: Wire> Engine<W> {
 
     /// A packet came by a queue. Where there are several rails they are counted, but those that speak of cuts.
     pub(super) fn count_arrival(&mut self, lane: Lane, packet: Part<'_, W::Memory>) {
-        let Some(peer) = self.peers.get_mut(&lane.peer).filter(|peer| self.routes[peer.near].fails_over) else { return };
+        let Some(peer) = self.peers.get_mut(&lane.peer).filter(|peer| self.routes[peer.near].fails_over) else {
+            return;
+        };
         let mut kind = [0];
         self.wire.read(packet.memory, packet.at, &mut kind[..packet.length.min(1)]);
         if kind != [Body::CUT] {
@@ -310,7 +312,8 @@ impl<W: Wire> Engine<W> {
             let Cut { epoch, answer: (heard, came), .. } = failover.lanes[told];
             let body = Body::Cut { rail: told as u8, epoch, heard, came };
             // By a lane that passes again, too, though nothing else may go by it yet.
-            let mut rails = (0..self.routes[peer.near].rails.len()).filter(|rail| up[*rail] || failover.lanes[*rail].up);
+            let mut rails =
+                (0..self.routes[peer.near].rails.len()).filter(|rail| up[*rail] || failover.lanes[*rail].up);
             let packet = Packet { source: self.rank, sequence: 0, values, body };
             let mut head = [0; LONGEST];
             let header = packet.encode(&mut head);

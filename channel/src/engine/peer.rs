@@ -222,9 +222,7 @@ impl<M> Peer<M> {
         let is_half = |untold: u32, all: u32| untold >= (all / 2).max(1);
         let [ack, granted, freed] = self.untold();
         let age = self.published.map_or(0, |published| self.values.ack.wrapping_sub(published));
-        is_half(ack.max(age), self.window)
-            || is_half(granted, self.grant.limit())
-            || is_half(freed, self.ring.slots)
+        is_half(ack.max(age), self.window) || is_half(granted, self.grant.limit()) || is_half(freed, self.ring.slots)
     }
 
     /// Takes the values that it tells.

@@ -250,9 +250,8 @@ impl<W: Wire> Engine<W> {
         }
         let peer = &self.peers[&from];
         let rails = &self.routes[peer.near].rails;
-        let rails: Vec<usize> = (0..rails.len())
-            .filter(|rail| peer.up[*rail] && rails[*rail].write && keys[*rail].is_some())
-            .collect();
+        let rails: Vec<usize> =
+            (0..rails.len()).filter(|rail| peer.up[*rail] && rails[*rail].write && keys[*rail].is_some()).collect();
         let rails = self.register(id, from, length, &rails, By::ThisRank);
         if rails.is_empty() {
             self.reply(from, Body::Nak { receiver });

@@ -90,10 +90,7 @@ impl<W: Wire> Engine<W> {
         let Some(ring) = peer.ring_out.as_mut() else { return false };
         let length = data.length();
         let cost = cost(length as u64);
-        if !peer.clear
-            || length >= peer.short_below
-            || peer.outgoing.room() == 0
-            || u64::from(peer.purse.room()) < cost
+        if !peer.clear || length >= peer.short_below || peer.outgoing.room() == 0 || u64::from(peer.purse.room()) < cost
         {
             return false;
         }

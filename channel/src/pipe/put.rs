@@ -296,13 +296,7 @@ impl<M> Putting<M> {
         .collect()
     }
 
-    fn finish<W: Wire<Memory = M>>(
-        &mut self,
-        wire: &mut W,
-        lane: Lane,
-        key: Option<Key>,
-        result: Result<(), Fault>,
-    ) {
+    fn finish<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane, key: Option<Key>, result: Result<(), Fault>) {
         key.into_iter().for_each(|key| wire.release(lane, key));
         if let Some(Put { id, memory, length, .. }) = self.puts.pop_front() {
             self.ended.push_back(Outcome { id, result: result.map(|()| length), memory });

@@ -72,7 +72,8 @@ impl Wire for SimWire {
     fn connected_besides(&self, but: Rank) -> usize {
         let net = self.net.borrow();
         let has = |peer: Rank| {
-            let of_kind = self.rails[0].iter().zip(&self.numbers[0]).filter(|(rail, _)| rail.kind == RailKind::Connection);
+            let of_kind =
+                self.rails[0].iter().zip(&self.numbers[0]).filter(|(rail, _)| rail.kind == RailKind::Connection);
             of_kind.into_iter().any(|(_, rail)| net.lanes.contains_key(&(self.rank, peer, *rail)))
         };
         let of_windows = net.windows.iter().filter(|(rank, peer)| *rank == self.rank && *peer != but && !has(*peer));

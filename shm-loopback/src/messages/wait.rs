@@ -48,10 +48,9 @@ impl Waiter {
         Waiter { rank, crowded, inbox: inbox.clone(), naps: None }
     }
 
-    /// Of a rank to which messages come by ways that ring no bell, too. It has this number in its job, and knows whether ranks of
-    /// its host share cores.
-    pub fn beside_others(self, rank: Rank, crowded: bool, naps: Naps) -> Waiter {
-        Waiter { rank, crowded, naps: Some(naps), ..self }
+    /// Of a rank to which messages come by ways that ring no bell, too, and which has this number in its job.
+    pub fn beside_others(self, rank: Rank, naps: Naps) -> Waiter {
+        Waiter { rank, naps: Some(naps), ..self }
     }
 
     /// Sleeps until something comes, unless `awake` finds something; if not all ring, only so long, and then longer the next time.

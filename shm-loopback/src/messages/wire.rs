@@ -57,6 +57,8 @@ struct Peer {
     over: bool,
     /// It is in the list of those that are gone.
     noticed: bool,
+    /// What it had begun in the inbox was taken back, since its process has ended.
+    reclaimed: bool,
 }
 
 impl ShmWire {
@@ -144,6 +146,10 @@ impl ShmWire {
         for (rank, died) in self.job.control.gone(self.me) {
             let why = if died { Why::Died } else { Why::Left };
             self.notice(rank, why);
+            // The engine may have been told of it by others, before its process had ended.
+            if self.peers[rank].over {
+                self.reclaim(rank);
+            }
         }
         // Who closes waits until what it sent is received, or its receiver closes too.
         if !self.closing {
@@ -152,6 +158,17 @@ impl ShmWire {
         for rank in 0..self.peers.len() {
             if self.peers[rank].inbox.as_ref().is_some_and(Inbox::is_closed) {
                 self.notice(rank, Why::Left);
+            }
+        }
+    }
+
+    /// Takes back cells that a rank has begun to fill, and what it was reading here, once nobody fills or reads them.
+    fn reclaim(&mut self, rank: usize) {
+        if !self.peers[rank].reclaimed && self.job.control.ended(rank).is_err() {
+            self.peers[rank].reclaimed = true;
+            self.own.desk().forget(rank);
+            for waiting in self.own.reclaim(rank, self.peers.len()) {
+                self.ring_for(waiting);
             }
         }
     }
@@ -238,7 +255,7 @@ impl ShmWire {
             _ if self.job.control.failed() == Some(rank) => Why::Died,
             _ if self.job.control.has_left_messages(rank) => Why::Left,
             _ => {
-                tracing::warn!(rank, %error, "cannot reach the memory of a rank for messages");
+                tracing::warn!(rank_of_host = rank, %error, "cannot reach the memory of a rank for messages");
                 Why::Unreachable
             }
         };
@@ -326,7 +343,7 @@ fn map_ring(job: &Membership, peer: usize, key: Key) -> Option<View> {
     let (fd, bytes) = ((key.address >> 32) as u32, key.address as u32 as usize);
     let key = BlockKey { tag: key.key, pid: u32::try_from(job.control.process(peer)).ok()?, fd };
     let mapped = job.attach(peer, key, bytes);
-    mapped.inspect_err(|error| tracing::warn!(peer, %error, "cannot map a peer's ring")).ok()
+    mapped.inspect_err(|error| tracing::warn!(rank_of_host = peer, %error, "cannot map a peer's ring")).ok()
 }
 
 /// Writes a message.
@@ -389,12 +406,7 @@ impl Wire for ShmWire {
                 self.give(slot);
             }
         }
-        if self.job.control.ended(rank).is_err() {
-            self.own.desk().forget(rank);
-            for waiting in self.own.reclaim(rank, self.peers.len()) {
-                self.ring_for(waiting);
-            }
-        }
+        self.reclaim(rank);
     }
 
     fn take(&mut self, length: usize) -> Option<Bytes> {

@@ -91,6 +91,12 @@ impl VerbsWire {
         }
     }
 
+    /// Whether the others were told that this rank is dead: its network failed.
+    pub fn is_given_up(&self) -> bool {
+        let me = self.core().me;
+        matches!(self.exchange.check_peers(Awaited::Rank(me)), Err(FabricError::PeerDied { rank }) if rank == me)
+    }
+
     pub(super) fn notice(&mut self, rank: Rank, why: Why) {
         let peer = self.peers.entry(rank).or_default();
         if rank as usize != self.service.core.me && !peer.noticed && !peer.over {

@@ -76,7 +76,7 @@ impl Verbs {
             }
         };
         let hybrid = settings.hybrid.unwrap_or(!node.is_all());
-        let service = Arc::new(Service::new(&*job, &settings)?);
+        let service = Arc::new(Service::new(&*job, &settings, hybrid)?);
         // Ranks that share memory do together what they do by that.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size() as u32).collect();
