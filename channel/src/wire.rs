@@ -346,7 +346,8 @@ pub trait Wire {
     /// other memory, after its key was released.
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
     /// Leaves two words beside a ring of this rank's, where the peer that writes there reads them when it likes, and wakes it if it
-    /// sleeps. Who finds the first finds no second that is older. `false` where rings are no memory of both: then what is to be told goes by a packet.
+    /// sleeps. Who finds the first finds no second that is older. `false` where rings are no memory of both: then what is to be told
+    /// goes by a packet.
     fn publish(&mut self, peer: Rank, ring: &Self::Memory, words: [u64; 2]) -> bool {
         let _ = (peer, ring, words);
         false

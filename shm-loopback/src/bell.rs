@@ -149,6 +149,14 @@ impl<B: Bell> Bell for &B {
         (**self).sleepers()
     }
 
+    fn light(&self) {
+        (**self).light();
+    }
+
+    fn heavy(&self) {
+        (**self).heavy();
+    }
+
     fn rings(&self) -> B::Seen {
         (**self).rings()
     }

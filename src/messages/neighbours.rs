@@ -45,6 +45,7 @@ impl Neighbours {
 
     /// From now on all waits of this rank call `turn`.
     pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        // First: what is set later changes nothing, and the adapters' knows of no bell.
         self.near.turn_often_in_waits(turn.clone());
         self.far.verbs().turn_in_waits(turn);
     }

@@ -10,6 +10,7 @@
 //! them ([`Engine::kept`](transom_channel::Engine::kept)).
 
 mod bytes;
+mod gone;
 mod inbox;
 mod joint;
 mod reading;

@@ -23,29 +23,29 @@ use transom_windows::FabricError;
 
 /// The wire of one rank: its inbox, and what it has mapped of its peers.
 pub struct ShmWire {
-    job: Arc<Membership>,
+    pub(super) job: Arc<Membership>,
     rails: [Rail; 1],
-    me: usize,
-    own: Inbox,
+    pub(super) me: usize,
+    pub(super) own: Inbox,
     /// Others open the inbox by it.
     _fd: Option<OwnedFd>,
     _listed: Forget,
     /// A peer that can read this can read buffers.
     probe: Box<u64>,
-    peers: Vec<Peer>,
-    events: VecDeque<Event<Bytes>>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) events: VecDeque<Event<Bytes>>,
     reading: Reading,
     /// Peers that have no inbox yet.
     awaited: Vec<usize>,
     /// Peers that are gone. The engine is told at the next look that finds nothing more in the inbox.
-    gone: Vec<(usize, Why)>,
-    closing: bool,
+    pub(super) gone: Vec<(usize, Why)>,
+    pub(super) closing: bool,
     began: Instant,
 }
 
 #[derive(Default)]
-struct Peer {
-    inbox: Option<Inbox>,
+pub(super) struct Peer {
+    pub inbox: Option<Inbox>,
     /// The ring that it has given this rank, by its key, if it can be mapped.
     ring: Option<(Key, Option<View>)>,
     /// The memory of its ends of pipes, by their keys.
@@ -54,11 +54,11 @@ struct Peer {
     filled: u32,
     reads: Option<bool>,
     /// The engine was told that it is gone, or has cut it off.
-    over: bool,
+    pub over: bool,
     /// It is in the list of those that are gone.
-    noticed: bool,
+    pub noticed: bool,
     /// What it had begun in the inbox was taken back, since its process has ended.
-    reclaimed: bool,
+    pub reclaimed: bool,
 }
 
 impl ShmWire {
@@ -129,59 +129,6 @@ impl ShmWire {
         self.job.progress.set(turn, Some(self.own.view.clone()), true);
     }
 
-    /// Tells the peers that this rank receives nothing any more.
-    pub fn close(&mut self) {
-        self.closing = true;
-        self.own.close();
-        for peer in 0..self.peers.len() {
-            if let Some(inbox) = &self.peers[peer].inbox {
-                bell::ring(&inbox.view.header().bell);
-            }
-        }
-    }
-
-    /// Finds out who is gone; [`poll`](Wire::poll) tells of them, once all is taken that came of them.
-    pub fn look_for_the_gone(&mut self) {
-        self.job.blocks.sweep();
-        for (rank, died) in self.job.control.gone(self.me) {
-            let why = if died { Why::Died } else { Why::Left };
-            self.notice(rank, why);
-            // The engine may have been told of it by others, before its process had ended.
-            if self.peers[rank].over {
-                self.reclaim(rank);
-            }
-        }
-        // Who closes waits until what it sent is received, or its receiver closes too.
-        if !self.closing {
-            return;
-        }
-        for rank in 0..self.peers.len() {
-            if self.peers[rank].inbox.as_ref().is_some_and(Inbox::is_closed) {
-                self.notice(rank, Why::Left);
-            }
-        }
-    }
-
-    /// Takes back cells that a rank has begun to fill, and what it was reading here, once nobody fills or reads them.
-    fn reclaim(&mut self, rank: usize) {
-        if !self.peers[rank].reclaimed && self.job.control.ended(rank).is_err() {
-            self.peers[rank].reclaimed = true;
-            self.own.desk().forget(rank);
-            for waiting in self.own.reclaim(rank, self.peers.len()) {
-                self.ring_for(waiting);
-            }
-        }
-    }
-
-    /// A rank is gone; [`poll`](Wire::poll) tells of it, once all is taken that came of it.
-    pub fn notice(&mut self, rank: usize, why: Why) {
-        let peer = &mut self.peers[rank];
-        if rank != self.me && !peer.noticed && !peer.over {
-            peer.noticed = true;
-            self.gone.push((rank, why));
-        }
-    }
-
     /// Maps a peer's inbox, if there is one.
     fn reach(&mut self, rank: usize) -> Result<bool, FabricError> {
         if self.peers[rank].inbox.is_some() {
@@ -198,7 +145,7 @@ impl ShmWire {
         Ok(true)
     }
 
-    fn ring_for(&mut self, rank: usize) {
+    pub(super) fn ring_for(&mut self, rank: usize) {
         if let Ok(true) = self.reach(rank)
             && let Some(inbox) = &self.peers[rank].inbox
         {
@@ -246,20 +193,6 @@ impl ShmWire {
                 self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
             }
         }
-    }
-
-    fn unreachable(&mut self, rank: usize, error: &FabricError) {
-        // If it is gone, or about to, that is why.
-        let why = match self.job.control.ends_soon(rank) {
-            Err(FabricError::PeerDied { .. }) => Why::Died,
-            _ if self.job.control.failed() == Some(rank) => Why::Died,
-            _ if self.job.control.has_left_messages(rank) => Why::Left,
-            _ => {
-                tracing::warn!(rank_of_host = rank, %error, "cannot reach the memory of a rank for messages");
-                Why::Unreachable
-            }
-        };
-        self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
     }
 
     fn has_read(&mut self, (owner, token, read): Read) {

@@ -1,5 +1,5 @@
-//! Messages between ranks that reach each other by their adapters, which neighbours of a host only do where they share no memory: the wire of `transom-channel`, and how a rank waits for
-//! what comes by it.
+//! Messages between ranks that reach each other by their adapters: the wire of `transom-channel`, and how a rank waits for what
+//! comes by it. Ranks of one host do so only where they share no memory.
 //!
 //! # Ways
 //! A `Send` goes to a buffer of the peer's, of those that its queue pairs share; a `Put`, of which rings are made, is a
@@ -44,8 +44,7 @@
 //! packets come as it has buffers. Its thread of connections turns them for it once a second, so nobody waits longer.
 //!
 //! # What is not here
-//! Rings, pipes, datagrams and what stays registered between messages have the first
-//! rail alone. Two ranks that first speak while the first rail is cut wait for it.
+//! Rings, pipes, datagrams and what stays registered between messages have the first rail alone. Two ranks that first speak while the first rail is cut wait for it.
 
 mod cache;
 mod cuts;
