@@ -42,7 +42,12 @@ const COLUMN: Tag<f64> = Tag::new(1);
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.columns < 2 * u32::from(args.ranks) {
-        eprintln!("pipeline: {} columns are not two for each of {} ranks; use more", args.columns, args.ranks);
+        eprintln!(
+            "pipeline: {} columns are not two for each of {} ranks; use --columns {} or more",
+            args.columns,
+            args.ranks,
+            2 * u32::from(args.ranks)
+        );
         return ExitCode::from(2);
     }
     match run(&args) {

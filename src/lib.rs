@@ -40,4 +40,6 @@ mod pages {
     struct Collectives;
     #[doc = include_str!("../docs/MESSAGES.md")]
     struct Messages;
+    #[doc = include_str!("../docs/PIPES.md")]
+    struct Pipes;
 }

@@ -199,6 +199,19 @@ fn blocks_may_differ_in_length() {
             let to_each = Ragged::from((0..n).map(|to| between(me, to)).collect::<Vec<_>>());
             let got = world.all_to_all_v(&to_each).unwrap();
             assert_eq!(got, Ragged::from((0..n).map(|from| between(from, me)).collect::<Vec<_>>()));
+
+            // Into buffers, of lengths that are known.
+            let mut all = vec![7; if me == root { want.len() } else { 1 }];
+            world.gather_v_into(root, &mine, if me == root { &counts } else { &[] }, &mut all).unwrap();
+            assert_eq!(all, if me == root { want } else { vec![7] });
+            let mut part = vec![0; mine.len()];
+            let (whole, lengths) = if me == root { (whole.elements(), &counts[..]) } else { (&[][..], &[][..]) };
+            world.scatter_v_into(root, whole, lengths, &mut part).unwrap();
+            assert_eq!(part, mine);
+            let lengths: Vec<usize> = (0..n).map(|rank| rank.abs_diff(me) * (round + 1)).collect();
+            let mut again = vec![0; lengths.iter().sum()];
+            world.all_to_all_v_into(to_each.elements(), &lengths, &mut again, &lengths).unwrap();
+            assert_eq!(again, got.into_elements());
         }
     });
 }

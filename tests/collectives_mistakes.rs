@@ -143,10 +143,15 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
         misuse(world.broadcast(n, &mut [1]), "there is no rank");
         misuse(world.all_reduce(&mut [1.0], Op::And), "And means nothing on f64");
         misuse(world.all_reduce(&mut [1], Op::Replace), "Replace does not reduce");
-        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather with blocks of 2");
-        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all with blocks of 1");
-        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter with blocks of 2");
+        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather: blocks of 2 for each of");
+        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all: blocks of 1 for each of");
+        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter: blocks of 2 for each of");
         misuse(world.all_gather_v_into(&[1], &[1], &mut [1; 9]), "all_gather_v was given 1 lengths");
+        let one = vec![1; n];
+        misuse(world.all_to_all_v_into(&vec![1; n + 1], &one, &mut vec![0; n], &one), "all_to_all_v was given");
+        misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; n + 1], &one), "all_to_all_v was given");
+        misuse(world.gather_v_into(world.rank(), &[1], &[9; 4], &mut [0; 36]), "gather_v was given 4 lengths");
+        misuse(world.scatter_v_into(world.rank(), &[1; 4], &[1; 4], &mut [0]), "scatter_v was given 4 lengths");
         misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
         misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
         misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");

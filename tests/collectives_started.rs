@@ -294,8 +294,8 @@ fn arguments_that_do_not_fit_are_told() {
         refused(world.iscan(vec![3], Op::Replace), &[3], "Replace does not reduce");
         let odd = vec![4; n + 1];
         if n > 1 {
-            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all with blocks of 1");
-            refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter with blocks of 1");
+            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: blocks of 1 for each of");
+            refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: blocks of 1 for each of");
         }
         refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "told of 2 elements of this rank, whose own are 1");
         refused(

@@ -33,6 +33,10 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
                 for mode in [mode, Mode::Shared, Mode::Shared] {
                     gives_up(|limit| window.try_lock_for(1, mode, limit));
                 }
+                gives_up(|limit| window.try_lock_all_for(limit));
+                gives_up(|limit| window.try_lock_ranks_for(&[(1, mode), (0, mode)], limit));
+                // Of what they had they kept nothing.
+                window.lock_exclusive(0).unwrap().unlock().unwrap();
                 gives_up(|limit| value.try_read_for(limit));
                 gives_up(|limit| value.try_write_for(limit));
                 assert!(window.try_lock_for(1, mode, Duration::ZERO).unwrap().is_none());
@@ -45,6 +49,17 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
                 assert_eq!(*value.try_read_for(limit).unwrap().expect("in this time"), 5);
                 value.try_write_for(limit).unwrap().expect("in this time").unlock().unwrap();
             }
+            for limit in [Duration::from_secs(3600), Duration::MAX] {
+                let epoch = window.try_lock_all_for(limit).unwrap().expect("in this time");
+                assert_eq!(epoch.target(1).unwrap().get_one(0).unwrap(), 0);
+                epoch.unlock().unwrap();
+                let both = window.try_lock_ranks_for(&[(1, mode), (0, Mode::Shared)], limit).unwrap();
+                let both = both.expect("in this time");
+                assert_eq!(both.target(0).unwrap().get_one(0).unwrap(), 0);
+                both.unlock().unwrap();
+            }
+            world.barrier().unwrap();
+            window.try_lock_all_for(Duration::ZERO).unwrap().expect("nobody has one").unlock().unwrap();
             world.barrier().unwrap();
             window.try_lock_for(1, Mode::Shared, Duration::ZERO).unwrap().expect("nobody has it").unlock().unwrap();
             world.barrier().unwrap();

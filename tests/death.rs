@@ -159,6 +159,7 @@ fn who_waits_with_a_deadline_is_told() {
     with_a_death("who_waits_with_a_deadline_is_told", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
+        let signals: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         let value = world.rw_lock(0, 0_u64).unwrap();
         let soon = Duration::from_millis(20);
         if world.rank() == VICTIM {
@@ -178,6 +179,13 @@ fn who_waits_with_a_deadline_is_told() {
         sign.await_it();
         let mode = if world.rank().is_multiple_of(2) { Mode::Exclusive } else { Mode::Shared };
         fails_in_time(|| window.try_lock_for(0, mode, 60 * IN_TIME));
+        fails_in_time(|| window.try_lock_all_for(60 * IN_TIME));
+        fails_in_time(|| window.try_lock_ranks_for(&[(0, mode)], 60 * IN_TIME));
+        fails_in_time(|| signals.signals().wait_until_for(0, 60 * IN_TIME, |value| value > 0));
+        fails_in_time(|| {
+            while signals.signals().wait_until_for(0, Duration::from_micros(100), |value| value > 0)?.is_none() {}
+            Ok(())
+        });
         fails_in_time(|| value.try_write_for(60 * IN_TIME));
     });
 }

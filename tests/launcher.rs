@@ -387,6 +387,19 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
     drop(unread);
 }
 
+/// What ranks start and leave becomes the launcher's to reap.
+#[test]
+fn what_ends_behind_a_rank_leaves_no_zombies() {
+    let script = "i=0; while [ $i -lt 60 ]; do sh -c 'true &'; i=$((i + 1)); done; sleep 0.5; echo;
+        for status in /proc/[0-9]*/status; do
+            grep -qs \"^PPid:[[:space:]]*$PPID\\$\" $status && grep -s '^State:.*Z' $status
+        done | wc -l";
+    let ended = Call::start(&mut command(&["run", "-n", "1", "sh", "-c", script])).end();
+    let zombies: usize = String::from_utf8(ended.stdout).unwrap().trim().parse().unwrap();
+    // One may have ended this moment.
+    assert!(zombies < 10, "{zombies} zombies, {}", ended.stderr);
+}
+
 #[test]
 fn launches_of_one_process_do_not_disturb_each_other() {
     let launch = |status: usize| {
@@ -442,7 +455,8 @@ fn the_table_has_every_variable() {
 fn info_tells_all() {
     let mut wrong = command(&["info"]);
     wrong.env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1").env("TRANSOM_LOG", "debg").env("TRANSOM_SPIN", "20us");
-    wrong.env("TRANSOM_MESSAGES", "window=1");
+    wrong.env("TRANSOM_MESSAGES", "window=1").env("TRANSOM_FABRIC", "vebs").env("TRANSOM_PROGRESS", "threads");
+    wrong.env("TRANSOM_COLLECTIVES", "reduce=fast");
     let ended = Call::start(&mut wrong).end();
     let text = String::from_utf8(ended.stdout).unwrap();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
@@ -456,12 +470,16 @@ fn info_tells_all() {
         ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
         ("TRANSOM_SPIN", "= 20us (not a number of microseconds)"),
         ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
+        ("TRANSOM_FABRIC", "= vebs (no such provider)"),
+        ("TRANSOM_PROGRESS", "= threads (neither the program's calls nor a thread)"),
         ("TRANSOM_VERBS_TIMEOUT", "not set; 0.25"),
     ] {
         // All values of a section begin in one column, behind the longest name.
         let longest = "TRANSOM_VERBS_TRAFFIC_CLASS".len();
         assert!(text.contains(&format!("\n  {name:<longest$}  {said}\n")), "{name} in\n{text}");
     }
+    let rules = "= reduce=fast (line 1, column 8: ";
+    assert!(text.contains(rules), "no {rules} in\n{text}");
     let memory: Vec<_> = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().collect();
     assert!(!memory.iter().any(|entry| entry.file_name().to_string_lossy().contains("transom")), "{memory:?}");
 }

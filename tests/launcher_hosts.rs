@@ -328,6 +328,55 @@ fn the_end_of_the_launcher_ends_all() {
     assert_eq!(call.end().code, None);
 }
 
+/// The launcher's own time of a processor, in clock ticks.
+fn ticks(process: &Child) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// All ranks have ended, and what they wrote is not read: the launcher sleeps.
+#[test]
+fn a_reader_that_is_late_is_waited_for_asleep() {
+    let call = Call::start(&["a,b", "-n", "2", "sh", "-c", "yes a line | head -n 60000"]);
+    std::thread::sleep(Duration::from_secs(2));
+    let before = ticks(&call.child);
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = ticks(&call.child) - before;
+    let ended = call.end();
+    assert_eq!((ended.code, ended.lines.len(), ended.stderr.as_str()), (Some(0), 120_000, ""));
+    assert!(spent < 20, "{spent} hundredths of a second of a processor in one second of waiting");
+}
+
+#[test]
+fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
+    for by in [Signal::TERM, Signal::INT] {
+        let mut call = Call::start(&["a,b", "-n", "2", "sh", "-c", "trap '' TERM; while :; do echo ready; done"]);
+        call.ready(1);
+        std::thread::sleep(Duration::from_secs(1)); // all pipes are full now
+        let unread = call.child.stdout.take();
+        call.signal(by);
+        if by == Signal::INT {
+            std::thread::sleep(Duration::from_millis(100));
+            call.signal(by);
+        }
+        assert_eq!(call.end().code, Some(128 + by.as_raw()));
+        drop(unread);
+    }
+}
+
+/// Of a host that says what it should not when its connection is lost.
+#[test]
+fn what_is_no_record_ends_the_ranks_of_its_host() {
+    let folder = Folder::new();
+    let ssh = folder.file("ssh", "#!/bin/sh\ntimeout 1 sh -c \"$2\" || echo ssh to $1 failed\nexit 255\n", 0o755);
+    let ended = Call::start_with(&["a", "-n", "1", "sh", "-c", "echo one; sleep 1000"], |command| {
+        command.env("TRANSOM_SSH", &ssh);
+    })
+    .end();
+    assert_eq!((ended.code, ended.lines), (Some(255), vec!["one".to_owned()]), "{}", ended.stderr);
+}
+
 #[test]
 fn a_connection_that_is_cut_ends_its_rank() {
     let folder = Folder::new();
@@ -369,9 +418,11 @@ fn hosts_that_cannot_be_reached_are_named() {
     let ended = run(&["a", "-n", "1", "no-such-program"]);
     assert_eq!(ended.code, Some(127), "{ended:?}");
     assert!(ended.stderr.contains("no-such-program"), "{ended:?}");
-    for (hosts, said) in
-        [("a:1,b:2", "4 ranks on hosts with 3 places"), ("a,", "the name of a host is missing"), ("-x", "--hosts")]
-    {
+    for (hosts, said) in [
+        ("a:1,b:2", "4 ranks do not fit the 3 places of the hosts; give more"),
+        ("a,", "the name of a host is missing"),
+        ("-x", "--hosts"),
+    ] {
         let ended = run(&[hosts, "-n", "4", "true"]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.stderr.contains(said), "{ended:?}");

@@ -1,7 +1,8 @@
 //! Locks of several targets at once, and attempts that wait for nobody.
 
 mod ranks;
-use transom::{Error, Mode, Window, World};
+use transom::Mode::Exclusive;
+use transom::{Error, Mode, Op, Window, World};
 
 /// Money goes between accounts at two ranks; whoever looks at all sees all of it.
 #[test]
@@ -110,5 +111,34 @@ fn an_attempt_gives_up_while_another_rank_has_the_lock() {
         }
         world.barrier().unwrap();
         assert_eq!(*shared.lock().unwrap(), 6);
+    });
+}
+
+/// Several targets of one epoch, each in a thread of its own, lose nothing of each other, however the rank is locked.
+#[test]
+fn threads_with_targets_of_their_own_lose_nothing() {
+    ranks::on(&[1, 2, 4], "threads_with_targets_of_their_own_lose_nothing", |world: World| {
+        let (last, each) = (world.size() - 1, ranks::rounds(5000) as u64);
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let epoch = window.lock_ranks(&[(last, Exclusive)]).unwrap();
+        let targets = [0, 1].map(|_| epoch.target(last).unwrap());
+        std::thread::scope(|scope| {
+            for target in targets {
+                scope.spawn(move || (0..each).for_each(|_| target.accumulate(0, Op::Sum, &[1, 1]).unwrap()));
+            }
+        });
+        epoch.unlock().unwrap();
+        let epoch = window.lock_exclusive(last).unwrap();
+        let views = [0, 8].map(|_| epoch.view::<u64>(0).unwrap());
+        std::thread::scope(|scope| {
+            for view in views {
+                scope.spawn(move || (0..each).for_each(|_| view.accumulate(0, Op::Sum, &[1, 1]).unwrap()));
+            }
+        });
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        let all = 4 * each * world.size() as u64;
+        assert_eq!(window.lock_shared(last).unwrap().get_one(1).unwrap(), all);
+        world.barrier().unwrap();
     });
 }

@@ -47,10 +47,11 @@ fn who_waits_is_told() {
         }
         world.send(VICTIM, TWO, &[0]).unwrap();
         let mut short = [0; 4];
-        match world.rank() % 4 {
-            0 => fails_in_time("recv", || world.recv(VICTIM, ONE)),
-            2 => fails_in_time("recv from any", || world.recv(Source::Any, ONE)),
+        match world.rank() % 8 {
+            0 | 4 => fails_in_time("recv", || world.recv(VICTIM, ONE)),
+            2 | 6 => fails_in_time("recv from any", || world.recv(Source::Any, ONE)),
             3 => fails_in_time("probe", || world.probe(VICTIM, ONE)),
+            7 => fails_in_time("probe_for", || world.probe_for(VICTIM, ONE, Duration::from_secs(3600))),
             _ => fails_in_time("recv_into", || world.recv_into(VICTIM, ONE, &mut short)),
         }
         // And from now on at once.
@@ -71,7 +72,7 @@ fn who_waits_is_told() {
 /// Calls that do not wait, or not long.
 #[test]
 fn who_asks_again_and_again_is_told() {
-    with_a_death("who_asks_again_and_again_is_told", &[2, 4, 8], |world| {
+    with_a_death("who_asks_again_and_again_is_told", &[2, 4, 9], |world| {
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
         }
@@ -86,6 +87,13 @@ fn who_asks_again_and_again_is_told() {
             2 => fails_in_time("try_probe", || {
                 loop {
                     if world.try_probe(VICTIM, ONE)?.is_some() {
+                        return Ok(());
+                    }
+                }
+            }),
+            8 => fails_in_time("probe_for", || {
+                loop {
+                    if world.probe_for(VICTIM, ONE, Duration::from_millis(3))?.is_some() {
                         return Ok(());
                     }
                 }

@@ -14,6 +14,38 @@ const TWO: Tag<u64> = Tag::new(2);
 const BYTES: Tag<u8> = Tag::new(9);
 
 #[test]
+fn a_probe_gives_up_at_its_deadline() {
+    on(&[2], "a_probe_gives_up_at_its_deadline", |world| {
+        let (other, soon) = (1 - world.rank(), Duration::from_millis(60));
+        for limit in [soon, Duration::ZERO] {
+            let begun = Instant::now();
+            assert!(world.probe_for(other, ONE, limit).unwrap().is_none());
+            let took = begun.elapsed();
+            assert!(limit <= took && took < ranks::within(Duration::from_secs(5)), "{limit:?} took {took:?}");
+        }
+        world.barrier().unwrap();
+        world.send(other, ONE, &[7]).unwrap();
+        // Who gave up left nothing behind that would have taken it.
+        assert_eq!(world.recv(other, ONE).unwrap().0, [7]);
+        for limit in [Duration::from_secs(3600), Duration::MAX] {
+            world.send(other, ONE, &[8, 9]).unwrap();
+            let message = world.probe_for(Source::Any, ONE, limit).unwrap().expect("it comes in this time");
+            assert_eq!((message.status().from, message.recv().unwrap()), (other, vec![8, 9]));
+        }
+        // As they come while the deadline passes, none is lost.
+        for i in 0..ranks::rounds(300) as u64 {
+            world.send(other, ONE, &[i]).unwrap();
+            let found = loop {
+                if let Some(message) = world.probe_for(other, ONE, Duration::from_micros(i % 7)).unwrap() {
+                    break message;
+                }
+            };
+            assert_eq!(found.recv().unwrap(), [i]);
+        }
+    });
+}
+
+#[test]
 fn a_cancelled_receive_takes_nothing_or_has_its_message() {
     on(&[2], "a_cancelled_receive_takes_nothing_or_has_its_message", |world| {
         let other = 1 - world.rank();

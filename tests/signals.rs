@@ -57,7 +57,7 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
             let outside = epoch.target(rank).unwrap().put_signal(3, &[1], 0, 1);
             assert!(outside.is_err(), "elements end where signals begin");
         }
-        assert!(matches!(epoch.signals().wait_any(&[], |_, _| true), Err(Error::NoSuchSignal { .. })));
+        assert!(matches!(epoch.signals().wait_any(&[], |_, _| true), Err(Error::NoSignalNamed { .. })));
         assert!(matches!(epoch.signals().read(me), Err(Error::NoSuchSignal { .. })));
         window.fence().unwrap();
         assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "a refused signal put nothing");
@@ -126,5 +126,31 @@ fn a_signal_that_nobody_can_give_any_more_is_an_error() {
         let error = window.signals().wait_until(0, |value| value == 1).unwrap_err();
         assert!(matches!(error, Error::Fabric { source: FabricError::PeerLeft { .. }, .. }), "{error}");
         assert!(begun.elapsed() < ranks::within(Duration::from_secs(1)), "it took {:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn a_deadline_is_kept_and_what_comes_in_time_is_found() {
+    ranks::on(&[1, 2, 3, 4], "a_deadline_is_kept_and_what_comes_in_time_is_found", |world| {
+        let mut window: Window<u64> = world.allocate_with_signals(1, 2).unwrap();
+        let epoch = window.lock_all().unwrap();
+        let signals = epoch.signals();
+        for limit in [Duration::from_millis(60), Duration::ZERO] {
+            let begun = Instant::now();
+            assert_eq!(signals.wait_any_for(&[0, 1], limit, |_, value| value > 0).unwrap(), None);
+            let took = begun.elapsed();
+            assert!(limit <= took && took < ranks::within(Duration::from_secs(5)), "{limit:?} took {took:?}");
+        }
+        world.barrier().unwrap();
+        epoch.target((world.rank() + 1) % world.size()).unwrap().signal(1, 7).unwrap();
+        for limit in [Duration::from_secs(3600), Duration::MAX] {
+            assert_eq!(signals.wait_any_for(&[0, 1], limit, |_, value| value > 0).unwrap(), Some((1, 7)));
+            assert_eq!(signals.wait_until_for(1, limit, |value| value == 7).unwrap(), Some(7));
+        }
+        // It is there: that takes no time.
+        assert_eq!(signals.wait_until_for(1, Duration::ZERO, |value| value == 7).unwrap(), Some(7));
+        let none = signals.wait_any_for(&[], Duration::ZERO, |_, _| true);
+        assert!(matches!(none, Err(Error::NoSignalNamed { .. })), "{none:?}");
+        epoch.unlock().unwrap();
     });
 }

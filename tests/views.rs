@@ -60,6 +60,10 @@ fn what_is_no_view_is_refused() {
             matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })),
             "no more than its own"
         );
+        // What is aligned in a view need not be so where the view begins.
+        let odd = epoch.view::<u16>(2).unwrap();
+        assert!(matches!(odd.view::<u32>(0), Err(Error::View { .. })));
+        odd.view::<u32>(2).unwrap().accumulate(0, Op::Sum, &[0, 0]).unwrap();
         // A view of a view begins where that does.
         view.view::<u16>(2).unwrap().put_one(0, 7).unwrap();
         assert_eq!(epoch.get_one(5).unwrap(), 7);

@@ -39,7 +39,8 @@ impl World {
         self.call(self.of_gather::<T>(root, mine.len(), into.len())?, mine, into)
     }
 
-    /// [`gather`](Self::gather) of as many elements of each rank as it has.
+    /// [`gather`](Self::gather) of as many elements of each rank as it has. Lengths are told first;
+    /// [`gather_v_into`](Self::gather_v_into) takes them where they are known.
     ///
     /// # Errors
     /// As [`broadcast`](Self::broadcast).
@@ -59,8 +60,28 @@ impl World {
         let counts = self.gather(root, &[mine.len() as u64])?.map_or_else(Vec::new, lengths);
         let here = root == self.rank();
         let mut all = if here { self.room(total(&counts))? } else { Vec::new() };
-        self.call(self.of_gather_v::<T>(root, mine.len(), &counts, all.len())?, mine, &mut all)?;
+        self.gather_v_into(root, mine, &counts, &mut all)?;
         Ok(here.then(|| Ragged::new(all, &counts)))
+    }
+
+    /// [`gather_v`](Self::gather_v) of lengths that the root knows: `counts` and `into` of the others are not looked at.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut all = [0; 3];
+    ///     world.gather_v_into(0, &vec![world.rank(); world.rank()], &[0, 1, 2], &mut all)?;
+    ///     assert_eq!(all, if world.rank() == 0 { [1, 2, 2] } else { [0; 3] });
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn gather_v_into<T: Pod>(&self, root: Rank, mine: &[T], counts: &[usize], into: &mut [T]) -> Result<(), Error> {
+        let into = if root == self.rank() { into } else { &mut [] };
+        self.call(self.of_gather_v::<T>(root, mine.len(), counts, into.len())?, mine, into)
     }
 
     /// Collective: a block of the root's elements to each rank. Those that the others pass are not looked at.
@@ -84,7 +105,8 @@ impl World {
         self.call(self.of_scatter::<T>(root, data.len(), into.len())?, data, into)
     }
 
-    /// [`scatter`](Self::scatter) of blocks of different lengths; the root alone passes them.
+    /// [`scatter`](Self::scatter) of blocks of different lengths; the root alone passes them. Lengths are told first;
+    /// [`scatter_v_into`](Self::scatter_v_into) takes them where they are known.
     ///
     /// # Errors
     /// As [`broadcast`](Self::broadcast).
@@ -112,9 +134,35 @@ impl World {
         self.scatter(root, &counts, &mut mine)?;
         let mut into = self.room(usize::try_from(mine[0]).ok())?;
         let given = data.map_or(&[][..], |data| data.elements());
-        let described = self.of_scatter_v::<T>(root, given.len(), &lengths(counts), into.len())?;
-        self.call(described, given, &mut into)?;
+        self.scatter_v_into(root, given, &lengths(counts), &mut into)?;
         Ok(into)
+    }
+
+    /// [`scatter_v`](Self::scatter_v) of lengths that are known: each rank has a buffer as long as its block. `data` and `counts`
+    /// of others than the root are not looked at.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut mine = vec![0; world.rank()];
+    ///     world.scatter_v_into(0, &[7, 8, 9], &[0, 1, 2], &mut mine)?;
+    ///     assert_eq!(mine, [&[][..], &[7], &[8, 9]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn scatter_v_into<T: Pod>(
+        &self,
+        root: Rank,
+        data: &[T],
+        counts: &[usize],
+        into: &mut [T],
+    ) -> Result<(), Error> {
+        let data = if root == self.rank() { data } else { &[] };
+        self.call(self.of_scatter_v::<T>(root, data.len(), counts, into.len())?, data, into)
     }
 
     /// Collective: the elements of all ranks, of each as many, side by side, at all.
@@ -195,7 +243,8 @@ impl World {
         self.call(self.of_all_to_all::<T>(data.len(), into.len())?, data, into)
     }
 
-    /// [`all_to_all`](Self::all_to_all) of blocks of different lengths. Lengths are told first.
+    /// [`all_to_all`](Self::all_to_all) of blocks of different lengths. Lengths are told first;
+    /// [`all_to_all_v_into`](Self::all_to_all_v_into) takes them where they are known.
     ///
     /// # Errors
     /// As [`broadcast`](Self::broadcast).
@@ -224,8 +273,37 @@ impl World {
         self.all_to_all(&given, &mut got)?;
         let (given, got) = (lengths(given), lengths(got));
         let mut all = self.room(total(&got))?;
-        self.call(self.of_all_to_all_v::<T>(&given, &got, all.len())?, to_each.elements(), &mut all)?;
+        self.all_to_all_v_into(to_each.elements(), &given, &mut all, &got)?;
         Ok(Ragged::new(all, &got))
+    }
+
+    /// [`all_to_all_v`](Self::all_to_all_v) of lengths that are known: `given` elements for each rank, and `taken` of each, side by
+    /// side.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     // One element to oneself, two to the other.
+    ///     let (data, mut got) = ([[0, 1, 2], [3, 4, 5]][world.rank()], [0; 3]);
+    ///     let counts = [[1, 2], [2, 1]][world.rank()];
+    ///     world.all_to_all_v_into(&data, &counts, &mut got, &counts)?;
+    ///     assert_eq!(got, [[0, 3, 4], [1, 2, 5]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_to_all_v_into<T: Pod>(
+        &self,
+        data: &[T],
+        given: &[usize],
+        into: &mut [T],
+        taken: &[usize],
+    ) -> Result<(), Error> {
+        self.check_counts("all_to_all_v", given, data.len())?;
+        self.call(self.of_all_to_all_v::<T>(given, taken, into.len())?, data, into)
     }
 }
 

@@ -198,10 +198,10 @@ impl World {
         let block = data / (2 * D).max(1);
         if (block * 2 * D, block * 2 * D, self.size()) != (data, into, grid.ranks()) {
             let (ranks, on_grid) = (self.size(), grid.ranks());
+            let blocks = 2 * D;
             return self.refuse(format!(
-                "neighbours on a grid of {on_grid} among {ranks} ranks was given {data} elements, and room for {into}, for {} \
-                 blocks",
-                2 * D
+                "neighbours on a grid of {on_grid} among {ranks} ranks was given {data} elements, and room for {into}; both must be \
+                 {blocks} blocks of one length, and the grid have as many places as there are ranks"
             ));
         }
         let signature = Signature::of(Kind::Neighbours, size_of::<T>(), block).on_grid(grid.number());
@@ -241,9 +241,11 @@ impl World {
     fn check_blocks(&self, name: &str, elements: usize, block: usize) -> Result<(), Error> {
         match block.checked_mul(self.size()) {
             Some(expected) if expected == elements => Ok(()),
-            _ => {
-                let ranks = self.size();
-                self.refuse(format!("{name} with blocks of {block} for {ranks} ranks was given {elements} elements"))
+            expected => {
+                let (ranks, expected) = (self.size(), expected.map_or("too many".into(), |many| many.to_string()));
+                self.refuse(format!(
+                    "{name}: blocks of {block} for each of {ranks} ranks make {expected} elements; the buffer of all has {elements}"
+                ))
             }
         }
     }

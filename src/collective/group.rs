@@ -38,7 +38,7 @@ pub(super) struct Group {
 }
 
 /// What TRANSOM_COLLECTIVES says, or the file that it names.
-struct Asked(Rules);
+pub(crate) struct Asked(Rules);
 
 impl std::str::FromStr for Asked {
     type Err = String;

@@ -41,6 +41,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use control::Control;
 use described::{Described, What};
+pub(crate) use group::Asked;
 use group::{Group, Member, Turn};
 use history::Made;
 use memory::Memory;

@@ -1,6 +1,7 @@
 //! Every environment variable that transom reads, in one table. `transom info` prints it, and errors about a bad value
 //! say what it has as `expected`.
 
+mod mistake;
 mod values;
 
 pub use values::{LogFilter, Micros, Seconds, SecondsOrOff};
@@ -96,7 +97,7 @@ pub const TABLE: &[Variable] = &[
         name: "TRANSOM_MESSAGES",
         set_by: SetBy::User,
         meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
-        expected: "FIELD=VALUE, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has the fields",
+        expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has fields and names",
         default: "as docs/MESSAGES.md says",
     },
     Variable {

@@ -58,6 +58,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use posting::{NOTHING, came_short, receive_long, request_receive, request_send, send_long, send_now, start_receive};
 use std::future::Future;
+use std::time::Duration;
 
 impl World {
     /// Sends elements. It returns when they can be used again: a short message is with the receiver then, or on its way, whether it
@@ -303,6 +304,28 @@ impl World {
     /// See [`Message`].
     pub fn probe<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Message<T>, Error> {
         probe::probe(self.space().comm()?, from.into(), tag.into())
+    }
+
+    /// As [`probe`](Self::probe), for so long at most: then none.
+    ///
+    /// # Errors
+    /// As there, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use transom::messages::{Source, Tag};
+    /// let world = transom::init()?;
+    /// assert!(world.probe_for(Source::Any, Tag::<u8>::any(), Duration::from_millis(10))?.is_none());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn probe_for<T: Pod>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+        limit: Duration,
+    ) -> Result<Option<Message<T>>, Error> {
+        probe::probe_for(self.space().comm()?, from.into(), tag.into(), limit)
     }
 
     /// As [`probe`](Self::probe), if there is a message now.

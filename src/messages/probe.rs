@@ -9,6 +9,7 @@ use super::tag::{Source, Status, Tags};
 use bytemuck::Pod;
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::time::{Duration, Instant};
 use transom_channel::{Id, Room};
 use transom_locks::Awaited;
 
@@ -40,14 +41,36 @@ pub struct Message<T: Pod> {
 }
 
 pub(super) fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Message<T>, Error> {
+    let (id, call, awaited) = begin(comm, from, tags)?;
+    let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(Key::Message(id)))?;
+    message(comm, id, result)
+}
+
+pub(super) fn probe_for<T: Pod>(
+    comm: &Comm,
+    from: Source,
+    tags: Tags<T>,
+    limit: Duration,
+) -> Result<Option<Message<T>>, Error> {
+    let Some(until) = Instant::now().checked_add(limit) else { return probe(comm, from, tags).map(Some) };
+    let (id, call, awaited) = begin(comm, from, tags)?;
+    let key = Key::Message(id);
+    let mut found = comm.hub.wait_until(&call, awaited, until, |core| core.ended(key))?;
+    if found.is_none() && comm.hub.with(|core| core.withdraw(key))?.is_none() {
+        // It has come at the last moment.
+        found = Some(comm.hub.wait(&call, awaited, |core| core.ended(key))?);
+    }
+    found.map(|(result, _)| message(comm, id, result)).transpose()
+}
+
+/// Has the engine look for a message; its number, the call, and whose doing ends the wait for it.
+fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, Awaited), Error> {
     let tag = tags.number();
     let Some(select) = comm.select(from, tag)? else {
         return Err(Error::Misuse { why: "there is no message from nobody to be found".into() });
     };
     let id = comm.hub.with(|core| core.engine.receive(select, Room::Probe))?;
-    let call = Call::Message { name: "probe", tag };
-    let (result, _) = comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(Key::Message(id)))?;
-    message(comm, id, result)
+    Ok((id, Call::Message { name: "probe", tag }, comm.awaited(select.source)))
 }
 
 pub(super) fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {

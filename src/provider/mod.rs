@@ -61,7 +61,7 @@ pub(crate) fn introduce(team: &Provider, mine: &[u8]) -> Result<Vec<Vec<u8>>, Fa
 
 /// What TRANSOM_FABRIC asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Choice {
+pub(crate) enum Choice {
     #[default]
     Auto,
     Shm,

@@ -208,7 +208,7 @@ pub fn probe() -> Result<String, VerbsError> {
     Ok(rails.iter().map(rail::Rail::describe).collect::<Vec<_>>().join("; "))
 }
 
-/// What is wrong with the value of a TRANSOM_VERBS_ variable, if something is.
-pub fn mistake(name: &str) -> Option<crate::job::variables::VariableError> {
+/// What is wrong with the value of a variable that only this provider looks at, if something is.
+pub(crate) fn mistake(name: &str) -> Option<crate::job::variables::VariableError> {
     settings::mistake(name)
 }

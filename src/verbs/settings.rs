@@ -85,30 +85,39 @@ pub(super) enum NotifyBy {
 
 impl Settings {
     pub fn from_env() -> Result<Self, VariableError> {
+        Self::of(None)
+    }
+
+    /// Of one variable alone, if one is named: the others are as if they were not set.
+    fn of(only: Option<&str>) -> Result<Self, VariableError> {
+        fn value<T: FromStr<Err: Display>>(only: Option<&str>, name: &'static str) -> Result<Option<T>, VariableError> {
+            if only.is_none_or(|only| only == name) { get(name) } else { Ok(None) }
+        }
         let messages = messages();
         Ok(Settings {
-            named: get::<Places>("TRANSOM_VERBS_DEVICE")?.map_or(Vec::new(), |places| places.0),
+            named: value::<Places>(only, "TRANSOM_VERBS_DEVICE")?.map_or(Vec::new(), |places| places.0),
             place: Place {
                 device: None,
-                port: get::<Within<1, 254>>("TRANSOM_VERBS_PORT")?.map(|port| port.0 as u8),
-                gid: get::<Within<0, 255>>("TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
+                port: value::<Within<1, 254>>(only, "TRANSOM_VERBS_PORT")?.map(|port| port.0 as u8),
+                gid: value::<Within<0, 255>>(only, "TRANSOM_VERBS_GID")?.map(|gid| gid.0 as u8),
             },
-            mtu: get::<Mtu>("TRANSOM_VERBS_MTU")?.map(|mtu| mtu.0),
-            service_level: get::<Within<0, 15>>("TRANSOM_VERBS_SL")?.map_or(0, |level| level.0 as u8),
-            traffic_class: get::<Within<0, 255>>("TRANSOM_VERBS_TRAFFIC_CLASS")?.map_or(0, |class| class.0 as u8),
-            pkey: get::<Partition>("TRANSOM_VERBS_PKEY")?.map(|pkey| pkey.0),
-            depth: get::<Within<4, 32768>>("TRANSOM_VERBS_DEPTH")?.map_or(128, |depth| depth.0),
-            inline: get::<Within<0, 4096>>("TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
-            register_from: get::<Within<32_768, { u32::MAX }>>("TRANSOM_VERBS_REGISTER")?
+            mtu: value::<Mtu>(only, "TRANSOM_VERBS_MTU")?.map(|mtu| mtu.0),
+            service_level: value::<Within<0, 15>>(only, "TRANSOM_VERBS_SL")?.map_or(0, |level| level.0 as u8),
+            traffic_class: value::<Within<0, 255>>(only, "TRANSOM_VERBS_TRAFFIC_CLASS")?
+                .map_or(0, |class| class.0 as u8),
+            pkey: value::<Partition>(only, "TRANSOM_VERBS_PKEY")?.map(|pkey| pkey.0),
+            depth: value::<Within<4, 32768>>(only, "TRANSOM_VERBS_DEPTH")?.map_or(128, |depth| depth.0),
+            inline: value::<Within<0, 4096>>(only, "TRANSOM_VERBS_INLINE")?.map_or(128, |inline| inline.0),
+            register_from: value::<Within<32_768, { u32::MAX }>>(only, "TRANSOM_VERBS_REGISTER")?
                 .map_or(REGISTER_FROM, |bytes| bytes.0),
-            keep: get::<Within<0, { u32::MAX }>>("TRANSOM_VERBS_KEEP")?.map_or(KEEP, |bytes| bytes.0),
-            timeout: get::<Timeout>("TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
-            retries: get::<Within<0, 7>>("TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
-            notify_by: get::<Choice<NotifyBy>>("TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
+            keep: value::<Within<0, { u32::MAX }>>(only, "TRANSOM_VERBS_KEEP")?.map_or(KEEP, |bytes| bytes.0),
+            timeout: value::<Timeout>(only, "TRANSOM_VERBS_TIMEOUT")?.map_or(Duration::from_millis(250), |time| time.0),
+            retries: value::<Within<0, 7>>(only, "TRANSOM_VERBS_RETRY")?.map_or(7, |retries| retries.0 as u8),
+            notify_by: value::<Choice<NotifyBy>>(only, "TRANSOM_VERBS_NOTIFY")?.and_then(|choice| choice.0),
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
             paths: messages.paths,
             datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),
-            hybrid: get::<Choice<bool>>("TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
+            hybrid: value::<Choice<bool>>(only, "TRANSOM_HYBRID")?.and_then(|hybrid| hybrid.0),
         })
     }
 
@@ -141,9 +150,9 @@ fn messages() -> Config {
     changes.map_or(Config::default(), |changes| changes.of(Config::default()))
 }
 
-/// Whether the value of one of these variables is understood; `None` if it is not one of these.
+/// What is wrong with the value of one of these variables, whatever the others say.
 pub fn mistake(name: &str) -> Option<VariableError> {
-    Settings::from_env().err().filter(|error| error.name == name)
+    Settings::of(Some(name)).err()
 }
 
 /// Names of devices, each with a port or not, and with an address of that or not.

@@ -8,7 +8,7 @@ use transom_locks::{Awaited, Rank};
 
 impl<T: Pod, F: Fabric> Window<T, F> {
     /// Opens an exposure epoch: the ranks of `origins` may access this rank's part in the access epochs that their
-    /// [`start`](Self::start) opens. Does not wait. 1 post for each origin.
+    /// [`start`](Self::start) opens. Does not wait. 1 notification for each origin.
     ///
     /// # Errors
     /// [`Error::Sync`] if an exposure epoch is open, or `origins` names a rank twice or one that does not exist.
@@ -161,7 +161,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     }
 
     /// Collective: ends the epoch of the last fence, if any, and opens the next: what any rank put before is visible
-    /// everywhere after. ceil(log2 ranks) posts.
+    /// everywhere after. ceil(log2 ranks) notifications.
     ///
     /// # Errors
     /// [`Error::Sync`] if a rank died or left, for it can no longer call.

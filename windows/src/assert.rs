@@ -20,7 +20,7 @@ bitflags::bitflags! {
     pub struct Assert: u8 {
         /// To a lock: nobody holds or asks for a lock that conflicts, so none is taken; saves all its remote
         /// operations. To `post` and `start`, both of them or neither: every `post` has been called before any `start`
-        /// that matches it, so nothing is told and nothing awaited; saves the posts.
+        /// that matches it, so nothing is told and nothing awaited; saves the notifications.
         const NOCHECK = 1;
         /// To `fence` and `post`: this rank has not written to its own part since it last synchronised. Saves nothing
         /// where memory is coherent, as it is on all providers.

@@ -10,6 +10,8 @@ use transom_locks::{PassiveLock, Rank};
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<F: Fabric> {
     pub id: u32,
+    /// Bytes of an element.
+    pub element: usize,
     pub data: Arc<Segment<F>>,
     /// What this rank attached, by slot, and how often it did.
     pub attached: Box<[Option<Attachment<F>>]>,
@@ -26,6 +28,11 @@ pub(crate) struct Bulk<F: Fabric> {
 }
 
 impl<F: Fabric> Core<F> {
+    /// How many elements of type `U` there are in memory that was attached as so many of the window's.
+    pub fn attached_len<U>(&self, len: usize) -> usize {
+        len * self.element / size_of::<U>()
+    }
+
     /// [`Target::flush`], of one or of all.
     pub fn flush(&self, rank: Rank) -> Result<(), Error> {
         let data = &self.data;

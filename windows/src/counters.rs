@@ -46,13 +46,13 @@ counters! {
     gets: "Gets.",
     atomics: "`fetch_and_op` and `compare_and_swap` calls.",
     accumulates: "`accumulate` and `get_accumulate` calls.",
-    signals: "Signals given by `put_signal`.",
+    signals: "Signals given by `put_signal`, `signal` and `set_signal`.",
     locks: "Locks taken; lock_all counts one for each rank.",
     flushes: "Flushes.",
     fences: "Fences.",
     word_cas: "Compare-and-swaps that synchronisation needed, at any rank.",
     word_adds: "Fetch-and-adds that synchronisation needed, at any rank.",
-    notifications: "Posts to other ranks that synchronisation needed.",
+    notifications: "Notifications of other ranks that synchronisation needed.",
 }
 
 /// A statistic: a load and a store, not one atomic instruction.

@@ -249,7 +249,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         Signals { core: self.core }
     }
 
-    /// Ends the epoch: each target learns of it after all that was put there. Does not wait. 1 post for each target.
+    /// Ends the epoch: each target learns of it after all that was put there. Does not wait. 1 notification for each target.
     ///
     /// # Errors
     /// [`Error::Sync`], [`Error::Fabric`].

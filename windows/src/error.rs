@@ -40,8 +40,10 @@ pub enum Error {
         /// How many ranks share the window.
         size: usize,
     },
-    /// A target that the `start` of the access epoch did not name.
-    #[error("window {window}: the access epoch was not started for rank {rank}")]
+    /// A target that the `start` or `lock_ranks` of the epoch did not name.
+    #[error(
+        "window {window}: this epoch does not reach rank {rank}; name it in the `start` or `lock_ranks` that opens it"
+    )]
     NotStarted {
         /// The window.
         window: u32,
@@ -59,6 +61,12 @@ pub enum Error {
         signal: usize,
         /// How many it has.
         signals: usize,
+    },
+    /// A wait for one of no signals.
+    #[error("window {window}: a wait for one of no signals would never end; name one at least")]
+    NoSignalNamed {
+        /// The window.
+        window: u32,
     },
     /// More memory than can be addressed, or none that can be divided into elements.
     #[error("window {window} of {len} elements of {element} bytes cannot be made: {why}")]

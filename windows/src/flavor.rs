@@ -44,7 +44,7 @@ pub enum Flavor<T> {
     Create(Vec<T>),
     /// No elements yet, and room to attach memory later: [`Window::attach`].
     Dynamic {
-        /// How many pieces can be attached at a time, 64 bytes for each.
+        /// How many pieces can be attached at a time, 128 bytes for each.
         slots: usize,
     },
 }
@@ -148,7 +148,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let barrier = Barrier::new(ranks, words.barrier());
         let pscw = Pscw::new(ranks, words.pscw());
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
-        let core = Core { id, data, attached, numbers: 0, bulk: None, checks: Default::default() };
+        let core =
+            Core { id, element: size_of::<T>(), data, attached, numbers: 0, bulk: None, checks: Default::default() };
         Ok(Window { core, lock, barrier, pscw, user, element: PhantomData })
     }
 

@@ -27,7 +27,7 @@ pub struct Local<'w, T, F: Fabric> {
     /// Whose.
     pub(crate) rank: Rank,
     /// Where the elements begin.
-    base: usize,
+    pub(crate) base: usize,
     len: usize,
     element: PhantomData<fn() -> T>,
 }
@@ -115,7 +115,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// See [`Window::attach`](crate::Window::attach).
     pub fn attached(&self, address: &Address) -> Result<Local<'w, T, F>, Error> {
         let region = self.core.attached_here(address)?;
-        Ok(Local { memory: Memory::Own(region), base: 0, len: address.len(), ..Self::new(self.core) })
+        let len = self.core.attached_len::<T>(address.len());
+        Ok(Local { memory: Memory::Own(region), base: 0, len, ..Self::new(self.core) })
     }
 
     /// `len` other elements, from byte `offset` of these on.

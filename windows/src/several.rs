@@ -1,6 +1,7 @@
 //! Locks of several targets at once, taken in the order of their ranks, so that those who do so never wait in a circle.
 
 use crate::core::Core;
+use crate::epoch::LockAllEpoch;
 use crate::local::Local;
 use crate::segment::Segment;
 use crate::target::Target;
@@ -8,7 +9,8 @@ use crate::{Error, Fabric, Mode, Window};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{PassiveLock, Rank};
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, PassiveLock, Rank};
 
 /// Several targets locked, each exclusively or shared; unlocks them when dropped.
 ///
@@ -48,23 +50,104 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn lock_ranks(&mut self, targets: &[(Rank, Mode)]) -> Result<LockRanksEpoch<'_, T, F>, Error> {
+        let held = self.in_order(targets)?;
+        self.take_each(held.iter().copied(), None)?;
+        Ok(LockRanksEpoch { core: &self.core, lock: &mut self.lock, held, element: PhantomData })
+    }
+
+    /// As [`lock_ranks`](Self::lock_ranks), unless the locks are not all this rank's within `limit`: then none, and none of them is
+    /// held. Each is asked for as by [`try_lock_for`](Self::try_lock_for), which says what becomes of a request at the deadline.
+    ///
+    /// # Errors
+    /// As `lock_ranks`: that a rank has died is an error, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use std::time::Duration;
+    /// use transom_windows::Mode;
+    /// match window.try_lock_ranks_for(&[(0, Mode::Exclusive)], Duration::from_millis(100))? {
+    ///     Some(epoch) => epoch.target(0)?.put(0, &[1])?,
+    ///     None => println!("not in a tenth of a second"),
+    /// }
+    /// # assert_eq!(window.local().get(0)?, 1);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock_ranks_for(
+        &mut self,
+        targets: &[(Rank, Mode)],
+        limit: Duration,
+    ) -> Result<Option<LockRanksEpoch<'_, T, F>>, Error> {
+        let held = self.in_order(targets)?;
+        let taken = self.take_each(held.iter().copied(), Instant::now().checked_add(limit))?;
+        Ok(taken.then(|| LockRanksEpoch { core: &self.core, lock: &mut self.lock, held, element: PhantomData }))
+    }
+
+    /// As [`lock_all`](Self::lock_all), unless the locks are not all this rank's within `limit`: then none, and none of them is
+    /// held. They are asked for one after the other, in the order of their ranks, each as by
+    /// [`try_lock_for`](Self::try_lock_for); so over a network it takes as many round trips as there are ranks.
+    ///
+    /// # Errors
+    /// As `lock_all`: that a rank has died is an error, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use std::time::Duration;
+    /// match window.try_lock_all_for(Duration::from_millis(100))? {
+    ///     Some(epoch) => epoch.target(0)?.put(0, &[1])?,
+    ///     None => println!("not in a tenth of a second"),
+    /// }
+    /// # assert_eq!(window.local().get(0)?, 1);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn try_lock_all_for(&mut self, limit: Duration) -> Result<Option<LockAllEpoch<'_, T, F>>, Error> {
+        let all = (0..self.core.data.remotes.len()).map(|rank| (rank, Mode::Shared));
+        let taken = self.take_each(all, Instant::now().checked_add(limit))?;
+        Ok(taken.then(|| LockAllEpoch::new(&self.core, &mut self.lock, true)))
+    }
+
+    /// These targets, which exist, in the order of their ranks.
+    fn in_order(&self, targets: &[(Rank, Mode)]) -> Result<Vec<(Rank, Mode)>, Error> {
         let mut wanted = targets.to_vec();
         wanted.sort_unstable_by_key(|(rank, _)| *rank);
-        for &(rank, _) in &wanted {
-            Target::<T, F>::new(&self.core, rank)?;
-        }
-        self.core.checks.synchronised(&self.core.data.counters);
+        wanted.iter().try_for_each(|(rank, _)| Target::<T, F>::new(&self.core, *rank).map(drop))?;
+        Ok(wanted)
+    }
+
+    /// Takes these locks, one after the other, until a deadline; whether it has them then. If not, it has none of them.
+    fn take_each(
+        &mut self,
+        wanted: impl Iterator<Item = (Rank, Mode)> + Clone,
+        deadline: Option<Instant>,
+    ) -> Result<bool, Error> {
         let Window { core, lock, .. } = self;
-        let held = Vec::with_capacity(wanted.len());
-        let mut epoch = LockRanksEpoch { core, lock, held, element: PhantomData };
-        for (rank, mode) in wanted {
-            // What is held by then is unlocked with the epoch.
-            let acquired = epoch.lock.acquire_mut(rank, mode);
-            acquired.map_err(|source| epoch.core.lock_error_at(rank, source))?;
-            epoch.core.data.counters.locks.bump();
-            epoch.held.push((rank, mode));
+        core.checks.synchronised(&core.data.counters);
+        for (before, (rank, mode)) in wanted.clone().enumerate() {
+            let acquired = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => lock.acquire_mut(rank, mode).map(Some),
+                Some(left) => lock.acquire_for_mut(rank, mode, left),
+            };
+            let outcome = match acquired {
+                Ok(Some(_)) => {
+                    core.data.counters.locks.bump();
+                    continue;
+                }
+                // Who asks again and again, for short times, is told of a death too.
+                Ok(None) => match core.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
+                    Ok(()) => Ok(false),
+                    Err(lost) => Err(core.lock_error_at(rank, lost.into())),
+                },
+                Err(source) => Err(core.lock_error_at(rank, source)),
+            };
+            return wanted.take(before).fold(outcome, |outcome, (rank, _)| {
+                let released = lock.release_mut(rank).map_err(|source| core.lock_error_at(rank, source));
+                outcome.and_then(|has| released.map(|()| has))
+            });
         }
-        Ok(epoch)
+        Ok(true)
     }
 }
 
@@ -74,9 +157,11 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
     /// # Errors
     /// [`Error::NotStarted`] if it is not among them; [`Error::NoSuchRank`].
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
-        match self.held.binary_search_by_key(&rank, |(rank, _)| *rank) {
-            Ok(at) => Target::locked(self.core, rank, self.held[at].1),
-            Err(_) => Target::<T, F>::new(self.core, rank).and(Err(Error::NotStarted { window: self.core.id, rank })),
+        // There may be several of it, of which each may be in another thread: none is alone there, however it is locked.
+        let target = Target::new(self.core, rank)?;
+        match self.held.iter().any(|(held, _)| *held == rank) {
+            true => Ok(target),
+            false => Err(Error::NotStarted { window: self.core.id, rank }),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::target::Target;
 use crate::{Error, Fabric, FabricError, Wait, Wake};
 use bytemuck::Pod;
 use std::fmt;
+use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
 /// A rank's own signal words, which [`put_signal`](crate::Target::put_signal) of others adds to. Whoever sees a signal
@@ -65,28 +66,90 @@ impl<F: Fabric> Signals<'_, F> {
         Ok(self.wait_any(&[signal], |_, value| until(value))?.1)
     }
 
+    /// As [`wait_until`](Self::wait_until), for so long at most: then none.
+    ///
+    /// # Errors
+    /// As there, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// use std::time::Duration;
+    /// use transom_windows::{Flavor, Window};
+    /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Allocate { len: 8 }, 2)?;
+    /// let epoch = window.lock_all()?;
+    /// let soon = Duration::from_millis(10);
+    /// assert_eq!(epoch.signals().wait_until_for(0, soon, |value| value > 0)?, None);
+    /// epoch.target(0)?.signal(1, 3)?;
+    /// assert_eq!(epoch.signals().wait_any_for(&[0, 1], soon, |_, value| value > 0)?, Some((1, 3)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_until_for(
+        &self,
+        signal: usize,
+        limit: Duration,
+        until: impl Fn(u64) -> bool,
+    ) -> Result<Option<u64>, Error> {
+        Ok(self.wait_any_for(&[signal], limit, |_, value| until(value))?.map(|(_, value)| value))
+    }
+
     /// Waits until the value of one of several signals satisfies `until`, and returns the signal and its value; the
     /// first named, if several do.
     ///
     /// # Errors
-    /// [`Error::NoSuchSignal`], also if none is named; [`Error::Fabric`] if a rank died.
+    /// [`Error::NoSuchSignal`], [`Error::NoSignalNamed`]; [`Error::Fabric`] if a rank died.
     pub fn wait_any(&self, signals: &[usize], until: impl Fn(usize, u64) -> bool) -> Result<(usize, u64), Error> {
-        let data = &self.core.data;
-        for &signal in signals.iter().chain(signals.is_empty().then_some(&usize::MAX)) {
-            self.core.signal_offset(self.rank(), signal)?;
+        Ok(self.wait_by(signals, None, until)?.expect("a wait without a deadline ends with a signal"))
+    }
+
+    /// As [`wait_any`](Self::wait_any), for so long at most: then none.
+    ///
+    /// # Errors
+    /// As there, however much time is left.
+    ///
+    /// # Examples
+    /// See [`wait_until_for`](Self::wait_until_for).
+    pub fn wait_any_for(
+        &self,
+        signals: &[usize],
+        limit: Duration,
+        until: impl Fn(usize, u64) -> bool,
+    ) -> Result<Option<(usize, u64)>, Error> {
+        let found = self.wait_by(signals, Instant::now().checked_add(limit), until)?;
+        if found.is_none() {
+            // Who waits again and again, for short times, is told of a death too.
+            self.core
+                .data
+                .check_seldom(|fabric| fabric.check_peers(Awaited::Anyone))
+                .map_err(|lost| self.error(lost))?;
         }
+        Ok(found)
+    }
+
+    fn wait_by(
+        &self,
+        signals: &[usize],
+        deadline: Option<Instant>,
+        until: impl Fn(usize, u64) -> bool,
+    ) -> Result<Option<(usize, u64)>, Error> {
+        let data = &self.core.data;
         let rank = self.rank();
+        if signals.is_empty() {
+            return Err(Error::NoSignalNamed { window: self.core.id });
+        }
+        signals.iter().try_for_each(|&signal| self.core.signal_offset(rank, signal).map(drop))?;
         let look = || {
             for &signal in signals {
                 let value = data.fabric.word(&data.region, data.signal_offset(rank, signal))?;
                 if until(signal, value) {
-                    return Ok(Some((signal, value)));
+                    return Ok(Some(Some((signal, value))));
                 }
             }
-            Ok(None)
+            let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            Ok(over.then_some(None))
         };
         let call = WaitingForSignals { window: self.core.id, signals };
-        let wait = Wait { rank, call: &call, awaited: Awaited::Anyone, deadline: None };
+        let wait = Wait { rank, call: &call, awaited: Awaited::Anyone, deadline };
         data.fabric.wait(&data.region, wait, look).map_err(|source| self.error(source))
     }
 

@@ -14,8 +14,8 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// What is one word of 8 bytes stays one: accumulates to elements of whatever views are atomic towards each other.
     ///
     /// # Errors
-    /// [`Error::View`] if the memory ends before `offset`, if that is no multiple of the alignment of `U`, or if `U` has no
-    /// size.
+    /// [`Error::View`] if the memory ends before `offset`, if that is no multiple of the alignment of `U` (of a view of a view,
+    /// counted from where the memory begins), or if `U` has no size.
     ///
     /// # Examples
     /// ```
@@ -33,14 +33,15 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn view<U: Pod>(&self, offset: usize) -> Result<Target<'_, U, F>, Error> {
-        match view_of::<T, U>(self.len(), offset) {
+        match view_of::<T, U>(self.base, self.len(), offset) {
             Ok(len) => Ok(Target {
                 core: self.core,
                 remote: self.remote,
                 rank: self.rank,
                 base: self.base + offset,
                 len,
-                exclusive: self.exclusive,
+                // There may be several of it, of which each may be in another thread.
+                exclusive: false,
                 unshared: PhantomData,
                 element: PhantomData,
             }),
@@ -58,17 +59,18 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// # Examples
     /// See `Target::view`.
     pub fn view<U: Pod>(&self, offset: usize) -> Result<Local<'w, U, F>, Error> {
-        match view_of::<T, U>(self.len(), offset) {
+        match view_of::<T, U>(self.base, self.len(), offset) {
             Ok(len) => Ok(self.as_elements(offset, len)),
             Err(why) => Err(Error::View { window: self.core.id, rank: self.rank, offset, why }),
         }
     }
 }
 
-/// How many elements of type `U` there are from byte `offset` on of `len` elements of type `T`.
-fn view_of<T, U>(len: usize, offset: usize) -> Result<usize, &'static str> {
+/// How many elements of type `U` there are from byte `offset` on of `len` elements of type `T`, which begin at byte `base` of memory
+/// that is aligned for all.
+fn view_of<T, U>(base: usize, len: usize, offset: usize) -> Result<usize, &'static str> {
     let rest = (len * size_of::<T>()).checked_sub(offset).ok_or("the memory ends before")?;
-    if !offset.is_multiple_of(align_of::<U>()) {
+    if !(base + offset).is_multiple_of(align_of::<U>()) {
         return Err("it is no multiple of the elements' alignment");
     }
     rest.checked_div(size_of::<U>()).ok_or("the elements have no size")

@@ -7,9 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use transom::variables::{LogFilter, Micros, Seconds, SecondsOrOff, SetBy, TABLE, VariableError, get};
-use transom::{Bootstrap, Tag};
-use transom_channel::Changes;
+use transom::Bootstrap;
+use transom::variables::{SetBy, TABLE};
 
 /// Tells what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
 #[derive(Args)]
@@ -156,7 +155,7 @@ fn variables() -> Vec<Section> {
             match env::var_os(variable.name) {
                 Some(_) if variable.name == "TRANSOM_SECRET" => section.row(variable.name, "= (not shown)"),
                 Some(value) => {
-                    let mistake = mistake(variable.name).map_or(String::new(), |error| format!(" ({})", error.why));
+                    let mistake = variable.mistake().map_or(String::new(), |error| format!(" ({})", error.why));
                     section.row(variable.name, format_args!("= {}{mistake}", value.to_string_lossy()));
                 }
                 None => section.row(variable.name, format_args!("not set; {}", variable.default)),
@@ -176,22 +175,4 @@ fn variables() -> Vec<Section> {
         sections.push(section);
     }
     sections
-}
-
-/// What is wrong with the value of a variable, if it is one whose values are checked and has a bad one.
-fn mistake(name: &'static str) -> Option<VariableError> {
-    match name {
-        "TRANSOM_LOG" => get::<LogFilter>(name).err(),
-        "TRANSOM_GRACE" => get::<Seconds>(name).err(),
-        "TRANSOM_TAG" => get::<Tag>(name).err(),
-        "TRANSOM_SPIN" => get::<Micros>(name).err(),
-        "TRANSOM_WAIT_REPORT" => get::<SecondsOrOff>(name).err(),
-        "TRANSOM_MESSAGES" => get::<Changes>(name).err(),
-        "TRANSOM_BOOTSTRAP" => get::<Bootstrap>(name).err(),
-        "TRANSOM_RANK" | "TRANSOM_SIZE" | "TRANSOM_NESTING" => get::<usize>(name).err(),
-        #[cfg(feature = "verbs")]
-        _ => transom::verbs::mistake(name),
-        #[cfg(not(feature = "verbs"))]
-        _ => None,
-    }
 }

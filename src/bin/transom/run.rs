@@ -17,7 +17,8 @@ use transom::{HostList, Launch, LaunchError, StartError, Tag};
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
 /// On hosts, ranks are started through ssh, one for each host, in the folder of the same name, and have an empty stdin. The
-/// host needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP.
+/// host needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP. Ranks have its environment, and of
+/// this one the TRANSOM_, RUST_ and OMP_ variables, LD_LIBRARY_PATH and PATH; give others by `env NAME=value ./program`.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {

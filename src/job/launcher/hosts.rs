@@ -128,7 +128,9 @@ mod tests {
         assert_eq!(place("a:4,b:2", 5), [0, 0, 0, 0, 1]);
         assert_eq!(place("a:18446744073709551615", 2), [0, 0]);
         let full = "a:4,b:2".parse::<HostList>().unwrap().place(7);
-        assert_eq!(full.unwrap_err().to_string(), "7 ranks on hosts with 6 places");
+        let said = "7 ranks do not fit the 6 places of the hosts; give more (`a:4,b:3`), leave the numbers out (`a,b`), or \
+                    start 6 ranks";
+        assert_eq!(full.unwrap_err().to_string(), said);
     }
 
     #[test]

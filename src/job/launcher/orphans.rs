@@ -22,6 +22,18 @@ impl Orphans {
         Ok(orphans)
     }
 
+    /// Reaps those that have ended by themselves, so that a long job does not fill the table of processes; but not `ours`, of which
+    /// somebody else asks how they ended.
+    pub fn reap(&self, ours: impl FnOnce() -> HashSet<Pid>) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if matches!(waitid(WaitId::All, options), Ok(Some(_))) {
+            let ours = ours();
+            for pid in children().difference(&self.before).filter(|pid| !ours.contains(pid)) {
+                let _ = waitpid(Some(*pid), WaitOptions::NOHANG);
+            }
+        }
+    }
+
     /// Kills and reaps all children that were not there before; to be called when no rank is left. When one ends, its
     /// children become this process's, so this goes on until there are none, but for two seconds at most, in case some
     /// cannot be killed.

@@ -99,7 +99,10 @@ pub enum LaunchError {
         most: usize,
     },
     /// More ranks than the hosts have places.
-    #[error("{ranks} ranks on hosts with {places} places")]
+    #[error(
+        "{ranks} ranks do not fit the {places} places of the hosts; give more (`a:4,b:3`), leave the numbers out (`a,b`), or start \
+         {places} ranks"
+    )]
     Places {
         /// The ranks asked for.
         ranks: usize,

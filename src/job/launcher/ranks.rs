@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -179,8 +179,13 @@ impl Ranks {
         self.hosts.iter().filter_map(Host::until).min()
     }
 
-    /// Deals with what has happened: which ranks have ended, and how. What ranks on hosts wrote goes to `output`.
-    pub fn turn(&mut self, happened: &[Of], output: &mut Output) -> Result<Vec<(Rank, Status)>, LaunchError> {
+    /// Deals with what has happened: which ranks have ended, and how. What ranks on hosts wrote goes to `output`, if there is `room`.
+    pub fn turn(
+        &mut self,
+        happened: &[Of],
+        room: bool,
+        output: &mut Output,
+    ) -> Result<Vec<(Rank, Status)>, LaunchError> {
         let failed = |source| LaunchError::System { what: "asking how a rank ended", source };
         let mut ended = Vec::new();
         for of in happened {
@@ -194,7 +199,7 @@ impl Ranks {
         for number in 0..self.hosts.len() {
             let late = self.hosts[number].until().is_some_and(|until| until <= now);
             if late || happened.contains(&Of::Host(number)) {
-                self.turn_host(number, output, &mut ended)?;
+                self.turn_host(number, room, output, &mut ended)?;
             }
         }
         self.ask_hosts()?;
@@ -208,12 +213,13 @@ impl Ranks {
     fn turn_host(
         &mut self,
         number: usize,
+        room: bool,
         output: &mut Output,
         ended: &mut Vec<(Rank, Status)>,
     ) -> Result<(), LaunchError> {
         let host = &mut self.hosts[number];
         let before = host.ended;
-        for told in host.turn(output.has_room())? {
+        for told in host.turn(room)? {
             let rank = match told {
                 Told::Complained(bytes) => {
                     output.take_of_host(number, &bytes);
@@ -282,6 +288,12 @@ impl Ranks {
         self.statuses.iter().copied().collect()
     }
 
+    /// The processes of ranks here, and each `ssh`.
+    pub fn processes(&self) -> HashSet<Pid> {
+        let here = self.here.iter().map(|process| Pid::from_child(&process.child));
+        here.chain(self.hosts.iter().map(Host::process)).collect()
+    }
+
     /// Sends a signal to all that have not ended.
     pub fn signal(&mut self, signal: Signal) {
         let running: Vec<Rank> = self.running().collect();
@@ -318,6 +330,13 @@ impl Drop for Ranks {
                 let _ = process.child.wait();
             }
         }
+        self.end_hosts();
+    }
+}
+
+impl Ranks {
+    /// Ends what runs on hosts, and each `ssh`: those are this process's children, and not left behind by a rank.
+    pub fn end_hosts(&mut self) {
         // Hosts end their ranks when the pipe to them is closed.
         let until = Instant::now() + KILL_TO_CUT;
         self.hosts.iter_mut().for_each(Host::close);
@@ -328,6 +347,8 @@ impl Drop for Ranks {
                 poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref())
             });
         }
+        // Who has not ended by now is killed.
+        self.hosts.clear();
     }
 }
 

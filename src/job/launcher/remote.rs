@@ -129,6 +129,11 @@ impl Host {
         self.until.is_none()
     }
 
+    /// The `ssh`.
+    pub fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// When it must be looked at even if nothing happens.
     pub fn until(&self) -> Option<Instant> {
         self.until
@@ -164,6 +169,8 @@ impl Host {
                 tracing::error!(host = self.name, why, "the connection to a host failed");
                 self.cut();
                 self.stdout = None;
+                // It would be read again.
+                self.received.clear();
                 Ok(told)
             }
             None => Ok(told),

@@ -43,8 +43,8 @@ pub(super) struct Watch {
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
-    /// One has failed. The others may report their errors until then.
-    Grace(Instant),
+    /// One has failed. The others may report their errors until then, or for ever.
+    Grace(Option<Instant>),
     /// They have got SIGTERM. They get SIGKILL then.
     Terminating(Instant),
     /// They have got SIGKILL. The `ssh` of hosts that do not answer is killed then.
@@ -94,6 +94,7 @@ impl Watch {
             self.turn()?;
         };
         self.settle_failure(true);
+        self.ranks.end_hosts();
         self.orphans.iter().for_each(Orphans::end);
         self.output.close();
         self.write()?;
@@ -110,8 +111,12 @@ impl Watch {
         let happened: Vec<Of> =
             events.iter().filter_map(|event| if let Event::Of(of) = event { Some(*of) } else { None }).collect();
         self.check_reaching()?;
-        let ended = self.ranks.turn(&happened, &mut self.output)?;
+        let room = self.has_room();
+        let ended = self.ranks.turn(&happened, room, &mut self.output)?;
         self.reap(ended);
+        if events.iter().any(|event| matches!(event, Event::Signal)) {
+            self.orphans.iter().for_each(|orphans| orphans.reap(|| self.ranks.processes()));
+        }
         for event in events {
             if let Event::Readable(pipe) = event {
                 self.output.read(pipe);
@@ -121,12 +126,18 @@ impl Watch {
         self.write()
     }
 
+    /// Whether output of ranks on hosts is read. What says how they ended comes behind it, so whoever has been killed is heard to the end,
+    /// of which there is not much.
+    fn has_room(&self) -> bool {
+        self.output.has_room() || matches!(self.phase, Phase::Killed(_) | Phase::Cut)
+    }
+
     fn sleep(&self) -> io::Result<Vec<Event>> {
         let mut watched: Vec<(Event, PollFd<'_>)> = Vec::new();
         let event = |event, fd, flags| (event, PollFd::from_borrowed_fd(fd, flags));
         watched.extend(self.signals.iter().map(|signals| event(Event::Signal, signals.fd(), PollFlags::IN)));
         watched.extend(self.output.awaited().map(|fd| event(Event::Writable, fd, PollFlags::OUT)));
-        watched.extend(self.ranks.awaited(self.output.has_room()).map(|(of, fd)| (Event::Of(of), fd)));
+        watched.extend(self.ranks.awaited(self.has_room()).map(|(of, fd)| (Event::Of(of), fd)));
         watched.extend(self.output.pipes().map(|(pipe, fd)| event(Event::Readable(pipe), fd, PollFlags::IN)));
         let (events, mut fds): (Vec<Event>, Vec<PollFd<'_>>) = watched.into_iter().unzip();
         let left = self.next_time().map(|time| time.saturating_duration_since(Instant::now()));
@@ -145,7 +156,8 @@ impl Watch {
     fn next_time(&self) -> Option<Instant> {
         let running = self.ranks.running().next().is_some();
         let next = match self.phase {
-            Phase::Grace(until) | Phase::Terminating(until) | Phase::Killed(until) if running => Some(until),
+            Phase::Grace(until) if running => until,
+            Phase::Terminating(until) | Phase::Killed(until) if running => Some(until),
             _ => None,
         };
         let give_up = self.give_up_output.filter(|_| !running);
@@ -163,7 +175,7 @@ impl Watch {
             self.kill();
         }
         match self.phase {
-            Phase::Grace(until) if until <= now => {
+            Phase::Grace(Some(until)) if until <= now => {
                 self.settle_failure(true);
                 self.terminate();
             }
@@ -221,7 +233,7 @@ impl Watch {
             self.hear_signals();
             self.failed.get_or_insert(failed);
             if let Phase::Running = self.phase {
-                self.phase = Phase::Grace(Instant::now() + self.grace);
+                self.phase = Phase::Grace(Instant::now().checked_add(self.grace));
             }
             // Who has not begun has nothing to report.
             for (rank, status) in self.ranks.reach_no_more() {

@@ -214,7 +214,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// [`Window::fence`](crate::Window::fence).
     ///
     /// # Errors
-    /// [`Error::Fabric`], [`Error::Lock`] if a rank died or left.
+    /// [`Error::Sync`] if a rank died or left; [`Error::Fabric`].
     pub fn fence(&mut self) -> Result<Access<'_, FenceEpoch<'_, T, F>, D>, Error> {
         let info = ArrayInfo::of(&self.layout, &self.window);
         Ok(Access { info, through: self.window.fence()? })

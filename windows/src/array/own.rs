@@ -76,8 +76,9 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
     /// See [`fill_with`](Self::fill_with).
     pub fn for_each(&self, mut each: impl FnMut([usize; D], T)) -> Result<(), Error> {
         let (rank, layout) = (self.info.rank, self.info.layout);
-        let (mut indices, mut some) = (layout.indices_of(rank), [T::zeroed(); AT_ONCE]);
+        let (mut indices, mut some) = (layout.indices_of(rank), Vec::new());
         let len = layout.part_len(rank);
+        some.resize(AT_ONCE.min(len), T::zeroed());
         for offset in (0..len).step_by(AT_ONCE) {
             let some = &mut some[..AT_ONCE.min(len - offset)];
             self.through.copy_from(rank, offset, some)?;

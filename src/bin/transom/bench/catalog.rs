@@ -254,7 +254,7 @@ pub const CATALOG: &[Measurement] = &[
         ..sweep(
             "rails",
             "stream",
-            &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive"],
+            &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive", "stripe=pull"],
             "stream by the first rail alone, and divided among all that there are; tests/soft-roce/rails shapes them",
         )
     },
