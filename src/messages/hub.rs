@@ -198,7 +198,8 @@ impl Hub {
         self.waiter.wait(wait, look, || self.look_for_the_gone())
     }
 
-    /// As [`wait`](Self::wait), until a time; none if that has come.
+    /// As [`wait`](Self::wait), until a time; none if that has come. The engine is turned once even so: who waits again and again, for
+    /// no time at all, gets on.
     pub fn wait_until<R>(
         &self,
         call: &dyn fmt::Display,
@@ -206,8 +207,10 @@ impl Hub {
         until: Instant,
         mut look: impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<Option<R>, Error> {
+        let mut turned = false;
         self.wait(call, awaited, |core| match look(core) {
             Some(found) => Some(Some(found)),
+            None if !std::mem::replace(&mut turned, true) => None,
             None => {
                 let now = Instant::now();
                 core.check(now);
