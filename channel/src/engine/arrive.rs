@@ -363,6 +363,14 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// Something of the spill may have come back, by whichever way: then those are fed who were refused.
+    pub(super) fn feed_refused(&mut self) {
+        if self.refused && self.budget.can_spill() {
+            self.refused = false;
+            std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.feed(rank));
+        }
+    }
+
     fn join(&mut self, rank: Rank) {
         let peer = self.peers.get_mut(&rank).expect("was reached");
         let shape = peer.ring;

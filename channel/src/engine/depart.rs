@@ -493,6 +493,9 @@ impl<W: Wire> Engine<W> {
             peer.regrant();
             peer.urgent = true;
             self.owe(rank);
+        } else if peer.grant.room() < HEADER {
+            self.starved.insert(rank);
+            self.refused = true;
         }
     }
 }
