@@ -98,6 +98,7 @@ fn each_rule_is_named() {
             after(&mut sim, &packet(1, second)),
             Some(Lost::Broken("a piece that is not the next of its message"))
         );
+        assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
