@@ -172,6 +172,8 @@ impl<W: Wire> Engine<W> {
         }
         match packet.body {
             Body::Control { .. } => return Ok(true),
+            // Peers say this by queues. It may end the peer, or its ring, which is being read.
+            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it said by a ring that a rail is cut")),
             Body::Cut { rail, epoch, heard, came } => {
                 return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
             }
