@@ -164,7 +164,7 @@ impl Budget {
     /// whether that has changed anything.
     #[inline]
     pub fn spill(&mut self, grant: &mut Grant) -> bool {
-        let need = grant.room() < HEADER && self.spill >= HEADER;
+        let need = grant.room() < HEADER && self.can_spill();
         if need {
             let more = self.spill.min(AT_A_TIME);
             grant.limit += more;
@@ -172,6 +172,12 @@ impl Budget {
             self.spill -= more;
         }
         need
+    }
+
+    /// Whether there is a header left to [`spill`](Self::spill).
+    #[inline]
+    pub fn can_spill(&self) -> bool {
+        self.spill >= HEADER
     }
 
     /// The peer is dead, and its grant with it.

@@ -207,3 +207,24 @@ fn who_has_answers_that_wait_for_the_window_is_needed() {
         assert!((0..2).all(|rank| !sim.engine(rank).is_needed()));
     }
 }
+
+/// There is no memory for a message, whole or in pieces: its sender is lost, and the receive that it was for ends as all others from there.
+#[test]
+fn a_message_that_there_is_no_memory_for_ends_its_receive() {
+    for (longest, probes) in [(16 << 10, false), (16 << 10, true), (1000, false), (1000, true)] {
+        let mut conditions = Conditions { memory: 2000, ..Conditions::default() };
+        conditions.rails[0].longest = longest;
+        let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
+        let select = Select { context: 0, source: Some(0), tag: Some(1) };
+        let id = sim.engine(1).receive(select, if probes { Room::Probe } else { Room::Allocate });
+        // With the first message rank 0 is granted more.
+        for (tag, length) in [(0, 0), (1, 4000)] {
+            sim.engine(0).send(1, 0, tag, Memory::zero(length), length, false);
+            (0..2).for_each(|rank| sim.wake(rank, 0));
+            while sim.step().is_some() {}
+        }
+        let lost = Err(Error::Lost { rank: 0, lost: Lost::NoMemory });
+        assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
+        assert_eq!((sim.engine(1).kept(), sim.engine(1).under_way()), (64, 0), "the message that had come before");
+    }
+}

@@ -6,7 +6,7 @@ mod model;
 use model::{Job, Setup};
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{Spread, Stripe};
-use transom_channel::wire::{RAILS, Rail, RailKind};
+use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
 use transom_channel::{Config, Room, Select};
 
 /// Whether each rail is cut, and when that changes.
@@ -158,4 +158,41 @@ fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
         assert!(two >= Some(16), "full service by the other, a millisecond later");
         assert!(least(41, 60) >= 17, "both are used again");
     }
+}
+
+/// What a ring of the rail that is cut had has to go by a queue, which takes less at once.
+#[test]
+fn a_ring_brings_no_more_at_once_than_a_queue() {
+    let rail = Rail { longest: 1000, ..Conditions::default().rails[0] };
+    let conditions = Conditions { rails: vec![rail, Rail { longest: 800, ..rail }], ..Conditions::default() };
+    let mut sim = Sim::new(1, 2, conditions, &Config { ring_after: 1, ..Config::default() }).unwrap();
+    let send = |sim: &mut Sim, number: u64, length, tries| {
+        let memory = Memory::pattern(number, length);
+        let data = Data::Of(Part { memory: &memory, at: 0, length });
+        if !(tries && sim.engine(0).try_send(1, 0, 0, data)) {
+            sim.engine(0).send(1, 0, 0, memory, length, number % 3 == 0);
+        }
+        sim.wake(0, 0);
+    };
+    let mut received = 0..;
+    let mut receive = |sim: &mut Sim, length| {
+        sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        let done = sim.engine(1).completed().expect("it has come");
+        assert_eq!(done.result.unwrap().length, length as u64);
+        assert_eq!(done.memory.unwrap().whose(length), received.next());
+    };
+    for number in 0..4 {
+        send(&mut sim, number, 8, false);
+        receive(&mut sim, 8);
+    }
+    let lengths = [1500, 900, 780, 1200, 750, 2000];
+    for (number, length) in (4..).zip(lengths) {
+        send(&mut sim, number, length, number % 2 == 0);
+    }
+    sim.cut(0, true);
+    lengths.into_iter().for_each(|length| receive(&mut sim, length));
+    let meter = sim.engine(0).meter();
+    assert!(meter.rerouted > 0 && meter.ring_packets > 3, "{meter:?}");
 }

@@ -89,6 +89,23 @@ fn several_receives_wait_behind_a_flood() {
     }
 }
 
+/// Nothing was left of the spill when the one came who has what is waited for: its turn is when others have given something back.
+#[test]
+fn who_was_refused_a_header_has_it_later() {
+    let mut flood = Flood::new(3, &Config { budget: 0, spill: 256, ..Config::default() });
+    flood.receive(0, any(Some(TAG + 1)));
+    // What may be kept, and all of the spill; then what may be kept.
+    (0..8).for_each(|number| flood.send(1, 0, TAG, number, 1));
+    flood.run();
+    (8..12).for_each(|number| flood.send(2, 0, TAG, number, 1));
+    flood.send(2, 0, TAG + 1, 12, 1);
+    flood.run();
+    assert_eq!((flood.kept[0], flood.came[0][0]), (10 * 65, u64::MAX));
+    (0..8).for_each(|_| flood.receive(0, Select { context: 0, source: Some(1), tag: Some(TAG) }));
+    flood.run();
+    assert_eq!(flood.came[0][0], 12);
+}
+
 /// As above, into buffers, by a ring: each that is received makes way for the next.
 #[test]
 fn receives_into_buffers_wait_behind_a_flood() {

@@ -172,6 +172,8 @@ impl<W: Wire> Engine<W> {
         }
         match packet.body {
             Body::Control { .. } => return Ok(true),
+            // Peers say this by queues. It may end the peer, or its ring, which is being read.
+            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it said by a ring that a rail is cut")),
             Body::Cut { rail, epoch, heard, came } => {
                 return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
             }
@@ -230,19 +232,21 @@ impl<W: Wire> Engine<W> {
         match body {
             Body::Eager { envelope, sync } => {
                 let label = self.admit(from, envelope, cost(envelope.length))?;
-                let posted = self.matching.arrived(label);
-                if let Some(id) = posted
+                if let Some((number, &id)) = self.matching.first(label)
                     && let Some(Request::Receive(receive)) = self.requests.get(id)
                     && let Room::Into(..) = receive.room
                 {
+                    self.matching.cancel(number);
                     self.deliver(id, from, envelope, data);
                     self.release(from, cost(envelope.length));
                     self.acknowledge(from, sync);
                     self.feed(from);
                     return Ok(());
                 }
-                let copy = self.wire.take(data.length).ok_or(Lost::NoMemory)?;
+                // Before its receive is looked for: that is posted still, and ends with the others, where there is none.
+                let copy = self.memory_for(envelope)?;
                 self.wire.copy(data, &copy, 0);
+                let posted = self.matching.arrived(label);
                 self.sort(posted, label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
                 self.feed(from);
             }
@@ -306,11 +310,13 @@ impl<W: Wire> Engine<W> {
         let mut gathering = match peer.gathering.take() {
             None if at == 0 => {
                 self.admit(from, envelope, cost(envelope.length))?;
-                let memory = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length));
-                Gathering { envelope, sync, memory: memory.ok_or(Lost::NoMemory)?, at: 0 }
+                Gathering { envelope, sync, memory: self.memory_for(envelope)?, at: 0 }
             }
             Some(begun) if begun.at == at && (begun.envelope, begun.sync) == (envelope, sync) => begun,
-            _ => return Err(Lost::Broken("a piece that is not the next of its message")),
+            begun => {
+                peer.gathering = begun;
+                return Err(Lost::Broken("a piece that is not the next of its message"));
+            }
         };
         self.wire.copy(data, &gathering.memory, at as usize);
         gathering.at = at + length;
@@ -339,6 +345,15 @@ impl<W: Wire> Engine<W> {
         Ok(label(from, envelope))
     }
 
+    /// Memory for a message that was admitted. Where there is none it is not kept.
+    fn memory_for(&mut self, envelope: Envelope) -> Result<W::Memory, Lost> {
+        let memory = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length));
+        if memory.is_none() {
+            self.kept -= cost(envelope.length);
+        }
+        memory.ok_or(Lost::NoMemory)
+    }
+
     /// A message goes to the receive that was posted for it, or is kept.
     fn sort(&mut self, posted: Option<Id>, label: Label, message: Unexpected<W::Memory>) {
         if let Some(id) = posted {
@@ -360,6 +375,14 @@ impl<W: Wire> Engine<W> {
             self.spill(from);
         } else {
             self.starved.insert(from);
+        }
+    }
+
+    /// Something of the spill may have come back, by whichever way: then those are fed who were refused.
+    pub(super) fn feed_refused(&mut self) {
+        if self.refused && self.budget.can_spill() {
+            self.refused = false;
+            std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.feed(rank));
         }
     }
 

@@ -351,8 +351,6 @@ impl<W: Wire> Engine<W> {
         let queue = routes.widest(peer);
         // By the path that takes the most at once; if that takes nothing now, by the other.
         let left = length - at;
-        // What a ring brings may have to go by a queue, if its rail is cut.
-        let slot = if routes.fails_over { slot.min(queue) } else { slot };
         let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
         let mut posted = None;
         for most in [most, if most == slot { queue } else { slot }].into_iter().filter(|most| *most > DATA) {
@@ -493,6 +491,9 @@ impl<W: Wire> Engine<W> {
             peer.regrant();
             peer.urgent = true;
             self.owe(rank);
+        } else if peer.grant.room() < HEADER {
+            self.starved.insert(rank);
+            self.refused = true;
         }
     }
 }

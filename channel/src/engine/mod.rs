@@ -61,6 +61,8 @@ pub struct Engine<W: Wire> {
     budget: Budget,
     /// Peers that can send not even one header more.
     starved: BTreeSet<Rank>,
+    /// Something waits for one of them, but nothing was left of the spill.
+    refused: bool,
     /// Peers for whom something is to be posted.
     listed: VecDeque<Rank>,
     /// Peers that credits are owed to.
@@ -127,6 +129,7 @@ impl<W: Wire> Engine<W> {
             connected: PollingSet::new(config.connections, config.connect_after, config.order),
             budget: Budget::new(config.floor, config.budget, config.spill),
             starved: BTreeSet::new(),
+            refused: false,
             listed: VecDeque::new(),
             owing: VecDeque::new(),
             heard: Vec::new(),
@@ -243,6 +246,7 @@ impl<W: Wire> Engine<W> {
         self.count_the_row();
         (self.in_a_row, self.counted) = (0, 0);
         let work = self.take_events() + self.poll_rings() + self.hear_all() + self.post_listed() + self.turn_pipes();
+        self.feed_refused();
         self.tell_credits();
         work
     }

@@ -45,7 +45,10 @@ impl<W: Wire> Engine<W> {
     pub(super) fn make_way(&mut self, select: Select) {
         match select.source {
             Some(rank) => self.spill(rank),
-            None => std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.spill(rank)),
+            None if self.budget.can_spill() => {
+                std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.spill(rank));
+            }
+            None => self.refused = true,
         }
     }
 

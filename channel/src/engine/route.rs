@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use crate::config::Config;
 use crate::meter::Meter;
-use crate::packet::{Body, LONGEST, Packet};
+use crate::packet::{Body, EAGER, LONGEST, Packet};
 use crate::ring::{Marker, Shape};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{Busy, Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
@@ -45,6 +45,8 @@ pub(super) struct Routes {
     pub window: u32,
     rules: Rules,
     pub rails: Vec<Rail>,
+    /// The longest packet of a ring, whatever its slots take. One that fails over may have to go by a queue.
+    longest_put: usize,
     pub marker: Option<Marker>,
     /// Messages shorter than this the short path may send by a ring without asking the table; 0 where there is more to a ring than a
     /// put. See [`Rules`].
@@ -104,15 +106,24 @@ impl Routes {
         let fails_over = fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
         // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
         let marker = rails.first().and_then(Marker::of).filter(|marker| *marker != Marker::Second || !fails_over);
+        let mut rails = rails.to_vec();
+        let mut longest_put = usize::MAX;
+        if fails_over {
+            // What one rail had goes by any other.
+            longest_put = rails.iter().map(|rail| rail.longest).min().unwrap_or(0);
+            rails.iter_mut().for_each(|rail| rail.longest = longest_put);
+        }
+        let short_below = rules.short_below().min(longest_put.saturating_sub(EAGER).saturating_add(1));
         Routes {
             ring: config.ring,
             window: config.window,
             marker,
             fails_over,
-            short_below: if marker == Some(Marker::Last) { rules.short_below() } else { 0 },
+            short_below: if marker == Some(Marker::Last) { short_below } else { 0 },
             rules,
             rows: KINDS.map(row),
-            rails: rails.to_vec(),
+            rails,
+            longest_put,
             peers: 0,
             is_mixed: has(RailKind::Datagram) && has(RailKind::Connection),
         }
@@ -147,7 +158,10 @@ impl Routes {
     /// The path of a message whose header takes `head` bytes: that of the first rule that holds and whose path exists now.
     pub fn choose<M>(&self, size: u64, head: usize, peer: &Peer<M>) -> Path {
         let exists = |path: &Path| match path {
-            Path::Ring => peer.has_slot(head.saturating_add(size as usize)),
+            Path::Ring => {
+                let bytes = head.saturating_add(size as usize);
+                bytes <= self.longest_put && peer.has_slot(bytes)
+            }
             Path::Queue | Path::Datagram => self.longest(*path, peer) > 0,
             Path::Move | Path::DatagramMove => {
                 let moves = |rail| path.reads_by(rail) || path.writes_by(rail);
@@ -165,7 +179,8 @@ impl Routes {
     /// The longest packet of a path; 0 if it does not exist.
     pub fn longest<M>(&self, path: Path, peer: &Peer<M>) -> usize {
         if path == Path::Ring {
-            return peer.ring_out.as_ref().filter(|_| peer.up[0]).map_or(0, |ring| ring.shape.longest());
+            let ring = peer.ring_out.as_ref().filter(|_| peer.up[0]);
+            return ring.map_or(0, |ring| ring.shape.longest().min(self.longest_put));
         }
         let up = (0..self.rails.len()).filter(|rail| peer.up[*rail] && path.is_by(self.rails[*rail].kind));
         up.map(|rail| self.rails[rail].longest).max().unwrap_or(0)
@@ -270,6 +285,9 @@ impl<W: Wire> Post<'_, W> {
             return false;
         };
         let total = head.len() + data.length();
+        if total > self.routes.longest_put {
+            return false;
+        }
         let Some(spot) = ring.claim(total) else {
             self.meter.fallbacks += u64::from(total <= ring.shape.longest());
             return false;

@@ -215,7 +215,6 @@ impl<W: Wire> Engine<W> {
         self.matching.cancel(number);
         self.complete(id, outcome(rank, envelope, Some(room as u64)));
         self.taken(rank, envelope.length);
-        self.feed(rank);
         Some(true)
     }
 
@@ -234,9 +233,14 @@ impl<W: Wire> Engine<W> {
         peer.regrant();
         let tell = peer.is_half_untold() || !peer.clear;
         let first = !peer.owing || rank != self.row_of;
+        let is_dry = peer.grant.room() < HEADER;
         self.in_a_row += 1;
         if first {
             self.first_of_a_row(rank);
+        }
+        // What was spilled for it is not granted again: a receive may wait for what its sender cannot send now.
+        if is_dry {
+            self.feed(rank);
         }
         if tell {
             self.after_short(rank);

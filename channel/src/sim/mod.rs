@@ -33,6 +33,8 @@ pub struct Conditions {
     pub depth: usize,
     /// Receive slots of a rank, for all its peers.
     pub slots: usize,
+    /// Bytes that a rank can take at once, for messages and rings.
+    pub memory: usize,
     /// Of a thousand requests so many are refused for no reason.
     pub busy: u32,
     /// Of a thousand registrations so many fail.
@@ -86,6 +88,7 @@ impl Default for Conditions {
             pause: 50..500,
             depth: 64,
             slots: 256,
+            memory: 1 << 40,
             busy: 0,
             unregistered: 0,
             sent_faster: 0,

@@ -101,7 +101,7 @@ impl Wire for SimWire {
     }
 
     fn take(&mut self, length: usize) -> Option<Memory> {
-        (length <= 1 << 40).then(|| Memory::zero(length))
+        (length <= self.net.borrow().conditions.memory).then(|| Memory::zero(length))
     }
 
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Memory, Key)> {

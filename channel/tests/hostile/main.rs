@@ -98,6 +98,7 @@ fn each_rule_is_named() {
             after(&mut sim, &packet(1, second)),
             Some(Lost::Broken("a piece that is not the next of its message"))
         );
+        assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
@@ -139,6 +140,42 @@ fn what_a_ring_holds() {
             let _ = sim.engine(0).wire().post(lane, request);
         }
         finish(sim, bystanders);
+    }
+}
+
+/// With a pipe open that ends the peer, while its ring is read.
+#[test]
+fn no_ring_says_that_a_rail_is_cut() {
+    for pipe in [true, false] {
+        let mut conditions = Conditions::default();
+        conditions.rails.push(conditions.rails[0]);
+        let mut sim = Sim::new(1, 2, conditions, &Config { ring_after: 1, ..Config::default() }).unwrap();
+        for _ in 0..4 {
+            sim.engine(0).send(1, 0, 5, Memory::zero(8), 8, false);
+            sim.wake(0, 0);
+            while sim.step().is_some() {}
+        }
+        let written = sim.engine(0).meter().ring_packets;
+        assert!((1..32).contains(&written));
+        let to = |key| Key { address: 0, key };
+        let is_ring = |key: &Key| sim.engine(1).wire().memory_of(0, *key, 32 * 2048, true).is_some();
+        let to = (1..20).map(to).find(is_ring).expect("rank 1 has one ring");
+        if pipe {
+            sim.engine(1).pipe_open(0, transom_channel::pipe::Config::default()).unwrap();
+        }
+        let body = Body::Cut { rail: 0, epoch: 1, heard: 0, came: 0 };
+        let mut head = [0; LONGEST];
+        let length = Packet { source: 0, sequence: 0, values: Values::default(), body }.encode(&mut head);
+        let at = written as usize * 2048 + 2040 - length;
+        let mark = Some((length as u64) << 32 | (written + 1));
+        let request = Request::Put { to, at, head: &head[..length], body: Data::None, mark, immediate: None };
+        sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request).unwrap();
+        let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        let lost = Lost::Broken("it said by a ring that a rail is cut");
+        let lost = Err(Error::Lost { rank: 0, lost });
+        assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
     }
 }
 

@@ -58,6 +58,7 @@ impl Setup {
             depth: *rng.choice(&[1, 2, 8, 64]).unwrap(),
             slots: *rng.choice(&[1, 2, 8, 256]).unwrap(),
             busy: *rng.choice(&[0, 0, 50, 500]).unwrap(),
+            memory: 1 << 40,
             unregistered: *rng.choice(&[0, 0, 300, 1000]).unwrap(),
             sent_faster: *rng.choice(&[0, 500]).unwrap(),
             windows: *rng.choice(&[16, 2, 1, 0]).unwrap(),
