@@ -195,6 +195,15 @@ fn other_started_collectives_are_told() {
 }
 
 #[test]
+fn a_call_and_its_started_form_are_told() {
+    mismatch(
+        "a_call_and_its_started_form_are_told",
+        |w| w.all_reduce(&mut [1], Op::Sum),
+        |w| w.iall_reduce(vec![1], Op::Sum).wait().map(drop).map_err(Error::from),
+    );
+}
+
+#[test]
 fn calls_that_are_wrong_by_themselves_are_refused() {
     on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {
         let n = world.size();

@@ -412,6 +412,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     given: Bytes,
     data: Bytes,
 ) -> Result<Under<'static>, Error> {
+    let signature = signature.started();
     let made = group.begin(&mut *group.enter()?, signature)?;
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
