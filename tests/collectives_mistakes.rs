@@ -203,6 +203,13 @@ fn a_call_and_its_started_form_are_told() {
     );
 }
 
+/// Each is the root, and sends more than goes before anybody receives it.
+#[test]
+fn who_waits_for_its_sends_alone_is_told() {
+    let call = |w: &World| w.ibroadcast(w.rank(), vec![0_u8; 1 << 20]).wait().map(drop).map_err(Error::from);
+    mismatch("who_waits_for_its_sends_alone_is_told", call, call);
+}
+
 #[test]
 fn calls_that_are_wrong_by_themselves_are_refused() {
     on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {
