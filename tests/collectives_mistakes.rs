@@ -210,6 +210,43 @@ fn who_waits_for_its_sends_alone_is_told() {
     mismatch("who_waits_for_its_sends_alone_is_told", call, call);
 }
 
+/// More calls than are remembered.
+#[test]
+fn a_call_that_differed_long_ago_is_told() {
+    const TOLD: Tag<u8> = Tag::new(2);
+    on(&[2, 3], "a_call_that_differed_long_ago_is_told", |world| {
+        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
+        if world.rank() == 0 {
+            // A root waits for nobody.
+            (0..100).for_each(|_| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()));
+            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+        }
+        let error = team.barrier().unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        if world.rank() > 0 {
+            world.send(0, TOLD, &[1]).unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// Who is asked about a call of long ago that it has started and not ended says that it makes the same.
+#[test]
+fn a_started_call_of_long_ago_may_still_end() {
+    on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
+        world.barrier().unwrap();
+        if world.rank() == 2 {
+            // The others wait for this one meanwhile, and ask each other.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        let sum = world.iall_reduce(vec![world.rank() as u64; 3], Op::Sum);
+        let rest: Vec<_> = (0..100).map(|_| world.ibroadcast(2, vec![world.rank()])).collect();
+        assert_eq!(sum.wait().unwrap(), [3; 3]);
+        rest.into_iter().for_each(|value| assert_eq!(value.wait().unwrap(), [2]));
+    });
+}
+
 #[test]
 fn calls_that_are_wrong_by_themselves_are_refused() {
     on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {

@@ -146,6 +146,15 @@ impl<F: Fold> Running<F> {
         if self.failed.is_some() || !self.patience.ends(1) {
             return;
         }
+        let (group, number) = (&self.group, self.made.number);
+        // Messages of a rank come in order: one that was sent before it said that its call is over has been matched.
+        let never = self.pending.iter().position(|(key, rank, receive)| {
+            receive.is_some() && group.is_over(*rank, number) && core.withdraw(*key).is_some()
+        });
+        if let Some(never) = never {
+            let (_, rank, _) = self.pending.swap_remove(never);
+            return self.give_up(core, self.group.different(rank, self.made));
+        }
         // Also who has not taken what is sent to it: if all only send, nobody else asks.
         let mut ranks: Vec<Rank> = self.pending.iter().map(|(_, rank, _)| *rank).collect();
         ranks.sort_unstable();
@@ -210,6 +219,7 @@ impl<F: Fold> Work for Started<F> {
             }
             drop(running.panicked(core));
         };
+        running.group.has_ended(running.made);
         let peer = running.group.comm.to_job(running.group.comm.rank()).unwrap_or(0);
         let data = self.0.take()?.into_memory().into_data();
         let came = Came { peer, tag: 0, length: data.len() as u64 };
