@@ -3,7 +3,7 @@
 mod ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
-use transom::collective::{Commuting, Grid};
+use transom::collective::{Commuting, Grid, Ragged};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Section, World};
 
@@ -97,6 +97,68 @@ fn sections_of_other_lengths_are_told() {
     mismatch("sections_of_other_lengths_are_told", of(1), of(2));
 }
 
+/// A block of no elements at one rank, and of some at another: by all calls whose lengths only two ranks know, or that are given a list.
+#[test]
+fn elements_that_only_one_side_knows_of_are_told() {
+    type Call = fn(&World, bool) -> Result<(), Error>;
+    let calls: [(&str, Call); 9] = [
+        ("all_to_all_v, of which one expects some", |w, odd| {
+            let n = w.size();
+            let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
+            w.all_to_all_v_into::<u8>(&[], &vec![0; n], &mut vec![0; taken.iter().sum()], &taken)
+        }),
+        ("all_to_all_v, of which one expects none", |w, _| {
+            let n = w.size();
+            let given: Vec<usize> = (0..n).map(|to| if w.rank() == 0 && to == n / 2 { 3 } else { 0 }).collect();
+            w.all_to_all_v_into(&vec![1_u8; given.iter().sum()], &given, &mut [], &vec![0; n])
+        }),
+        ("gather_v, of which the root expects some", |w, odd| {
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == 0)).collect();
+            w.gather_v_into(w.size() / 2, &[0_u8; 0], &counts, &mut vec![0; usize::from(odd)])
+        }),
+        ("gather_v, of which the root expects none", |w, odd| {
+            w.gather_v_into(w.size() / 2, &vec![1_u8; usize::from(!odd)], &vec![0; w.size()], &mut [])
+        }),
+        ("scatter_v, of which one expects some", |w, odd| {
+            w.scatter_v_into(0, &[0_u8; 0], &vec![0; w.size()], &mut vec![0; usize::from(odd)])
+        }),
+        ("scatter_v, of which one expects none", |w, _| {
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == w.size() / 2)).collect();
+            let data = vec![1_u8; usize::from(w.rank() == 0)];
+            w.scatter_v_into(0, &data, &counts, &mut [])
+        }),
+        ("all_gather_v", |w, odd| {
+            // As many elements at all.
+            let whose = if odd { w.size() / 2 } else { 0 };
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
+            w.all_gather_v_into(&vec![1_u8; counts[w.rank()]], &counts, &mut [0])
+        }),
+        ("reduce_scatter_v", |w, odd| {
+            let whose = if odd { w.size() / 2 } else { 0 };
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
+            w.reduce_scatter_v(&[1_u8], &counts, &mut vec![0; counts[w.rank()]], Op::Sum)
+        }),
+        ("iall_to_all_v", |w, odd| {
+            let n = w.size();
+            let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
+            w.iall_to_all_v(Ragged::new(Vec::<u8>::new(), &vec![0; n]), &taken).wait().map(drop).map_err(Error::from)
+        }),
+    ];
+    on(&[2, 3], "elements_that_only_one_side_knows_of_are_told", |world| {
+        for (name, call) in calls {
+            let begun = Instant::now();
+            let team = world.split(Some(0), 0).unwrap().unwrap();
+            // Who has nothing to wait for learns of it in the next.
+            let called = call(&team, world.rank() == world.size() / 2);
+            let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
+            assert!(matches!(error, Error::Mismatch { .. }), "{name}: {error}");
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{name}: {:?}", begun.elapsed());
+            // All have their error before one leaves.
+            world.barrier().unwrap();
+        }
+    });
+}
+
 /// Though all call the same.
 #[test]
 fn other_rules_are_told() {
@@ -130,6 +192,59 @@ fn other_started_collectives_are_told() {
         move |w| wait(w.iall_gather(vec![1])),
         move |w| wait(w.iall_reduce(vec![1], Op::Sum)),
     );
+}
+
+#[test]
+fn a_call_and_its_started_form_are_told() {
+    mismatch(
+        "a_call_and_its_started_form_are_told",
+        |w| w.all_reduce(&mut [1], Op::Sum),
+        |w| w.iall_reduce(vec![1], Op::Sum).wait().map(drop).map_err(Error::from),
+    );
+}
+
+/// Each is the root, and sends more than goes before anybody receives it.
+#[test]
+fn who_waits_for_its_sends_alone_is_told() {
+    let call = |w: &World| w.ibroadcast(w.rank(), vec![0_u8; 1 << 20]).wait().map(drop).map_err(Error::from);
+    mismatch("who_waits_for_its_sends_alone_is_told", call, call);
+}
+
+/// More calls than are remembered.
+#[test]
+fn a_call_that_differed_long_ago_is_told() {
+    const TOLD: Tag<u8> = Tag::new(2);
+    on(&[2, 3], "a_call_that_differed_long_ago_is_told", |world| {
+        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
+        if world.rank() == 0 {
+            // A root waits for nobody.
+            (0..100).for_each(|_| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()));
+            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+        }
+        let error = team.barrier().unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        if world.rank() > 0 {
+            world.send(0, TOLD, &[1]).unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// Who is asked about a call of long ago that it has started and not ended says that it makes the same.
+#[test]
+fn a_started_call_of_long_ago_may_still_end() {
+    on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
+        world.barrier().unwrap();
+        if world.rank() == 2 {
+            // The others wait for this one meanwhile, and ask each other.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        let sum = world.iall_reduce(vec![world.rank() as u64; 3], Op::Sum);
+        let rest: Vec<_> = (0..100).map(|_| world.ibroadcast(2, vec![world.rank()])).collect();
+        assert_eq!(sum.wait().unwrap(), [3; 3]);
+        rest.into_iter().for_each(|value| assert_eq!(value.wait().unwrap(), [2]));
+    });
 }
 
 #[test]

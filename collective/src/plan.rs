@@ -222,6 +222,16 @@ impl Round {
         self.sends.extend((span.len > 0).then_some((to, span)));
     }
 
+    /// Sends elements, or an empty message: for lengths that only the two of them know, so that whoever expects others finds out.
+    pub(crate) fn send_any(&mut self, to: Rank, span: Span) {
+        self.sends.push((to, span));
+    }
+
+    /// Receives what [`send_any`](Self::send_any) sends.
+    pub(crate) fn receive_any(&mut self, from: Rank, span: Span) {
+        self.receives.push((from, span));
+    }
+
     /// Receives elements, if there are any.
     pub(crate) fn receive(&mut self, from: Rank, span: Span) {
         self.receives.extend((span.len > 0).then_some((from, span)));

@@ -25,9 +25,11 @@ pub(super) enum Saying {
     Mismatch(String),
     /// Whoever says it has left.
     Gone,
+    /// Whoever says it has ended its call of this number, and does not know any more which it was.
+    Over(u32),
 }
 
-/// Bytes of a message: `[what, 0, 0, 0, context u32, rank u32]`, and what a rank has called, or a text.
+/// Bytes of a message: `[what, 0, 0, 0, context u32, rank or number u32]`, and what a rank has called, or a text.
 const LONGEST: usize = 512;
 const HEAD: usize = 12;
 
@@ -63,6 +65,7 @@ impl Saying {
             Saying::Panicked(rank) => (3, *rank, &[]),
             Saying::Mismatch(why) => (4, 0, why.as_bytes()),
             Saying::Gone => (5, 0, &[]),
+            Saying::Over(number) => (6, *number as Rank, &[]),
         };
         let mut bytes = vec![what, 0, 0, 0];
         bytes.extend(context.to_le_bytes());
@@ -84,6 +87,7 @@ impl Saying {
             3 => Saying::Panicked(rank),
             4 => Saying::Mismatch(String::from_utf8_lossy(rest).into_owned()),
             5 => Saying::Gone,
+            6 => Saying::Over(rank as u32),
             _ => return None,
         };
         Some((u32::from_le_bytes(*context), saying))
@@ -232,6 +236,7 @@ impl Listener {
         let member = |rank: Rank| rank.min(group.comm.size() - 1);
         let error = match saying {
             Saying::Ask(_) => return,
+            Saying::Over(number) => return group.hear_over(group.comm.numbered(from), number),
             Saying::Died(rank) => Error::PeerDied { rank: member(rank) },
             Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
             Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
@@ -302,7 +307,8 @@ mod tests {
         assert!((0..ask.len()).all(|len| Saying::from_bytes(&ask[..len]).is_none()));
         assert!(matches!(Saying::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, Saying::Left(5)))));
         assert!(matches!(Saying::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, Saying::Gone))));
-        assert!(Saying::from_bytes(&[6, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert!(matches!(Saying::from_bytes(&Saying::Over(u32::MAX).to_bytes(6)), Some((6, Saying::Over(u32::MAX)))));
+        assert!(Saying::from_bytes(&[7, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
         assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
     }
 }

@@ -9,7 +9,7 @@ use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Room, Select};
 use transom_collective::{Hosts, Rules};
@@ -29,6 +29,10 @@ pub(super) struct Group {
     pub(super) hosts: Option<Hosts>,
     turn: Biased<Turn>,
     made: History,
+    /// Of these the calls that were started and have not ended, however long ago.
+    under_way: Mutex<Vec<Made>>,
+    /// The last call that each rank is known to have ended, of those that this one asked for: who, and its number.
+    over: Mutex<Vec<(Rank, u32)>>,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
     /// Of the board, if there is one.
@@ -110,6 +114,8 @@ impl Group {
             by_memory,
             turn: Biased::new(Turn { calls: 0, history, board: None }),
             made: History::default(),
+            under_way: Mutex::default(),
+            over: Mutex::default(),
             broken: OnceLock::new(),
             breaker: OnceLock::new(),
             waiting: AtomicU32::new(0),
@@ -141,6 +147,18 @@ impl Group {
         turn.calls = turn.calls.wrapping_add(1);
         self.made.note(made);
         Ok(made)
+    }
+
+    /// [`begin`](Self::begin), of one that is waited for later.
+    pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
+        let made = self.begin(turn, call)?;
+        locked(&self.under_way).push(made);
+        Ok(made)
+    }
+
+    /// A call that was started has ended.
+    pub fn has_ended(&self, made: Made) {
+        locked(&self.under_way).retain(|other| *other != made);
     }
 
     /// The board that was opened.
@@ -268,18 +286,47 @@ impl Group {
         self.tell(core, to, &Saying::Ask(made));
     }
 
-    /// Another rank waits in a call. Whether this one has made that of this number; if as another, neither can ever be. Or there
-    /// are no collectives any more, which the other was told before it made its first.
+    /// Another rank waits in a call. Whether this one has made that of this number; if as another, neither can ever be. If it was long
+    /// ago the other finds out itself whether it was the same: then it has all that this rank sends there. Or there are no
+    /// collectives any more, which the other was told before it made its first.
     pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
         if let Some(saying) = self.broken().as_ref().and_then(Saying::why) {
             self.tell(core, from, &saying);
             return true;
         }
-        let mine = self.made.find(theirs.number);
-        if let Some(mine) = mine.filter(|mine| *mine != theirs) {
-            self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
+        let number = theirs.number;
+        let started = || locked(&self.under_way).iter().find(|made| made.number == number).copied();
+        match self.made.find(number).or_else(started) {
+            Some(mine) if mine != theirs => {
+                self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
+            }
+            Some(_) => {}
+            None if self.made.has_forgotten(number) => self.tell(core, from, &Saying::Over(number)),
+            None => return false,
         }
-        mine.is_some()
+        true
+    }
+
+    /// A rank has ended its call of this number.
+    pub fn hear_over(&self, from: Rank, number: u32) {
+        let mut over = locked(&self.over);
+        over.retain(|(rank, _)| *rank != from);
+        over.push((from, number));
+    }
+
+    /// Whether a rank is known to have ended its call of this number. What it sent there came before it said so.
+    pub fn is_over(&self, rank: Rank, number: u32) -> bool {
+        locked(&self.over).contains(&(rank, number))
+    }
+
+    /// A rank has ended its call of this number without what this one waits for.
+    pub fn different(&self, from: Rank, made: Made) -> Error {
+        let (me, number, call) = (self.comm.rank(), made.number.wrapping_add(1), made.call);
+        let why = format!(
+            "rank {me} calls {call}, as number {number} of their collectives, where rank {from} has made another call, and many \
+             more since"
+        );
+        Error::Mismatch { why }
     }
 
     /// In each turn: asks all about a call that waits where messages are not, if it has waited for long.
@@ -292,6 +339,10 @@ impl Group {
             self.others().for_each(|rank| self.ask(core, rank, made));
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cold]

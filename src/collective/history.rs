@@ -89,6 +89,13 @@ impl History {
         let same = key.load(Relaxed) == before && before as u32 == number;
         same.then_some(Made { number, history: (before >> 32) as u32, call })
     }
+
+    /// Whether the call of this number was made so long ago that it is remembered no more.
+    pub fn has_forgotten(&self, number: u32) -> bool {
+        let index = number as usize % REMEMBERED;
+        let later = self.0[index].key.load(Acquire) as u32;
+        later as usize % REMEMBERED == index && later != number && later.wrapping_sub(number) < 1 << 31
+    }
 }
 
 #[cfg(test)]
@@ -104,7 +111,7 @@ mod tests {
     #[test]
     fn the_last_calls_are_found_and_no_others() {
         let history = History::default();
-        assert!((0..200).all(|number| history.find(number).is_none()));
+        assert!((0..200).all(|number| history.find(number).is_none() && !history.has_forgotten(number)));
         for number in (u32::MAX - 100..=u32::MAX).chain(0..100) {
             history.note(made(number));
             assert_eq!(history.find(number), Some(made(number)));
@@ -112,6 +119,8 @@ mod tests {
         }
         let found = (0..200).filter_map(|number| history.find(number));
         assert!(found.eq((36..100).map(made)));
+        assert!((0..36).chain(u32::MAX - 100..=u32::MAX).all(|number| history.has_forgotten(number)));
+        assert!((36..500).all(|number| !history.has_forgotten(number)));
     }
 
     /// Never a call that is put together of two.

@@ -26,8 +26,8 @@ pub(super) struct Running<F> {
     /// The round that is under way, or begins.
     round: usize,
     posted: bool,
-    /// Messages of the round that have not ended; of those that are received from whom, and how many bytes.
-    pending: Vec<(Key, Option<(Rank, usize)>)>,
+    /// Messages of the round that have not ended, and to or from whom; of those that are received how many bytes.
+    pending: Vec<(Key, Rank, Option<usize>)>,
     failed: Option<Error>,
     panic: Option<Box<dyn Any + Send>>,
     patience: Patience,
@@ -98,10 +98,10 @@ impl<F: Fold> Running<F> {
             let id = core
                 .engine
                 .receive(Select { context, source: Some(source), tag: Some(self.tag) }, Room::Into(bytes, len));
-            self.pending.push((Key::Message(id), Some((from, len))));
+            self.pending.push((Key::Message(id), from, Some(len)));
         }
-        for &(to, span) in &round.sends {
-            let to = comm.to_job(to).expect("plans name ranks of the team");
+        for &(rank, span) in &round.sends {
+            let to = comm.to_job(rank).expect("plans name ranks of the team");
             if core.engine.try_send(to, context, self.tag, Data::Bytes(self.memory.read(span))) {
                 continue;
             }
@@ -109,22 +109,20 @@ impl<F: Fold> Running<F> {
             let bytes = unsafe { self.memory.lend(span) };
             let len = bytes.len();
             let id = core.engine.send(to, context, self.tag, bytes, len, false);
-            self.pending.push((Key::Message(id), None));
+            self.pending.push((Key::Message(id), rank, None));
         }
     }
 
     /// Looks which messages have ended.
     fn take(&mut self, core: &mut Core) {
         let mut wrong = None;
-        self.pending.retain(|(key, receive)| {
+        self.pending.retain(|(key, rank, receive)| {
             let Some((result, _)) = core.ended(*key) else { return true };
             let error = match (result, receive) {
-                (Ok(came), Some((from, len))) if came.length != *len as u64 => {
-                    Some(self.group.odd(*from, came.length, *len))
-                }
+                (Ok(came), Some(len)) if came.length != *len as u64 => Some(self.group.odd(*rank, came.length, *len)),
                 (Ok(_), _) => None,
-                (Err(Fault::Message(Failure::Truncated { status, .. })), Some((from, len))) => {
-                    Some(self.group.odd(*from, status.length, *len))
+                (Err(Fault::Message(Failure::Truncated { status, .. })), Some(len)) => {
+                    Some(self.group.odd(*rank, status.length, *len))
                 }
                 (Err(fault), _) => Some(self.group.comm.fault(fault, 1)),
             };
@@ -140,7 +138,7 @@ impl<F: Fold> Running<F> {
     fn give_up(&mut self, core: &mut Core, error: Error) {
         self.group.fail(core, error.clone());
         self.failed = Some(error);
-        self.pending.retain(|(key, receive)| receive.is_none() || core.withdraw(*key).is_none());
+        self.pending.retain(|(key, _, receive)| receive.is_none() || core.withdraw(*key).is_none());
     }
 
     /// Whoever is waited for long is asked whether it makes the same call: if not, none of the two would ever end.
@@ -148,7 +146,18 @@ impl<F: Fold> Running<F> {
         if self.failed.is_some() || !self.patience.ends(1) {
             return;
         }
-        let mut ranks: Vec<Rank> = self.pending.iter().filter_map(|(_, receive)| Some(receive.as_ref()?.0)).collect();
+        let (group, number) = (&self.group, self.made.number);
+        // Messages of a rank come in order: one that was sent before it said that its call is over has been matched.
+        let never = self.pending.iter().position(|(key, rank, receive)| {
+            receive.is_some() && group.is_over(*rank, number) && core.withdraw(*key).is_some()
+        });
+        if let Some(never) = never {
+            let (_, rank, _) = self.pending.swap_remove(never);
+            return self.give_up(core, self.group.different(rank, self.made));
+        }
+        // Also who has not taken what is sent to it: if all only send, nobody else asks.
+        let mut ranks: Vec<Rank> = self.pending.iter().map(|(_, rank, _)| *rank).collect();
+        ranks.sort_unstable();
         ranks.dedup();
         ranks.into_iter().for_each(|rank| self.group.ask(core, rank, self.made));
     }
@@ -210,6 +219,7 @@ impl<F: Fold> Work for Started<F> {
             }
             drop(running.panicked(core));
         };
+        running.group.has_ended(running.made);
         let peer = running.group.comm.to_job(running.group.comm.rank()).unwrap_or(0);
         let data = self.0.take()?.into_memory().into_data();
         let came = Came { peer, tag: 0, length: data.len() as u64 };

@@ -54,13 +54,16 @@ const NAMES: [&str; 19] = [
 /// A call of a collective, as all ranks must make it: two words, so that it is made and compared in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
-    /// From the lowest bits up: the kind, 8 bits; the number of the operation and 1, or 0, 8 bits; bytes of an element, 16 bits; the root
+    /// From the lowest bits up: the kind, 7 bits; whether it is started and waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 16 bits; the root
     /// and 1, or 0, or the number of a grid, 32 bits.
     what: u64,
     /// Elements, where all ranks name as many.
     len: u64,
 }
 
+/// A call that waits and one that is started go by other ways: through memory or by messages. So they do not match.
+const STARTED: u64 = 1 << 7;
+const KIND: u64 = STARTED - 1;
 const OPERATION: u32 = 8;
 const ELEMENT: u32 = 16;
 const ROOT: u32 = 32;
@@ -90,8 +93,14 @@ impl Signature {
         Signature { what: self.what | u64::from(operation.saturating_add(1)) << OPERATION, ..self }
     }
 
+    /// The same of a call that is started and waited for later.
+    #[inline]
+    pub fn started(self) -> Signature {
+        Signature { what: self.what | STARTED, ..self }
+    }
+
     pub fn name(&self) -> &'static str {
-        NAMES.get(usize::from(self.what as u8)).copied().unwrap_or("an unknown collective")
+        NAMES.get((self.what & KIND) as usize).copied().unwrap_or("an unknown collective")
     }
 
     #[inline]
@@ -127,7 +136,7 @@ impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Signature { what, len } = *self;
         let (kind, operation, element, root) =
-            (what as u8, (what >> OPERATION) as u8, (what >> ELEMENT) as u16, (what >> ROOT) as u32);
+            ((what & KIND) as u8, (what >> OPERATION) as u8, (what >> ELEMENT) as u16, (what >> ROOT) as u32);
         write!(f, "{}", self.name())?;
         if kind > 1 {
             write!(f, " of {len} elements of {element} bytes")?;
@@ -138,14 +147,18 @@ impl fmt::Display for Signature {
             None => {}
         }
         match operation.checked_sub(1) {
-            None => Ok(()),
-            Some(12) => write!(f, ", by MinPlace"),
-            Some(13) => write!(f, ", by MaxPlace"),
+            None => {}
+            Some(12) => write!(f, ", by MinPlace")?,
+            Some(13) => write!(f, ", by MaxPlace")?,
             Some(number) => match transom_windows::Op::ALL.get(usize::from(number)) {
-                Some(op) => write!(f, ", by {op:?}"),
-                None => write!(f, ", by operation {number} of the program's own"),
+                Some(op) => write!(f, ", by {op:?}")?,
+                None => write!(f, ", by operation {number} of the program's own")?,
             },
         }
+        if what & STARTED != 0 {
+            write!(f, ", started")?;
+        }
+        Ok(())
     }
 }
 
@@ -162,6 +175,7 @@ mod tests {
             Signature::of(Kind::Broadcast, 8, 4).root(2),
             Signature::of(Kind::Broadcast, 8, 3).root(3),
             one.by(0),
+            one.started(),
         ];
         assert_eq!(Signature::from_bytes(&one.to_bytes()), one);
         for other in others {
@@ -174,5 +188,7 @@ mod tests {
             "all_reduce of 1 elements of 8 bytes, by Sum"
         );
         assert_eq!(Signature::of(Kind::Barrier, 1, 0).to_string(), "barrier");
+        assert_eq!(Signature::of(Kind::Barrier, 1, 0).started().to_string(), "barrier, started");
+        assert_eq!(one.started().name(), "broadcast");
     }
 }

@@ -412,7 +412,8 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     given: Bytes,
     data: Bytes,
 ) -> Result<Under<'static>, Error> {
-    let made = group.begin(&mut *group.enter()?, signature)?;
+    let signature = signature.started();
+    let made = group.begin_to_start(&mut *group.enter()?, signature)?;
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;

@@ -49,10 +49,10 @@ pub fn gather_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
     let mut plan = Plan::default();
     plan.round(|round| match rank == root {
         true => {
-            others(rank, counts.len()).for_each(|from| round.receive(from, Span::data(blocks[from].clone())));
+            others(rank, counts.len()).for_each(|from| round.receive_any(from, Span::data(blocks[from].clone())));
             round.copy(Span::given(0..counts[rank]), Span::data(blocks[rank].clone()));
         }
-        false => round.send(root, Span::given(0..counts[rank])),
+        false => round.send_any(root, Span::given(0..counts[rank])),
     });
     plan
 }
@@ -62,17 +62,17 @@ pub fn gather_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
 /// # Examples
 /// ```
 /// use transom_collective::scatter_v;
-/// assert_eq!(scatter_v(0, 0, &[1, 0, 5]).rounds[0].sends.len(), 1); // nothing to the second
+/// assert_eq!(scatter_v(0, 0, &[1, 0, 5]).rounds[0].sends[0].1.len, 0); // nothing to the second, which is told so
 /// ```
 pub fn scatter_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
     let blocks = blocks(counts);
     let mut plan = Plan::default();
     plan.round(|round| match rank == root {
         true => {
-            others(rank, counts.len()).for_each(|to| round.send(to, Span::given(blocks[to].clone())));
+            others(rank, counts.len()).for_each(|to| round.send_any(to, Span::given(blocks[to].clone())));
             round.copy(Span::given(blocks[rank].clone()), Span::data(0..counts[rank]));
         }
-        false => round.receive(root, Span::data(0..counts[rank])),
+        false => round.receive_any(root, Span::data(0..counts[rank])),
     });
     plan
 }
@@ -82,15 +82,15 @@ pub fn scatter_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
 /// # Examples
 /// ```
 /// use transom_collective::all_gather_v;
-/// assert_eq!(all_gather_v(0, &[1, 0, 5]).rounds[0].receives.len(), 1); // nothing of the second
+/// assert_eq!(all_gather_v(0, &[1, 0, 5]).rounds[0].receives[0].1.len, 0); // nothing of the second, which says so
 /// ```
 pub fn all_gather_v(rank: Rank, counts: &[usize]) -> Plan {
     let blocks = blocks(counts);
     let mut plan = Plan::default();
     plan.round(|round| {
         for other in others(rank, counts.len()) {
-            round.receive(other, Span::data(blocks[other].clone()));
-            round.send(other, Span::given(0..counts[rank]));
+            round.receive_any(other, Span::data(blocks[other].clone()));
+            round.send_any(other, Span::given(0..counts[rank]));
         }
         round.copy(Span::given(0..counts[rank]), Span::data(blocks[rank].clone()));
     });
