@@ -3,6 +3,7 @@
 mod ranks;
 use ranks::{on, pattern};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -300,6 +301,61 @@ fn a_waker_may_have_a_request() {
         // Those that the tasks had are withdrawn.
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// A waker that counts how often it was called or dropped, and panics then, once it is to.
+struct Panics(Arc<(AtomicBool, AtomicUsize)>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        if self.0.0.load(SeqCst) {
+            panic!("as planned, by a waker");
+        }
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        self.0.1.fetch_add(1, SeqCst);
+        if self.0.0.load(SeqCst) && !std::thread::panicking() {
+            panic!("as planned, by the drop of a waker");
+        }
+    }
+}
+
+/// Whoever runs a waker may have lent a buffer, and must not be unwound out of its call.
+#[test]
+fn a_waker_may_panic() {
+    on(&[1, 2], "a_waker_may_panic", |world| {
+        let other = world.size() - 1 - world.rank();
+        let state = Arc::new((AtomicBool::new(false), AtomicUsize::new(0)));
+        let asked: Vec<_> = (0..4)
+            .map(|i| {
+                let mut asked = world.irecv(other, Tag::<u64>::new(10 + i / 2));
+                let waker = Waker::from(Arc::new(Panics(state.clone())));
+                assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker)).is_pending());
+                asked
+            })
+            .collect();
+        world.barrier().unwrap();
+        state.0.store(true, SeqCst);
+        let sent: Vec<_> = (0..2_u64).map(|i| world.isend(other, Tag::new(10), vec![i])).collect();
+        let long = world.isend(other, ONE, vec![7; 100_000]);
+        // Two were woken when this returns, most often in it.
+        let mut into = vec![0; 100_000];
+        assert_eq!(world.recv_into(other, ONE, &mut into).unwrap().len, 100_000);
+        assert!(into.iter().all(|got| *got == 7));
+        assert_eq!(state.1.load(SeqCst), 2);
+        for (i, asked) in asked.into_iter().enumerate() {
+            match i {
+                0 | 1 => assert_eq!(asked.wait().unwrap(), [i as u64]),
+                _ => assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None))),
+            }
+        }
+        assert_eq!(state.1.load(SeqCst), 4);
+        sent.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+        long.wait().unwrap();
     });
 }
 
