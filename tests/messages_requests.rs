@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use transom::World;
+use transom::collective::Reduction;
 use transom::messages::{Cancelled, Error, Failed, Request, Requests, Source, Status, Tag};
 
 const ONE: Tag<u64> = Tag::new(1);
@@ -299,6 +300,56 @@ fn a_waker_may_have_a_request() {
         }
         assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None)));
         // Those that the tasks had are withdrawn.
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// What the program gave to a collective that it has dropped goes when that ends, in whichever call.
+#[test]
+fn the_waker_of_a_dropped_collective_may_have_a_request() {
+    on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {
+        let me = world.rank();
+        if me == 0 {
+            let mut there = world.ibarrier();
+            let waker = Waker::from(Arc::new(Task(Mutex::new(world.irecv(me, TWO)))));
+            assert!(Pin::new(&mut there).poll(&mut Context::from_waker(&waker)).is_pending());
+            drop((there, waker));
+            world.send(1, ONE, &[0]).unwrap();
+        } else {
+            world.recv(0, ONE).unwrap();
+            world.ibarrier().wait().unwrap();
+        }
+        world.barrier().unwrap();
+        // That which the task had is withdrawn.
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// A sum that has a request, and may panic with it.
+struct Sum(Mutex<Option<Request<'static, Vec<u64>>>>, bool);
+
+impl Reduction<u64> for Sum {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: u64, right: u64) -> u64 {
+        if self.1 {
+            std::panic::panic_any(self.0.lock().unwrap().take());
+        }
+        left + right
+    }
+}
+
+#[test]
+fn an_operation_may_have_a_request() {
+    on(&[1, 2, 3], "an_operation_may_have_a_request", |world| {
+        let me = world.rank();
+        let sum = |panics| Sum(Mutex::new(Some(world.irecv(me, TWO))), panics);
+        assert_eq!(world.iall_reduce(vec![1], sum(false)).wait().unwrap(), [world.size() as u64]);
+        world.barrier().unwrap(); // the next fails, and all after it
+        let panicked = world.iall_reduce(vec![1], sum(true)).wait();
+        assert_eq!(panicked.is_err(), world.size() > 1);
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
     });

@@ -283,7 +283,7 @@ impl Hub {
     }
 }
 
-/// Wakes who waits for what has ended, and drops what nobody is to be woken by, once the lock is free.
+/// Wakes who waits for what has ended, and drops what the program had given and nobody needs any more, once the lock is free.
 #[cold]
 #[inline(never)]
 fn wake(mut held: Held<'_, Option<Core>>) {
@@ -291,7 +291,7 @@ fn wake(mut held: Held<'_, Option<Core>>) {
     drop(held);
     if let Some((wakers, dropped)) = wakers {
         wakers.into_iter().for_each(|waker| contained(|| waker.wake()));
-        dropped.into_iter().for_each(|waker| contained(|| drop(waker)));
+        dropped.into_iter().for_each(|dropped| contained(|| drop(dropped)));
     }
 }
 
