@@ -282,6 +282,34 @@ fn futures_need_no_runtime() {
     });
 }
 
+/// Nobody but this call turns the messages of that rank.
+#[test]
+fn block_on_awaits_what_another_rank_has_started() {
+    let (requests, of_another) = std::sync::mpsc::channel();
+    let of_another = Mutex::new(of_another);
+    let (ended, told) = std::sync::mpsc::channel();
+    let told = Mutex::new(told);
+    let ranks = transom::threads(2, |world| {
+        if world.rank() == 1 {
+            world.barrier().unwrap();
+            requests.send(world.irecv(0, ONE)).unwrap();
+            return told.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("its request ends");
+        }
+        let ended = ended.clone();
+        world.barrier().unwrap();
+        let request = of_another.lock().unwrap().recv().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                world.send(1, ONE, &[7]).unwrap();
+            });
+            assert_eq!(world.block_on(request).unwrap().unwrap(), [7]);
+        });
+        ended.send(()).unwrap();
+    });
+    ranks.unwrap();
+}
+
 /// A task, of which a request has the last waker, and which has a request itself.
 struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
 
