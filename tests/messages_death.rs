@@ -243,6 +243,51 @@ fn what_had_come_is_received() {
     });
 }
 
+/// What it lends is not given back before the others let go of it, and they wait for what it would have done next.
+#[test]
+fn who_panics_in_a_scope_with_sends_is_told_of() {
+    let name = "who_panics_in_a_scope_with_sends_is_told_of";
+    let Some(outcome) = ranks::outcome_of(3, name, |world| {
+        if world.rank() == VICTIM {
+            let (long, short) = (vec![1; 1_000_000], [1]);
+            let ended: Result<(), Error> = world.scope(|scope| {
+                std::mem::forget((scope.isend(0, TWO, &long), scope.issend(2, TWO, &short)));
+                panic!("as it should");
+            });
+            ended.unwrap();
+        }
+        let begun = Instant::now();
+        let error = world.recv(VICTIM, ONE).unwrap_err();
+        assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{error}");
+        assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "after {:?}", begun.elapsed());
+    }) else {
+        return;
+    };
+    ranks::only_failed(&outcome, VICTIM, Status::Exited(101));
+}
+
+/// What others receive in time is delivered, and nobody is told of anything: the program may go on after the panic.
+#[test]
+fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
+    ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
+        let other = 1 - world.rank();
+        let long = vec![world.rank() as u64; 1_000_000];
+        if world.rank() == VICTIM {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                world.scope::<(), Error>(|scope| {
+                    std::mem::forget(scope.isend(other, TWO, &long));
+                    panic!("as it should");
+                })
+            }));
+            assert!(panicked.is_err());
+        } else {
+            std::thread::sleep(IN_TIME / 5);
+            assert!(world.recv(other, TWO).unwrap().0 == vec![VICTIM as u64; 1_000_000]);
+        }
+        world.barrier().unwrap();
+    });
+}
+
 /// A team that the victim was not in does not notice.
 #[test]
 fn a_team_of_others_goes_on() {
