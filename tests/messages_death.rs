@@ -30,12 +30,16 @@ fn the_others_go_on(world: &World) {
     }
 }
 
-/// The victim is there when each of the others has begun to wait.
-fn dies_when_all_have_called(world: &World) {
+/// Returns when each of the others has begun to wait.
+fn all_have_called(world: &World) {
     for _ in 1..world.size() {
         world.recv(Source::Any, TWO).unwrap();
     }
     std::thread::sleep(Duration::from_millis(30));
+}
+
+fn dies_when_all_have_called(world: &World) {
+    all_have_called(world);
     die();
 }
 
@@ -264,6 +268,35 @@ fn who_panics_in_a_scope_with_sends_is_told_of() {
         return;
     };
     ranks::only_failed(&outcome, VICTIM, Status::Exited(101));
+}
+
+/// The window keeps the rank in its job, and another thread of it goes on.
+#[test]
+fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
+    if ranks::over_network() {
+        return; // there it is told when the rank has left altogether
+    }
+    let name = "who_panics_with_its_world_is_told_of_though_it_keeps_a_window";
+    let Some(outcome) = ranks::outcome_of(3, name, |world| {
+        let window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == VICTIM {
+            all_have_called(&world);
+            let panicked = std::thread::spawn(move || {
+                let _world = world;
+                panic!("as it should");
+            });
+            panicked.join().unwrap_err();
+            std::thread::sleep(3 * IN_TIME);
+            drop(window);
+            return;
+        }
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        fails_in_time("recv", || world.recv(VICTIM, ONE));
+        fails_in_time("isend", || Ok(world.isend(VICTIM, ONE, vec![1; 100_000]).wait()?));
+    }) else {
+        return;
+    };
+    assert!(outcome.statuses().iter().all(|status| *status == Status::Exited(0)), "{outcome}");
 }
 
 /// What others receive in time is delivered, and nobody is told of anything: the program may go on after the panic.

@@ -69,7 +69,7 @@ impl Membership {
     }
 
     /// Says that this rank died, in the job and in its teams.
-    fn fail_with_teams(&self) {
+    pub fn fail_with_teams(&self) {
         self.control.fail(self.rank);
         let teams = self.teams().clone();
         teams.iter().filter_map(Weak::upgrade).for_each(|team| team.fail_with_teams());
