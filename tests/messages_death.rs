@@ -30,12 +30,16 @@ fn the_others_go_on(world: &World) {
     }
 }
 
-/// The victim is there when each of the others has begun to wait.
-fn dies_when_all_have_called(world: &World) {
+/// Returns when each of the others has begun to wait.
+fn all_have_called(world: &World) {
     for _ in 1..world.size() {
         world.recv(Source::Any, TWO).unwrap();
     }
     std::thread::sleep(Duration::from_millis(30));
+}
+
+fn dies_when_all_have_called(world: &World) {
+    all_have_called(world);
     die();
 }
 
@@ -240,6 +244,80 @@ fn what_had_come_is_received() {
             fails_in_time("one more", || world.recv(VICTIM, ONE));
         }
         the_others_go_on(&world);
+    });
+}
+
+/// What it lends is not given back before the others let go of it, and they wait for what it would have done next.
+#[test]
+fn who_panics_in_a_scope_with_sends_is_told_of() {
+    let name = "who_panics_in_a_scope_with_sends_is_told_of";
+    let Some(outcome) = ranks::outcome_of(3, name, |world| {
+        if world.rank() == VICTIM {
+            let (long, short) = (vec![1; 1_000_000], [1]);
+            let ended: Result<(), Error> = world.scope(|scope| {
+                std::mem::forget((scope.isend(0, TWO, &long), scope.issend(2, TWO, &short)));
+                panic!("as it should");
+            });
+            ended.unwrap();
+        }
+        let begun = Instant::now();
+        let error = world.recv(VICTIM, ONE).unwrap_err();
+        assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{error}");
+        assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "after {:?}", begun.elapsed());
+    }) else {
+        return;
+    };
+    ranks::only_failed(&outcome, VICTIM, Status::Exited(101));
+}
+
+/// The window keeps the rank in its job, and another thread of it goes on.
+#[test]
+fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
+    if ranks::over_network() {
+        return; // there it is told when the rank has left altogether
+    }
+    let name = "who_panics_with_its_world_is_told_of_though_it_keeps_a_window";
+    let Some(outcome) = ranks::outcome_of(3, name, |world| {
+        let window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == VICTIM {
+            all_have_called(&world);
+            let panicked = std::thread::spawn(move || {
+                let _world = world;
+                panic!("as it should");
+            });
+            panicked.join().unwrap_err();
+            std::thread::sleep(3 * IN_TIME);
+            drop(window);
+            return;
+        }
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        fails_in_time("recv", || world.recv(VICTIM, ONE));
+        fails_in_time("isend", || Ok(world.isend(VICTIM, ONE, vec![1; 100_000]).wait()?));
+    }) else {
+        return;
+    };
+    assert!(outcome.statuses().iter().all(|status| *status == Status::Exited(0)), "{outcome}");
+}
+
+/// What others receive in time is delivered, and nobody is told of anything: the program may go on after the panic.
+#[test]
+fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
+    ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
+        let other = 1 - world.rank();
+        let long = vec![world.rank() as u64; 1_000_000];
+        if world.rank() == VICTIM {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                world.scope::<(), Error>(|scope| {
+                    std::mem::forget(scope.isend(other, TWO, &long));
+                    panic!("as it should");
+                })
+            }));
+            assert!(panicked.is_err());
+        } else {
+            std::thread::sleep(IN_TIME / 5);
+            assert!(world.recv(other, TWO).unwrap().0 == vec![VICTIM as u64; 1_000_000]);
+        }
+        world.barrier().unwrap();
     });
 }
 

@@ -3,10 +3,12 @@
 mod ranks;
 use ranks::{on, pattern};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use transom::World;
+use transom::collective::Reduction;
 use transom::messages::{Cancelled, Error, Failed, Request, Requests, Source, Status, Tag};
 
 const ONE: Tag<u64> = Tag::new(1);
@@ -280,6 +282,34 @@ fn futures_need_no_runtime() {
     });
 }
 
+/// Nobody but this call turns the messages of that rank.
+#[test]
+fn block_on_awaits_what_another_rank_has_started() {
+    let (requests, of_another) = std::sync::mpsc::channel();
+    let of_another = Mutex::new(of_another);
+    let (ended, told) = std::sync::mpsc::channel();
+    let told = Mutex::new(told);
+    let ranks = transom::threads(2, |world| {
+        if world.rank() == 1 {
+            world.barrier().unwrap();
+            requests.send(world.irecv(0, ONE)).unwrap();
+            return told.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("its request ends");
+        }
+        let ended = ended.clone();
+        world.barrier().unwrap();
+        let request = of_another.lock().unwrap().recv().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                world.send(1, ONE, &[7]).unwrap();
+            });
+            assert_eq!(world.block_on(request).unwrap().unwrap(), [7]);
+        });
+        ended.send(()).unwrap();
+    });
+    ranks.unwrap();
+}
+
 /// A task, of which a request has the last waker, and which has a request itself.
 struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
 
@@ -300,6 +330,111 @@ fn a_waker_may_have_a_request() {
         // Those that the tasks had are withdrawn.
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// What the program gave to a collective that it has dropped goes when that ends, in whichever call.
+#[test]
+fn the_waker_of_a_dropped_collective_may_have_a_request() {
+    on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {
+        let me = world.rank();
+        if me == 0 {
+            let mut there = world.ibarrier();
+            let waker = Waker::from(Arc::new(Task(Mutex::new(world.irecv(me, TWO)))));
+            assert!(Pin::new(&mut there).poll(&mut Context::from_waker(&waker)).is_pending());
+            drop((there, waker));
+            world.send(1, ONE, &[0]).unwrap();
+        } else {
+            world.recv(0, ONE).unwrap();
+            world.ibarrier().wait().unwrap();
+        }
+        world.barrier().unwrap();
+        // That which the task had is withdrawn.
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// A sum that has a request, and may panic with it.
+struct Sum(Mutex<Option<Request<'static, Vec<u64>>>>, bool);
+
+impl Reduction<u64> for Sum {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: u64, right: u64) -> u64 {
+        if self.1 {
+            std::panic::panic_any(self.0.lock().unwrap().take());
+        }
+        left + right
+    }
+}
+
+#[test]
+fn an_operation_may_have_a_request() {
+    on(&[1, 2, 3], "an_operation_may_have_a_request", |world| {
+        let me = world.rank();
+        let sum = |panics| Sum(Mutex::new(Some(world.irecv(me, TWO))), panics);
+        assert_eq!(world.iall_reduce(vec![1], sum(false)).wait().unwrap(), [world.size() as u64]);
+        world.barrier().unwrap(); // the next fails, and all after it
+        let panicked = world.iall_reduce(vec![1], sum(true)).wait();
+        assert_eq!(panicked.is_err(), world.size() > 1);
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// A waker that counts how often it was called or dropped, and panics then, once it is to.
+struct Panics(Arc<(AtomicBool, AtomicUsize)>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        if self.0.0.load(SeqCst) {
+            panic!("as planned, by a waker");
+        }
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        self.0.1.fetch_add(1, SeqCst);
+        if self.0.0.load(SeqCst) && !std::thread::panicking() {
+            panic!("as planned, by the drop of a waker");
+        }
+    }
+}
+
+/// Whoever runs a waker may have lent a buffer, and must not be unwound out of its call.
+#[test]
+fn a_waker_may_panic() {
+    on(&[1, 2], "a_waker_may_panic", |world| {
+        let other = world.size() - 1 - world.rank();
+        let state = Arc::new((AtomicBool::new(false), AtomicUsize::new(0)));
+        let asked: Vec<_> = (0..4)
+            .map(|i| {
+                let mut asked = world.irecv(other, Tag::<u64>::new(10 + i / 2));
+                let waker = Waker::from(Arc::new(Panics(state.clone())));
+                assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker)).is_pending());
+                asked
+            })
+            .collect();
+        world.barrier().unwrap();
+        state.0.store(true, SeqCst);
+        let sent: Vec<_> = (0..2_u64).map(|i| world.isend(other, Tag::new(10), vec![i])).collect();
+        let long = world.isend(other, ONE, vec![7; 100_000]);
+        // Two were woken when this returns, most often in it.
+        let mut into = vec![0; 100_000];
+        assert_eq!(world.recv_into(other, ONE, &mut into).unwrap().len, 100_000);
+        assert!(into.iter().all(|got| *got == 7));
+        assert_eq!(state.1.load(SeqCst), 2);
+        for (i, asked) in asked.into_iter().enumerate() {
+            match i {
+                0 | 1 => assert_eq!(asked.wait().unwrap(), [i as u64]),
+                _ => assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None))),
+            }
+        }
+        assert_eq!(state.1.load(SeqCst), 4);
+        sent.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+        long.wait().unwrap();
     });
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Membership {
     /// The blocks that this process has.
     pub blocks: Arc<Blocks>,
     /// Teams split from this job.
-    pub teams: Mutex<Vec<Weak<Membership>>>,
+    teams: Mutex<Vec<Weak<Membership>>>,
     /// How many regions this rank has.
     pub regions: AtomicUsize,
     /// Whether regions are memfds, for other processes to open.
@@ -58,10 +58,21 @@ impl Membership {
         tracing::debug!(rank = self.rank, "left the job");
     }
 
+    pub fn teams(&self) -> MutexGuard<'_, Vec<Weak<Membership>>> {
+        self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn leave_with_teams(&self) {
         self.leave();
-        let teams = std::mem::take(&mut *self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let teams = std::mem::take(&mut *self.teams());
         teams.iter().filter_map(Weak::upgrade).for_each(|team| team.leave_with_teams());
+    }
+
+    /// Says that this rank died, in the job and in its teams.
+    pub fn fail_with_teams(&self) {
+        self.control.fail(self.rank);
+        let teams = self.teams().clone();
+        teams.iter().filter_map(Weak::upgrade).for_each(|team| team.fail_with_teams());
     }
 }
 
@@ -98,6 +109,11 @@ impl Loopback {
     /// rank, but fail. In a panic, or with windows that are still there, the rank has died.
     pub fn leave(&self) {
         self.0.leave_with_teams();
+    }
+
+    /// Says that this rank died, in the job and in its teams, though it may still wait for the others: their waits end.
+    pub fn fail_with_teams(&self) {
+        self.0.fail_with_teams();
     }
 
     /// From now on the waits of this rank call `turn`, now and then also while they sleep: for messages that come by another

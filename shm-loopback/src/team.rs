@@ -63,7 +63,7 @@ impl Loopback {
             Some(&rank) if team.is_some() => Err(FabricError::GivenUp { rank }),
             _ => {
                 let teams = team.iter().map(|team| Arc::downgrade(&team.0));
-                self.0.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(teams);
+                self.0.teams().extend(teams);
                 Ok(team)
             }
         }

@@ -197,7 +197,7 @@ impl<F: Fold> Running<F> {
 /// A collective that the program waits for later, turned by whichever call waits.
 pub(super) struct Started<F>(pub Option<Running<F>>);
 
-impl<F: Fold> Work for Started<F> {
+impl<F: Fold + 'static> Work for Started<F> {
     fn give_up(&mut self, core: &mut Core) {
         if let Some(running) = &mut self.0 {
             // As others will see it: this rank is about to end.
@@ -217,11 +217,14 @@ impl<F: Fold> Work for Started<F> {
                 Turned::Done => break Ok(()),
                 Turned::Failed(error) => break Err(Fault::Work(error)),
             }
-            drop(running.panicked(core));
+            let panic = running.panicked(core);
+            core.let_go(panic);
         };
         running.group.has_ended(running.made);
         let peer = running.group.comm.to_job(running.group.comm.rank()).unwrap_or(0);
-        let data = self.0.take()?.into_memory().into_data();
+        let Running { memory, fold, .. } = self.0.take()?;
+        core.let_go(Some(fold));
+        let data = memory.into_data();
         let came = Came { peer, tag: 0, length: data.len() as u64 };
         Some((result.map(|()| came), Some(data)))
     }

@@ -163,6 +163,11 @@ impl Space {
         self.context..=self.context + (CONTEXTS - 1)
     }
 
+    /// Tells the others that this rank has failed.
+    pub(crate) fn fail(&self) {
+        provider::fail(&self.presence.root);
+    }
+
     /// Whether this rank leaves the job with this world.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.presence) == 1

@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use transom_locks::Awaited;
 
 thread_local! {
-    /// This thread is in `block_on`, which turns the messages itself.
-    static DRIVEN: Cell<bool> = const { Cell::new(false) };
+    /// Where the messages are that this thread turns itself, as it is in their `block_on`.
+    static DRIVEN: Cell<*const Hub> = const { Cell::new(std::ptr::null()) };
 }
 
-/// A request is not done: whoever polls it comes back. An executor that knows nothing of messages has to do so at once, unless
-/// a thread turns them.
+/// A request is not done: whoever polls it comes back. Who does not turn its messages meanwhile (another executor, or `block_on` of
+/// another rank of this process) has to do so at once, unless a thread turns them.
 pub(super) fn pending(hub: &Hub, context: &Context<'_>) {
-    if !DRIVEN.get() && !hub.thread.runs() {
+    if !std::ptr::eq(DRIVEN.get(), hub) && !hub.thread.runs() {
         context.waker().wake_by_ref();
     }
 }
@@ -35,8 +35,8 @@ impl Wake for Woken {
     }
 }
 
-/// Sets a flag of this thread for a while, also if there is a panic.
-struct Driving(bool);
+/// What this thread turns is as it was before when this is dropped, also if there is a panic.
+struct Driving(*const Hub);
 
 impl Drop for Driving {
     fn drop(&mut self) {
@@ -50,7 +50,7 @@ pub(super) fn block_on<F: Future>(hub: &Arc<Hub>, future: F) -> Result<F::Output
     let waker = Waker::from(woken.clone());
     loop {
         let polled = {
-            let _driving = Driving(DRIVEN.replace(true));
+            let _driving = Driving(DRIVEN.replace(Arc::as_ptr(hub)));
             future.as_mut().poll(&mut Context::from_waker(&waker))
         };
         if let Poll::Ready(output) = polled {

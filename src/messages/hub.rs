@@ -8,8 +8,8 @@ use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short};
@@ -267,8 +267,8 @@ impl Hub {
         let mut closed = self.lock().take();
         self.waiter.ring();
         // Whoever is woken finds that the world is gone.
-        closed.iter_mut().flat_map(Core::abandoned).for_each(Waker::wake);
-        drop(closed);
+        closed.iter_mut().flat_map(Core::abandoned).for_each(|waker| contained(|| waker.wake()));
+        contained(|| drop(closed));
         self.thread.end();
     }
 
@@ -286,15 +286,24 @@ impl Hub {
     }
 }
 
-/// Wakes who waits for what has ended, and drops what nobody is to be woken by, once the lock is free.
+/// Wakes who waits for what has ended, and drops what the program had given and nobody needs any more, once the lock is free.
 #[cold]
 #[inline(never)]
 fn wake(mut held: Held<'_, Option<Core>>) {
     let wakers = held.as_mut().map(|core| (std::mem::take(&mut core.wakers), std::mem::take(&mut core.dropped)));
     drop(held);
     if let Some((wakers, dropped)) = wakers {
-        wakers.into_iter().for_each(Waker::wake);
-        drop(dropped);
+        wakers.into_iter().for_each(|waker| contained(|| waker.wake()));
+        dropped.into_iter().for_each(|dropped| contained(|| drop(dropped)));
+    }
+}
+
+/// Runs what is the program's, and ends its panic here: the call that runs it may have lent a buffer to the engine, which must not
+/// be unwound past, and there may be more to run. The panic hook has told of the panic.
+fn contained(act: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
+        // Its drop may panic as well.
+        std::mem::forget(panic);
     }
 }
 

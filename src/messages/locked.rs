@@ -3,6 +3,7 @@
 use super::carrier::Carrier;
 use super::error::Error;
 use super::progress::Events;
+use std::any::Any;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -21,9 +22,9 @@ pub(crate) struct Core {
     works: Vec<(u64, Box<dyn Work>)>,
     /// The number of the next.
     next_work: u64,
-    /// To be woken once the lock is free; and to be dropped then, as that may drop a task, and its requests with it.
+    /// To be woken once the lock is free; and what is the program's, to be dropped then: it may have requests, which ask for the lock.
     pub wakers: Vec<Waker>,
-    pub dropped: Vec<Waker>,
+    pub dropped: Vec<Box<dyn Any + Send>>,
     /// Whoever waits is not to sleep now.
     pub awake: bool,
     /// Something has ended that other threads of this rank may wait for.
@@ -252,8 +253,8 @@ impl Core {
         self.news = true;
         let Some(watch) = self.watched.get_mut(&key) else { return };
         if watch.detached {
-            self.watched.remove(&key);
-            return;
+            let watch = self.watched.remove(&key);
+            return self.let_go(watch.and_then(|watch| watch.waker));
         }
         watch.ended = Some(ended);
         self.wakers.extend(watch.waker.take());
@@ -355,10 +356,14 @@ impl Core {
         }
     }
 
-    /// Nobody is to be woken by this any more.
-    fn let_go(&mut self, waker: Option<Waker>) {
-        self.news |= waker.is_some();
-        self.dropped.extend(waker);
+    /// Drops this, which is the program's, once the lock is free.
+    pub fn let_go<D: Any + Send>(&mut self, dropped: Option<D>) {
+        if let Some(dropped) = dropped
+            && std::mem::needs_drop::<D>()
+        {
+            self.news = true;
+            self.dropped.push(Box::new(dropped));
+        }
     }
 
     /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.

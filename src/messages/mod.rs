@@ -369,7 +369,8 @@ impl World {
     }
 
     /// Runs `body`, in which buffers that it borrows are sent and received without being given away, and waits for all that it
-    /// started.
+    /// started. If `body` panics, receives that have no message are withdrawn, and sends that are not done within a second tell the
+    /// others that this rank died, since they may wait for it instead of receiving.
     ///
     /// # Errors
     /// [`Error::Unavailable`], and those of `body`.

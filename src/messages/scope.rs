@@ -11,6 +11,7 @@ use super::tag::{Peer, Source, Tag, Tags};
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 
@@ -48,6 +49,9 @@ pub struct Scope<'s, 'env: 's> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
+/// How long the sends of a scope that panics are waited for before the others are told that this rank has failed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Waits for what a scope has started, also if there is a panic.
 struct Ending<'c, 's, 'env>(&'c Scope<'s, 'env>);
 
@@ -66,14 +70,20 @@ pub(super) fn scope<'env, R, E: From<Error>>(
 
 impl Drop for Ending<'_, '_, '_> {
     fn drop(&mut self) {
-        let Scope { comm, lender, .. } = self.0;
+        let Scope { comm, lender, world, .. } = self.0;
+        // What is over and was not asked for is over; what was forgotten has its message to wait for.
+        let left = |core: &mut Core| core.lent(*lender).iter().any(|key| core.is_under_way(*key));
+        let (call, over) = (&"the end of a scope", |core: &mut Core| (!left(core)).then_some(()));
         if std::thread::panicking() {
             // What waits for others may wait for ever.
             let _ = comm.hub.with(|core| core.lent(*lender).to_vec().into_iter().for_each(|key| core.abandon(key)));
+            // A send goes on. Whoever is to receive it may wait first for what this rank would have done next: once told that it
+            // has failed it ends, and the send with it.
+            if let Ok(None) = comm.hub.wait_until(call, Awaited::Anyone, Instant::now() + PATIENCE, over) {
+                world.space().fail();
+            }
         }
-        // What is over and was not asked for is over; what was forgotten has its message to wait for.
-        let left = |core: &mut Core| core.lent(*lender).iter().any(|key| core.is_under_way(*key));
-        let waited = comm.hub.wait(&"the end of a scope", Awaited::Anyone, |core| (!left(core)).then_some(()));
+        let waited = comm.hub.wait(call, Awaited::Anyone, over);
         // An error says that the engine is gone, and has given back all buffers.
         let _ = waited;
         let _ = comm.hub.with(|core| core.close_scope(*lender));

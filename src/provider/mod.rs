@@ -50,6 +50,17 @@ pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
     None
 }
 
+/// Tells the others that this rank has failed, in the job and in its teams; not where one has died, as they know then, and this rank
+/// is not to be named for it.
+pub(crate) fn fail(job: &Provider) {
+    use transom_windows::Exchange;
+    match (job.lost(), shared_memory(job)) {
+        (Some(FabricError::PeerDied { .. }), _) => {}
+        (_, Some(memory)) => memory.fail_with_teams(),
+        (_, None) => job.fail(),
+    }
+}
+
 /// Collective: gives everyone's bytes to everyone in the way in which a team is made. Nobody connects for that.
 pub(crate) fn introduce(team: &Provider, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
     #[cfg(feature = "verbs")]

@@ -503,10 +503,12 @@ impl Drop for ShmWire {
         debug_assert!(*self.probe != 0);
         self.reading.end(|_| true);
         self.own.close();
-        // That a rank died is told by the job.
-        if !std::thread::panicking() {
-            self.job.control.withdraw_inbox(self.me);
+        // Windows may keep the rank in its job: others are not to wait for its messages even so. First that it died, as that counts
+        // where both are said.
+        if std::thread::panicking() {
+            self.job.fail_with_teams();
         }
+        self.job.control.withdraw_inbox(self.me);
     }
 }
 
