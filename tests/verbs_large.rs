@@ -5,8 +5,10 @@
 
 mod adapter;
 use adapter::*;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
+use transom::pipe::{Config, Step};
 use transom::verbs::Verbs;
 use transom::{Flavor, Window, scope};
 
@@ -512,5 +514,30 @@ fn what_is_sent_again_and_again_is_registered_once() {
                 parts.wait().unwrap();
             }
         });
+    });
+}
+
+/// A chunk is one request: of pieces there were more than the queues of these lanes take, and each try began with the first.
+#[test]
+fn chunks_of_a_pipe_go_by_short_queues() {
+    if skipped("pipes with long chunks") {
+        return;
+    }
+    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
+    on_verbs(2, "chunks_of_a_pipe_go_by_short_queues", &variables, |world| {
+        let me = world.rank();
+        let bytes = |from: usize| -> Vec<u8> { (0..1_000_000).map(|at| (at * 7 + at / 251 + from) as u8).collect() };
+        for step in [Step::Basic, Step::Piggyback, Step::Pipeline] {
+            for (chunk, chunks) in [(65_536, 4), (32_768, 2), (8448, 8)] {
+                let pipe = world.pipe_with(1 - me, Config { step, chunk, chunks, ..Config::default() }).unwrap();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| (&mut &pipe).write_all(&bytes(me)).unwrap());
+                    let mut came = vec![0; 1_000_000];
+                    (&mut &pipe).read_exact(&mut came).unwrap();
+                    assert!(came == bytes(1 - me), "{step:?}, {chunks} chunks of {chunk}");
+                });
+                world.barrier().unwrap();
+            }
+        }
     });
 }

@@ -98,7 +98,8 @@
 //!
 //! Messages come to buffers of 8,384 bytes that all queue pairs share (SRQ): 16 are registered with the first queue pair, 64
 //! more whenever messages come and less than 32 are left, 1,024 (8.2 MiB) at most, however many peers there are; beside them
-//! 264 KiB for what is sent, when first needed, and the rings of the few peers that are heard from most.
+//! 264 KiB for what is sent, 512 KiB for what is put into rings and pipes and is longer than a buffer (a pipe's chunks have 16 KiB), each
+//! when first needed, and the rings of the few peers that are heard from most.
 //!
 //! By datagrams (`TRANSOM_MESSAGES=paths=ud`) they come to 1,024 buffers of one MTU and 64 bytes, and go from 64 of one MTU for each queue
 //! pair that sends: 1.3 MiB in all where the MTU is 1,024, from the beginning; with an address handle for each peer.

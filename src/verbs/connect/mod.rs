@@ -8,6 +8,7 @@ mod core;
 mod elsewhere;
 #[cfg(test)]
 mod explore;
+mod listen;
 mod machine;
 mod message;
 mod pair;

@@ -3,6 +3,7 @@
 
 use super::atomics::{Asking, Served, Serving};
 use super::core::{Command, Core, Link};
+use super::listen::listen;
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
 use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
@@ -10,10 +11,11 @@ use crate::verbs::datagram::Post;
 use crate::verbs::progress;
 use crate::verbs::sys::CompletionQueue;
 use crate::verbs::wr::{Failure, Why};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_channel::Paths;
@@ -37,8 +39,8 @@ pub(super) struct Connector {
     look: Instant,
     /// How often that is, in a second.
     looks: u32,
-    /// The device says nothing more unasked.
-    mute: bool,
+    /// The channel of datagrams, the commands and the device: which of them say nothing any more.
+    mute: [bool; 3],
 }
 
 thread_local! {
@@ -91,7 +93,7 @@ impl Connector {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, elsewhere) = Default::default();
         let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
-        Connector { connections, due, post, received, core, asking, serving, elsewhere, look, looks, mute: false }
+        Connector { connections, due, post, received, core, asking, serving, elsewhere, look, looks, mute: [false; 3] }
     }
 
     /// The thread's work, until it is told to stop.
@@ -188,33 +190,24 @@ impl Connector {
             (due, true) => due.into_iter().chain([Instant::now() + HELD]).min(),
             (due, false) => due,
         };
-        let Connector { core, connections, received, due, look, .. } = self;
+        let Connector { core, connections, received, due, look, mute, .. } = self;
         let channel = received.channel().expect("datagrams are told");
-        let context = core.rail.context();
-        let mut waiting = [
-            PollFd::new(channel, PollFlags::IN),
-            PollFd::new(&core.wake, PollFlags::IN),
-            PollFd::new(&**context, PollFlags::IN),
-        ];
         // There is nothing to look after before there is a connection, or a datagram.
         let look = (core.paths != Paths::Connections || !connections.is_empty()).then_some(*look);
         let due = due.first().map(|(due, _)| *due).into_iter().chain(look).chain(soon).min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));
-        let waiting = if self.mute { &mut waiting[..2] } else { &mut waiting[..] };
-        match poll(waiting, due.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-        if waiting[0].revents().contains(PollFlags::IN) {
+        let before = *mute;
+        let to = [channel.as_fd(), core.wake.as_fd(), core.rail.context().as_fd()];
+        let [datagrams, _, device] = listen(to, mute, due.as_ref())?;
+        if datagrams {
             channel.quiet();
         }
-        let said = waiting.get(2).map_or(PollFlags::empty(), |device| device.revents());
-        if said.contains(PollFlags::IN) {
-            heed(&self.core);
-        } else if !said.is_empty() {
-            self.mute = true;
-            tracing::warn!(rank = self.core.me, "the RDMA device does not tell any more what becomes of it");
+        if device {
+            heed(core);
+        }
+        if *mute != before {
+            tracing::warn!(rank = core.me, "the RDMA device does not tell any more what becomes of it");
         }
         Ok(())
     }

@@ -259,21 +259,26 @@ impl<Q, L> Lane<Q, L> {
         self.completed.store(before + u64::from(done), Release);
         if let Err(failure) = completion.result {
             tracing::debug!(token = ?completion.token, ?failure, "a request failed");
-            self.break_off(failure);
+            self.breaks(failure, BROKEN);
         }
     }
 
-    /// Its queue is of no use any more: the lane is to have another, or ends.
+    /// Its queue is of no use any more: the lane is to have another, or ends. No completion told that, so those that come are of
+    /// requests that had completed before, and of the first that failed.
     pub fn break_off(&self, failure: Failure) {
+        self.breaks(failure, RETIRED);
+    }
+
+    /// `state`: `RETIRED` or `BROKEN`.
+    fn breaks(&self, failure: Failure, state: u8) {
         if !failure.why.may_be_mended() {
             self.end(failure);
             return;
         }
         self.broke.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
-        for state in [WORKS, RETIRED] {
-            if self.state.compare_exchange(state, BROKEN, Release, Relaxed).is_ok() {
-                tracing::info!(lane = self.number, ?failure, "a connection broke; it is to be made anew");
-            }
+        // Never back to a state before: each of them is more than the last.
+        if self.state.fetch_max(state, Release) < state {
+            tracing::info!(lane = self.number, ?failure, "a connection broke; it is to be made anew");
         }
     }
 

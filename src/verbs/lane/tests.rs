@@ -415,6 +415,28 @@ fn what_completes_of_a_retired_queue_has_completed() {
     assert_eq!(again(&lane, 2, received(1)).take().len(), 2);
 }
 
+/// The device says that a queue pair failed, while what had completed was not polled yet.
+#[test]
+fn what_completed_before_a_break_that_no_completion_told_has_completed() {
+    let (lane, _queue) = lane(16);
+    for _ in 0..3 {
+        post(&lane, Verb::Add(1)).unwrap();
+    }
+    lane.break_off(failure(Why::Ended));
+    assert!(lane.is_broken() && matches!(post(&lane, Verb::Write), Err(Stop::Broken)));
+    done(&lane, 1);
+    lane.retire(|queue| {
+        done(&lane, 2);
+        lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
+        done(&lane, 3); // behind a failure: it says nothing
+        drop(queue);
+    });
+    assert_eq!(lane.completed(), 2);
+    // All three were executed: of the last alone the result is lost.
+    again(&lane, 2, received(3));
+    assert_eq!([1, 2, 3].map(|number| lane.is_lost(number)), [false, false, true]);
+}
+
 /// A message that was received is not sent again, and one that was not keeps its slot until it is.
 #[test]
 fn messages_are_sent_again_unless_they_were_received() {

@@ -31,9 +31,12 @@ use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
 const CHUNK: usize = 32 << 10;
 /// As many pieces are registered at a time: 1 MiB, since little memory may be locked.
 const CHUNKS: usize = 32;
-/// Bytes of a message at most, or of a piece of one, and how many such slots are registered at a time: 264 KiB.
+/// Bytes of a message at most, and how many such slots are registered at a time: 264 KiB.
 const MESSAGE: usize = (8 << 10) + 192;
 const MESSAGES: usize = 32;
+/// Bytes of what is put into a ring or a pipe at most, and how many such slots are registered at a time: 512 KiB.
+const PUT: usize = 64 << 10;
+const PUTS: usize = 8;
 /// Results of atomics.
 const CELLS: usize = 512;
 /// Regions whose words for that are registered at a time.
@@ -50,7 +53,9 @@ pub(super) struct Memory {
     /// What puts and gets travel through.
     pub chunks: Arc<Slots>,
     /// What messages are copied to on their way.
-    pub messages: Arc<Slots>,
+    messages: Arc<Slots>,
+    /// What is put into rings and pipes, where it is longer than a message.
+    puts: Arc<Slots>,
     /// Where results of atomics come.
     pub cells: Arc<Slots>,
     /// On which those who reach a region of this rank count themselves.
@@ -92,6 +97,7 @@ impl Memory {
             domain: domain.clone(),
             chunks: Slots::new(domain, Access::Local, CHUNK, CHUNKS),
             messages: Slots::new(domain, Access::Source, MESSAGE, MESSAGES),
+            puts: Slots::new(domain, Access::Source, PUT, PUTS),
             cells: Slots::new(domain, Access::Local, 8, CELLS),
             counts: Slots::new(domain, Access::Words, 8, COUNTS),
             leases: Leases::new(KEPT),
@@ -100,6 +106,11 @@ impl Memory {
             register_from,
             tally: Tally::default(),
         }
+    }
+
+    /// Where so many bytes of a message, or of what is put into a ring or a pipe, are copied to.
+    pub fn slots_for(&self, bytes: usize) -> &Arc<Slots> {
+        if bytes <= MESSAGE { &self.messages } else { &self.puts }
     }
 
     /// Has a registration known whose memory the program may use.

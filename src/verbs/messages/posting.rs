@@ -70,17 +70,6 @@ impl VerbsWire {
         let mark = mark.as_ref().map_or(&[][..], |mark| mark);
         let bytes = head.len() + body.length() + mark.len();
         let write = |into: &mut [u8]| write(into, head, body, mark);
-        let most = self.service.core_of(by.rail).memory.messages.bytes();
-        if bytes > most {
-            // Of a pipe. If a piece does not go now, all are posted again, to where nobody looks before the last has come.
-            let mut whole = vec![0; bytes];
-            write(&mut whole);
-            return whole.chunks(most).enumerate().try_for_each(|(nth, piece)| {
-                let verb = if (nth + 1) * most < bytes { Verb::Write } else { verb };
-                let to = Place { address: to.address.wrapping_add((nth * most) as u64), ..to };
-                self.copied(by, verb, to, piece, Data::None, None)
-            });
-        }
         self.connect_for(by)?;
         let core = self.service.core_of(by.rail);
         let lane = core.endpoints.lane(by.peer as usize).ok_or(Busy)?;
@@ -98,7 +87,9 @@ impl VerbsWire {
         } else {
             match lane.may_lend() {
                 Ok(true) => {
-                    let slot = core.memory.messages.take().map_err(|error| {
+                    // One request, whatever its length: so it goes whole or not at all.
+                    let slots = core.memory.slots_for(bytes);
+                    let slot = slots.take().map_err(|error| {
                         tracing::warn!(%error, "no memory for messages");
                         Busy
                     })?;
