@@ -45,6 +45,9 @@
 //! its adapter is another, since two adapters' atomics are not atomic towards each other. Memory that the program lends to
 //! a window is not shared; its data goes through the connection to its rank.
 //!
+//! Whether a write puts a word in one piece, and whether its last bytes are seen last, is up to the adapters. Ranks tell each other when
+//! they start, and all go by the least that any has: notifications and the marks of rings and pipes are of one kind in a job.
+//!
 //! # Order
 //! What one rank does at another is done in order. What a thread does at several is not, so after
 //! [`order`](transom_windows::Fabric::order) its next verb to another waits until what it did before was acknowledged.
