@@ -69,9 +69,13 @@
 //! own word is waited for, 5 seconds at most, since of an atomic that was executed the result would be lost. A rail that is cut is asked for each
 //! second, and used again when it answers.
 //!
-//! A stripe whose connection broke is done again by the lane of the first rail, once this end's queue pair has gone: nothing overtook it, so that
-//! nothing is undone. Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has
-//! how); not with a peer with whom there is a pipe, where they wait for the first rail.
+//! A stripe whose connection broke is done again by the lane of the first rail, once this end's queue pair has gone: nothing that was posted
+//! overtook it. The peer's queue pair is not known to have gone by then, since that is said by the rail that is cut. So a rail that holds
+//! packets of a put back for longer than the half second, and delivers them after all, has them written once more, over what was put there
+//! since by the first. A rail that loses packets, or is down, does not; gets write here, where the queue pair has gone.
+//!
+//! Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has how); not with a
+//! peer with whom there is a pipe, where they wait for the first rail.
 //!
 //! What else windows do has the lane of the first rail. Where that rail does not reach a peer, and another does, the lane gets its next queue
 //! pair, as after any connection that broke, of the other rail: what is under way goes on in its order, what was executed is not done
