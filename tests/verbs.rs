@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use transom::messages::Tag;
 use transom::shm_loopback::Loopback;
 use transom::verbs::{Node, Verbs, VerbsError, probe};
 use transom::windows::{Fabric, Wake};
@@ -129,6 +130,39 @@ fn words_are_put_by_writes_too() {
         assert_eq!(all, 20 * world.size() as u64);
         window.fence().unwrap();
     });
+}
+
+/// A rank whose adapter writes words in one piece goes by compare-and-swap where another's does not, and its marks come with a value:
+/// it was waited for where the other did not write.
+#[test]
+fn words_and_marks_are_written_alike_where_adapters_differ() {
+    if skipped("ranks that differ") {
+        return;
+    }
+    let name = "words_and_marks_are_written_alike_where_adapters_differ";
+    let variables = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")];
+    let outcome = run(3, name, &variables, || {
+        let me = std::env::var("TRANSOM_RANK").unwrap();
+        // SAFETY: the process was started for this one test; no other thread reads variables.
+        unsafe { std::env::set_var("TRANSOM_VERBS_NOTIFY", if me == "1" { "write" } else { "atomic" }) };
+        let world = transom::init().unwrap();
+        const TAG: Tag<u64> = Tag::new(3);
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        for round in 0..200 {
+            window.lock_exclusive(round % n).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+            window.fence().unwrap();
+            // From one on a ring is made of those who are heard from often.
+            let (to, from) = ((me + 1) % n, (me + n - 1) % n);
+            let sent = world.isend(to, TAG, vec![round as u64; 20]);
+            assert_eq!(world.recv(from, TAG).unwrap().0, [round as u64; 20]);
+            sent.wait().unwrap();
+        }
+        world.barrier().unwrap();
+    });
+    if let Some(outcome) = outcome {
+        assert!(outcome.success(), "{outcome}\n{}", outputs(&outcome));
+    }
 }
 
 #[test]

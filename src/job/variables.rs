@@ -211,7 +211,8 @@ pub const TABLE: &[Variable] = &[
     Variable {
         name: "TRANSOM_VERBS_NOTIFY",
         set_by: SetBy::User,
-        meaning: "how a word is put in one piece: by a write, which adapters do at once, or by compare-and-swap",
+        meaning: "how a word is put in one piece: by a write, which adapters do at once, or by compare-and-swap; at all ranks by \
+                  the latter if one has it so",
         expected: "`auto`, `write` or `atomic`",
         default: "auto: atomic on Soft-RoCE, which copies byte by byte; else write",
     },

@@ -45,6 +45,9 @@
 //! its adapter is another, since two adapters' atomics are not atomic towards each other. Memory that the program lends to
 //! a window is not shared; its data goes through the connection to its rank.
 //!
+//! Whether a write puts a word in one piece, and whether its last bytes are seen last, is up to the adapters. Ranks tell each other when
+//! they start, and all go by the least that any has: notifications and the marks of rings and pipes are of one kind in a job.
+//!
 //! # Order
 //! What one rank does at another is done in order. What a thread does at several is not, so after
 //! [`order`](transom_windows::Fabric::order) its next verb to another waits until what it did before was acknowledged.
@@ -66,9 +69,13 @@
 //! own word is waited for, 5 seconds at most, since of an atomic that was executed the result would be lost. A rail that is cut is asked for each
 //! second, and used again when it answers.
 //!
-//! A stripe whose connection broke is done again by the lane of the first rail, once this end's queue pair has gone: nothing overtook it, so that
-//! nothing is undone. Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has
-//! how); not with a peer with whom there is a pipe, where they wait for the first rail.
+//! A stripe whose connection broke is done again by the lane of the first rail, once this end's queue pair has gone: nothing that was posted
+//! overtook it. The peer's queue pair is not known to have gone by then, since that is said by the rail that is cut. So a rail that holds
+//! packets of a put back for longer than the half second, and delivers them after all, has them written once more, over what was put there
+//! since by the first. A rail that loses packets, or is down, does not; gets write here, where the queue pair has gone.
+//!
+//! Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has how); not with a
+//! peer with whom there is a pipe, where they wait for the first rail.
 //!
 //! What else windows do has the lane of the first rail. Where that rail does not reach a peer, and another does, the lane gets its next queue
 //! pair, as after any connection that broke, of the other rail: what is under way goes on in its order, what was executed is not done

@@ -1,8 +1,9 @@
 //! Where a rank can be asked for a connection, as it tells all through the job's exchange when it joins.
 
 use super::message::Secret;
+use crate::verbs::rail::Writes;
 
-const MAGIC: [u8; 8] = *b"transom\x05";
+const MAGIC: [u8; 8] = *b"transom\x06";
 
 /// Where a rank takes datagrams, and what they must bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(super) struct Card {
     pub adapter: u64,
     /// By what messages go, as its settings number it.
     pub paths: u8,
+    /// How its adapter does writes.
+    pub writes: Writes,
     /// The queue pair that takes messages as datagrams, with the address's key; 0 if there is none by this rail.
     pub messages: u32,
 }
@@ -30,16 +33,16 @@ pub(super) struct Card {
 impl Card {
     pub fn to_bytes(self) -> Vec<u8> {
         let (adapter, messages) = (self.adapter.to_le_bytes(), self.messages.to_le_bytes());
-        [&[self.link, self.paths][..], &adapter, &messages, &self.address.to_bytes()].concat()
+        [&[self.link, self.paths, self.writes.to_byte()][..], &adapter, &messages, &self.address.to_bytes()].concat()
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&[link, paths], bytes) = bytes.split_first_chunk()?;
+        let (&[link, paths, writes], bytes) = bytes.split_first_chunk()?;
         let (adapter, bytes) = bytes.split_first_chunk()?;
         let (messages, bytes) = bytes.split_first_chunk()?;
         let (adapter, messages) = (u64::from_le_bytes(*adapter), u32::from_le_bytes(*messages));
-        let address = Address::from_bytes(bytes)?;
-        (messages < 1 << 24).then_some(Card { address, link, adapter, paths, messages })
+        let (address, writes) = (Address::from_bytes(bytes)?, Writes::from_byte(writes)?);
+        (messages < 1 << 24).then_some(Card { address, link, adapter, paths, writes, messages })
     }
 }
 
@@ -84,6 +87,7 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::settings::NotifyBy;
 
     #[test]
     fn an_address_is_checked() {
@@ -94,9 +98,10 @@ mod tests {
             responder_resources: 16,
             initiator_depth: 1,
         };
-        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef, paths: 2, messages: 0xff_fffe };
+        let writes = Writes { notify_by: NotifyBy::Write, in_order: false };
+        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef, paths: 2, writes, messages: 0xff_fffe };
         assert_eq!(Card::from_bytes(&card.to_bytes()), Some(card));
-        for len in [1, 9, 13] {
+        for len in [2, 10, 14] {
             assert_eq!(Card::from_bytes(&card.to_bytes()[..len]), None);
         }
         assert_eq!(Card::from_bytes(&Card { messages: 1 << 24, ..card }.to_bytes()), None);

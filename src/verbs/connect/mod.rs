@@ -19,7 +19,7 @@ pub(super) use elsewhere::{LaneQueue, Twin};
 
 use super::VerbsError;
 use super::datagram::{Mailbox, Post, Recipient};
-use super::rail::Rail;
+use super::rail::{Rail, Writes};
 use super::settings::Settings;
 use super::sys::Domain;
 use crate::random::random;
@@ -76,8 +76,19 @@ impl Service {
             };
             theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
         };
-        let mut rails =
-            made.into_iter().enumerate().map(|(rail, made)| Self::start(job.rank(), made, count > 1, cards(rail)?));
+        let cards = (0..count).map(cards).collect::<Result<Vec<_>, _>>()?;
+        let writes = Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("this rank's is among them");
+        let mut rails = made.into_iter().zip(cards).map(|(mut made, cards)| {
+            if made.rail.writes != writes {
+                tracing::info!(
+                    rank = job.rank(),
+                    ?writes,
+                    "how words and marks are written, as not all adapters do more"
+                );
+            }
+            made.rail.writes = writes;
+            Self::start(job.rank(), made, count > 1, cards)
+        });
         let mut first = rails.next().expect("there is one at least")?;
         first.further = rails.collect::<Result<_, _>>()?;
         first.further.iter().for_each(|further| first.core.memory.also(&further.core.memory));
@@ -145,7 +156,8 @@ impl Service {
             None => None,
         };
         let messages = mail.as_ref().map_or(0, Mailbox::number);
-        let card = Card { address, link: rail.link() as u8, adapter: rail.adapter(), paths: paths as u8, messages };
+        let (link, adapter, writes) = (rail.link() as u8, rail.adapter(), rail.writes);
+        let card = Card { address, link, adapter, paths: paths as u8, writes, messages };
         Ok(Prepared { rail, post, mail, paths, card })
     }
 }

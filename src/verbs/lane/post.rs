@@ -78,7 +78,9 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
         let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
         // One is kept for `ask`.
-        let full = posted - completed + 1 >= self.depth || lent.is_some() && sending.lent.len() >= MOST_LENT;
+        let full = posted - completed + 1 >= self.depth
+            || lent.is_some() && sending.lent.len() >= MOST_LENT
+            || !sending.unfinished.has_numbers_for(&kept);
         if full && sending.queue.is_some() {
             let stop = self.ask_with(&mut sending).err().unwrap_or(Stop::Full);
             return Err((stop, lent));

@@ -69,8 +69,8 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         u64::from(queue.depth()) >= self.depth && queue.inline() >= self.inline
     }
 
-    /// Has requests of these numbers that name such memory not done, nor done again, and the memory not touched any more. Whether
-    /// that is so: not while the lane has a queue.
+    /// Has requests of these numbers that name such memory not sent, nor sent again, and the memory here not touched any more. Whether
+    /// that is so: not while the lane has a queue. What had been sent may still come to the far end, until its queue has gone, too.
     pub fn cancel(&self, numbers: RangeInclusive<u64>, meant: impl Fn(Piece) -> bool) -> bool {
         let mut sending = self.sending();
         self.take_back(&mut sending);

@@ -175,7 +175,8 @@ fn completions_that_are_not_its_own_change_nothing() {
 
 #[test]
 fn numbers_go_on_beyond_their_low_half() {
-    let (lane, _queue) = lane(16);
+    // As of so many requests that no packets are left of.
+    let lane: Tested = Lane::new(3, Queue::new(77, 16), Start { psn: 0, ..START });
     let before = u64::from(u32::MAX) - 1;
     lane.posted.store(before, Relaxed);
     lane.completed.store(before, Relaxed);
@@ -435,6 +436,42 @@ fn what_completed_before_a_break_that_no_completion_told_has_completed() {
     // All three were executed: of the last alone the result is lost.
     again(&lane, 2, received(3));
     assert_eq!([1, 2, 3].map(|number| lane.is_lost(number)), [false, false, true]);
+}
+
+/// However many requests a queue takes: what came is told by the number of a packet, which has 24 bits.
+#[test]
+fn no_more_packets_are_under_way_than_there_are_numbers_for() {
+    for mtu in [256, 4096] {
+        let start = Start { mtu, ..START };
+        let queue = Queue::new(77, 1 << 15);
+        let lane: Tested = Lane::new(3, queue.clone(), start);
+        let long = Piece { bytes: 1 << 20, ..PIECE };
+        // SAFETY: the queue only pretends.
+        let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) };
+        let posted = std::iter::from_fn(|| write().ok()).last().unwrap();
+        assert_eq!(posted, 2048, "2 GiB");
+        assert!(matches!(write(), Err((Stop::Full, None))));
+        assert!(queue.take().last().unwrap().signalled, "what makes room is told");
+        done(&lane, 2);
+        assert_eq!(write().unwrap(), 2050, "behind the marker");
+        assert!(matches!(write(), Err((Stop::Full, None))), "which has a number, too");
+        // By a queue whose packets are the shortest there are as many at most.
+        queue.take();
+        breaks(&lane, 3);
+        lane.retire(drop);
+        let next = Queue::new(78, 1 << 15);
+        let received = Received { generation: 1, next: (START.psn + ((1 << 20) / mtu) * 4) % (1 << 24) };
+        assert!(lane.resume(next.clone(), Start { generation: 2, psn: 9, mtu: 256 }, received));
+        let bytes: Vec<_> = next.take().iter().map(|request| request.piece.bytes).collect();
+        assert_eq!((bytes.len(), &bytes[..3]), (2049, &[0, 0, 1 << 20][..]), "the third and the fourth had come");
+        breaks(&lane, 3);
+        lane.retire(drop);
+        let last = Queue::new(79, 1 << 15);
+        let received = Received { generation: 2, next: 9 + 2 + 4096 };
+        assert!(lane.resume(last.clone(), Start { generation: 3, psn: 9, mtu: 256 }, received));
+        let bytes: Vec<_> = last.take().iter().map(|request| request.piece.bytes).collect();
+        assert_eq!(&bytes[..4], [0, 0, 0, 1 << 20], "the fifth, too");
+    }
 }
 
 /// A message that was received is not sent again, and one that was not keeps its slot until it is.

@@ -78,6 +78,9 @@ pub(in crate::verbs) struct NotSent;
 
 /// PSNs have 24 bits.
 const PSNS: u32 = 1 << 24;
+/// As many bytes may be unfinished, in whole packets: by a queue of the shortest packets, of 256 bytes, which may be the next, that is
+/// half of the PSNs. With one more round of them it would not be known what the far end has executed.
+const BYTES: u32 = 1 << 31;
 
 impl Kept {
     /// A write of nothing: it takes effect nowhere, and completes in its turn.
@@ -115,6 +118,14 @@ impl Unfinished {
     #[inline]
     pub fn fences(&self, kind: Kind, completed: u64) -> bool {
         self.answered.fences(kind, completed)
+    }
+
+    /// Whether there are numbers for the packets of one more.
+    #[inline]
+    pub fn has_numbers_for(&self, kept: &Kept) -> bool {
+        let mtu = self.start.mtu;
+        let packets = (self.next + PSNS - self.psn) % PSNS + kept.packets(mtu);
+        packets <= BYTES / mtu
     }
 
     /// Remembers a request, the next in order, whose number is one more than the last's. `bytes` are those that it takes
@@ -230,7 +241,7 @@ impl Unfinished {
             of if of < self.start.generation => self.start.psn,
             _ => return Err(NotSent),
         };
-        // From the first unfinished one on. Far fewer than there are numbers can be under way.
+        // From the first unfinished one on: of those that are under way each has a number of its own.
         let from_first = |psn: u32| (psn + PSNS - self.psn) % PSNS;
         let packets = from_first(next);
         if packets > from_first(self.next) {

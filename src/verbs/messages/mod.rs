@@ -8,7 +8,7 @@
 //! registered for the message from `TRANSOM_VERBS_REGISTER` bytes on, in requests of 1 MiB; until all of one message are
 //! posted nothing else goes to that peer.
 //!
-//! The mark of a ring's message is written with it where the adapter writes in order; else behind it, where an aligned word is
+//! The mark of a ring's message is written with it where all ranks' adapters write in order; else behind it, where an aligned word is
 //! written whole; else (Soft-RoCE copies byte by byte) the write tells a value, which takes a buffer of the peer's.
 //!
 //! # Datagrams

@@ -109,11 +109,11 @@ impl VerbsWire {
             });
         }
         let promise = |core: &Core| {
-            let whole_word = core.rail.notify_by == NotifyBy::Write;
+            let whole_word = core.rail.writes.notify_by == NotifyBy::Write;
             Rail {
                 kind: RailKind::Connection,
                 longest: LONGEST,
-                mark_last: whole_word && core.rail.writes_in_order(),
+                mark_last: whole_word && core.rail.writes.in_order,
                 whole_word,
                 immediate: !whole_word,
                 write: true,

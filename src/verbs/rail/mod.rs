@@ -3,10 +3,12 @@
 mod choose;
 mod health;
 mod queues;
+mod writes;
 
 use choose::Link;
 pub(super) use health::{Broken, Health};
 pub(super) use queues::Polled;
+pub(super) use writes::Writes;
 
 use super::VerbsError;
 use super::settings::{NotifyBy, Settings};
@@ -24,7 +26,8 @@ pub(super) struct Rail {
     pub domain: Arc<Domain>,
     pub queues: Queues,
     pub health: Health,
-    pub notify_by: NotifyBy,
+    /// By its own adapter; once all have told of theirs, by all.
+    pub writes: Writes,
     /// From how many bytes on the memory of an operation is registered for it.
     pub register_from: usize,
     /// How many bytes of memory that messages are sent from stay registered after them.
@@ -99,6 +102,7 @@ impl Rail {
             _ => NotifyBy::Write,
         });
         let limits = &context.limits;
+        let in_order = [MELLANOX, MELLANOX_PCI].contains(&limits.vendor_id);
         let asked = context.port(choice.port)?;
         let most = limits.max_qp_wr.min(limits.max_cqe).max(4) as u32;
         let depth = settings.depth.min(most);
@@ -106,7 +110,7 @@ impl Rail {
             queues: Queues::new(&context, depth),
             domain: Arc::new(Domain::new(context)?),
             health: Health::default(),
-            notify_by,
+            writes: Writes { notify_by, in_order },
             register_from: settings.register_from as usize,
             keep: settings.keep as usize,
             bandwidth: bandwidth(asked.active_width.into(), asked.active_speed.into()),
@@ -207,11 +211,6 @@ impl Rail {
             MELLANOX | MELLANOX_PCI => LastWord::Event,
             _ => LastWord::None,
         }
-    }
-
-    /// Whether the last bytes of a write are seen last.
-    pub fn writes_in_order(&self) -> bool {
-        [MELLANOX, MELLANOX_PCI].contains(&self.context().limits.vendor_id)
     }
 }
 

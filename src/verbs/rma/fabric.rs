@@ -169,7 +169,7 @@ impl Fabric for Verbs {
             // It has taken effect when the call returns.
             return self.0.swap(way, place, value, guess);
         }
-        match self.0.core().rail.notify_by {
+        match self.0.core().rail.writes.notify_by {
             NotifyBy::Atomic => self.0.swap(way, place, value, 0),
             NotifyBy::Write => self.0.write(Far::of(way, place), &value.to_ne_bytes()),
         }

@@ -2,7 +2,8 @@
 //!
 //! Who waits for it, or for what must not overtake it, posts what is not posted, and sees to it that it ends. A stripe whose
 //! connection broke goes by the first rail: nothing that comes after has overtaken it, so to do it again does no harm, once the
-//! broken connection does nothing of it any more.
+//! broken connection does nothing of it any more. That is known of this end alone: of packets of a put that are still on their way, the
+//! peer's end takes those that come before it hears that the connection broke.
 
 use super::failure::Halt;
 use super::far::Far;

@@ -6,6 +6,7 @@ use super::{Access, AddressHandle, CompletionQueue, Domain, Path, SharedQueue, r
 use crate::verbs::VerbsError;
 use crate::verbs::wr::{Piece, Request, Token, Verb, WorkQueue};
 use ibverbs_sys::*;
+use rustix::io::Errno;
 use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ unsafe impl Sync for QueuePair {}
 /// How much a queue pair is to hold.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) struct Capacity {
-    /// Requests under way.
+    /// Requests under way; less, of a reliable connection, if the device has less.
     pub depth: u32,
     /// Buffers for messages to come.
     pub receives: u32,
@@ -83,8 +84,9 @@ impl QueuePair {
         kind: ibv_qp_type::Type,
         capacity: Capacity,
     ) -> Result<Self, VerbsError> {
-        let mut inline = capacity.inline;
-        loop {
+        // Who sends datagrams has memory for so many.
+        let least = if kind == ibv_qp_type::IBV_QPT_RC { LEAST } else { capacity.depth };
+        largest(capacity, least, |capacity| {
             let mut wanted = ibv_qp_init_attr {
                 send_cq: completions[0].raw.as_ptr(),
                 recv_cq: completions[1].raw.as_ptr(),
@@ -94,27 +96,20 @@ impl QueuePair {
                     max_recv_wr: capacity.receives,
                     max_send_sge: 1,
                     max_recv_sge: capacity.scatter,
-                    max_inline_data: inline,
+                    max_inline_data: capacity.inline,
                 },
                 qp_type: kind,
                 ..Default::default()
             };
             // SAFETY: the domain and the completion queues are alive.
             let raw = unsafe { (domain.library().ibv_create_qp)(domain.raw.as_ptr(), &mut wanted) };
-            if let Some(raw) = NonNull::new(raw) {
-                let depth = wanted.cap.max_send_wr.min(capacity.depth);
-                let inline = wanted.cap.max_inline_data.min(capacity.inline);
-                let (domain, _shared) = (domain.clone(), shared.cloned());
-                return Ok(QueuePair { raw, depth, inline, domain, _completions: completions, _shared });
-            }
             let what = || format!("a queue pair of depth {} on RDMA device {}", capacity.depth, domain.context.name);
-            let error = refused(what());
-            // What a device does not have inline it says only by refusing.
-            if inline == 0 {
-                return Err(error);
-            }
-            inline /= 2;
-        }
+            let raw = NonNull::new(raw).ok_or_else(|| refused(what()))?;
+            let depth = wanted.cap.max_send_wr.min(capacity.depth);
+            let inline = wanted.cap.max_inline_data.min(capacity.inline);
+            let (domain, _shared, _completions) = (domain.clone(), shared.cloned(), completions.clone());
+            Ok(QueuePair { raw, depth, inline, domain, _completions, _shared })
+        })
     }
 
     /// Ready to be connected; the peer may do on registered memory what that allows.
@@ -201,6 +196,28 @@ impl QueuePair {
         // SAFETY: alive until dropped.
         let failed = unsafe { (self.domain.library().ibv_modify_qp)(self.raw.as_ptr(), to, what.0 as i32) };
         done(failed).map_err(|source| self.failed(doing, source))
+    }
+}
+
+/// As few requests may be under way, as TRANSOM_VERBS_DEPTH has it.
+const LEAST: u32 = 4;
+
+/// The deepest that can be made, and what that takes along at most. What a device does not have it says only by refusing: mlx5 tells a
+/// depth that is four times what a reliable connection can have.
+fn largest<T>(
+    wanted: Capacity,
+    least: u32,
+    mut make: impl FnMut(Capacity) -> Result<T, VerbsError>,
+) -> Result<T, VerbsError> {
+    let Capacity { mut depth, mut inline, .. } = wanted;
+    loop {
+        match make(Capacity { depth, inline, ..wanted }) {
+            Err(_) if inline > 0 => inline /= 2,
+            Err(error) if error.errno() == Some(Errno::INVAL) && depth > least => {
+                (depth, inline) = ((depth / 2).max(least), wanted.inline);
+            }
+            made => return made,
+        }
     }
 }
 
@@ -372,5 +389,41 @@ impl Datagrams {
         raw.wr.ud.remote_qkey = key;
         // SAFETY: alive until dropped, and so is the address handle now; the memory by the caller's word.
         unsafe { post_send(self.pair.raw.as_ptr(), &mut raw) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(errno: Errno) -> VerbsError {
+        VerbsError::system("a queue pair", errno.into())
+    }
+
+    /// Depth and inline bytes, by a device with that many units for a queue pair: each request takes four, and one more for 16 bytes that
+    /// it takes along.
+    fn made(units: u32, depth: u32, least: u32) -> Option<(u32, u32)> {
+        let wanted = Capacity { depth, receives: 1, inline: 128, scatter: 1 };
+        largest(wanted, least, |Capacity { depth, inline, .. }| match depth * (4 + inline / 16) <= units {
+            true => Ok((depth, inline)),
+            false => Err(refusal(Errno::INVAL)),
+        })
+        .ok()
+    }
+
+    #[test]
+    fn a_queue_pair_takes_less_along_or_is_shorter_where_the_device_refuses() {
+        assert_eq!(made(32_768, 128, 4), Some((128, 128)));
+        assert_eq!(made(32_768, 8192, 4), Some((8192, 8)), "as deep as was asked for");
+        assert_eq!(made(32_768, 32_768, 4), Some((8192, 8)), "a device may say that it has four times what it has");
+        assert_eq!(made(20, 100, 4), Some((4, 16)), "the least");
+        assert_eq!(made(15, 100, 4), None);
+        assert_eq!(made(32_768, 32_768, 32_768), None, "or as deep as it must be");
+        let (mut tries, wanted) = (0, Capacity { depth: 128, receives: 1, inline: 0, scatter: 1 });
+        let refused = largest(wanted, 4, |_| {
+            tries += 1;
+            Err::<(), _>(refusal(Errno::NOMEM))
+        });
+        assert!(refused.is_err() && tries == 1, "memory that there is not now is no reason");
     }
 }

@@ -147,7 +147,7 @@ impl Steps for Collective<'_> {
         }
         // Behind the other on the same lane.
         let word = self.number << 1 | u64::from(flag);
-        match self.member.core().rail.notify_by {
+        match self.member.core().rail.writes.notify_by {
             NotifyBy::Atomic => {
                 // As the last but one left it, if that had no flag.
                 let guess = self.number.saturating_sub(2) << 1;
