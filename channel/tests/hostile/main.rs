@@ -209,6 +209,22 @@ fn who_takes_no_answer_is_cut_off() {
     }
 }
 
+/// So is who asks again to have written what cannot be: one refusal is the answer.
+#[test]
+fn what_cannot_be_written_is_refused_once() {
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
+    let sender = sim.engine(1).send(0, 0, 5, Memory::zero(100_000), 100_000, false);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    sim.stop(0, true);
+    let receiver = Id::from_wire(1 << 32).unwrap();
+    let body = Body::Cts { sender, receiver, mover: Mover::Write, length: 100_000, keys: [None; RAILS] };
+    let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
+    assert_eq!(after(&mut sim, &packet(0)), None);
+    let unfit = Lost::Broken("a packet of a rendezvous that does not fit its state");
+    assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
+}
+
 /// Bytes with which the job did not come to an end.
 #[test]
 fn bytes_that_went_round_in_circles() {
