@@ -47,7 +47,8 @@ pub struct Facts {
     pub size: u64,
     /// Peers that this rank has talked with: near ones, if it is one of them that is to be sent to, else the others.
     pub peers: u64,
-    /// Messages that wait to be sent to this peer, this one included.
+    /// Messages that wait to be sent to this peer, this one included; of one that was announced to this rank, those to its sender, 1 at
+    /// least.
     pub queued: u64,
 }
 

@@ -4,8 +4,9 @@ use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
 use transom_channel::rules::Rules;
+use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{Spread, Stripe};
-use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths};
+use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths, Room, Select};
 
 fn config(text: &str) -> Config {
     text.parse::<Changes>().unwrap_or_else(|error| panic!("{text}: {error}")).of(Config::default())
@@ -180,4 +181,21 @@ fn rules_come_from_a_file() {
     std::fs::remove_file(&path).unwrap();
     let error = refused(&format!("rules=@{}", path.display()));
     assert!(error.starts_with("rules: the file ") && error.contains("cannot be read: "), "{error}");
+}
+
+/// Numbers that are understood are also reckoned with.
+#[test]
+fn the_largest_numbers_overflow_nothing() {
+    let config = config("credit_delay=18446744073709551615, stripe_from=18446744073709551615");
+    let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
+    let length = 1 << 20;
+    sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Into(Memory::zero(length), length));
+    sim.engine(0).send(1, 0, 0, Memory::zero(length), length, false);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    // Not until all is told: that would be at the end of time.
+    let mut done = [false; 2];
+    while done != [true; 2] {
+        let rank = sim.step().expect("it is not done");
+        done[rank as usize] |= sim.engine(rank).completed().is_some();
+    }
 }

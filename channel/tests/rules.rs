@@ -3,7 +3,7 @@
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::rules::{Facts, Path, Rules};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
-use transom_channel::wire::{Rail, RailKind};
+use transom_channel::wire::{Data, Rail, RailKind};
 use transom_channel::{Config, Meter, Room, Select};
 
 /// That of the slides, as it stands there.
@@ -206,5 +206,21 @@ fn a_full_ring_is_passed_over() {
     while sim.step().is_some() {}
     for number in 0..40 {
         assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(100), Some(number));
+    }
+}
+
+/// A message that is sent at once is one of those that wait, as one that is posted later.
+#[test]
+fn a_message_is_among_those_that_are_queued() {
+    for (queued, goes) in [(0, false), (1, true)] {
+        let text = format!("QUEUED == {queued}, RC-SR, TRUE, Copy-Based");
+        let config = Config { rules: Some(rules(&text)), ..Config::default() };
+        let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
+        sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
+        sim.wake(0, 0);
+        while sim.step().is_some() {}
+        let meter = sim.engine(0).meter();
+        assert_eq!((meter.eager, meter.rendezvous), if goes { (1, 0) } else { (0, 1) }, "{text}");
+        assert_eq!(sim.engine(0).try_send(1, 0, 0, Data::None), goes, "{text}");
     }
 }

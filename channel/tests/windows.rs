@@ -366,6 +366,28 @@ fn who_says_anything_at_all_harms_nobody_else() {
     assert!(spoiled > 1000, "{spoiled}");
 }
 
+/// Rank 0 says again and again that it writes nothing, and acknowledges no answer: so many are kept for it, and no more.
+#[test]
+fn who_takes_no_answer_is_answered_no_more() {
+    let mut sim = job(conditions(NONE), Settings::default());
+    sim.stop(0, true);
+    let (from, to) = (Lane { peer: 0, rail: 0 }, Lane { peer: 1, rail: 0 });
+    sim.engine(0).wire().wire_mut().connect(to);
+    let Key { address, key } = sim.engine(1).wire().register(&Memory::zero(PIECE), from).unwrap();
+    for number in 0..6000 {
+        let kind = Kind::Packet { number, sending: number + 1, is_note: true };
+        let mut bytes = Header { kind, told: Default::default() }.encode(None).to_vec();
+        bytes.extend([1, 0, 0, 0]);
+        bytes.extend((number as u32).to_le_bytes());
+        bytes.extend([address, key, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()));
+        (0..20).for_each(|_| _ = sim.step());
+        sim.engine(0).wire().wire_mut().post(to, Request::Send { head: &bytes, body: Data::None }).unwrap();
+    }
+    (0..1000).for_each(|_| _ = sim.step());
+    let spoiled = sim.engine(1).meter().spoiled;
+    assert!((1000..3000).contains(&spoiled), "{spoiled} of 6000");
+}
+
 /// As the two ends tell each other, with numbers that are likely.
 fn note(rng: &mut fastrand::Rng) -> Vec<u8> {
     let kind = rng.u8(1..6);

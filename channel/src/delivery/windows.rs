@@ -23,6 +23,9 @@ const GRANTS: u32 = OPEN as u32 + 1;
 const ROUNDS: u8 = 2;
 /// Where so many packets are kept for a peer copies wait: what else is sent goes on.
 const COPIES: usize = KEPT / 2;
+/// Where so many are kept, whatever the peer says is passed over: it takes no answers. With one that does there are some notes for each
+/// write beside [`KEPT`], fewer than these.
+const MOST: usize = KEPT + 16 * UNDER_WAY;
 /// Pieces of a window.
 const PIECES: u64 = 64;
 
@@ -166,6 +169,7 @@ impl<W: Wire> Delivery<W> {
 
     /// The peer has said something, with what lies behind it. None if that cannot be.
     pub(super) fn hear(&mut self, peer: Rank, note: Note, behind: Part<'_, W::Memory>) -> Option<()> {
+        self.links.get(&peer).filter(|link| link.outgoing.kept() < MOST)?;
         match note {
             Note::Want { transfer, rail, into, at, length } => {
                 let rail = usize::from(rail);

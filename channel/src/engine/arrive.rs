@@ -17,6 +17,8 @@ use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
 /// A packet that comes for a request which is not there, or another rank's.
 pub(super) const STRAY: Lost = Lost::Broken("a packet for no request of it");
+/// Else answers to a peer that takes none would be kept without bound.
+pub(super) const HASTY: Lost = Lost::Broken("it said the next before it had an answer");
 
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
@@ -278,6 +280,9 @@ impl<W: Wire> Engine<W> {
                 let peer = self.peers.get_mut(&from).expect("was reached");
                 if !shape.is_sound() || peer.ring_out.is_some() {
                     return Err(Lost::Broken("it offered a ring that cannot be"));
+                }
+                if peer.replies.iter().any(|reply| matches!(reply.body, Body::Left { .. })) {
+                    return Err(HASTY);
                 }
                 peer.ring_out = Some(Sender::new(ring, shape, key));
             }

@@ -2,6 +2,7 @@
 //! up. Both sides keep their caps.
 
 use super::Engine;
+use super::arrive::HASTY;
 use super::request::Request;
 use crate::connection::{Act, Here, Say};
 use crate::error::Lost;
@@ -88,6 +89,15 @@ impl<W: Wire> Engine<W> {
     pub(super) fn told_of_link(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
         if !self.has_choice(from) {
             return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
+        }
+        // What this rank has still to say it cannot have heard: it may say the same meanwhile, asking or leaving, and nothing else.
+        let crosses = |mine: Say| mine == say && matches!(say, Say::Ask | Say::Leave);
+        let mut unsaid = self.peers[&from].replies.iter().filter_map(|reply| match reply.body {
+            Body::Link { say } => Some(say),
+            _ => None,
+        });
+        if !unsaid.all(crosses) {
+            return Err(HASTY);
         }
         let here = Here {
             has_room: say == Say::Ask

@@ -329,7 +329,7 @@ impl<W: Wire> Engine<W> {
         // Nothing reaches a peer whose rails are all cut.
         let reached = |rank| self.peers.get(rank).filter(|peer| peer.is_up());
         let since = self.owing.iter().filter_map(|rank| reached(rank)?.owed_since).min()?;
-        Some((since + self.config.credit_delay).max(self.wire.now()))
+        Some(since.saturating_add(self.config.credit_delay).max(self.wire.now()))
     }
 
     /// Whether something is under way to or from another rank that this one has still to work for: a send that has not ended, a
@@ -447,7 +447,7 @@ impl<W: Wire> Engine<W> {
             Path::DatagramMove => RailKind::Datagram,
             Path::Ring | Path::Queue | Path::Datagram | Path::Copy => return,
         };
-        if length < 2 * self.config.stripe_from {
+        if length < self.config.stripe_from.saturating_mul(2) {
             return;
         }
         if routes.is_mixed && kind == RailKind::Connection && !peer.connection.is_held() {

@@ -238,7 +238,7 @@ impl<W: Wire> Engine<W> {
         if length > send.envelope.length {
             return Err(Lost::Broken("it asks for more than the message has"));
         }
-        send.receiver = Some(receiver);
+        let again = send.receiver.replace(receiver).is_some();
         if mover == Mover::Copy {
             send.state.copy(length)?;
             if send.state != Sending::Done {
@@ -248,7 +248,8 @@ impl<W: Wire> Engine<W> {
             self.ended(id);
             return Ok(());
         }
-        if send.state != Sending::Announced {
+        // Who was told that it cannot be written asks for packets.
+        if send.state != Sending::Announced || again {
             return Err(crate::rendezvous::Unfit.into());
         }
         let peer = &self.peers[&from];

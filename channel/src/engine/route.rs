@@ -173,7 +173,8 @@ impl Routes {
     }
 
     fn facts<M>(&self, size: u64, peer: &Peer<M>) -> Facts {
-        Facts { size, peers: self.peers, queued: peer.sends.len() as u64 }
+        // One that is sent at once has not been put there.
+        Facts { size, peers: self.peers, queued: peer.sends.len().max(1) as u64 }
     }
 
     /// The longest packet of a path; 0 if it does not exist.

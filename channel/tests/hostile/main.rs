@@ -10,7 +10,7 @@ use transom_channel::connection::Say;
 use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Data, Key, Lane, RAILS, Request, Wire};
+use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Request, Wire};
 use transom_channel::{Config, Error, Id, Lost, Room, Select};
 
 #[test]
@@ -177,6 +177,52 @@ fn no_ring_says_that_a_rail_is_cut() {
         let lost = Err(Error::Lost { rank: 0, lost });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
     }
+}
+
+/// What is answered and never acknowledged is kept: so each waits for the answer to one thing before it says the next.
+#[test]
+fn who_takes_no_answer_is_cut_off() {
+    let join = Body::Join { ring: 1, slots: 32, bytes: 2048, key: Key { address: 0, key: 0 } };
+    let link = |say| Body::Link { say };
+    for (connections, first, again) in [
+        (1, vec![], vec![join, Body::Leave { ring: 1 }]),
+        (0, vec![], vec![link(Say::Ask)]),
+        // It has to stay, since there is a pipe.
+        (1, vec![link(Say::Ask)], vec![link(Say::Leave)]),
+    ] {
+        let mut conditions = Conditions { slots: 10_000, ..Conditions::default() };
+        let datagrams = Rail { kind: RailKind::Datagram, read: false, write: false, ..conditions.rails[0] };
+        conditions.rails.push(datagrams);
+        let mut sim = Sim::new(1, 2, conditions, &Config { connections, ..Config::default() }).unwrap();
+        sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
+        if !first.is_empty() {
+            sim.engine(1).pipe_open(0, transom_channel::pipe::Config::default()).unwrap();
+        }
+        sim.wake(1, 0);
+        while sim.step().is_some() {}
+        sim.stop(0, true);
+        let lost = (0..).zip(first.iter().chain(again.iter().cycle())).take(300).find_map(|(sequence, body)| {
+            let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
+            after(&mut sim, &packet)
+        });
+        assert_eq!(lost, Some(Lost::Broken("it said the next before it had an answer")), "{again:?}");
+    }
+}
+
+/// So is who asks again to have written what cannot be: one refusal is the answer.
+#[test]
+fn what_cannot_be_written_is_refused_once() {
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
+    let sender = sim.engine(1).send(0, 0, 5, Memory::zero(100_000), 100_000, false);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    sim.stop(0, true);
+    let receiver = Id::from_wire(1 << 32).unwrap();
+    let body = Body::Cts { sender, receiver, mover: Mover::Write, length: 100_000, keys: [None; RAILS] };
+    let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
+    assert_eq!(after(&mut sim, &packet(0)), None);
+    let unfit = Lost::Broken("a packet of a rendezvous that does not fit its state");
+    assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
 }
 
 /// Bytes with which the job did not come to an end.
