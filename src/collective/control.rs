@@ -3,11 +3,12 @@
 
 use super::group::{Group, Patience};
 use super::history::Made;
+use super::sinks::Sinks;
 use crate::messages::Error;
 use crate::messages::comm::CONTROL;
 use crate::messages::hub::Hub;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -122,7 +123,12 @@ pub(super) struct Left {
     pub calls: u32,
     /// Why there were no more, if so.
     pub broken: Option<Error>,
+    /// Of those what others send there still.
+    pub sinks: Sinks,
 }
+
+/// Groups of which that is kept: who asks of one that was left before them is not told. A rank that waits asks every second.
+const LEFT: usize = 1024;
 
 impl Control {
     /// This rank makes collectives in this group.
@@ -164,8 +170,8 @@ struct Listener {
     deaf: bool,
     /// By their contexts, groups that this rank makes collectives in.
     groups: HashMap<u32, (Arc<Group>, Patience)>,
-    /// Those that it has left.
-    left: HashMap<u32, Left>,
+    /// Those that it has left, by their contexts: the last of them.
+    left: VecDeque<(u32, Left)>,
     /// What others wait in, that this rank has not called yet: in which context, who of the job, which call. Of each in a context
     /// the last is kept: it waits in one at a time, or in the first that can end.
     asked: Vec<(u32, u32, Made)>,
@@ -188,9 +194,16 @@ impl Listener {
                     self.lost.iter().for_each(|failure| lose(core, &group, failure));
                     self.groups.insert(group.comm.context, (group, Patience::default()));
                 }
-                Step::Leave(context, left) => {
-                    self.left.insert(context, left);
-                    self.groups.remove(&context);
+                Step::Leave(context, mut left) => {
+                    if let Some((group, _)) = self.groups.remove(&context)
+                        && left.broken.as_ref().and_then(Saying::why).is_some()
+                    {
+                        // Nothing of this rank comes there any more.
+                        group.others().for_each(|rank| group.tell(core, rank, &Saying::Gone));
+                        left.sinks = group.take_sinks();
+                    }
+                    self.left.truncate(LEFT - 1);
+                    self.left.push_front((context, left));
                 }
             }
         }
@@ -231,6 +244,15 @@ impl Listener {
             }
             return;
         }
+        if let Some((_, left)) = self.left.iter_mut().find(|(at, _)| *at == context) {
+            match saying {
+                Saying::Gone => left.sinks.end(from),
+                Saying::Over(_) => {}
+                // It takes what this rank might have sent there.
+                _ => Saying::Gone.send(core, from, context),
+            }
+            return;
+        }
         let Some((group, _)) = self.groups.get(&context).filter(|(group, _)| group.comm.has(from)) else { return };
         // The rank that is told of is one of the team.
         let member = |rank: Rank| rank.min(group.comm.size() - 1);
@@ -241,7 +263,10 @@ impl Listener {
             Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
             Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
             Saying::Mismatch(why) => Error::Mismatch { why },
-            Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
+            Saying::Gone => {
+                group.end_sink(from);
+                Error::PeerLeft { rank: group.comm.numbered(from) }
+            }
         };
         group.fail(core, error);
     }
@@ -253,7 +278,8 @@ impl Listener {
             if let Some((group, _)) = groups.get(context) {
                 return group.comm.has(*from) && !group.answer(core, group.comm.numbered(*from), *theirs);
             }
-            let Some(Left { calls, broken }) = left.get(context) else { return true };
+            let found = left.iter().find(|(at, _)| at == context);
+            let Some((_, Left { calls, broken, .. })) = found else { return true };
             if let Some(saying) = broken.as_ref().and_then(Saying::why) {
                 saying.send(core, *from, *context);
             } else if theirs.number.wrapping_sub(*calls) < 1 << 31 {
@@ -310,5 +336,18 @@ mod tests {
         assert!(matches!(Saying::from_bytes(&Saying::Over(u32::MAX).to_bytes(6)), Some((6, Saying::Over(u32::MAX)))));
         assert!(Saying::from_bytes(&[7, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
         assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
+    }
+    /// A program may split and drop teams for ever.
+    #[cfg(not(miri))]
+    #[test]
+    fn of_teams_that_were_left_the_last_are_kept() {
+        crate::threads(1, |world| {
+            let mut listener = Listener::default();
+            (0..10_000).for_each(|calls| listener.control.leave(6 * calls, Left { calls, ..Left::default() }));
+            world.space().comm().unwrap().hub.with(|core| listener.change(core)).unwrap();
+            let kept: Vec<_> = listener.left.iter().map(|(context, left)| (*context, left.calls)).collect();
+            assert_eq!(kept, (10_000 - LEFT as u32..10_000).rev().map(|calls| (6 * calls, calls)).collect::<Vec<_>>());
+        })
+        .unwrap();
     }
 }

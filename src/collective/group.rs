@@ -3,19 +3,18 @@
 use super::control::{Control, Left, Saying};
 use super::history::{History, Made};
 use super::signature::{Kind, Signature};
+use super::sinks::Sinks;
 use crate::job::variables;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
-use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use crate::messages::locked::Core;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use transom_channel::{Error as Failure, Room, Select};
 use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::collective::{Board, Breaker};
-use transom_shm_loopback::messages::Bytes;
 use transom_shm_loopback::{Biased, Held};
 
 /// The collectives of a world or team, as this rank makes them.
@@ -35,6 +34,7 @@ pub(super) struct Group {
     over: Mutex<Vec<(Rank, u32)>>,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
+    sinks: Mutex<Sinks>,
     /// Of the board, if there is one.
     breaker: OnceLock<Breaker>,
     /// One more than the number of the call that waits there; 0 if none does.
@@ -91,7 +91,7 @@ impl std::ops::Deref for Member {
 impl Drop for Member {
     fn drop(&mut self) {
         let calls = self.group.enter().map_or(0, |turn| turn.calls);
-        self.control.leave(self.group.comm.context, Left { calls, broken: self.group.broken() });
+        self.control.leave(self.group.comm.context, Left { calls, broken: self.group.broken(), ..Left::default() });
     }
 }
 
@@ -117,6 +117,7 @@ impl Group {
             under_way: Mutex::default(),
             over: Mutex::default(),
             broken: OnceLock::new(),
+            sinks: Mutex::default(),
             breaker: OnceLock::new(),
             waiting: AtomicU32::new(0),
         });
@@ -268,16 +269,18 @@ impl Group {
 
     /// Receives into nothing all that others send to collectives that are no more.
     fn take_all(&self, core: &mut Core) {
-        for rank in self.others() {
-            if let Ok(job) = self.comm.to_job(rank) {
-                let sink = Sink {
-                    select: Select { context: self.comm.context + COLLECTIVES, source: Some(job), tag: None },
-                    posted: None,
-                };
-                let key = core.start(Box::new(sink));
-                core.forget(key);
-            }
-        }
+        let ranks = self.others().filter_map(|rank| self.comm.to_job(rank).ok());
+        locked(&self.sinks).begin(core, self.comm.context + COLLECTIVES, ranks);
+    }
+
+    /// A rank of the job has left.
+    pub fn end_sink(&self, of: u32) {
+        locked(&self.sinks).end(of);
+    }
+
+    /// This rank has left: the others may not have.
+    pub fn take_sinks(&self) -> Sinks {
+        std::mem::take(&mut locked(&self.sinks))
     }
 
     /// Asks a rank that is waited for whether it makes the same call.
@@ -392,28 +395,56 @@ impl Patience {
     }
 }
 
-/// Receives of one rank, into nothing.
-struct Sink {
-    select: Select,
-    posted: Option<Key>,
-}
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use crate::Op;
+    use crate::messages::{Source, Tag};
 
-impl Work for Sink {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
-        loop {
-            if let Some(posted) = self.posted {
-                let (result, _) = core.ended(posted)?;
-                if let Err(Fault::Message(Failure::Lost { .. })) = result {
-                    return Some((result, None));
+    /// What is received for a team that has failed ends when all have left it, in whichever order.
+    #[test]
+    fn of_teams_that_failed_and_were_dropped_nothing_is_left() {
+        const TAG: Tag<u8> = Tag::new(1);
+        crate::threads(3, |world| {
+            let (me, n) = (world.rank(), world.size());
+            let hub = &world.space().comm().unwrap().hub;
+            // The messages that say so are of other calls than these.
+            let meet = || {
+                (0..n).for_each(|to| world.send(to, TAG, &[1]).unwrap());
+                (0..n).for_each(|_| drop(world.recv(Source::Any, TAG).unwrap()));
+            };
+            let under_way = || hub.with(|core| core.engine.under_way()).unwrap();
+            let settles = |most: usize| {
+                let begun = std::time::Instant::now();
+                while under_way() > most && begun.elapsed().as_secs() < 5 {
+                    world.progress().unwrap();
+                }
+                under_way()
+            };
+            world.all_reduce_one(1, Op::Sum).unwrap();
+            meet();
+            let before = settles(1);
+            for round in 0..6 {
+                let team = world.split(Some(0), 0).unwrap().unwrap();
+                // In the last, one makes no collective.
+                if round < 5 || me > 0 {
+                    let elements = if me == 2 { 2 } else { 1 };
+                    team.all_reduce(&mut vec![1; elements], Op::Sum).unwrap_err();
+                }
+                if round % 3 == me {
+                    // The others have left before.
+                    meet();
+                    (0..20).for_each(|_| world.progress().unwrap());
+                    drop(team);
+                } else {
+                    drop(team);
+                    world.progress().unwrap();
+                    meet();
                 }
             }
-            let room = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
-            let id = core.engine.receive(self.select, room);
-            self.posted = Some(Key::Message(id));
-        }
-    }
-
-    fn must_end(&self) -> bool {
-        false
+            meet();
+            assert_eq!(settles(before), before, "rank {me}");
+            meet();
+        })
+        .unwrap();
     }
 }

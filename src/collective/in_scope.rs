@@ -246,12 +246,9 @@ impl<'s> Scope<'s, '_> {
         };
         // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        match start::<T, F>(self.world(), described, given, data) {
-            Ok(under) => {
-                self.note(under.id);
-                // SAFETY: lent above, for `'s`; the collective has given it back.
-                Request::under_way(under, |bytes, _| unsafe { hold::lent_mut(&bytes) })
-            }
+        match start::<T, F>(self.world(), Some(self), described, given, data) {
+            // SAFETY: lent above, for `'s`; the collective has given it back.
+            Ok(under) => Request::under_way(under, |bytes, _| unsafe { hold::lent_mut(&bytes) }),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
     }

@@ -28,6 +28,7 @@ mod ragged;
 mod reduction;
 mod running;
 mod signature;
+mod sinks;
 mod started;
 mod straight;
 

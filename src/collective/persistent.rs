@@ -261,7 +261,7 @@ impl World {
             // is read.
             let (given, data) = unsafe { (buffer.part(read, false), buffer.part(written, true)) };
             let described = Described { signature, what: plan.clone(), fold: fold.clone() };
-            let under = start_plan::<T, F>(&group, described, given.hold(), data.hold())?;
+            let under = start_plan::<T, F>(&group, None, described, given.hold(), data.hold())?;
             Ok(Request::under_way(under, |_, _| Some(())))
         }))
     }

@@ -9,7 +9,7 @@ use super::reduction::Fold;
 use super::running::{Running, Started};
 use crate::messages::hold::Parts;
 use crate::messages::request::{Call as Name, Request, Under};
-use crate::messages::{Error, Failed};
+use crate::messages::{Error, Failed, Scope};
 use crate::world::World;
 use bytemuck::Pod;
 use std::borrow::Cow;
@@ -37,7 +37,7 @@ impl World {
     /// ```
     pub fn ibarrier(&self) -> Request<'static, ()> {
         let none = || Vec::<u8>::new().hold();
-        let started = self.of_barrier().and_then(|barrier| start::<u8, _>(self, barrier, none(), none()));
+        let started = self.of_barrier().and_then(|barrier| start::<u8, _>(self, None, barrier, none(), none()));
         match started {
             Ok(under) => Request::under_way(under, |_, _| Some(())),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
@@ -373,7 +373,7 @@ impl World {
             Ok(described) => described,
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
-        match start::<T, F>(self, described, given.hold(), data.hold()) {
+        match start::<T, F>(self, None, described, given.hold(), data.hold()) {
             Ok(under) => Request::under_way(under, |bytes, _| <Vec<T> as Parts>::back(bytes, usize::MAX)),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }
@@ -393,21 +393,23 @@ impl World {
     }
 }
 
-/// Starts a collective. What the buffers hold is kept, or lent, until it has ended.
+/// Starts a collective. What the buffers hold is kept, or lent by this scope, until it has ended.
 pub(super) fn start<T, F: Fold + 'static>(
     world: &World,
+    lender: Option<&Scope<'_, '_>>,
     described: Described<F>,
     given: Bytes,
     data: Bytes,
 ) -> Result<Under<'static>, Error> {
     let Described { signature, what, fold } = described;
     let plan = what.plan::<T>(world)?;
-    start_plan::<T, F>(world.group()?, Described { signature, what: plan, fold }, given, data)
+    start_plan::<T, F>(world.group()?, lender, Described { signature, what: plan, fold }, given, data)
 }
 
 /// As [`start`], by this plan.
 pub(super) fn start_plan<T, F: Fold + 'static>(
     group: &Arc<Member>,
+    lender: Option<&Scope<'_, '_>>,
     Described { signature, what: plan, fold }: Described<F, Plan>,
     given: Bytes,
     data: Bytes,
@@ -416,7 +418,12 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let made = group.begin_to_start(&mut *group.enter()?, signature)?;
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
-    let id = group.comm.hub.with(|core| core.start(Box::new(Started(Some(running)))))?;
+    let id = group.comm.hub.with(|core| {
+        let id = core.start(Box::new(Started(Some(running))));
+        // At once: a waker of the program's may panic in the turn below, and the scope then has to wait for this.
+        lender.inspect(|scope| scope.lends(core, id));
+        id
+    })?;
     // The first messages go now, and not when somebody waits.
     group.comm.hub.turn_now();
     let call = Name::Other { name: signature.name() };

@@ -157,13 +157,8 @@ impl<'s> Scope<'s, '_> {
     }
 
     /// It lends the buffers of this request.
-    pub(super) fn lends(&self, core: &mut Core, started: Key) {
+    pub(crate) fn lends(&self, core: &mut Core, started: Key) {
         core.lend(self.lender, started);
-    }
-
-    /// It lends the buffers of a collective.
-    pub(crate) fn note(&self, started: Key) {
-        let _ = self.comm.hub.with(|core| self.lends(core, started));
     }
 }
 

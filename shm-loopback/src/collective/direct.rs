@@ -3,14 +3,16 @@
 //! So it is tried, when a board is opened.
 //!
 //! A rank that offers a buffer posts what leads to it. It leaves the call when all others have posted a round after their last
-//! read of it. Nobody writes to what is not its own.
+//! read of it, or when the board is broken, which readers look for after each read. Nobody writes to what is not its own.
 
 use super::board::Board;
 use super::broken::Failure;
 use super::lines::Says;
 use super::reduce::Fold;
+use super::slate::Slate as _;
 use crate::reach::{self, Reach};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 use transom_channel::wire::Key;
 use transom_locks::Rank;
@@ -94,7 +96,7 @@ impl Board {
     }
 
     /// What a rank has offered in a round, which this rank waits for.
-    fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
+    pub(super) fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
         let mut bytes = [0; 16];
         self.lines.take(rank, round, (16, 0), &mut bytes)?;
         let [address, key] = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
@@ -102,11 +104,22 @@ impl Board {
     }
 
     /// Reads what a rank has offered, into what is this rank's alone.
-    fn read_directly(&self, reach: &Reach, rank: Rank, from: (Key, usize), into: &mut [u8]) -> Result<(), Failure> {
+    pub(super) fn read_directly(
+        &self,
+        reach: &Reach,
+        rank: Rank,
+        from: (Key, usize),
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
         // SAFETY: an exclusive slice.
         let read = unsafe { reach.read(rank, from, (into.as_mut_ptr(), into.len())) };
-        // Who has found the board broken takes back what it offered: what it found is what went wrong.
-        read.map_err(|error| if self.lines.is_broken() { self.lines.why_broken() } else { self.lines.give_up(error) })
+        // Who has found the board broken takes back what it offered, and may write there: so what was read counts only if
+        // the board is whole still. What others found is what went wrong.
+        self.lines.slate.fence(Acquire);
+        match read {
+            _ if self.lines.is_broken() => Err(self.lines.why_broken()),
+            read => read.map_err(|error| self.lines.give_up(error)),
+        }
     }
 
     /// Every other rank reads the `data` of the root where it is.

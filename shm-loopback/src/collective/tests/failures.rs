@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::collective::block::Place;
+use crate::collective::lines::Says;
 use crate::collective::slate::Slate as _;
+use std::sync::Barrier;
 use transom_windows::FabricError;
 
 /// A call that is not that of the others.
@@ -215,4 +217,34 @@ fn nonsense_in_shared_memory_is_an_error() {
         board.barrier(1).unwrap_err()
     }));
     assert!(matches!(&broken[0], Failure::Fabric(FabricError::Corrupt { .. })), "{broken:?}");
+}
+
+/// A root that finds the board broken takes back what it offered, and may write there: who reads on fails too.
+#[test]
+fn what_is_read_from_a_broken_board_does_not_count() {
+    let (reads, written, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+    all_well(on_threads(2, |team| {
+        let mut board = open(&team, false);
+        let reach = board.reach.clone().unwrap();
+        let mut data = vec![team.rank() as u8; 64 << 10];
+        board.lines.begin("broadcast", 1, Says::Some(data.len())).unwrap();
+        if team.rank() == 0 {
+            let key = reach.lead_to(data.as_mut_ptr().expose_provenance(), data.len());
+            board.lines.post(&[key.address.to_le_bytes(), key.key.to_le_bytes()].concat()).unwrap();
+            reads.wait();
+            board.breaker().give_up();
+            data.fill(7);
+            written.wait();
+            done.wait();
+            crate::reach::withdraw(key);
+        } else {
+            let round = board.lines.post(&[]).unwrap();
+            let offered = board.offered(0, round).unwrap();
+            reads.wait();
+            written.wait();
+            let read = board.read_directly(&reach, 0, (offered, 0), &mut data);
+            done.wait();
+            assert!(matches!(read, Err(Failure::Fabric(FabricError::GivenUp { rank: 0 }))), "{read:?}");
+        }
+    }));
 }

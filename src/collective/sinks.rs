@@ -1,0 +1,61 @@
+//! What others send to collectives that are no more is received into nothing, so that they need not wait for it.
+
+use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use transom_channel::{Error as Failure, Room, Select, Status as Came};
+use transom_shm_loopback::messages::Bytes;
+
+/// Of which ranks of the job, until they say that they have left: what they sent came before that.
+#[derive(Default)]
+pub(super) struct Sinks(Vec<(u32, Arc<AtomicBool>)>);
+
+impl Sinks {
+    /// Receives all that these ranks send in a context.
+    pub fn begin(&mut self, core: &mut Core, context: u32, ranks: impl Iterator<Item = u32>) {
+        for rank in ranks {
+            let select = Select { context, source: Some(rank), tag: None };
+            let over = Arc::new(AtomicBool::new(false));
+            self.0.push((rank, over.clone()));
+            let key = core.start(Box::new(Sink { select, posted: None, over }));
+            core.forget(key);
+        }
+    }
+
+    /// A rank sends no more.
+    pub fn end(&mut self, rank: u32) {
+        let ended = self.0.extract_if(.., |(of, _)| *of == rank);
+        ended.for_each(|(_, over)| over.store(true, Relaxed));
+    }
+}
+
+/// Receives of one rank, into nothing.
+struct Sink {
+    select: Select,
+    posted: Option<Key>,
+    over: Arc<AtomicBool>,
+}
+
+impl Work for Sink {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        loop {
+            if let Some(posted) = self.posted {
+                let Some((result, _)) = core.ended(posted) else {
+                    let ends = self.over.load(Relaxed) && core.withdraw(posted).is_some();
+                    return ends.then_some((Ok(Came { peer: 0, tag: 0, length: 0 }), None));
+                };
+                if let Err(Fault::Message(Failure::Lost { .. })) = result {
+                    return Some((result, None));
+                }
+            }
+            let room = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
+            let id = core.engine.receive(self.select, room);
+            self.posted = Some(Key::Message(id));
+        }
+    }
+
+    fn must_end(&self) -> bool {
+        false
+    }
+}
