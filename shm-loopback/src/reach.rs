@@ -133,6 +133,8 @@ impl Reach {
             let none = || Err(bad_key("its buffer is there no longer"));
             return exports::with(key.key, at, length, here).unwrap_or_else(none);
         }
+        // Of a process that is still there: another may have its number later.
+        self.control.ended(peer)?;
         let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
         act(Place::There(CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length }))
     }
@@ -163,4 +165,33 @@ impl Reach {
 /// When this returns nobody of this process can use the key. Another process may read on, and finds what is there.
 pub(crate) fn withdraw(key: Key) {
     exports::withdraw(key.key);
+}
+
+#[cfg(all(test, not(miri), not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The number of a process that has ended may be another's by now.
+    #[test]
+    fn the_memory_of_a_process_that_has_ended_is_not_looked_for_by_its_number() {
+        let control = Control::create(Arc::new(Memory::heap(Control::bytes(2).unwrap(), 1).unwrap()), 2);
+        control.enter(0).unwrap();
+        let [mut peer, mut other] = [(); 2].map(|()| Command::new("sleep").arg("100").spawn().unwrap());
+        control.enter_as(1, peer.id());
+        control.watch(0).unwrap();
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+        control.enter_as(1, other.id());
+        let reach = Reach { rank: 0, control: Arc::new(control), blocks: Arc::default(), across_processes: true };
+        let mut target = [0_u8; 8];
+        // SAFETY: a buffer of this function's.
+        let read = unsafe { reach.read(1, (Key { address: 4096, key: 5 }, 0), (target.as_mut_ptr(), 8)) };
+        let written = reach.write(1, (Key { address: 4096, key: 5 }, 0), &target);
+        for ended in [read, written] {
+            assert!(matches!(ended, Err(FabricError::PeerDied { rank: 1 })), "{ended:?}");
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }
