@@ -321,6 +321,43 @@ fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
     });
 }
 
+/// Memory of peers that is mapped here: how much, of blocks of this size.
+fn mapped(bytes: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_such = |line: &&str| {
+        let place = line.split_once(' ').and_then(|(place, _)| place.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        line.contains("memfd:transom") && place.is_some_and(|(from, to)| number(to) - number(from) > bytes)
+    };
+    maps.lines().filter(is_such).count()
+}
+
+#[test]
+fn buffers_of_who_died_do_not_stay_mapped() {
+    const LEN: usize = 4 << 20;
+    const BUFFERS: usize = 5;
+    with_a_death("buffers_of_who_died_do_not_stay_mapped", &[2], |world| {
+        if world.rank() == VICTIM {
+            let buffers = [(); BUFFERS].map(|()| world.buffer::<u8>(LEN).unwrap());
+            for sent in buffers.map(|buffer| world.isend(0, Tag::new(3), buffer)) {
+                std::mem::forget(sent.wait().unwrap());
+            }
+            dies_when_all_have_called(&world);
+        }
+        (0..BUFFERS).for_each(|_| assert_eq!(world.recv(VICTIM, Tag::<u8>::new(3)).unwrap().0.len(), LEN));
+        let before = mapped(LEN);
+        assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} are mapped");
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        fails_in_time("recv", || world.recv(VICTIM, ONE));
+        // Once its process has ended altogether, and somebody looks.
+        let begun = Instant::now();
+        while mapped(LEN) > 0 {
+            assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} are mapped", mapped(LEN));
+            world.progress().unwrap();
+        }
+    });
+}
+
 /// A team that the victim was not in does not notice.
 #[test]
 fn a_team_of_others_goes_on() {

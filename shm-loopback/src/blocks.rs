@@ -3,6 +3,7 @@
 use crate::memory::{Memory, View};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use transom_locks::Rank;
 
 /// The blocks, by their tags, and by where they begin.
 #[derive(Default)]
@@ -13,8 +14,8 @@ struct Known {
     by_tag: HashMap<u64, Block>,
     /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
-    /// Buffers of others: mapped here until their owner gives them up.
-    kept: HashMap<u64, View>,
+    /// Buffers of others, and whose they are: mapped here until their owner gives them up, or has died.
+    kept: HashMap<u64, (Rank, View)>,
 }
 
 struct Block {
@@ -60,19 +61,27 @@ impl Blocks {
         known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: None });
     }
 
-    /// As [`note`](Self::note), and keeps it mapped until its owner gives it up.
-    pub fn keep(&self, tag: u64, view: View) {
+    /// As [`note`](Self::note), and keeps it mapped until its owner, a rank of the job that messages are of, gives it up.
+    pub fn keep(&self, owner: Rank, tag: u64, view: View) {
         self.sweep();
         self.note(tag, view.memory());
-        self.lock().kept.insert(tag, view);
+        self.lock().kept.insert(tag, (owner, view));
     }
 
     /// Unmaps what its owners have given up.
     pub fn sweep(&self) {
-        let over = |_: &u64, view: &mut View| view.header().is_over();
-        let swept: Vec<_> = self.lock().kept.extract_if(over).collect();
-        // Unmapped without the lock.
-        drop(swept);
+        self.unmap(|_, view| view.header().is_over());
+    }
+
+    /// Unmaps what is kept of a rank that is gone, and can give up nothing.
+    pub fn forget(&self, gone: Rank) {
+        self.unmap(|owner, _| owner == gone);
+    }
+
+    fn unmap(&self, which: impl Fn(Rank, &View) -> bool) {
+        let unmapped: Vec<_> = self.lock().kept.extract_if(|_, (owner, view)| which(*owner, view)).collect();
+        // Without the lock.
+        drop(unmapped);
     }
 
     /// The block of this tag, if it is here.
@@ -124,7 +133,7 @@ mod tests {
     #[test]
     fn what_is_kept_stays_until_its_owner_gives_it_up() {
         let (blocks, memory) = (Blocks::default(), block(5, 64));
-        blocks.keep(5, View::whole(&memory));
+        blocks.keep(1, 5, View::whole(&memory));
         let weak = Arc::downgrade(&memory);
         memory.header().give_up();
         drop(memory);
@@ -132,5 +141,15 @@ mod tests {
         assert!(blocks.get(5).is_some() && blocks.of_this_process(5).is_none());
         blocks.sweep();
         assert!(weak.upgrade().is_none() && blocks.get(5).is_none());
+    }
+
+    #[test]
+    fn what_is_kept_of_a_rank_that_is_gone_is_given_up() {
+        let (blocks, dead, living) = (Blocks::default(), block(6, 64), block(7, 64));
+        blocks.keep(1, 6, View::whole(&dead));
+        blocks.keep(2, 7, View::whole(&living));
+        drop((dead, living));
+        blocks.forget(1);
+        assert!(blocks.get(6).is_none() && blocks.get(7).is_some());
     }
 }

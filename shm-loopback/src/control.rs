@@ -128,6 +128,13 @@ impl Control {
         Ok(())
     }
 
+    /// That `rank` is there, as a process of this number.
+    #[cfg(test)]
+    pub fn enter_as(&self, rank: Rank, process: u32) {
+        self.line(rank, 0).store(u64::from(process), SeqCst);
+        self.line(rank, 8).store(RUNNING, SeqCst);
+    }
+
     /// The number of a rank's process, as it wrote when it joined; 0 before.
     pub fn process(&self, rank: Rank) -> u64 {
         self.line(rank, 0).load(SeqCst)

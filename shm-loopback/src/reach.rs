@@ -124,7 +124,7 @@ impl Reach {
         let address = key.address & ((1 << ADDRESS) - 1);
         let end = address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
         end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
-        if let Some(memory) = self.mapped(pid, key) {
+        if let Some(memory) = self.mapped(peer, pid, key) {
             let place = memory.of_owner(address + at as u64, length);
             return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
         }
@@ -133,6 +133,8 @@ impl Reach {
             let none = || Err(bad_key("its buffer is there no longer"));
             return exports::with(key.key, at, length, here).unwrap_or_else(none);
         }
+        // Of a process that is still there: another may have its number later.
+        self.control.ended(peer)?;
         let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
         act(Place::There(CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length }))
     }
@@ -140,11 +142,11 @@ impl Reach {
     /// Whether what a key of a peer leads to is mapped here, or can be.
     pub fn is_mapped(&self, peer: Rank, key: Key) -> bool {
         let pid = self.control.process(peer);
-        pid == self.control.process(self.rank) || self.mapped(pid, key).is_some()
+        pid == self.control.process(self.rank) || self.mapped(peer, pid, key).is_some()
     }
 
-    /// The block that a key of a process leads into, if it is mapped here, or can be.
-    fn mapped(&self, pid: u64, key: Key) -> Option<Arc<Memory>> {
+    /// The block that a key of a peer, whose process has this number, leads into, if it is mapped here, or can be.
+    fn mapped(&self, peer: Rank, pid: u64, key: Key) -> Option<Arc<Memory>> {
         if !self.across_processes {
             return None;
         }
@@ -154,7 +156,7 @@ impl Reach {
             let opened = Memory::open_of(pid, fd, None, key.key);
             let memory = opened.inspect_err(|(why, _)| tracing::debug!(why, "cannot map a buffer of a peer")).ok()?;
             let memory = Arc::new(memory);
-            self.blocks.keep(key.key, View::whole(&memory));
+            self.blocks.keep(peer, key.key, View::whole(&memory));
             Some(memory)
         })
     }
@@ -163,4 +165,33 @@ impl Reach {
 /// When this returns nobody of this process can use the key. Another process may read on, and finds what is there.
 pub(crate) fn withdraw(key: Key) {
     exports::withdraw(key.key);
+}
+
+#[cfg(all(test, not(miri), not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The number of a process that has ended may be another's by now.
+    #[test]
+    fn the_memory_of_a_process_that_has_ended_is_not_looked_for_by_its_number() {
+        let control = Control::create(Arc::new(Memory::heap(Control::bytes(2).unwrap(), 1).unwrap()), 2);
+        control.enter(0).unwrap();
+        let [mut peer, mut other] = [(); 2].map(|()| Command::new("sleep").arg("100").spawn().unwrap());
+        control.enter_as(1, peer.id());
+        control.watch(0).unwrap();
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+        control.enter_as(1, other.id());
+        let reach = Reach { rank: 0, control: Arc::new(control), blocks: Arc::default(), across_processes: true };
+        let mut target = [0_u8; 8];
+        // SAFETY: a buffer of this function's.
+        let read = unsafe { reach.read(1, (Key { address: 4096, key: 5 }, 0), (target.as_mut_ptr(), 8)) };
+        let written = reach.write(1, (Key { address: 4096, key: 5 }, 0), &target);
+        for ended in [read, written] {
+            assert!(matches!(ended, Err(FabricError::PeerDied { rank: 1 })), "{ended:?}");
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }

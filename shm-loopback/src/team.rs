@@ -63,7 +63,10 @@ impl Loopback {
             Some(&rank) if team.is_some() => Err(FabricError::GivenUp { rank }),
             _ => {
                 let teams = team.iter().map(|team| Arc::downgrade(&team.0));
-                self.0.teams().extend(teams);
+                let mut known = self.0.teams();
+                known.retain(|team| team.strong_count() > 0);
+                known.extend(teams);
+                drop(known);
                 Ok(team)
             }
         }
@@ -86,5 +89,25 @@ impl Loopback {
         control.set_crowded(self.0.control.is_crowded());
         let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own colour");
         Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes, self.0.progress.clone())
+    }
+}
+
+#[cfg(all(test, not(miri), not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn teams_that_are_dropped_are_forgotten() {
+        let ranks = Loopback::threads(2).unwrap().into_iter().map(|rank| {
+            std::thread::spawn(move || {
+                let kept = rank.split(Some(1), 0).unwrap().expect("a colour was named");
+                (0..50).for_each(|_| drop(rank.split(Some(1), 0).unwrap()));
+                assert!(rank.0.teams().len() <= 2, "{}", rank.0.teams().len());
+                rank.leave();
+                assert!(kept.has_left(kept.rank()), "it is left with the job");
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
     }
 }

@@ -336,12 +336,14 @@ mod tests {
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
             let known = || world.space().comm().unwrap().hub.with(|core| core.engine.teams()).unwrap();
+            let opened = || world.space().comm().unwrap().hub.with(|core| core.opened.len()).unwrap();
             for round in 0..40 {
                 let team = world.split(Some(world.rank() as u64 % 2), 0)?.expect("a colour was named");
                 let next = (team.rank() + 1) % team.size();
                 team.send(next, TAG, &[round])?;
                 assert_eq!(team.recv(Source::Any, TAG)?.0, [round]);
-                assert_eq!(known(), 1, "round {round}");
+                drop(team.psend_init(next, TAG, vec![0_u64; 4], 2)?);
+                assert_eq!((known(), opened()), (1, 1), "round {round}");
             }
             // A receive, also one that is made again and again, keeps the team that it is of: of others who die it is not told.
             let team = world.split(Some(0), 0)?.expect("a colour was named");

@@ -123,7 +123,10 @@ impl Hub {
     /// Only these ranks send in these contexts.
     pub fn team(&self, contexts: RangeInclusive<u32>, ranks: &[u32]) -> Result<(), Error> {
         self.with(|core| {
-            self.disbanded().drain(..).for_each(|contexts| core.engine.disband(contexts));
+            for contexts in self.disbanded().drain(..) {
+                core.opened.retain(|(context, _), _| !contexts.contains(context));
+                core.engine.disband(contexts);
+            }
             core.engine.team(contexts, ranks.iter().copied());
         })
     }

@@ -16,7 +16,7 @@ pub(crate) struct Core {
     pub engine: Engine,
     /// Works, and the few messages that somebody wants more of than to ask how they ended.
     watched: HashMap<Key, Watch>,
-    /// Pipes that were opened, by context and peer.
+    /// How many pipes, or tags of parts of messages, were used, by context and peer, of contexts that somebody has.
     pub opened: HashMap<(u32, u32), u32>,
     /// What is done by many messages, a step in each turn.
     works: Vec<(u64, Box<dyn Work>)>,

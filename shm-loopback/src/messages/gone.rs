@@ -40,11 +40,13 @@ impl ShmWire {
         }
     }
 
-    /// Takes back cells that a rank has begun to fill, and what it was reading here, once nobody fills or reads them.
+    /// Takes back cells that a rank has begun to fill, and what it was reading here, once nobody fills or reads them; and unmaps its
+    /// buffers.
     pub(super) fn reclaim(&mut self, rank: usize) {
         if !self.peers[rank].reclaimed && self.job.control.ended(rank).is_err() {
             self.peers[rank].reclaimed = true;
             self.own.desk().forget(rank);
+            self.job.blocks.forget(rank);
             for waiting in self.own.reclaim(rank, self.peers.len()) {
                 self.ring_for(waiting);
             }

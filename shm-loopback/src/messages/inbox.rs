@@ -1,22 +1,23 @@
 //! A rank's inbox: cells that any rank may fill, however many ranks there are.
 //!
 //! ```text
-//!     0       free: a bit for each cell
+//!     0       free: a bit for each cell that may be so
 //!     64      ready: a bit for each cell; the count of the desk
 //!     128     closed, probe, threads of the owner that wait for messages
 //!     192     the desk, see `joint`
 //!     256     hungry: a bit for each rank that found no free cell
 //!     then    cells: a line {owner, length, number}, and the bytes
 //! ```
-//! A sender takes a bit out of `free`, fills the cell and sets its bit in `ready`. Nothing that it does meanwhile is in the
-//! way of others, so that a rank that dies there leaves nothing behind but the cell, which the owner of the inbox takes
-//! back. Cells of one sender are numbered, since bits have no order.
+//! A cell is the sender's whose rank is in the word of its owner, put there by compare-and-swap in place of 0; the bits of `free`
+//! say which to try. The sender fills it and sets its bit in `ready`. Nothing that it does meanwhile is in the way of others, so
+//! that a rank that dies there, after whichever step, leaves nothing behind but the cell, which the owner of the inbox takes back.
+//! Cells of one sender are numbered, since bits have no order.
 
 use super::joint::Desk;
 use crate::bell::Bell;
 use crate::memory::{HEADER, View};
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use transom_locks::Rank;
 
 /// Cells of an inbox.
@@ -148,27 +149,31 @@ impl Inbox {
     /// A free cell, which is the caller's until it is [filled](Self::fill). If there is none the owner of the inbox rings for
     /// `rank` once there is.
     pub fn claim(&self, rank: Rank) -> Option<u32> {
-        let cell = self.try_claim().or_else(|| {
+        self.try_claim(rank).or_else(|| {
             self.word(HUNGRY + rank / 64 * 8).fetch_or(1 << (rank % 64), SeqCst);
             // One may have become free before.
-            self.try_claim()
-        })?;
-        self.word(self.line(cell)).store(rank as u64 + 1, Relaxed);
-        Some(cell)
+            self.try_claim(rank)
+        })
     }
 
-    fn try_claim(&self) -> Option<u32> {
+    fn try_claim(&self, rank: Rank) -> Option<u32> {
         let word = self.word(FREE);
         let mut free = word.load(SeqCst);
-        loop {
+        while free != 0 {
             let cell = free.trailing_zeros();
-            let rest = free & free.checked_sub(1)?;
-            // Acquire: who had the cell before has read it.
-            match word.compare_exchange_weak(free, rest, Acquire, Relaxed) {
-                Ok(_) => return Some(cell),
-                Err(now) => free = now,
+            if self.take(cell, rank) {
+                word.fetch_and(!(1 << cell), Relaxed);
+                return Some(cell);
             }
+            free &= free - 1;
         }
+        None
+    }
+
+    /// Makes a cell the rank's, unless it is another's.
+    fn take(&self, cell: u32, rank: Rank) -> bool {
+        // Acquire: who had the cell before has read it.
+        self.word(self.line(cell)).compare_exchange(0, rank as u64 + 1, Acquire, Relaxed).is_ok()
     }
 
     /// The cell holds a message of this length, the sender's `order`th here.
@@ -218,7 +223,8 @@ impl Inbox {
 
     /// The cell can be filled again. Gives the ranks that wait for one.
     pub fn free(&self, cell: u32, ranks: usize) -> Vec<Rank> {
-        self.word(self.line(cell)).store(0, Relaxed);
+        // Release: who takes it does so after it was read.
+        self.word(self.line(cell)).store(0, Release);
         self.word(FREE).fetch_or(1 << cell, SeqCst);
         let mut waiting = Vec::new();
         for at in 0..ranks.div_ceil(64) {
@@ -236,11 +242,8 @@ impl Inbox {
 
     /// Takes back the cells that a dead rank had claimed and not filled.
     pub fn reclaim(&self, dead: Rank, ranks: usize) -> Vec<Rank> {
-        let taken = !self.word(FREE).load(SeqCst);
         let ready = self.word(READY).load(SeqCst);
-        let of = |cell: &u32| {
-            (taken & !ready) >> cell & 1 == 1 && self.word(self.line(*cell)).load(Relaxed) == dead as u64 + 1
-        };
+        let of = |cell: &u32| ready >> cell & 1 == 0 && self.word(self.line(*cell)).load(Relaxed) == dead as u64 + 1;
         (0..CELLS as u32).filter(of).flat_map(|cell| self.free(cell, ranks)).collect()
     }
 }
@@ -294,9 +297,21 @@ mod tests {
         inbox.fill(dead[0], 1, 0);
         assert_eq!(inbox.reclaim(2, 4), Vec::<Rank>::new());
         assert_eq!(inbox.filled(4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
-        let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim()).collect();
+        let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim(3)).collect();
         assert_eq!(free.len(), CELLS - 2, "all but what is filled, and what a living rank has");
         assert!(!free.contains(&living) && !free.contains(&dead[0]));
+    }
+
+    /// It dies between any two steps of a claim.
+    #[test]
+    fn a_cell_is_taken_back_however_far_its_dead_rank_had_come() {
+        let inbox = inbox(4);
+        assert!(inbox.take(0, 2)); // its bit still says that it is free
+        assert!(!inbox.take(0, 1));
+        let others: Vec<u32> = std::iter::from_fn(|| inbox.claim(1)).collect();
+        assert_eq!(others, (1..CELLS as u32).collect::<Vec<_>>());
+        assert_eq!(inbox.reclaim(2, 4), [1], "who has found no cell is told");
+        assert_eq!(inbox.claim(1), Some(0));
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Desk<'_> {
     }
 
     /// Leaves word, if the desk is free. Gives the number of chunks.
-    fn ask(&self, reader: Rank, what: Move) -> Option<u32> {
+    pub(super) fn ask(&self, reader: Rank, what: Move) -> Option<u32> {
         let chunks = u32::try_from(what.length.div_ceil(chunk(what.length))).ok()?;
         self.reader().compare_exchange(0, reader as u64 + 1, Acquire, Relaxed).ok()?;
         self.done().store(0, Relaxed);
@@ -193,8 +193,8 @@ impl Joint {
     }
 }
 
-/// The owner's part: copies one chunk of what is read here. Whether any was left.
-pub(super) fn help(job: &Reach, inbox: &Inbox) -> bool {
+/// The owner's part: copies one chunk of what is read here. For whom, as the desk says, if any was left.
+pub(super) fn help(job: &Reach, inbox: &Inbox) -> Option<Rank> {
     let desk = inbox.desk();
     // Acquire: with the words of this read, or of a later one, of which nothing is taken by this count.
     let seen = desk.left.load(Acquire);
@@ -202,14 +202,14 @@ pub(super) fn help(job: &Reach, inbox: &Inbox) -> bool {
     let reader = word(0).wrapping_sub(1) as Rank;
     let key = |at: usize| Key { address: word(at), key: word(at + 1) };
     let what = Move { from: key(2), to: key(4), at: word(6) as usize, length: word(7) as usize };
-    let Some(chunk) = desk.take(seen) else { return false };
+    let chunk = desk.take(seen)?;
     let copied = copy_chunk(job, reader, what, chunk);
     if let Err(error) = &copied {
         tracing::debug!(reader, %error, "cannot help to copy a large message");
     }
     // Release: who sees it counted sees the bytes.
     desk.done().fetch_add(if copied.is_ok() { 1 } else { 1 | FAILED }, Release);
-    true
+    Some(reader)
 }
 
 fn copy_chunk(job: &Reach, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
@@ -284,7 +284,7 @@ mod tests {
         let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             own += len;
             out_of(&source)(at, len, into)?;
-            assert!(inbox.has_work() || !help(&ranks[1], &inbox), "there is work while a chunk is left");
+            assert!(inbox.has_work() || help(&ranks[1], &inbox).is_none(), "there is work while a chunk is left");
             help(&ranks[1], &inbox); // two for the owner
             help(&ranks[1], &inbox);
             Ok(())
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(joint.ended(), Some(true));
         assert!(own > 0 && own < LENGTH / 2, "{own} bytes by the reader");
         assert!(target == source[AT..], "all is there");
-        assert!(!inbox.has_work() && !help(&ranks[1], &inbox), "nothing is left");
+        assert!(!inbox.has_work() && help(&ranks[1], &inbox).is_none(), "nothing is left");
         exports::withdraw(from.key);
     }
 
@@ -323,7 +323,7 @@ mod tests {
             out_of(&source)(at, len, into)
         });
         assert_eq!(second.unwrap().ended(), Some(true));
-        assert!(!help(&ranks[1], &inbox));
+        assert!(help(&ranks[1], &inbox).is_none());
         exports::withdraw(from.key);
     }
 
@@ -364,7 +364,7 @@ mod tests {
         let mut target = vec![0; LENGTH];
         let mut asked = 0;
         let joint = read(&ranks[0], &inbox, nowhere, &mut target, |_, _, _| {
-            asked += usize::from(help(&ranks[1], &inbox));
+            asked += usize::from(help(&ranks[1], &inbox).is_some());
             Ok(())
         });
         assert!(asked > 0);
@@ -422,7 +422,7 @@ mod tests {
         let joint = joint.unwrap();
         assert_eq!(copies, 1, "nothing after the first that fails");
         assert!(matches!(joint.error, Some(FabricError::PeerDied { rank: 1 })));
-        assert!(!help(&ranks[1], &inbox), "the owner takes nothing more");
+        assert!(help(&ranks[1], &inbox).is_none(), "the owner takes nothing more");
         assert_eq!(joint.ended(), Some(true));
         exports::withdraw(from.key);
     }
@@ -435,7 +435,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while over.load(Acquire) == 0 {
-                    helped.fetch_add(usize::from(help(&ranks[1], &inbox)), Relaxed);
+                    helped.fetch_add(usize::from(help(&ranks[1], &inbox).is_some()), Relaxed);
                     std::thread::yield_now();
                 }
             });

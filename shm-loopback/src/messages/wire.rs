@@ -167,8 +167,12 @@ impl ShmWire {
         while let Some(read) = self.reading.ended() {
             self.has_read(read);
         }
-        if joint::help(&self.reading.reach, &self.own) {
+        if let Some(reader) = joint::help(&self.reading.reach, &self.own) {
             self.events.push_back(Event::Worked);
+            // It may wait for this chunk.
+            if reader < self.peers.len() {
+                self.ring_for(reader);
+            }
         }
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
             found = true;
@@ -515,6 +519,7 @@ impl Drop for ShmWire {
 #[cfg(all(test, not(miri), not(feature = "loom")))]
 mod tests {
     use super::*;
+    use crate::bell::Bell;
 
     /// A sender that reads a newer acknowledgement beside an older count of free slots would find its ring full, and go a slower way.
     #[test]
@@ -534,5 +539,27 @@ mod tests {
             last = first;
         }
         drop(owner.join().unwrap());
+    }
+
+    /// A reader that waits for the owner's last chunk sleeps by the bell of its inbox.
+    #[test]
+    fn who_has_copied_a_chunk_for_a_reader_rings_for_it() {
+        const LENGTH: usize = 1_000_000;
+        let ranks = Loopback::threads(2).unwrap();
+        let [reader, mut owner] = [&ranks[0], &ranks[1]].map(|rank| ShmWire::open(rank).unwrap());
+        let (source, mut target) = (vec![7_u8; LENGTH], vec![0_u8; LENGTH]);
+        let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
+        let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));
+        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("nobody else reads");
+        let bell = &reader.own.view.header().bell;
+        bell.count(1); // as a sleeper does
+        while owner.own.has_work() {
+            let before = bell.rings();
+            assert!(matches!(owner.poll(), Some(Event::Worked)));
+            assert_ne!(bell.rings(), before);
+        }
+        bell.count(-1);
+        [from, to].into_iter().for_each(reach::withdraw);
+        assert!(source == target);
     }
 }
