@@ -160,10 +160,7 @@ pub enum Body {
         ring: u16,
     },
     /// Nothing but values.
-    Control {
-        /// Which packets after the acknowledged ones came too; for lanes that lose.
-        mask: u64,
-    },
+    Control,
     /// A lane is cut, and its sender has taken back what it had posted there. It stands outside the sequence.
     Cut {
         /// Of which rail.
@@ -239,7 +236,7 @@ impl Body {
             Body::Join { .. } => 8,
             Body::Leave { .. } => 9,
             Body::Left { .. } => 10,
-            Body::Control { .. } => 11,
+            Body::Control => 11,
             Body::Piece { .. } => 13,
             Body::Link { .. } => 14,
             Body::Cut { .. } => Body::CUT,
@@ -306,7 +303,7 @@ impl Packet {
                 out.u64(key.key);
             }
             Body::Leave { ring } | Body::Left { ring } => out.put(ring.to_le_bytes()),
-            Body::Control { mask } => out.u64(*mask),
+            Body::Control => {}
             Body::Piece { envelope, sync, at, length } => {
                 out.envelope(envelope);
                 out.u64(sync.map_or(0, Id::to_wire));
@@ -372,7 +369,7 @@ impl Packet {
             },
             9 => Body::Leave { ring: u16::from_le_bytes(from.get()?) },
             10 => Body::Left { ring: u16::from_le_bytes(from.get()?) },
-            11 => Body::Control { mask: from.u64()? },
+            11 => Body::Control,
             Body::CUT => {
                 let [rail] = from.get()?;
                 if usize::from(rail) >= RAILS {

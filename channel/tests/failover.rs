@@ -170,7 +170,7 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
         let memory = Memory::pattern(number, length);
         let data = Data::Of(Part { memory: &memory, at: 0, length });
         if !(tries && sim.engine(0).try_send(1, 0, 0, data)) {
-            sim.engine(0).send(1, 0, 0, memory, length, number % 3 == 0);
+            sim.engine(0).send(1, 0, 0, memory, length, number.is_multiple_of(3));
         }
         sim.wake(0, 0);
     };

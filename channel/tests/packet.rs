@@ -63,7 +63,7 @@ fn body() -> impl Strategy<Value = Body> {
         ),
         any::<u16>().prop_map(|ring| Body::Leave { ring }),
         any::<u16>().prop_map(|ring| Body::Left { ring }),
-        any::<u64>().prop_map(|mask| Body::Control { mask }),
+        Just(Body::Control),
         (envelope(long), prop::option::of(id()), 1u32..300, any::<u64>()).prop_map(|(envelope, sync, length, at)| {
             let envelope = Envelope { length: envelope.length.max(300), ..envelope };
             Body::Piece { envelope, sync, at: at % (envelope.length - u64::from(length) + 1), length }

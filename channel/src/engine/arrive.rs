@@ -173,7 +173,7 @@ impl<W: Wire> Engine<W> {
             self.list(from);
         }
         match packet.body {
-            Body::Control { .. } => return Ok(true),
+            Body::Control => return Ok(true),
             // Peers say this by queues. It may end the peer, or its ring, which is being read.
             Body::Cut { .. } if by_ring => return Err(Lost::Broken("it said by a ring that a rail is cut")),
             Body::Cut { rail, epoch, heard, came } => {
@@ -302,7 +302,7 @@ impl<W: Wire> Engine<W> {
                 }
             }
             Body::Link { say } => self.told_of_link(from, say)?,
-            Body::Control { .. } | Body::Cut { .. } => unreachable!("has no place in the sequence"),
+            Body::Control | Body::Cut { .. } => unreachable!("has no place in the sequence"),
         }
         Ok(())
     }

@@ -463,7 +463,7 @@ impl<W: Wire> Engine<W> {
             if peer.is_up() && peer.is_due(now, &self.config) {
                 let published = self.publish(rank);
                 let peer = self.peers.get_mut(&rank).expect("was there");
-                if published || post!(self, peer, &Body::Control { mask: 0 }, Data::None, None) {
+                if published || post!(self, peer, &Body::Control, Data::None, None) {
                     peer.owing = false;
                     self.meter.controls += u64::from(!published);
                 }

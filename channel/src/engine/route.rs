@@ -211,7 +211,7 @@ impl<W: Wire> Post<'_, W> {
         data: Data<'_, W::Memory>,
         only: Option<usize>,
     ) -> bool {
-        let control = matches!(body, Body::Control { .. });
+        let control = matches!(body, Body::Control);
         let sequence = if control { 0 } else { peer.outgoing.sequence() };
         let packet = Packet { source: self.source, sequence, values: peer.values, body: body.clone() };
         let mut head = [0; LONGEST];

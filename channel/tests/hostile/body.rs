@@ -115,7 +115,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
             let (epoch, heard, came) = (number(choices), number(choices), number(choices));
             Body::Cut { rail: choices.below(4) as u8, epoch, heard, came }
         }
-        _ => Body::Control { mask: choices.below(u64::MAX) },
+        _ => Body::Control,
     }
 }
 

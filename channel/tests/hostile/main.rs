@@ -48,7 +48,7 @@ fn a_credit_of_another_ring_is_passed_over() {
         let (mut sim, _) = job(1);
         while sim.step().is_some() {}
         let values = Values { freed: 1000, ring, ..Values::default() };
-        let packet = Packet { source: 0, sequence: 0, values, body: Body::Control { mask: 0 } };
+        let packet = Packet { source: 0, sequence: 0, values, body: Body::Control };
         assert_eq!(after(&mut sim, &packet), lost);
     }
 }
