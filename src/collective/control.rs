@@ -28,6 +28,9 @@ pub(super) enum Saying {
     Gone,
     /// Whoever says it has ended its call of this number, and does not know any more which it was.
     Over(u32),
+    /// Whoever says it has left, where there were no collectives any more: it sends nothing there. Who is told may not know yet that
+    /// there are none, and is not told that so.
+    NoMore,
 }
 
 /// Bytes of a message: `[what, 0, 0, 0, context u32, rank or number u32]`, and what a rank has called, or a text.
@@ -67,6 +70,7 @@ impl Saying {
             Saying::Mismatch(why) => (4, 0, why.as_bytes()),
             Saying::Gone => (5, 0, &[]),
             Saying::Over(number) => (6, *number as Rank, &[]),
+            Saying::NoMore => (7, 0, &[]),
         };
         let mut bytes = vec![what, 0, 0, 0];
         bytes.extend(context.to_le_bytes());
@@ -89,6 +93,7 @@ impl Saying {
             4 => Saying::Mismatch(String::from_utf8_lossy(rest).into_owned()),
             5 => Saying::Gone,
             6 => Saying::Over(rank as u32),
+            7 => Saying::NoMore,
             _ => return None,
         };
         Some((u32::from_le_bytes(*context), saying))
@@ -199,7 +204,7 @@ impl Listener {
                         && left.broken.as_ref().and_then(Saying::why).is_some()
                     {
                         // Nothing of this rank comes there any more.
-                        group.others().for_each(|rank| group.tell(core, rank, &Saying::Gone));
+                        group.others().for_each(|rank| group.tell(core, rank, &Saying::NoMore));
                         left.sinks = group.take_sinks();
                     }
                     self.left.truncate(LEFT - 1);
@@ -246,10 +251,10 @@ impl Listener {
         }
         if let Some((_, left)) = self.left.iter_mut().find(|(at, _)| *at == context) {
             match saying {
-                Saying::Gone => left.sinks.end(from),
-                Saying::Over(_) => {}
+                Saying::NoMore => left.sinks.end(from),
+                Saying::Over(_) | Saying::Gone => {}
                 // It takes what this rank might have sent there.
-                _ => Saying::Gone.send(core, from, context),
+                _ => Saying::NoMore.send(core, from, context),
             }
             return;
         }
@@ -263,10 +268,8 @@ impl Listener {
             Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
             Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
             Saying::Mismatch(why) => Error::Mismatch { why },
-            Saying::Gone => {
-                group.end_sink(from);
-                Error::PeerLeft { rank: group.comm.numbered(from) }
-            }
+            Saying::NoMore => return group.end_sink(from),
+            Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
         };
         group.fail(core, error);
     }
@@ -334,9 +337,10 @@ mod tests {
         assert!(matches!(Saying::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, Saying::Left(5)))));
         assert!(matches!(Saying::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, Saying::Gone))));
         assert!(matches!(Saying::from_bytes(&Saying::Over(u32::MAX).to_bytes(6)), Some((6, Saying::Over(u32::MAX)))));
-        assert!(Saying::from_bytes(&[7, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert!(Saying::from_bytes(&[8, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
         assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
     }
+
     /// A program may split and drop teams for ever.
     #[cfg(not(miri))]
     #[test]

@@ -55,7 +55,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use straight::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
+use transom_shm_loopback::Loopback;
 use transom_shm_loopback::collective::Board;
+use transom_windows::Exchange as _;
 
 /// The collectives of a world: none until the first is called.
 pub(crate) struct Collectives {
@@ -103,7 +105,7 @@ impl World {
             return Ok(member);
         }
         let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
-        let shares_memory = provider::shared_memory(self.provider()).is_some();
+        let shares_memory = self.memory_of_all().is_some();
         let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules(), shares_memory)?;
         Ok(member.get_or_init(|| made))
     }
@@ -150,6 +152,12 @@ impl World {
         Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>(), hosts }
     }
 
+    /// What all ranks share: of a team whose ranks are all on one of several hosts, what those of that host do.
+    fn memory_of_all(&self) -> Option<&Loopback> {
+        let of_host = || provider::memory_of_host(self.provider()).filter(|memory| memory.size() == self.size());
+        provider::shared_memory(self.provider()).or_else(of_host)
+    }
+
     /// Makes a call, and returns when this rank has done its part.
     #[inline(always)]
     fn call<T: Pod, F: Fold>(&self, described: Described<F>, given: &[T], data: &mut [T]) -> Result<(), Error> {
@@ -180,7 +188,7 @@ impl World {
             let group = self.group()?;
             let shape = self.shape::<T>(group, len);
             if let Some(by) = by_memory(group.rules()?, call, shape) {
-                if provider::shared_memory(self.provider()).is_some() {
+                if self.memory_of_all().is_some() {
                     return self.straight(group, signature, call, buffers(given, data, &fold));
                 }
                 if let Some(stages) = by_hosts(call, shape, by.between())
@@ -217,7 +225,7 @@ impl World {
     fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: Made) -> Result<&'t mut Board, Error> {
         // All ranks are here, and make the same call: so all of them open it.
         self.compare(group, made)?;
-        let memory = provider::shared_memory(self.provider()).expect("that a call goes through");
+        let memory = self.memory_of_all().expect("that a call goes through");
         Ok(group.open(turn, Board::open(memory)?))
     }
 
