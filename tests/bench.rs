@@ -67,7 +67,12 @@ const MESSAGES: [&str; 7] =
 /// Measurements in several configurations, with how many bytes and ranks.
 type Sweep = (&'static str, &'static [&'static str], &'static [usize], usize);
 const SWEEPS: [Sweep; 8] = [
-    ("rails", &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive"], &[8, 4096], 2),
+    (
+        "rails",
+        &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive", "stripe=pull"],
+        &[8, 4096],
+        2,
+    ),
     ("polling_set", &["rings=0", "rings=1", "order=sequential", "order=circular", "order=recent"], &[8], 4),
     (
         "poll_cost",
