@@ -145,7 +145,8 @@ impl Watch {
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            // By a signal, which is there to be heard.
+            Err(rustix::io::Errno::INTR) => return Ok(vec![Event::Signal]),
             Err(error) => return Err(error.into()),
         }
         let happened = events.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
