@@ -106,3 +106,20 @@ fn elements_outside_and_results_of_another_length_are_refused() {
         assert_eq!(all, [0; 10], "nothing was done");
     });
 }
+
+/// Of 8 MiB together, more than a thread's stack has.
+#[test]
+fn large_elements_are_looked_at_one_by_one() {
+    const BYTES: usize = 16 << 10;
+    on(&[1, 2], "large_elements_are_looked_at_one_by_one", |world| {
+        let elements: GlobalArray<[u8; BYTES]> = world.array([600], transom::Distribution::Block).unwrap();
+        elements.local().fill_with(|[i]| [i as u8; BYTES]).unwrap();
+        let mut seen = 0;
+        let each = |[i]: [usize; 1], element: [u8; BYTES]| {
+            assert_eq!((element[0], element[BYTES - 1]), (i as u8, i as u8));
+            seen += 1;
+        };
+        elements.local().for_each(each).unwrap();
+        assert_eq!(seen, 600 / world.size());
+    });
+}

@@ -414,6 +414,14 @@ fn launches_of_one_process_do_not_disturb_each_other() {
     std::thread::scope(|scope| (0..8).for_each(|status| drop(scope.spawn(move || launch(status)))));
 }
 
+/// Longer than any clock can show: the others are waited for until they end.
+#[test]
+fn a_grace_may_be_without_end() {
+    let script = "[ $TRANSOM_RANK = 1 ] && exit 7; sleep 0.3";
+    let outcome = Launch::new("sh", 2).args(["-c", script]).grace(Duration::MAX).deadline(LIMIT).run().unwrap();
+    assert_eq!(outcome.statuses(), [Status::Exited(0), Status::Exited(7)]);
+}
+
 #[test]
 fn a_deadline_ends_a_job() {
     let launch =

@@ -420,8 +420,10 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
         let id = core.start(Box::new(Started(Some(running))));
-        // At once: a waker of the program's may panic in the turn below, and the scope then has to wait for this.
-        lender.inspect(|scope| scope.lends(core, id));
+        // With the engine locked still: the scope waits for whatever is lent, and nothing runs in between.
+        if let Some(scope) = lender {
+            scope.lends(core, id);
+        }
         id
     })?;
     // The first messages go now, and not when somebody waits.

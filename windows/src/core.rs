@@ -5,7 +5,7 @@ use crate::checks::Checks;
 use crate::segment::Segment;
 use crate::{Error, Fabric, FabricError};
 use std::sync::Arc;
-use transom_locks::{PassiveLock, Rank};
+use transom_locks::{Awaited, PassiveLock, Rank};
 
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<F: Fabric> {
@@ -60,6 +60,14 @@ impl<F: Fabric> Core<F> {
     pub fn order_all(&self) -> Result<(), Error> {
         let ordered = self.data.fabric.order_all(&self.data.remotes);
         ordered.map_err(|source| Error::Fabric { window: self.id, rank: self.data.fabric.rank(), source })
+    }
+
+    /// A lock is not this rank's in the time that it had. As a wait without end would, it is told of a death, now and then: it may
+    /// ask again and again, for short times.
+    #[cold]
+    pub fn not_had(&self, rank: Rank) -> Result<(), Error> {
+        let alive = self.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
+        alive.map_err(|lost| self.lock_error_at(rank, lost.into()))
     }
 
     #[cold]

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transom_locks::{Awaited, PassiveLock, Rank};
+use transom_locks::{PassiveLock, Rank};
 
 /// Several targets locked, each exclusively or shared; unlocks them when dropped.
 ///
@@ -135,11 +135,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                     core.data.counters.locks.bump();
                     continue;
                 }
-                // Who asks again and again, for short times, is told of a death too.
-                Ok(None) => match core.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
-                    Ok(()) => Ok(false),
-                    Err(lost) => Err(core.lock_error_at(rank, lost.into())),
-                },
+                Ok(None) => core.not_had(rank).map(|()| false),
                 Err(source) => Err(core.lock_error_at(rank, source)),
             };
             return wanted.take(before).fold(outcome, |outcome, (rank, _)| {
@@ -159,9 +155,9 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
         // There may be several of it, of which each may be in another thread: none is alone there, however it is locked.
         let target = Target::new(self.core, rank)?;
-        match self.held.iter().any(|(held, _)| *held == rank) {
-            true => Ok(target),
-            false => Err(Error::NotStarted { window: self.core.id, rank }),
+        match self.held.binary_search_by_key(&rank, |(rank, _)| *rank) {
+            Ok(_) => Ok(target),
+            Err(_) => Err(Error::NotStarted { window: self.core.id, rank }),
         }
     }
 

@@ -12,7 +12,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
-use transom_locks::{Ahead, Awaited, Barrier, Mode, PassiveLock, Pscw, Rank};
+use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
 /// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
@@ -175,11 +175,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let opened = Target::locked(&self.core, target, mode)?;
         self.core.checks.synchronised(&self.core.data.counters);
         match self.lock.try_acquire_mut(target, mode) {
-            // As a wait for the lock would.
-            Ok(false) => match self.core.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
-                Ok(()) => Ok(None),
-                Err(lost) => Err(self.core.lock_error_at(target, lost.into())),
-            },
+            Ok(false) => self.core.not_had(target).map(|()| None),
             Ok(true) => {
                 self.core.data.counters.locks.bump();
                 Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), true)))
@@ -229,11 +225,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 }
                 Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, ahead, true)))
             }
-            // Who asks again and again, for short times, is told of a death too.
-            Ok(None) => match self.core.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
-                Ok(()) => Ok(None),
-                Err(lost) => Err(self.core.lock_error_at(target, lost.into())),
-            },
+            Ok(None) => self.core.not_had(target).map(|()| None),
             Err(source) => Err(self.core.lock_error_at(target, source)),
         }
     }

@@ -1,6 +1,8 @@
 //! `transom run --hosts`: ranks on other hosts. A script in place of `ssh` runs what it is given on this machine, in
 //! another folder and an empty environment, so that two names are two hosts; one test has the real `sshd`.
 
+mod ends;
+
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -63,6 +65,9 @@ echo $1 >>$0.calls
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
+
+const DEAF: &str =
+    "trap '' TERM HUP; (trap '' TERM HUP; sleep 1000; sleep 1000) & echo ready; while :; do sleep 1; done";
 
 impl Call {
     fn start(args: &[&str]) -> Self {
@@ -288,163 +293,6 @@ fn arguments_and_environment_come_through_unchanged() {
         command.env("OMP_NUM_THREADS", "3 'or' 4").env("TRANSOM_LOG", "off").env("SOMETHING", "not carried");
     });
     assert_eq!(call.end().lines, ["3 'or' 4-off----"]);
-}
-
-#[test]
-fn the_first_failure_is_named_and_the_others_end() {
-    let ended = script("a,b", "3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(3), "transom: rank 1 exited with status 3\n"));
-    let ended = script("a,b", "3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(137), "transom: rank 2 was killed by signal 9 (SIGKILL)\n"));
-    let ended = script("a", "1", "echo out; echo err >&2; exit 4");
-    assert_eq!(ended.lines, ["out"]);
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(4), "err\ntransom: rank 0 exited with status 4\n"));
-}
-
-#[test]
-fn sigterm_comes_first_and_can_be_handled() {
-    let polite = "[ $TRANSOM_RANK = 0 ] && exit 7; trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done";
-    let ended = script("a,b", "2", polite);
-    assert_eq!((ended.code, ended.lines.as_slice()), (Some(7), &["told".to_owned()][..]), "{ended:?}");
-    let ended = script("a,b", "2", "[ $TRANSOM_RANK = 0 ] && exit 7; trap '' TERM; while :; do sleep 0.1; done");
-    assert_eq!(ended.code, Some(7), "{ended:?}");
-}
-
-const DEAF: &str =
-    "trap '' TERM HUP; (trap '' TERM HUP; sleep 1000; sleep 1000) & echo ready; while :; do sleep 1; done";
-
-#[test]
-fn the_end_of_the_launcher_ends_all() {
-    for signal in [Signal::INT, Signal::TERM] {
-        let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
-        call.ready(3);
-        call.signal(signal);
-        assert_eq!(call.end().code, Some(128 + signal.as_raw()));
-    }
-    // Whatever its end.
-    let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
-    call.ready(3);
-    call.signal(Signal::KILL);
-    assert_eq!(call.end().code, None);
-}
-
-/// The launcher's own time of a processor, in clock ticks.
-fn ticks(process: &Child) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
-}
-
-/// All ranks have ended, and what they wrote is not read: the launcher sleeps.
-#[test]
-fn a_reader_that_is_late_is_waited_for_asleep() {
-    let call = Call::start(&["a,b", "-n", "2", "sh", "-c", "yes a line | head -n 60000"]);
-    std::thread::sleep(Duration::from_secs(2));
-    let before = ticks(&call.child);
-    std::thread::sleep(Duration::from_secs(1));
-    let spent = ticks(&call.child) - before;
-    let ended = call.end();
-    assert_eq!((ended.code, ended.lines.len(), ended.stderr.as_str()), (Some(0), 120_000, ""));
-    assert!(spent < 20, "{spent} hundredths of a second of a processor in one second of waiting");
-}
-
-#[test]
-fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
-    for by in [Signal::TERM, Signal::INT] {
-        let mut call = Call::start(&["a,b", "-n", "2", "sh", "-c", "trap '' TERM; while :; do echo ready; done"]);
-        call.ready(1);
-        std::thread::sleep(Duration::from_secs(1)); // all pipes are full now
-        let unread = call.child.stdout.take();
-        call.signal(by);
-        if by == Signal::INT {
-            std::thread::sleep(Duration::from_millis(100));
-            call.signal(by);
-        }
-        assert_eq!(call.end().code, Some(128 + by.as_raw()));
-        drop(unread);
-    }
-}
-
-/// Of a host that says what it should not when its connection is lost.
-#[test]
-fn what_is_no_record_ends_the_ranks_of_its_host() {
-    let folder = Folder::new();
-    let ssh = folder.file("ssh", "#!/bin/sh\ntimeout 1 sh -c \"$2\" || echo ssh to $1 failed\nexit 255\n", 0o755);
-    let ended = Call::start_with(&["a", "-n", "1", "sh", "-c", "echo one; sleep 1000"], |command| {
-        command.env("TRANSOM_SSH", &ssh);
-    })
-    .end();
-    assert_eq!((ended.code, ended.lines), (Some(255), vec!["one".to_owned()]), "{}", ended.stderr);
-}
-
-#[test]
-fn a_connection_that_is_cut_ends_its_rank() {
-    let folder = Folder::new();
-    let cut = format!("{DEAF} 3>&-");
-    let mut call = Call::start_with(&["a,b", "-n", "2", "--grace", "0.3", "sh", "-c", &cut], |command| {
-        // One between, as `ssh` is, whose death leaves the other side alone with a closed pipe.
-        let between = "#!/bin/sh\nmkfifo $0.$$; exec 4<&0; cat <&4 >$0.$$ & echo $! >>$0.pids\n\
-                       exec sh -c \"$2\" <$0.$$ 4<&-\n";
-        command.env("TRANSOM_SSH", folder.file("between", between, 0o755));
-    });
-    call.ready(2);
-    let pids = std::fs::read_to_string(folder.0.join("between.pids")).unwrap();
-    let pid = Pid::from_raw(pids.lines().next().unwrap().parse().unwrap()).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
-    let ended = call.end();
-    assert_eq!(ended.code, Some(137), "{ended:?}");
-}
-
-#[test]
-fn hosts_that_cannot_be_reached_are_named() {
-    for (hosts, ssh, said) in [
-        (
-            "a,unreachable",
-            None,
-            "rank 1: host unreachable: it cannot be reached (exit status: 255): ssh: no route to unreachable",
-        ),
-        ("closed", None, "host closed: it cannot be reached (it closed its stdout and does not end)"),
-        ("a", Some("./no-such-ssh"), "rank 0: host a: cannot start ./no-such-ssh"),
-        ("a", Some("true"), "host a: it cannot be reached"),
-        ("a", Some("yes"), "prints without end"),
-    ] {
-        let call = Call::start_with(&[hosts, "-n", "2", "sleep", "1000"], |command| {
-            ssh.map(|ssh| command.env("TRANSOM_SSH", ssh));
-        });
-        let ended = call.end();
-        assert_eq!(ended.code, Some(1));
-        assert!(ended.stderr.contains(said), "{ended:?}");
-    }
-    let ended = run(&["a", "-n", "1", "no-such-program"]);
-    assert_eq!(ended.code, Some(127), "{ended:?}");
-    assert!(ended.stderr.contains("no-such-program"), "{ended:?}");
-    for (hosts, said) in [
-        ("a:1,b:2", "4 ranks do not fit the 3 places of the hosts; give more"),
-        ("a,", "the name of a host is missing"),
-        ("-x", "--hosts"),
-    ] {
-        let ended = run(&[hosts, "-n", "4", "true"]);
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert!(ended.stderr.contains(said), "{ended:?}");
-    }
-}
-
-#[test]
-fn a_signal_ends_it_while_hosts_are_reached() {
-    // One that does not answer, and one that does and then reads nothing of much.
-    for (host, signal, much) in
-        [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]
-    {
-        let call = Call::start(&[host, "-n", "2", "echo", &"x".repeat(much)]);
-        let (there, until) = (call._folder.0.join("ssh.there"), Instant::now() + LIMIT);
-        while !there.exists() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        call.signal(signal);
-        let ended = call.end();
-        assert_eq!(ended.code, Some(128 + signal.as_raw()), "{host}: {ended:?}");
-        assert!(ended.stderr.contains("before all hosts were reached"), "{host}: {ended:?}");
-    }
 }
 
 /// Runs a copy of this program for one test, and gives what it said last of what begins with `said: `.
