@@ -1,12 +1,12 @@
-//! In a job on several hosts the messages of ranks of one host go by the memory that these share, and no adapter is asked for
-//! them. `tests/soft-roce/verbs` starts this on two hosts, of 2 ranks each.
+//! In a job on several hosts the messages and collectives of ranks of one host go by the memory that these share, and no adapter is
+//! asked for them. `tests/soft-roce/verbs` starts this on two hosts, of 2 ranks each.
 #![cfg(feature = "verbs")]
 
 mod adapter;
 use adapter::*;
 use std::io::{Read, Write};
-use transom::World;
 use transom::messages::{Source, Tag};
+use transom::{Op, World};
 
 const DATA: Tag<u8> = Tag::new(1);
 
@@ -78,5 +78,18 @@ fn messages_of_neighbours_go_by_their_memory() {
         sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
         next[me] = EACH;
         assert_eq!(next, vec![EACH; n]);
+        // Collectives of a team of one host go straight through its memory, and not by messages.
+        let team = world.split(Some(world.hosts().host(me) as u64), 0).unwrap().expect("a colour was named");
+        let sums = |rounds: std::ops::Range<u64>| {
+            for round in rounds {
+                assert_eq!(team.all_reduce_one(round, Op::Sum).unwrap(), round * team.size() as u64);
+                assert_eq!(team.all_gather(&[round; 5000]).unwrap(), vec![round; 5000 * team.size()]);
+            }
+        };
+        sums(0..1); // they meet before the first
+        let messages = || world.counters().map(|count| (count.eager, count.rendezvous)).unwrap();
+        let before = messages();
+        sums(1..20);
+        assert!(!several || (team.size(), messages()) == (2, before), "{before:?}, {:?}", messages());
     });
 }
