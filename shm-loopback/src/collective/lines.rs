@@ -337,6 +337,8 @@ impl<S: Slate> Lines<S> {
         let others = Place::ALL.into_iter().filter(|&other| other != place && self.block.has(other));
         let wait = Wait { rank: self.me, call: &self.name, awaited, deadline: None };
         let look = || {
+            // First, since whoever broke the board may have posted the round before.
+            let broken = self.is_broken();
             let (found, theirs) = (number.load(SeqCst), hash.load(SeqCst));
             if found > round {
                 return Ok(Some(Found::Later(found)));
@@ -348,7 +350,7 @@ impl<S: Slate> Lines<S> {
             if others.clone().any(|place| self.stamp(self.block.line(rank, round, place)).0.load(SeqCst) == round) {
                 return Ok(Some(Found::Another));
             }
-            Ok(self.is_broken().then_some(Found::Broken))
+            Ok(broken.then_some(Found::Broken))
         };
         let check = || self.slate.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
         let found = self.slate.wait(wait, look, check);

@@ -230,3 +230,17 @@ fn who_gives_up_wakes_who_waits() {
         assert!(matches!(failure, Failure::Fabric(FabricError::GivenUp { rank: 0 })), "{failure}");
     });
 }
+
+/// Who breaks the board has posted what it posted before, and who waits for that finds it.
+#[test]
+fn what_was_posted_before_a_board_broke_is_found() {
+    on_two_ranks(3, |mut lines| {
+        // A call that begins later fails.
+        let Ok(()) = lines.begin("barrier", 7, Says::All(0)) else { return };
+        let round = lines.post(&[]).unwrap();
+        match lines.me {
+            0 => drop(lines.give_up(FabricError::GivenUp { rank: 0 })),
+            _ => lines.see(0, round).unwrap(),
+        }
+    });
+}
