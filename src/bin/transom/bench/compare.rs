@@ -35,6 +35,9 @@ pub struct Compare {
     /// What to compare; see `transom bench list` [default: everything]
     #[arg(value_name = "MEASUREMENT", value_parser = measurement)]
     measurements: Vec<&'static Measurement>,
+    /// With how many ranks, e.g. 4,8,16; targets are for as many as `transom bench list` says [default: as many, and some with 4]
+    #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    ranks: Vec<u16>,
     /// An MPI that is not in PATH: the directory with bin/mpirun and bin/mpicc; any number of times
     #[arg(long, value_name = "DIR")]
     mpi: Vec<PathBuf>,
@@ -69,7 +72,8 @@ An MPI job that is killed (one that does not end, or by Ctrl-C) may leave segmen
 Examples:
   transom bench compare --quick
   transom bench compare --mpi ompi5 --mpi mpich5 --rounds 9 --json all.json --svg all.svg
-  transom bench compare contended readers_writer lu";
+  transom bench compare contended readers_writer lu
+  transom bench compare barrier all_reduce message_rate --ranks 2,4,8,16";
 
 /// How often more than asked for a pair is tried, if the mode changes during it.
 const AGAIN: usize = 5;
@@ -111,7 +115,7 @@ impl Compare {
         // Peers whose kernel of LU is not like ours, or not known to be, and why.
         let mut other_kernels = HashMap::new();
         for comparison in chosen {
-            let mut ours = Vec::new();
+            let (comparison, mut ours) = (&comparison, Vec::new());
             for peer in &peers {
                 progress.now(format!("{} --sync {} and {}", comparison.measurement, comparison.sync, peer.name));
                 let found = match other_kernels.get(&peer.name) {
@@ -173,18 +177,42 @@ impl Compare {
         Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn chosen(&self) -> Result<Vec<&'static Comparison>, Usage> {
+    fn chosen(&self) -> Result<Vec<Comparison>, Usage> {
         let wants = |comparison: &Comparison| {
             self.measurements.is_empty() || self.measurements.iter().any(|wanted| wanted.name == comparison.measurement)
         };
         let lu = COMPARISONS.iter().any(|comparison| comparison.builds_on_the_kernel() && wants(comparison));
         let chosen: Vec<_> =
-            COMPARISONS.iter().filter(|comparison| wants(comparison) || lu && comparison.alike).collect();
+            COMPARISONS.iter().filter(|comparison| wants(comparison) || lu && comparison.alike).copied().collect();
+        let names: Vec<_> = self.measurements.iter().map(|measurement| measurement.name).collect();
         if chosen.is_empty() {
-            let names: Vec<_> = self.measurements.iter().map(|measurement| measurement.name).collect();
             return Err(Usage(format!("{} is not compared with others; put is, for example", names.join(", "))));
         }
-        Ok(chosen)
+        if self.ranks.is_empty() {
+            return Ok(chosen);
+        }
+        // Each with so many ranks, once; what is asked for by name must be possible.
+        let mut with_ranks: Vec<Comparison> = Vec::new();
+        for (comparison, &ranks) in
+            chosen.iter().flat_map(|comparison| self.ranks.iter().map(move |ranks| (comparison, ranks)))
+        {
+            let comparison = comparison.with_ranks(ranks.into());
+            let least = catalog::find(comparison.measurement).map_or(1, |measurement| measurement.least);
+            if comparison.ranks < least {
+                if names.contains(&comparison.measurement) {
+                    let name = comparison.measurement;
+                    return Err(Usage(format!("{name} takes {least} ranks or more, not {ranks}; use --ranks {least}")));
+                }
+                continue;
+            }
+            match with_ranks.iter_mut().find(|other| other.is_of(&comparison)) {
+                // With the target, if there is one for as many ranks.
+                Some(other) if comparison.ratio.is_some() => *other = comparison,
+                Some(_) => {}
+                None => with_ranks.push(comparison),
+            }
+        }
+        Ok(with_ranks)
     }
 }
 

@@ -6,6 +6,7 @@ use super::protocol::Task;
 use super::rows::Row;
 
 /// One thing that ours and a peer's do alike.
+#[derive(Clone, Copy)]
 pub struct Comparison {
     pub measurement: &'static str,
     pub sync: &'static str,
@@ -242,6 +243,20 @@ impl Comparison {
         }
     }
 
+    /// The same with so many ranks. Its targets are for as many as it had; the kernel is that of one.
+    pub fn with_ranks(self, ranks: usize) -> Comparison {
+        match ranks == self.ranks || self.alike {
+            true => self,
+            false => Comparison { ranks, ratio: None, own: &[], ..self },
+        }
+    }
+
+    /// Whether both compare the same.
+    pub fn is_of(&self, other: &Comparison) -> bool {
+        let of = |of: &Comparison| (of.measurement, of.sync, of.theirs, of.bytes, of.element, of.ranks);
+        of(self) == of(other)
+    }
+
     /// Whether it says nothing if the two sides' LU kernels are not alike.
     pub fn builds_on_the_kernel(&self) -> bool {
         matches!(self.measurement, "lu" | "lu_outside")
@@ -281,6 +296,14 @@ mod tests {
                 assert!(COMPARISONS[position(measurement, sync)].builds_on_the_kernel());
             }
         }
+    }
+
+    #[test]
+    fn targets_are_for_as_many_ranks_as_they_were_set_for() {
+        let [four, sixteen] = [4, 16].map(|ranks| contended(4).with_ranks(ranks));
+        assert!(four.ratio == Some(1.0) && four.own.len() == 1 && four.ranks == 4);
+        assert!(sixteen.ratio.is_none() && sixteen.own.is_empty() && sixteen.ranks == 16);
+        assert!(!four.is_of(&sixteen) && contended(16).is_of(&sixteen));
     }
 
     #[test]
