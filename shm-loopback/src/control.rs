@@ -14,8 +14,10 @@ use crate::{copy, cores, system, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use transom_locks::{At, Awaited, Barrier, LockWord, Network, Rank};
 use transom_windows::{FabricError, Wait, Wake};
 
@@ -31,6 +33,9 @@ const LONGEST: u64 = 1 << 24;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
+/// Nanoseconds in which the number of a process that has ended is not given to another.
+const NUMBER_STAYS: u64 = 1_000_000;
+
 /// A rank's status: not yet there, there, or gone after saying so.
 const JOINING: u64 = 0;
 const RUNNING: u64 = 1;
@@ -44,8 +49,16 @@ pub(crate) struct Control {
     blocks: Box<[View]>,
     /// Whether ranks share cores, once it is known which cores each has.
     crowded: OnceLock<bool>,
-    /// Descriptors that become readable when the process of a rank ends; empty where ranks are threads.
-    processes: OnceLock<Box<[OwnedFd]>>,
+    /// Those of the ranks; empty where ranks are threads.
+    processes: OnceLock<Box<[Process]>>,
+    made: Instant,
+}
+
+struct Process {
+    /// Becomes readable when it ends.
+    fd: OwnedFd,
+    /// Nanoseconds after the control block was made at which it was there.
+    there: AtomicU64,
 }
 
 /// A rank's line {pid, status} and mailbox, in bytes from the beginning of its block.
@@ -91,6 +104,7 @@ impl Control {
             blocks: (0..ranks).map(block).collect(),
             crowded: OnceLock::new(),
             processes: OnceLock::new(),
+            made: Instant::now(),
         }
     }
 
@@ -219,7 +233,7 @@ impl Control {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
             let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
             match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(fd) => processes.push(fd),
+                Ok(fd) => processes.push(Process { fd, there: AtomicU64::new(0) }),
                 Err(rustix::io::Errno::SRCH) => {
                     self.fail(rank);
                     return Err(FabricError::PeerDied { rank });
@@ -253,14 +267,31 @@ impl Control {
         self.ends(rank, &NOW)
     }
 
+    /// Does what reaches the process of `rank` by its number, unless it has ended. Whether it has is looked at once a millisecond at
+    /// most, since it is a call of the kernel: the number is no other's so soon, as all others are given out before.
+    pub fn reaching<R>(&self, rank: Rank, act: impl FnOnce() -> Result<R, FabricError>) -> Result<R, FabricError> {
+        if let Some(process) = self.process_of(rank) {
+            let now = self.made.elapsed().as_nanos() as u64;
+            if now.saturating_sub(process.there.load(Relaxed)) >= NUMBER_STAYS {
+                self.ended(rank)?;
+                process.there.store(now, Relaxed);
+            }
+        }
+        act().map_err(|error| self.ended(rank).err().unwrap_or(error))
+    }
+
+    fn process_of(&self, rank: Rank) -> Option<&Process> {
+        self.processes.get()?.get(rank)
+    }
+
     /// As [`ended`](Self::ended), of one that may be about to: what it had is gone a while before it has ended.
     pub fn ends_soon(&self, rank: Rank) -> Result<(), FabricError> {
         self.ends(rank, &SOON)
     }
 
     fn ends(&self, rank: Rank, within: &Timespec) -> Result<(), FabricError> {
-        let Some(process) = self.processes.get().and_then(|processes| processes.get(rank)) else { return Ok(()) };
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(within)) {
+        let Some(process) = self.process_of(rank) else { return Ok(()) };
+        match poll(&mut [PollFd::new(&process.fd, PollFlags::IN)], Some(within)) {
             Ok(0) | Err(_) => Ok(()),
             Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
             Ok(_) => Err(FabricError::PeerDied { rank }),
@@ -277,7 +308,7 @@ impl Control {
             return Some(rank);
         }
         let processes = self.processes.get()?;
-        let mut polled: Vec<_> = processes.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let mut polled: Vec<_> = processes.iter().map(|process| PollFd::new(&process.fd, PollFlags::IN)).collect();
         if poll(&mut polled, Some(&NOW)).unwrap_or(0) == 0 {
             return None;
         }

@@ -49,21 +49,25 @@ impl Loopback {
     #[cold]
     #[inline(never)]
     fn put_cma(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
-        self.cma_alive(to, offset, source.len())?.write(offset, source)
+        self.by_number(to, offset, source.len(), |memory| memory.write(offset, source))
     }
 
     #[cold]
     #[inline(never)]
     fn get_cma(&self, from: &View, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        self.cma_alive(from, offset, into.len())?.read(offset, into)
+        self.by_number(from, offset, into.len(), |memory| memory.read(offset, into))
     }
 
-    /// The memory that a view without bytes leads to, of a process that is still there: another may have its number
-    /// later.
-    fn cma_alive<'v>(&self, view: &'v View, offset: usize, len: usize) -> Result<&'v CrossMemory, FabricError> {
+    /// Reaches the memory that a view without bytes leads to.
+    fn by_number(
+        &self,
+        view: &View,
+        offset: usize,
+        len: usize,
+        act: impl FnOnce(&CrossMemory) -> Result<(), FabricError>,
+    ) -> Result<(), FabricError> {
         let memory = view.other_process().ok_or(FabricError::OutOfBounds { offset, len, size: view.len() })?;
-        self.0.control.ended(memory.rank)?;
-        Ok(memory)
+        self.0.control.reaching(memory.rank, || act(memory))
     }
 }
 

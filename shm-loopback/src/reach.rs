@@ -133,10 +133,9 @@ impl Reach {
             let none = || Err(bad_key("its buffer is there no longer"));
             return exports::with(key.key, at, length, here).unwrap_or_else(none);
         }
-        // Of a process that is still there: another may have its number later.
-        self.control.ended(peer)?;
         let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
-        act(Place::There(CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length }))
+        let memory = CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length };
+        self.control.reaching(peer, || act(Place::There(memory)))
     }
 
     /// Whether what a key of a peer leads to is mapped here, or can be.
@@ -171,6 +170,7 @@ pub(crate) fn withdraw(key: Key) {
 mod tests {
     use super::*;
     use std::process::Command;
+    use std::time::Duration;
 
     /// The number of a process that has ended may be another's by now.
     #[test]
@@ -180,6 +180,9 @@ mod tests {
         let [mut peer, mut other] = [(); 2].map(|()| Command::new("sleep").arg("100").spawn().unwrap());
         control.enter_as(1, peer.id());
         control.watch(0).unwrap();
+        // Reached before, and a while before.
+        control.reaching(1, || Ok(())).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
         peer.kill().unwrap();
         peer.wait().unwrap();
         control.enter_as(1, other.id());
