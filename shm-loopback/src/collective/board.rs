@@ -5,6 +5,7 @@ use super::broken::{Breaker, Failure};
 use super::lines::Lines;
 use super::scratch::Scratch;
 use super::slate::Shared;
+use super::ways::Ways;
 use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
 use crate::memory::View;
@@ -48,8 +49,7 @@ pub struct Board {
     pub(super) scratch: Scratch,
     /// How buffers of others are reached, if each rank reaches those of all.
     pub(super) reach: Option<Reach>,
-    /// That is faster than cells for what is long.
-    pub(super) direct: bool,
+    pub(super) ways: Ways,
     /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
     pub(super) strict: bool,
 }
@@ -106,16 +106,7 @@ impl Board {
         let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
         let reach = all(1).then_some(reach);
         let strict = cfg!(debug_assertions);
-        let mut board = Board { lines, scratch: Scratch::default(), reach, direct: false, strict };
-        // Ranks that share a core do not wait for each other longer than they must.
-        if all(2) {
-            board.direct = board.is_direct_faster().map_err(|failure| match failure {
-                Failure::Fabric(error) => error,
-                Failure::Mismatch { rank, .. } | Failure::Panicked { rank } => FabricError::GivenUp { rank },
-            })?;
-            tracing::debug!(direct = board.direct, "how long collectives move");
-        }
-        Ok(board)
+        Ok(Board { lines, scratch: Scratch::default(), reach, ways: Ways::new(!all(2)), strict })
     }
 
     /// What breaks the board while a call waits at it.

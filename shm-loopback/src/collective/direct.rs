@@ -1,32 +1,18 @@
-//! Long calls in which ranks read each other's buffers where they are, by one copy instead of two through cells. Which takes less time
-//! is the machine's: two copies through a cache that cores share may take a fifth of the time of one by the kernel, or twice as much.
-//! So it is tried, when a board is opened.
+//! Long calls in which ranks read each other's buffers where they are, by one copy instead of two through cells, where that
+//! [takes less time](super::ways).
 //!
 //! A rank that offers a buffer posts what leads to it. It leaves the call when all others have posted a round after their last
 //! read of it, or when the board is broken, which readers look for after each read. Nobody writes to what is not its own.
 
 use super::board::Board;
 use super::broken::Failure;
-use super::lines::Says;
 use super::reduce::Fold;
 use super::slate::Slate as _;
 use crate::reach::{self, Reach};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::Instant;
 use transom_channel::wire::Key;
 use transom_locks::Rank;
-
-/// Bytes from which on a read of a block may take less time than two copies of it through cells, where the kernel does it.
-const FROM: usize = 32 << 10;
-
-/// The same of a share that is folded. Measured on two near cores: 1 MiB of two ranks took a quarter less time, 4 MiB a third, 512 KiB as
-/// much, 256 KiB a quarter more. The tests take short ones.
-const FOLDED_FROM: usize = if cfg!(test) { FROM } else { 512 << 10 };
-
-/// Bytes that both ways are tried with, and how often. Some trials are disturbed, and the first finds no pages.
-const TRIED: usize = 128 << 10;
-const TRIALS: usize = 4;
 
 /// Bytes that are read at once to be folded: they stay in the cache that a core has to itself, and a call of the kernel, of 2.5 us beside
 /// its copy, is worth it.
@@ -55,46 +41,6 @@ impl Drop for Offered {
 }
 
 impl Board {
-    /// How buffers of others are reached, if a read of so many bytes is worth it and all ranks can.
-    pub(super) fn direct(&self, bytes: usize) -> Option<Reach> {
-        self.reach.as_ref().filter(|_| self.direct && bytes >= FROM && self.ranks() > 1).cloned()
-    }
-
-    /// As [`direct`](Self::direct), of shares that are folded.
-    pub(super) fn direct_for_shares(&self, bytes: usize) -> Option<Reach> {
-        self.direct(bytes).filter(|_| bytes >= FOLDED_FROM)
-    }
-
-    /// As [`direct`](Self::direct), of one rank's buffer, which is copied once through cells while that rank goes on, and waits here.
-    pub(super) fn direct_from_root(&self, bytes: usize) -> Option<Reach> {
-        self.direct(bytes).filter(|_| bytes >= 2 * FROM)
-    }
-
-    /// Whether a long broadcast takes less time where others read the root's buffer than through cells. All ranks find the same.
-    pub(super) fn is_direct_faster(&mut self) -> Result<bool, Failure> {
-        let Some(reach) = self.reach.clone().filter(|_| self.ranks() > 1) else { return Ok(false) };
-        let (mut data, mut least) = (vec![0; TRIED], [u64::MAX; 2]);
-        for _ in 0..TRIALS {
-            for (way, least) in least.iter_mut().enumerate() {
-                self.barrier(0)?;
-                let begun = Instant::now();
-                self.lines.begin("broadcast", 0, Says::Some(TRIED))?;
-                match way {
-                    0 => self.copy_from_root(0, &mut data)?,
-                    _ => self.read_root(&reach, 0, &mut data)?,
-                }
-                *least = (*least).min(begun.elapsed().as_nanos() as u64);
-            }
-        }
-        let [cells, direct] = least.map(u64::to_le_bytes);
-        let mut all = vec![0; 16 * self.ranks()];
-        self.all_gather(0, &[cells, direct].concat(), &mut all)?;
-        // The rank that needed longest is what others wait for.
-        let most =
-            |at: usize| all.chunks_exact(16).map(|of| u64::from_le_bytes(of[at..][..8].try_into().expect("8"))).max();
-        Ok(most(8) < most(0))
-    }
-
     /// What a rank has offered in a round, which this rank waits for.
     pub(super) fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
         let mut bytes = [0; 16];

@@ -30,6 +30,7 @@ mod moves;
 mod reduce;
 mod scratch;
 mod slate;
+mod ways;
 
 pub use board::Board;
 pub use broken::{Breaker, Failure};

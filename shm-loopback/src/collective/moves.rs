@@ -4,6 +4,7 @@ use super::block::{HALF_CARRIES, Place};
 use super::board::Board;
 use super::broken::Failure;
 use super::lines::Says;
+use super::ways::Kind;
 use transom_locks::Rank;
 
 /// How a length is cut into rounds: at least one, so that even nothing is called by all.
@@ -73,10 +74,10 @@ impl Board {
         if data.len() <= HALF_CARRIES {
             return self.copy_piece_from_root(Place::Half, root, true, data);
         }
-        match self.direct_from_root(data.len()) {
-            Some(reach) => self.read_root(&reach, root, data),
-            None => self.copy_from_root(root, data),
-        }
+        self.either_way(Kind::Broadcast, data.len(), |board, reach| match reach {
+            Some(reach) => board.read_root(reach, root, data),
+            None => board.copy_from_root(root, data),
+        })
     }
 
     /// The root puts its bytes into cells, and the others take them out.
@@ -123,10 +124,10 @@ impl Board {
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_gather", call, Says::All(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
-        match self.direct(mine.len()) {
-            Some(reach) => self.read_blocks(&reach, mine, (mine.len(), |_| 0), into),
-            None => self.gather_blocks(None, mine, into),
-        }
+        self.either_way(Kind::AllGather, mine.len(), |board, reach| match reach {
+            Some(reach) => board.read_blocks(reach, mine, (mine.len(), |_| 0), into),
+            None => board.gather_blocks(None, mine, into),
+        })
     }
 
     /// [`all_gather`](Self::all_gather) to the root alone; what others give for `into` is not used, and may be nothing.
@@ -159,7 +160,7 @@ impl Board {
     }
 
     /// All post a piece of their block in each round; who gathers has posted the next when it reads.
-    fn gather_blocks(&mut self, root: Option<Rank>, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
+    pub(super) fn gather_blocks(&mut self, root: Option<Rank>, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         let me = self.lines.me;
         let keep = root.is_none_or(|root| root == me);
         let cut = Cut::of(mine.len(), self.lines.block.cell_bytes());
@@ -201,14 +202,20 @@ impl Board {
     /// ```
     pub fn all_to_all(&mut self, call: u64, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_to_all", call, Says::All(given.len()))?;
-        let (me, ranks) = (self.lines.me, self.ranks());
+        let ranks = self.ranks();
         self.must(given.len() == into.len() && given.len().is_multiple_of(ranks), || {
             format!("{} bytes given, {} taken, by {ranks} ranks", given.len(), into.len())
         })?;
         let len = given.len() / ranks;
-        if let Some(reach) = self.direct(len) {
-            return self.read_blocks(&reach, given, (len, |reader| reader * len), into);
-        }
+        self.either_way(Kind::AllToAll, len, |board, reach| match reach {
+            Some(reach) => board.read_blocks(reach, given, (len, |reader| reader * len), into),
+            None => board.copy_blocks(len, given, into),
+        })
+    }
+
+    /// All post the blocks for all others, a piece of each in each round, and take theirs.
+    fn copy_blocks(&mut self, len: usize, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
+        let (me, ranks) = (self.lines.me, self.ranks());
         let cut = Cut::of(len, self.lines.block.cell_bytes() / ranks);
         let mut round = self.post_blocks(cut, 0, given)?;
         into[me * len..][..len].copy_from_slice(&given[me * len..][..len]);

@@ -4,6 +4,7 @@ use super::block::HALF_CARRIES;
 use super::board::Board;
 use super::broken::Failure;
 use super::lines::Says;
+use super::ways::Kind;
 use transom_locks::Rank;
 
 /// Up to so many bytes each rank folds those of all by itself; one element is never cut.
@@ -225,10 +226,13 @@ impl Board {
             let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
             return self.reduce_whole(all, data, element, fold);
         }
-        match self.direct_for_shares(data.len() / self.ranks()).filter(|_| root.is_none()) {
-            Some(reach) => self.reduce_directly(&reach, data, element, fold),
-            None => self.reduce_shares(root, data, element, fold),
+        if root.is_some() {
+            return self.reduce_shares(root, data, element, fold);
         }
+        self.either_way(Kind::AllReduce, data.len() / self.ranks(), |board, reach| match reach {
+            Some(reach) => board.reduce_directly(reach, data, element, fold),
+            None => board.reduce_shares(None, data, element, fold),
+        })
     }
 
     /// Everybody posts all elements. `data` are those of the `first` ranks folded; as they were if these are none.

@@ -2,6 +2,7 @@
 
 mod failures;
 
+use super::ways::Ways;
 use super::{Board, Failure};
 use crate::{Invitation, Job, Loopback};
 use std::process::Command;
@@ -66,7 +67,7 @@ fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec
 
 fn open(team: &Loopback, strict: bool) -> Board {
     let mut board = Board::open(team).unwrap();
-    (board.strict, board.direct) = (strict, true);
+    (board.strict, board.ways.always) = (strict, Some(true));
     board
 }
 
@@ -245,6 +246,21 @@ fn calls_follow_each_other() {
         for strict in [false, true] {
             all_well(on_threads(ranks, |team| random_calls(&mut open(&team, strict), ranks as u64, calls)));
         }
+    }
+}
+
+/// All ranks go the same ways, while they try them and afterwards, whatever each of them found.
+#[test]
+fn which_way_long_calls_go_is_found_out() {
+    for ranks in [2, 3, 5] {
+        all_well(on_threads(ranks, |team| {
+            let mut board = open(&team, ranks == 3);
+            board.ways = Ways::new(false);
+            for call in 0..12 * KINDS as u64 {
+                let (kind, root) = (call as usize % KINDS, call as usize % ranks);
+                check(&mut board, kind, call, root, 40_000 + 1000 * kind, 1).unwrap();
+            }
+        }));
     }
 }
 

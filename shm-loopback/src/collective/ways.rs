@@ -1,0 +1,179 @@
+//! By which of two ways long calls move: through cells, by two copies of processors, or read where they are, by one of the kernel's.
+//! Which takes less time is the machine's, and differs with the call, its length and how many ranks read each other at once: two copies
+//! may take a fifth of the time of one, or twice as much. So the first calls of each kind and length try both, and all ranks agree on
+//! what those took; they try again after many more.
+
+use super::board::Board;
+use super::broken::Failure;
+use crate::reach::Reach;
+use std::time::Instant;
+
+/// Bytes from which on a read of a block may take less time than two copies of it through cells, where the kernel does it.
+const FROM: usize = 32 << 10;
+
+/// Calls that try the two ways in turn: one that something disturbs decides nothing.
+const TRIALS: u32 = 8;
+/// After so many calls they are tried again: the slower one may take ten times as long.
+const AGAIN: u32 = 8192;
+/// Lengths differ by powers of two, up to those of 4 MiB and more.
+const LENGTHS: usize = 8;
+
+/// A call that may move by either way.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Broadcast,
+    AllGather,
+    AllToAll,
+    AllReduce,
+}
+
+/// What calls took. The same at all ranks, but for the times before they have agreed.
+pub(super) struct Ways {
+    /// The way of all calls, if it is not to be found out: whether it is the direct one.
+    pub always: Option<bool>,
+    tried: [[Tried; LENGTHS]; Kind::AllReduce as usize + 1],
+}
+
+#[derive(Clone, Copy, Default)]
+struct Tried {
+    calls: u32,
+    /// The least nanoseconds of a call of the last trials, through cells and directly.
+    least: [u64; 2],
+    direct: bool,
+}
+
+impl Tried {
+    /// Whether the next call is direct, and whether it is a trial.
+    fn next(&mut self) -> (bool, bool) {
+        let at = self.calls % AGAIN;
+        self.calls = self.calls.wrapping_add(1);
+        if at == 0 {
+            self.least = [u64::MAX; 2];
+        }
+        if at < TRIALS { (at % 2 == 1, true) } else { (self.direct, false) }
+    }
+
+    /// What a trial took. Whether it was the last.
+    fn took(&mut self, direct: bool, nanoseconds: u64) -> bool {
+        let least = &mut self.least[usize::from(direct)];
+        *least = nanoseconds.min(*least);
+        self.calls % AGAIN == TRIALS
+    }
+
+    /// Settles it by what all ranks found: the one that needed longest is what others wait for.
+    fn settle(&mut self, found: impl Iterator<Item = [u64; 2]> + Clone) {
+        let most = |way: usize| found.clone().map(|least| least[way]).max();
+        self.direct = most(1) < most(0);
+    }
+}
+
+impl Ways {
+    /// Of ranks that share cores, if so: they do not wait for each other longer than they must.
+    pub fn new(crowded: bool) -> Self {
+        Ways { always: crowded.then_some(false), tried: Default::default() }
+    }
+
+    fn of(&mut self, kind: Kind, bytes: usize) -> &mut Tried {
+        &mut self.tried[kind as usize][((bytes / FROM).max(1).ilog2() as usize).min(LENGTHS - 1)]
+    }
+}
+
+impl Board {
+    /// Moves blocks of so many bytes, as many at all ranks, by the way that takes less time; how others' buffers are reached is given
+    /// where it is the direct one.
+    #[inline(always)]
+    pub(super) fn either_way(
+        &mut self,
+        kind: Kind,
+        bytes: usize,
+        act: impl FnOnce(&mut Self, Option<&Reach>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match &self.reach {
+            Some(reach) if bytes >= FROM && self.ranks() > 1 => {
+                let reach = reach.clone();
+                self.faster_way(kind, bytes, &reach, act)
+            }
+            _ => act(self, None),
+        }
+    }
+
+    fn faster_way(
+        &mut self,
+        kind: Kind,
+        bytes: usize,
+        reach: &Reach,
+        act: impl FnOnce(&mut Self, Option<&Reach>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (direct, trial) = match self.ways.always {
+            Some(direct) => (direct, false),
+            None => self.ways.of(kind, bytes).next(),
+        };
+        if !trial {
+            return act(self, direct.then_some(reach));
+        }
+        // Who comes late is not counted.
+        let met = self.lines.post(&[])?;
+        self.lines.see_all(met)?;
+        let begun = Instant::now();
+        act(self, direct.then_some(reach))?;
+        let took = begun.elapsed().as_nanos() as u64;
+        if !self.ways.of(kind, bytes).took(direct, took) {
+            return Ok(());
+        }
+        let mine = self.ways.of(kind, bytes).least.map(u64::to_le_bytes);
+        let mut all = vec![0; 16 * self.ranks()];
+        self.gather_blocks(None, mine.as_flattened(), &mut all)?;
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let tried = self.ways.of(kind, bytes);
+        tried.settle(all.chunks_exact(16).map(|least| [word(&least[..8]), word(&least[8..])]));
+        let Tried { direct, least: [cells, read], .. } = *tried;
+        tracing::debug!(?kind, bytes, cells, read, direct, "how long collectives move");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ways of so many calls, of which one through cells takes so long, and a direct one: `C` and `D`.
+    fn ways(ways: &mut Ways, count: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
+        let one = |_| {
+            let tried = ways.of(kind, bytes);
+            let (direct, trial) = tried.next();
+            if trial && tried.took(direct, took[usize::from(direct)]) {
+                let least = tried.least;
+                // Another rank was faster.
+                tried.settle([least, [1, 1]].into_iter());
+            }
+            if direct { 'D' } else { 'C' }
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[test]
+    fn both_ways_are_tried_of_each_kind_and_length_and_again() {
+        let mut board = Ways::new(false);
+        let (gather, broadcast) = ((Kind::AllGather, 64 << 10), (Kind::Broadcast, 64 << 10));
+        assert_eq!(ways(&mut board, 12, gather, [5, 2]), "CDCDCDCDDDDD");
+        assert_eq!(ways(&mut board, 12, broadcast, [2, 5]), "CDCDCDCDCCCC");
+        assert_eq!(ways(&mut board, 12, (Kind::AllGather, 128 << 10), [5, 5]), "CDCDCDCDCCCC");
+        // As long, to a power of two.
+        assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [9, 1]), "DDD");
+        assert_eq!(ways(&mut board, AGAIN - 15, gather, [2, 5]), "D".repeat(AGAIN as usize - 15), "not so soon");
+        assert_eq!(ways(&mut board, 12, gather, [2, 5]), "CDCDCDCDCCCC");
+        for (bytes, way) in [(1, "C"), (2 << 20, "C"), (4 << 20, "C"), (usize::MAX, "D")] {
+            assert_eq!(ways(&mut board, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_trial_that_was_disturbed_decides_nothing() {
+        let mut board = Ways::new(false);
+        let kind = (Kind::AllToAll, 64 << 10);
+        for cells in [1000, 1000, 2, 1000] {
+            assert_eq!(ways(&mut board, 2, kind, [cells, 5]), "CD");
+        }
+        assert_eq!(ways(&mut board, 3, kind, [2, 5]), "CCC");
+    }
+}
