@@ -256,7 +256,7 @@ fn which_way_long_calls_go_is_found_out() {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, ranks == 3);
             board.ways = Ways::new(false);
-            for call in 0..12 * KINDS as u64 {
+            for call in 0..36 * KINDS as u64 {
                 let (kind, root) = (call as usize % KINDS, call as usize % ranks);
                 check(&mut board, kind, call, root, 40_000 + 1000 * kind, 1).unwrap();
             }

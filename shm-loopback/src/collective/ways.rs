@@ -11,10 +11,12 @@ use std::time::Instant;
 /// Bytes from which on a read of a block may take less time than two copies of it through cells, where the kernel does it.
 const FROM: usize = 32 << 10;
 
-/// Calls that try the two ways in turn: one that something disturbs decides nothing.
+/// Calls of a trial, measured together: a root goes on before the others have a broadcast through cells, and waits in a later one.
+const ROW: u32 = 4;
+/// Trials, by the two ways in turn: one that something disturbs decides nothing.
 const TRIALS: u32 = 8;
-/// After so many calls they are tried again: the slower one may take ten times as long.
-const AGAIN: u32 = 8192;
+/// After so many calls they are tried again: the slower way may take ten times as long.
+const AGAIN: u32 = 1 << 15;
 /// Lengths differ by powers of two, up to those of 4 MiB and more.
 const LENGTHS: usize = 8;
 
@@ -37,33 +39,51 @@ pub(super) struct Ways {
 #[derive(Clone, Copy, Default)]
 struct Tried {
     calls: u32,
-    /// The least nanoseconds of a call of the last trials, through cells and directly.
+    /// Nanoseconds in the calls of this trial.
+    row: u64,
+    /// The least of a trial of late, through cells and directly.
     least: [u64; 2],
     direct: bool,
 }
 
+/// The next call.
+#[derive(Clone, Copy, PartialEq)]
+enum Next {
+    /// Begins a trial, or goes on with it.
+    Trial {
+        begins: bool,
+    },
+    Settled,
+}
+
 impl Tried {
-    /// Whether the next call is direct, and whether it is a trial.
-    fn next(&mut self) -> (bool, bool) {
+    /// Whether the next call is direct.
+    fn next(&mut self) -> (bool, Next) {
         let at = self.calls % AGAIN;
         self.calls = self.calls.wrapping_add(1);
         if at == 0 {
             self.least = [u64::MAX; 2];
         }
-        if at < TRIALS { (at % 2 == 1, true) } else { (self.direct, false) }
+        match at / ROW {
+            trial @ 0..TRIALS => (trial % 2 == 1, Next::Trial { begins: at.is_multiple_of(ROW) }),
+            _ => (self.direct, Next::Settled),
+        }
     }
 
-    /// What a trial took. Whether it was the last.
+    /// What a call of a trial took. Whether it was the last of all.
     fn took(&mut self, direct: bool, nanoseconds: u64) -> bool {
-        let least = &mut self.least[usize::from(direct)];
-        *least = nanoseconds.min(*least);
-        self.calls % AGAIN == TRIALS
+        self.row = self.row.saturating_add(nanoseconds);
+        if self.calls.is_multiple_of(ROW) {
+            let least = &mut self.least[usize::from(direct)];
+            *least = std::mem::take(&mut self.row).min(*least);
+        }
+        self.calls % AGAIN == TRIALS * ROW
     }
 
-    /// Settles it by what all ranks found: the one that needed longest is what others wait for.
+    /// Settles it by what all ranks found: the one that needed longest is what others wait for. What is gained must be worth it.
     fn settle(&mut self, found: impl Iterator<Item = [u64; 2]> + Clone) {
-        let most = |way: usize| found.clone().map(|least| least[way]).max();
-        self.direct = most(1) < most(0);
+        let most = |way: usize| found.clone().map(|least| least[way]).max().unwrap_or(0);
+        self.direct = most(1) < most(0) - most(0) / 8;
     }
 }
 
@@ -104,16 +124,16 @@ impl Board {
         reach: &Reach,
         act: impl FnOnce(&mut Self, Option<&Reach>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let (direct, trial) = match self.ways.always {
-            Some(direct) => (direct, false),
+        let (direct, next) = match self.ways.always {
+            Some(direct) => (direct, Next::Settled),
             None => self.ways.of(kind, bytes).next(),
         };
-        if !trial {
-            return act(self, direct.then_some(reach));
+        let Next::Trial { begins } = next else { return act(self, direct.then_some(reach)) };
+        if begins {
+            // Who comes late is not counted.
+            let met = self.lines.post(&[])?;
+            self.lines.see_all(met)?;
         }
-        // Who comes late is not counted.
-        let met = self.lines.post(&[])?;
-        self.lines.see_all(met)?;
         let begun = Instant::now();
         act(self, direct.then_some(reach))?;
         let took = begun.elapsed().as_nanos() as u64;
@@ -136,32 +156,38 @@ impl Board {
 mod tests {
     use super::*;
 
-    /// The ways of so many calls, of which one through cells takes so long, and a direct one: `C` and `D`.
-    fn ways(ways: &mut Ways, count: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
-        let one = |_| {
+    /// The ways of so many trials, or rows of later calls, of which a call through cells takes so long, and a direct one: `C` and `D`.
+    fn ways(ways: &mut Ways, rows: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
+        let one = |at| {
             let tried = ways.of(kind, bytes);
-            let (direct, trial) = tried.next();
-            if trial && tried.took(direct, took[usize::from(direct)]) {
-                let least = tried.least;
-                // Another rank was faster.
-                tried.settle([least, [1, 1]].into_iter());
+            let (direct, next) = tried.next();
+            if let Next::Trial { begins } = next {
+                assert_eq!(begins, at % ROW == 0);
+                if tried.took(direct, took[usize::from(direct)]) {
+                    let least = tried.least;
+                    // Another rank was faster.
+                    tried.settle([least, [1, 1]].into_iter());
+                }
             }
             if direct { 'D' } else { 'C' }
         };
-        (0..count).map(one).collect()
+        let all: Vec<_> = (0..rows * ROW).map(one).collect();
+        assert!(all.chunks(ROW as usize).all(|row| row.iter().all(|way| *way == row[0])), "{all:?}");
+        all.iter().step_by(ROW as usize).collect()
     }
 
     #[test]
     fn both_ways_are_tried_of_each_kind_and_length_and_again() {
         let mut board = Ways::new(false);
         let (gather, broadcast) = ((Kind::AllGather, 64 << 10), (Kind::Broadcast, 64 << 10));
-        assert_eq!(ways(&mut board, 12, gather, [5, 2]), "CDCDCDCDDDDD");
-        assert_eq!(ways(&mut board, 12, broadcast, [2, 5]), "CDCDCDCDCCCC");
-        assert_eq!(ways(&mut board, 12, (Kind::AllGather, 128 << 10), [5, 5]), "CDCDCDCDCCCC");
+        assert_eq!(ways(&mut board, 12, gather, [50, 20]), "CDCDCDCDDDDD");
+        assert_eq!(ways(&mut board, 12, broadcast, [20, 50]), "CDCDCDCDCCCC");
+        assert_eq!(ways(&mut board, 12, (Kind::AllGather, 128 << 10), [50, 45]), "CDCDCDCDCCCC", "not worth it");
         // As long, to a power of two.
-        assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [9, 1]), "DDD");
-        assert_eq!(ways(&mut board, AGAIN - 15, gather, [2, 5]), "D".repeat(AGAIN as usize - 15), "not so soon");
-        assert_eq!(ways(&mut board, 12, gather, [2, 5]), "CDCDCDCDCCCC");
+        assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [90, 10]), "DDD");
+        let rest = AGAIN / ROW - 15;
+        assert_eq!(ways(&mut board, rest, gather, [20, 50]), "D".repeat(rest as usize), "not so soon");
+        assert_eq!(ways(&mut board, 12, gather, [20, 50]), "CDCDCDCDCCCC");
         for (bytes, way) in [(1, "C"), (2 << 20, "C"), (4 << 20, "C"), (usize::MAX, "D")] {
             assert_eq!(ways(&mut board, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
         }
@@ -171,9 +197,9 @@ mod tests {
     fn a_trial_that_was_disturbed_decides_nothing() {
         let mut board = Ways::new(false);
         let kind = (Kind::AllToAll, 64 << 10);
-        for cells in [1000, 1000, 2, 1000] {
-            assert_eq!(ways(&mut board, 2, kind, [cells, 5]), "CD");
+        for cells in [1000, 1000, 20, 1000] {
+            assert_eq!(ways(&mut board, 2, kind, [cells, 50]), "CD");
         }
-        assert_eq!(ways(&mut board, 3, kind, [2, 5]), "CCC");
+        assert_eq!(ways(&mut board, 3, kind, [20, 50]), "CCC");
     }
 }
