@@ -15,6 +15,8 @@ const FROM: usize = 32 << 10;
 const ROW: u32 = 4;
 /// Trials, by the two ways in turn: one that something disturbs decides nothing.
 const TRIALS: u32 = 8;
+/// How many times as long as copies reads take where further trials are not worth their time.
+const HOPELESS: u64 = 4;
 /// After so many calls they are tried again: the slower way may take ten times as long.
 const AGAIN: u32 = 1 << 15;
 /// Lengths differ by powers of two, up to those of 4 MiB and more.
@@ -70,20 +72,24 @@ impl Tried {
         }
     }
 
-    /// What a call of a trial took. Whether it was the last of all.
+    /// What a call of a trial took. Whether it was the last of two trials, on which all ranks agree.
     fn took(&mut self, direct: bool, nanoseconds: u64) -> bool {
         self.row = self.row.saturating_add(nanoseconds);
         if self.calls.is_multiple_of(ROW) {
             let least = &mut self.least[usize::from(direct)];
             *least = std::mem::take(&mut self.row).min(*least);
         }
-        self.calls % AGAIN == TRIALS * ROW
+        self.calls.is_multiple_of(2 * ROW)
     }
 
-    /// Settles it by what all ranks found: the one that needed longest is what others wait for. What is gained must be worth it.
+    /// Chooses by what all ranks found: the one that needed longest is what others wait for. What is gained must be worth it; and where
+    /// reads take many times as long they are not tried any more.
     fn settle(&mut self, found: impl Iterator<Item = [u64; 2]> + Clone) {
-        let most = |way: usize| found.clone().map(|least| least[way]).max().unwrap_or(0);
-        self.direct = most(1) < most(0) - most(0) / 8;
+        let [cells, read] = [0, 1].map(|way| found.clone().map(|least| least[way]).max().unwrap_or(0));
+        self.direct = read < cells - cells / 8;
+        if read / HOPELESS >= cells {
+            self.calls = self.calls - self.calls % AGAIN + TRIALS * ROW;
+        }
     }
 }
 
@@ -186,7 +192,7 @@ mod tests {
         // As long, to a power of two.
         assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [90, 10]), "DDD");
         let rest = AGAIN / ROW - 15;
-        assert_eq!(ways(&mut board, rest, gather, [20, 50]), "D".repeat(rest as usize), "not so soon");
+        assert!(!ways(&mut board, rest, gather, [20, 50]).contains('C'), "not so soon");
         assert_eq!(ways(&mut board, 12, gather, [20, 50]), "CDCDCDCDCCCC");
         for (bytes, way) in [(1, "C"), (2 << 20, "C"), (4 << 20, "C"), (usize::MAX, "D")] {
             assert_eq!(ways(&mut board, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
@@ -201,5 +207,17 @@ mod tests {
             assert_eq!(ways(&mut board, 2, kind, [cells, 50]), "CD");
         }
         assert_eq!(ways(&mut board, 3, kind, [20, 50]), "CCC");
+    }
+
+    #[test]
+    fn what_takes_many_times_as_long_is_not_tried_any_more() {
+        let mut board = Ways::new(false);
+        assert_eq!(ways(&mut board, 9, (Kind::Broadcast, 64 << 10), [10, 40]), "CDCCCCCCC");
+        // The other one may be slow for what it finds first.
+        assert_eq!(ways(&mut board, 9, (Kind::Broadcast, 128 << 10), [40, 10]), "CDCDCDCDD");
+        let rest = AGAIN / ROW - 15;
+        let later = ways(&mut board, rest + 9, (Kind::Broadcast, 64 << 10), [10, 40]);
+        assert_eq!(later.find('D'), Some(rest as usize + 1));
+        assert_eq!(later.matches('D').count(), 1);
     }
 }
