@@ -72,6 +72,10 @@ impl Tried {
         }
     }
 
+    fn next_is_settled(&self) -> bool {
+        self.calls % AGAIN >= TRIALS * ROW
+    }
+
     /// What a call of a trial took. Whether it was the last of two trials, on which all ranks agree.
     fn took(&mut self, direct: bool, nanoseconds: u64) -> bool {
         self.row = self.row.saturating_add(nanoseconds);
@@ -152,8 +156,10 @@ impl Board {
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let tried = self.ways.of(kind, bytes);
         tried.settle(all.chunks_exact(16).map(|least| [word(&least[..8]), word(&least[8..])]));
-        let Tried { direct, least: [cells, read], .. } = *tried;
-        tracing::debug!(?kind, bytes, cells, read, direct, "how long collectives move");
+        if tried.next_is_settled() {
+            let Tried { direct, least: [cells, read], .. } = *tried;
+            tracing::debug!(?kind, bytes, cells, read, direct, "how long collectives move");
+        }
         Ok(())
     }
 }
