@@ -88,6 +88,49 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
     assert!(picture.starts_with("<svg") && picture.contains("Open MPI 9.1"));
 }
 
+/// Each once, with as many ranks and of the sizes that are asked for; for these there are no targets.
+#[test]
+fn ranks_and_sizes_may_be_asked_for() {
+    let dir = TempDir::new().unwrap();
+    let peer = ourselves(&dir, "ourselves", "mpirun (Open MPI) 9.1", "");
+    let file = dir.path().join("all.json");
+    let mut compare =
+        transom("bench compare broadcast barrier --ranks 1,3 --sizes 16,4KiB --rounds 1 --millis 1 --json");
+    compare.arg(&file).arg("--mpi").arg(peer);
+    // Cores may move in each pair on a busy machine; what it was asked for is in the rows all the same, or among what failed.
+    let (out, err) = texts(&compare.output().unwrap());
+    let all = json(&file);
+    let mut rows: Vec<_> = all["rows"]["compared"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            assert!(row["target"].is_null(), "{row}");
+            (
+                row["measurement"].as_str().unwrap().to_owned(),
+                row["ranks"].as_u64().unwrap(),
+                row["bytes"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let failed = all["rows"]["failed"].as_array().unwrap().len();
+    rows.sort();
+    rows.dedup();
+    let asked = [
+        ("barrier", 1, 8),
+        ("barrier", 3, 8),
+        ("broadcast", 1, 16),
+        ("broadcast", 1, 4096),
+        ("broadcast", 3, 16),
+        ("broadcast", 3, 4096),
+    ];
+    assert!(rows.iter().all(|(name, ranks, bytes)| asked.contains(&(name, *ranks, *bytes))), "{rows:?}");
+    assert_eq!(rows.len() + failed, asked.len(), "{out}{err}");
+    let few = transom("bench compare overlap --ranks 1").output().unwrap();
+    assert_eq!(few.status.code(), Some(2));
+    assert!(texts(&few).1.contains("overlap takes 2 ranks or more, not 1; use --ranks 2"), "{few:?}");
+}
+
 /// Where compilers are started is another directory.
 #[test]
 fn a_library_may_be_named_from_here() {

@@ -13,7 +13,7 @@ use super::peers::{self, Peer, PeerError};
 use super::progress::Progress;
 use super::protocol::{ReportError, Task};
 use super::targets::{COMPARISONS, Comparison};
-use super::text::{number, print, size};
+use super::text::{number, parse_size, print, size};
 use super::usage::Usage;
 use clap::Args;
 use std::collections::HashMap;
@@ -38,6 +38,9 @@ pub struct Compare {
     /// With how many ranks, e.g. 4,8,16; targets are for as many as `transom bench list` says [default: as many, and some with 4]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
+    /// Of which sizes, e.g. 8,4KiB,1MiB, where a measurement has one [default: those that have a target]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
+    sizes: Vec<usize>,
     /// An MPI that is not in PATH: the directory with bin/mpirun and bin/mpicc; any number of times
     #[arg(long, value_name = "DIR")]
     mpi: Vec<PathBuf>,
@@ -73,7 +76,7 @@ Examples:
   transom bench compare --quick
   transom bench compare --mpi ompi5 --mpi mpich5 --rounds 9 --json all.json --svg all.svg
   transom bench compare contended readers_writer lu
-  transom bench compare barrier all_reduce message_rate --ranks 2,4,8,16";
+  transom bench compare barrier all_reduce message_rate --ranks 2,4,8,16 --sizes 8,4KiB,256KiB";
 
 /// How often more than asked for a pair is tried, if the mode changes during it.
 const AGAIN: usize = 5;
@@ -188,31 +191,34 @@ impl Compare {
         if chosen.is_empty() {
             return Err(Usage(format!("{} is not compared with others; put is, for example", names.join(", "))));
         }
-        if self.ranks.is_empty() {
-            return Ok(chosen);
-        }
-        // Each with so many ranks, once; what is asked for by name must be possible.
-        let mut with_ranks: Vec<Comparison> = Vec::new();
-        for (comparison, &ranks) in
-            chosen.iter().flat_map(|comparison| self.ranks.iter().map(move |ranks| (comparison, ranks)))
-        {
-            let comparison = comparison.with_ranks(ranks.into());
-            let least = catalog::find(comparison.measurement).map_or(1, |measurement| measurement.least);
-            if comparison.ranks < least {
-                if names.contains(&comparison.measurement) {
-                    let name = comparison.measurement;
-                    return Err(Usage(format!("{name} takes {least} ranks or more, not {ranks}; use --ranks {least}")));
-                }
-                continue;
+        // Each with so many ranks, of such a size, once; what is asked for by name must be possible.
+        let mut all: Vec<Comparison> = Vec::new();
+        for comparison in chosen.iter().flat_map(|comparison| self.variants(comparison)) {
+            let (name, ranks) = (comparison.measurement, comparison.ranks);
+            let least = catalog::find(name).map_or(1, |measurement| measurement.least);
+            if ranks < least && names.contains(&name) {
+                return Err(Usage(format!("{name} takes {least} ranks or more, not {ranks}; use --ranks {least}")));
             }
-            match with_ranks.iter_mut().find(|other| other.is_of(&comparison)) {
-                // With the target, if there is one for as many ranks.
+            match all.iter_mut().find(|other| other.is_of(&comparison)) {
+                // With the target, if there is one.
                 Some(other) if comparison.ratio.is_some() => *other = comparison,
                 Some(_) => {}
-                None => with_ranks.push(comparison),
+                None if ranks < least => {}
+                None => all.push(comparison),
             }
         }
-        Ok(with_ranks)
+        Ok(all)
+    }
+
+    /// The comparison with each number of ranks and of each size that was asked for.
+    fn variants(&self, comparison: &Comparison) -> Vec<Comparison> {
+        let sized = catalog::find(comparison.measurement).is_some_and(|measurement| measurement.sized);
+        let ranks: Vec<usize> = match &self.ranks[..] {
+            [] => vec![comparison.ranks],
+            ranks => ranks.iter().map(|&ranks| ranks.into()).collect(),
+        };
+        let sizes = if sized && !self.sizes.is_empty() { &self.sizes[..] } else { &[comparison.bytes] };
+        ranks.iter().flat_map(|&ranks| sizes.iter().map(move |&bytes| comparison.varied(ranks, bytes))).collect()
     }
 }
 

@@ -243,11 +243,11 @@ impl Comparison {
         }
     }
 
-    /// The same with so many ranks. Its targets are for as many as it had; the kernel is that of one.
-    pub fn with_ranks(self, ranks: usize) -> Comparison {
-        match ranks == self.ranks || self.alike {
+    /// The same with so many ranks, of so many bytes. Its targets are for what it was; the kernel is that of one rank.
+    pub fn varied(self, ranks: usize, bytes: usize) -> Comparison {
+        match (ranks, bytes) == (self.ranks, self.bytes) || self.alike {
             true => self,
-            false => Comparison { ranks, ratio: None, own: &[], ..self },
+            false => Comparison { ranks, bytes, ratio: None, own: &[], ..self },
         }
     }
 
@@ -299,11 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_for_as_many_ranks_as_they_were_set_for() {
-        let [four, sixteen] = [4, 16].map(|ranks| contended(4).with_ranks(ranks));
+    fn targets_are_for_the_ranks_and_sizes_that_they_were_set_for() {
+        let [four, sixteen] = [4, 16].map(|ranks| contended(4).varied(ranks, 8));
         assert!(four.ratio == Some(1.0) && four.own.len() == 1 && four.ranks == 4);
         assert!(sixteen.ratio.is_none() && sixteen.own.is_empty() && sixteen.ranks == 16);
         assert!(!four.is_of(&sixteen) && contended(16).is_of(&sixteen));
+        let longer = latency("broadcast", "collective", 8, 1.67).varied(2, 4096);
+        assert!(longer.ratio.is_none() && longer.bytes == 4096);
     }
 
     #[test]
