@@ -3,6 +3,7 @@
 use super::block::Block;
 use super::broken::{Breaker, Failure};
 use super::lines::Lines;
+use super::reduce;
 use super::scratch::Scratch;
 use super::slate::Shared;
 use super::ways::Ways;
@@ -50,6 +51,8 @@ pub struct Board {
     /// How buffers of others are reached, if each rank reaches those of all.
     pub(super) reach: Option<Reach>,
     pub(super) ways: Ways,
+    /// Bytes up to which each rank folds those of all. The same at all ranks.
+    pub(super) whole: usize,
     /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
     pub(super) strict: bool,
 }
@@ -106,7 +109,9 @@ impl Board {
         let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
         let reach = all(1).then_some(reach);
         let strict = cfg!(debug_assertions);
-        Ok(Board { lines, scratch: Scratch::default(), reach, ways: Ways::new(!all(2)), strict })
+        let crowded = !all(2);
+        let (ways, whole) = (Ways::new(crowded), reduce::whole(team.size(), crowded));
+        Ok(Board { lines, scratch: Scratch::default(), reach, ways, whole, strict })
     }
 
     /// What breaks the board while a call waits at it.

@@ -2,6 +2,7 @@
 
 mod failures;
 
+use super::reduce;
 use super::ways::Ways;
 use super::{Board, Failure};
 use crate::{Invitation, Job, Loopback};
@@ -68,6 +69,8 @@ fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec
 fn open(team: &Loopback, strict: bool) -> Board {
     let mut board = Board::open(team).unwrap();
     (board.strict, board.ways.always) = (strict, Some(true));
+    // Both ways to fold.
+    board.whole = if strict { reduce::WHOLE } else { 64 };
     board
 }
 
