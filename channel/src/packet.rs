@@ -326,7 +326,6 @@ impl Packet {
 
     /// Reads a header from the first bytes of a packet, at most [`LONGEST`] of them, which is `total` bytes long with its
     /// data; also says how long the header is. What this returns, [`encode`](Self::encode) writes to the same bytes.
-    #[inline(always)]
     pub fn decode(head: &[u8], total: usize) -> Result<(Packet, usize), Malformed> {
         let mut from = Reader { from: head, at: 0 };
         let [kind, flags] = from.get()?;

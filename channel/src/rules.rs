@@ -65,24 +65,28 @@ const MORE: u8 = 4;
 const SIGNS: [(&str, u8); 6] =
     [("<=", LESS | EQUAL), ("<", LESS), (">=", MORE | EQUAL), (">", MORE), ("==", EQUAL), ("!=", LESS | MORE)];
 
-/// One comparison, by its places in the tables above.
+/// One comparison: the variable by its place in the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Comparison {
     variable: usize,
-    sign: usize,
+    sign: u8,
     number: u64,
 }
 
 impl Comparison {
     #[inline]
     fn holds(&self, Facts { size, peers, queued }: Facts) -> bool {
-        let value = [size, peers, queued][self.variable];
+        let value = match self.variable {
+            SIZE => size,
+            1 => peers,
+            _ => queued,
+        };
         let is = match value.cmp(&self.number) {
             Ordering::Less => LESS,
             Ordering::Equal => EQUAL,
             Ordering::Greater => MORE,
         };
-        SIGNS[self.sign].1 & is != 0
+        self.sign & is != 0
     }
 }
 
@@ -148,8 +152,8 @@ impl Rules {
     /// );
     /// ```
     pub fn usual(eager: usize, zero_copy_from: u64) -> Rules {
-        let at_once = Comparison { variable: SIZE, sign: 0, number: eager as u64 };
-        let copied = Comparison { variable: SIZE, sign: 1, number: zero_copy_from };
+        let at_once = Comparison { variable: SIZE, sign: LESS | EQUAL, number: eager as u64 };
+        let copied = Comparison { variable: SIZE, sign: LESS, number: zero_copy_from };
         let rule = |when: &[Comparison], path| Rule { when: when.to_vec(), path };
         Rules(vec![
             rule(&[at_once], Path::Ring),
@@ -171,9 +175,10 @@ impl Rules {
     /// granted.
     pub(crate) fn short_below(&self) -> usize {
         let first = &self.0[0];
-        let below = |when: &Comparison| match (when.variable, SIGNS[when.sign].0) {
-            (SIZE, "<=") => usize::try_from(when.number).unwrap_or(usize::MAX).saturating_add(1),
-            (SIZE, "<") => usize::try_from(when.number).unwrap_or(usize::MAX),
+        const UP_TO: u8 = LESS | EQUAL;
+        let below = |when: &Comparison| match (when.variable, when.sign) {
+            (SIZE, UP_TO) => usize::try_from(when.number).unwrap_or(usize::MAX).saturating_add(1),
+            (SIZE, LESS) => usize::try_from(when.number).unwrap_or(usize::MAX),
             _ => 0,
         };
         let ring = first.path == Path::Ring;
@@ -186,7 +191,10 @@ impl fmt::Display for Rules {
         for (at, Rule { when, path }) in self.0.iter().enumerate() {
             let when: Vec<String> = when
                 .iter()
-                .map(|when| format!("{} {} {}", VARIABLES[when.variable], SIGNS[when.sign].0, when.number))
+                .map(|when| {
+                    let sign = SIGNS.iter().find(|(_, sign)| *sign == when.sign).expect("all are named").0;
+                    format!("{} {sign} {}", VARIABLES[when.variable], when.number)
+                })
                 .collect();
             let when = if when.is_empty() { "TRUE".to_owned() } else { when.join(" AND ") };
             let name = PATHS.iter().find(|(_, named)| named == path).expect("all are named").0;
@@ -229,7 +237,7 @@ fn rule(words: &mut Words<'_>) -> Result<Rule, RulesError> {
     loop {
         let variable = words.one_of(&variables)?;
         if variable < VARIABLES.len() {
-            when.push(Comparison { variable, sign: words.one_of(&signs)?, number: words.number()? });
+            when.push(Comparison { variable, sign: SIGNS[words.one_of(&signs)?].1, number: words.number()? });
         }
         if words.one_of(&[",", "AND"])? == 0 {
             break;

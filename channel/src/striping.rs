@@ -196,9 +196,10 @@ impl Weights {
         };
         parts.flat_map(move |part| {
             let count = (part.length / bytes).max(1);
-            let at = move |nth: u64| match nth == count {
-                true => part.at + part.length,
-                false => part.at + (u128::from(part.length) * u128::from(nth) / u128::from(count)) as u64,
+            let at = move |nth: u64| match nth {
+                0 => part.at,
+                nth if nth == count => part.at + part.length,
+                nth => part.at + (u128::from(part.length) * u128::from(nth) / u128::from(count)) as u64,
             };
             (0..count).map(move |nth| Part { rail: part.rail, at: at(nth), length: at(nth + 1) - at(nth) })
         })

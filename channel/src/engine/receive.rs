@@ -156,12 +156,12 @@ impl<W: Wire> Engine<W> {
         if mover == Mover::Read {
             let peer = self.peers.get_mut(&from).expect("it sent this");
             let parts = peer.weights.pieces(length, rails, self.config.stripe_from);
-            let (lanes, any) = lanes(&peer.weights, parts.clone());
+            let (lanes, any) = lanes(&peer.weights, rails, parts.clone());
             moving.timed = (lanes > 1).then(|| Box::new(Timed::new(parts.clone())));
-            for striping::Part { rail, at: offset, length } in parts {
+            parts.for_each(|striping::Part { rail, at: offset, length }| {
                 let (keys, writes, fin) = (offered, false, None);
                 peer.moves.push_back(Move { id, rail, offset, length, keys, any, writes, fin });
-            }
+            });
             moving.state = Receiving::new(mover, length, lanes);
             receive.moving = Some(Box::new(moving));
             self.list(from);
@@ -255,7 +255,7 @@ impl<W: Wire> Engine<W> {
         }
         let weights = &self.peers[&from].weights;
         let parts = weights.pieces(length, rails, self.config.stripe_from);
-        let (lanes, any) = lanes(weights, parts.clone());
+        let (lanes, any) = lanes(weights, rails, parts.clone());
         let send = self.sending(from, id)?;
         send.state.write(lanes)?;
         send.timed = (lanes > 1).then(|| Box::new(Timed::new(parts.clone())));
@@ -372,7 +372,10 @@ enum By {
 }
 
 /// How many parts these are, and the rails that take them as they are free; none if each has its own.
-fn lanes(weights: &Weights, parts: impl Iterator<Item = striping::Part>) -> (u8, Rails) {
+fn lanes(weights: &Weights, rails: Rails, parts: impl Iterator<Item = striping::Part>) -> (u8, Rails) {
+    if rails.len() == 1 {
+        return (1, Rails::default());
+    }
     let (lanes, rails) = parts.fold((0, Rails::default()), |(lanes, rails), part| (lanes + 1, rails.and(part.rail)));
     (lanes, if weights.pulls() && lanes > 1 { rails } else { Rails::default() })
 }
