@@ -17,6 +17,10 @@ const BYTES: Tag<u8> = Tag::new(2);
 /// Instructions of a send and a receive.
 const PAIR: f64 = 720.0;
 
+/// Bytes of a message that is announced.
+const LONG: usize = 65_536;
+const ANNOUNCED: &str = "isend of 64 KiB, recv_into, wait; without the copy";
+
 type Call = fn(&World, usize) -> Result<(), Error>;
 
 /// Each call, done `times` times, of a rank with itself, whose ring is open; and how many instructions it takes at most.
@@ -43,8 +47,22 @@ const CALLS: &[(&str, f64, Call)] = &[
     ("irecv, isend, both waited for; 20 at a time", 2500.0, |world, times| at_once(world, times, First::Receives)),
     ("isend, irecv of what is there; 20 at a time", 1500.0, |world, times| at_once(world, times, First::Sends)),
     ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, First::Messages)),
+    (ANNOUNCED, 12_000.0, announced),
     ("progress, nothing there", 650.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
+
+/// Messages that are announced, and read by the receiver.
+fn announced(world: &World, times: usize) -> Result<(), Error> {
+    let (sent, mut got) = (vec![1; LONG], vec![0; LONG]);
+    (0..times).try_for_each(|_| {
+        world.scope(|scope| {
+            let sent = scope.isend(0, BYTES, &sent);
+            world.recv_into(0, BYTES, &mut got)?;
+            sent.wait()?;
+            Ok(())
+        })
+    })
+}
 
 /// What is there first: receives, or messages, in the ring or taken from there.
 #[derive(PartialEq)]
@@ -97,7 +115,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (call, most, _) in CALLS {
         match (collected(&[], &[call, "2000"]), collected(&[], &[call, "1000"])) {
             (Ok(more), Ok(less)) => {
-                let each = (more - less) as f64 / 1000.0;
+                // Each byte of a long copy counts as one.
+                let copied = if *call == ANNOUNCED { LONG } else { 0 };
+                let each = (more - less) as f64 / 1000.0 - copied as f64;
                 println!("{call:<48} {each:>12.1} {most:>8}");
                 beyond.extend((each > *most).then_some(*call));
             }

@@ -242,26 +242,24 @@ impl Body {
             Body::Cut { .. } => Body::CUT,
         }
     }
-}
 
-impl Packet {
-    /// Writes the header, and says how long it is.
-    pub fn encode(&self, into: &mut [u8; LONGEST]) -> usize {
-        if let Body::Eager { envelope, sync: None } = self.body {
-            let eager = Eager { source: self.source, sequence: self.sequence, values: self.values, envelope };
+    /// Writes the header of the packet that says this, and says how long it is.
+    pub(crate) fn encode(&self, source: Rank, sequence: u32, values: Values, into: &mut [u8; LONGEST]) -> usize {
+        if let Body::Eager { envelope, sync: None } = *self {
+            let eager = Eager { source, sequence, values, envelope };
             into[..EAGER].copy_from_slice(&eager.encode());
             return EAGER;
         }
         let mut out = Writer { into, at: 0 };
-        out.put([self.body.kind(), 0]);
-        out.put(self.values.ring.to_le_bytes());
-        out.u32(self.source);
-        out.u32(self.sequence);
-        out.u32(self.values.ack);
-        out.u32(self.values.granted);
-        out.u32(self.values.freed);
+        out.put([self.kind(), 0]);
+        out.put(values.ring.to_le_bytes());
+        out.u32(source);
+        out.u32(sequence);
+        out.u32(values.ack);
+        out.u32(values.granted);
+        out.u32(values.freed);
         out.u64(0); // Checksum and window, for lanes that lose.
-        match &self.body {
+        match self {
             Body::Eager { sync: None, .. } => unreachable!("has a header of its own"),
             Body::Eager { envelope, sync: Some(id) } => {
                 out.envelope(envelope);
@@ -317,6 +315,13 @@ impl Packet {
             }
         }
         out.at
+    }
+}
+
+impl Packet {
+    /// Writes the header, and says how long it is.
+    pub fn encode(&self, into: &mut [u8; LONGEST]) -> usize {
+        self.body.encode(self.source, self.sequence, self.values, into)
     }
 
     /// Reads a header from the first bytes of a packet, at most [`LONGEST`] of them, which is `total` bytes long with its

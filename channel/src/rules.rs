@@ -10,6 +10,7 @@
 //! TRUE, Copy-Based
 //! ```
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -52,24 +53,41 @@ pub struct Facts {
     pub queued: u64,
 }
 
-type Variable = fn(&Facts) -> u64;
-
-const VARIABLES: [(&str, Variable); 3] =
-    [("MSG_SIZE", |facts| facts.size), ("PEERS", |facts| facts.peers), ("QUEUED", |facts| facts.queued)];
+const VARIABLES: [&str; 3] = ["MSG_SIZE", "PEERS", "QUEUED"];
 /// The variable that a ring's rule may have for the short path.
 const SIZE: usize = 0;
 
-type Compare = fn(&u64, &u64) -> bool;
+/// What a value may be beside a number, by bits: a rule is looked at for each packet.
+const LESS: u8 = 1;
+const EQUAL: u8 = 2;
+const MORE: u8 = 4;
 
-const SIGNS: [(&str, Compare); 6] =
-    [("<=", u64::le), ("<", u64::lt), (">=", u64::ge), (">", u64::gt), ("==", u64::eq), ("!=", u64::ne)];
+const SIGNS: [(&str, u8); 6] =
+    [("<=", LESS | EQUAL), ("<", LESS), (">=", MORE | EQUAL), (">", MORE), ("==", EQUAL), ("!=", LESS | MORE)];
 
-/// One comparison, by its places in the tables above.
+/// One comparison: the variable by its place in the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Comparison {
     variable: usize,
-    sign: usize,
+    sign: u8,
     number: u64,
+}
+
+impl Comparison {
+    #[inline]
+    fn holds(&self, Facts { size, peers, queued }: Facts) -> bool {
+        let value = match self.variable {
+            SIZE => size,
+            1 => peers,
+            _ => queued,
+        };
+        let is = match value.cmp(&self.number) {
+            Ordering::Less => LESS,
+            Ordering::Equal => EQUAL,
+            Ordering::Greater => MORE,
+        };
+        self.sign & is != 0
+    }
 }
 
 /// All its comparisons must hold.
@@ -134,8 +152,8 @@ impl Rules {
     /// );
     /// ```
     pub fn usual(eager: usize, zero_copy_from: u64) -> Rules {
-        let at_once = Comparison { variable: SIZE, sign: 0, number: eager as u64 };
-        let copied = Comparison { variable: SIZE, sign: 1, number: zero_copy_from };
+        let at_once = Comparison { variable: SIZE, sign: LESS | EQUAL, number: eager as u64 };
+        let copied = Comparison { variable: SIZE, sign: LESS, number: zero_copy_from };
         let rule = |when: &[Comparison], path| Rule { when: when.to_vec(), path };
         Rules(vec![
             rule(&[at_once], Path::Ring),
@@ -150,19 +168,17 @@ impl Rules {
 
     /// The paths of the rules that hold, in order.
     pub fn paths(&self, facts: Facts) -> impl Iterator<Item = Path> {
-        let holds = move |Comparison { variable, sign, number }: &Comparison| {
-            SIGNS[*sign].1(&VARIABLES[*variable].1(&facts), number)
-        };
-        self.0.iter().filter(move |rule| rule.when.iter().all(holds)).map(|rule| rule.path)
+        self.0.iter().filter(move |rule| rule.when.iter().all(|when| when.holds(facts))).map(|rule| rule.path)
     }
 
     /// What is shorter goes by a ring wherever there is one with a free slot, whatever else holds: so much the short path may take for
     /// granted.
     pub(crate) fn short_below(&self) -> usize {
         let first = &self.0[0];
-        let below = |when: &Comparison| match (when.variable, SIGNS[when.sign].0) {
-            (SIZE, "<=") => usize::try_from(when.number).unwrap_or(usize::MAX).saturating_add(1),
-            (SIZE, "<") => usize::try_from(when.number).unwrap_or(usize::MAX),
+        const UP_TO: u8 = LESS | EQUAL;
+        let below = |when: &Comparison| match (when.variable, when.sign) {
+            (SIZE, UP_TO) => usize::try_from(when.number).unwrap_or(usize::MAX).saturating_add(1),
+            (SIZE, LESS) => usize::try_from(when.number).unwrap_or(usize::MAX),
             _ => 0,
         };
         let ring = first.path == Path::Ring;
@@ -175,7 +191,10 @@ impl fmt::Display for Rules {
         for (at, Rule { when, path }) in self.0.iter().enumerate() {
             let when: Vec<String> = when
                 .iter()
-                .map(|when| format!("{} {} {}", VARIABLES[when.variable].0, SIGNS[when.sign].0, when.number))
+                .map(|when| {
+                    let sign = SIGNS.iter().find(|(_, sign)| *sign == when.sign).expect("all are named").0;
+                    format!("{} {sign} {}", VARIABLES[when.variable], when.number)
+                })
                 .collect();
             let when = if when.is_empty() { "TRUE".to_owned() } else { when.join(" AND ") };
             let name = PATHS.iter().find(|(_, named)| named == path).expect("all are named").0;
@@ -213,12 +232,12 @@ impl FromStr for Rules {
 
 fn rule(words: &mut Words<'_>) -> Result<Rule, RulesError> {
     let mut when = Vec::new();
-    let variables: Vec<&str> = VARIABLES.iter().map(|(name, _)| *name).chain(["TRUE"]).collect();
+    let variables: Vec<&str> = VARIABLES.into_iter().chain(["TRUE"]).collect();
     let signs = SIGNS.map(|(sign, _)| sign);
     loop {
         let variable = words.one_of(&variables)?;
         if variable < VARIABLES.len() {
-            when.push(Comparison { variable, sign: words.one_of(&signs)?, number: words.number()? });
+            when.push(Comparison { variable, sign: SIGNS[words.one_of(&signs)?].1, number: words.number()? });
         }
         if words.one_of(&[",", "AND"])? == 0 {
             break;

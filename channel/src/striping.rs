@@ -64,6 +64,50 @@ pub enum Stripe {
     Pull,
 }
 
+/// Some of the rails of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rails(u8);
+
+impl Rails {
+    /// Whether this one is among them.
+    pub fn has(self, rail: usize) -> bool {
+        self.0 >> rail & 1 == 1
+    }
+
+    /// How many.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// With this one.
+    #[must_use]
+    pub fn and(self, rail: usize) -> Rails {
+        Rails(self.0 | 1 << rail)
+    }
+
+    /// Without this one.
+    #[must_use]
+    pub fn but(self, rail: usize) -> Rails {
+        Rails(self.0 & !(1 << rail))
+    }
+
+    /// In order.
+    pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
+        (0..RAILS).filter(move |rail| self.has(*rail))
+    }
+}
+
+impl FromIterator<usize> for Rails {
+    fn from_iter<R: IntoIterator<Item = usize>>(rails: R) -> Rails {
+        rails.into_iter().fold(Rails::default(), Rails::and)
+    }
+}
+
 /// A part of something long, by one rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -80,10 +124,10 @@ pub struct Part {
 /// ```
 /// use transom_channel::striping::{Stripe, Timed, Weights};
 /// let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
-/// let parts = weights.cut(1 << 20, &[0, 1], 65536);
-/// assert_eq!(parts.iter().map(|part| part.length).collect::<Vec<_>>(), [524_288, 524_288]);
+/// let parts = weights.cut(1 << 20, [0, 1].into_iter().collect(), 65536);
+/// assert_eq!(parts.clone().map(|part| part.length).collect::<Vec<_>>(), [524_288, 524_288]);
 /// // The first rail took 4 times as long as the second.
-/// let mut timed = Timed::new(&parts);
+/// let mut timed = Timed::new(parts);
 /// (0..2).for_each(|rail| timed.posted(rail, 0));
 /// assert!(!timed.done(1, 1_000));
 /// assert!(timed.done(0, 4_000));
@@ -120,43 +164,50 @@ impl Weights {
 
     /// Cuts a length into a stripe for each of these rails, or the heaviest of them, so that on average each has `least` bytes
     /// at least; in the order of the rails, each byte once. One alone may be shorter, and empty.
-    pub fn cut(&self, length: u64, rails: &[usize], least: u64) -> Vec<Part> {
+    pub fn cut(&self, length: u64, rails: Rails, least: u64) -> impl Iterator<Item = Part> + Clone + use<> {
         let count = (length / least.max(1)).clamp(1, rails.len() as u64) as usize;
-        let mut chosen = rails.to_vec();
-        // Of equals the first.
-        chosen.sort_by_key(|rail| std::cmp::Reverse(self.now[*rail]));
-        chosen.truncate(count);
-        chosen.sort_unstable();
-        let sum: u64 = chosen.iter().map(|rail| u64::from(self.now[*rail])).sum();
+        let (now, mut chosen, mut left) = (self.now, Rails::default(), rails);
+        while chosen.len() < count
+            && let Some(rail) = self.heaviest(left)
+        {
+            (chosen, left) = (chosen.and(rail), left.but(rail));
+        }
+        let sum: u64 = chosen.iter().map(|rail| u64::from(now[rail])).sum();
         let cell = if length >= CELL * u64::from(TOTAL / FLOOR) { CELL } else { 1 };
-        let (mut parts, mut before, mut at) = (Vec::with_capacity(count), 0, 0);
-        for (nth, rail) in chosen.into_iter().enumerate() {
-            before += u64::from(self.now[rail]);
+        let (mut before, mut at) = (0, 0);
+        chosen.iter().enumerate().filter_map(move |(nth, rail)| {
+            before += u64::from(now[rail]);
             let end = match nth + 1 == count {
                 true => length,
                 false => (u128::from(length) * u128::from(before) / u128::from(sum)) as u64 / cell * cell,
             };
-            if end > at || length == 0 {
-                parts.push(Part { rail, at, length: end - at });
-            }
+            let part = (end > at || length == 0).then_some(Part { rail, at, length: end - at });
             at = end;
-        }
-        parts
+            part
+        })
     }
 
     /// As [`cut`](Self::cut); what is to be pulled is cut further, into pieces of `least` bytes or more.
-    pub fn pieces(&self, length: u64, rails: &[usize], least: u64) -> Vec<Part> {
+    pub fn pieces(&self, length: u64, rails: Rails, least: u64) -> impl Iterator<Item = Part> + Clone + use<> {
         let parts = self.cut(length, rails, least);
-        if self.policy != Stripe::Pull || parts.len() < 2 {
-            return parts;
-        }
-        let bytes = (length / (PIECES * parts.len() as u64)).max(least).max(1);
-        let pieces = |part: Part| {
-            let count = (part.length / bytes).max(1);
-            let at = move |nth: u64| part.at + (u128::from(part.length) * u128::from(nth) / u128::from(count)) as u64;
-            (0..count).map(move |nth| Part { rail: part.rail, at: at(nth), length: at(nth + 1) - at(nth) })
+        let bytes = match if self.pulls() { parts.clone().count() as u64 } else { 1 } {
+            1 => u64::MAX,
+            count => (length / (PIECES * count)).max(least).max(1),
         };
-        parts.into_iter().flat_map(pieces).collect()
+        parts.flat_map(move |part| {
+            let count = (part.length / bytes).max(1);
+            let at = move |nth: u64| match nth {
+                0 => part.at,
+                nth if nth == count => part.at + part.length,
+                nth => part.at + (u128::from(part.length) * u128::from(nth) / u128::from(count)) as u64,
+            };
+            (0..count).map(move |nth| Part { rail: part.rail, at: at(nth), length: at(nth + 1) - at(nth) })
+        })
+    }
+
+    /// Which of these has the most weight; of equals the first.
+    pub fn heaviest(&self, rails: Rails) -> Option<usize> {
+        rails.iter().reduce(|most, rail| if self.now[rail] > self.now[most] { rail } else { most })
     }
 
     /// Whether what is cut is pulled.
@@ -211,9 +262,12 @@ pub struct Timed {
 
 impl Timed {
     /// Nothing of it is posted yet.
-    pub fn new(parts: &[Part]) -> Timed {
-        let mut timed = Timed { left: parts.len() as u8, ..Timed::default() };
-        parts.iter().for_each(|part| timed.bytes[part.rail] += part.length);
+    pub fn new(parts: impl IntoIterator<Item = Part>) -> Timed {
+        let mut timed = Timed::default();
+        for part in parts {
+            timed.left += 1;
+            timed.bytes[part.rail] += part.length;
+        }
         timed
     }
 

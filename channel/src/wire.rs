@@ -220,7 +220,7 @@ pub enum Why {
 pub enum Event<M> {
     /// The lane takes requests.
     Up(Lane),
-    /// A `Write` or `Read` is done, at the time of [`Wire::now`] given.
+    /// A `Write` or `Read` is done, at the time of [`Wire::now`] given; which is any, where the peer has one rail alone.
     Done(u64, u64),
     /// A `Send` of the peer came. The slot belongs to the engine until it is given back.
     Arrived {

@@ -23,6 +23,14 @@ fn the_row_of_rails() {
     assert_eq!(Spread::Weighted.row(0, &[rail(0), rail(0)]), [0, 1], "of which nothing is declared");
 }
 
+fn cut(weights: &Weights, length: u64, rails: &[usize], least: u64) -> Vec<Part> {
+    weights.cut(length, rails.iter().copied().collect(), least).collect()
+}
+
+fn in_pieces(weights: &Weights, length: u64, rails: &[usize], least: u64) -> Vec<Part> {
+    weights.pieces(length, rails.iter().copied().collect(), least).collect()
+}
+
 fn lengths(parts: &[Part]) -> Vec<(usize, u64, u64)> {
     parts.iter().map(|part| (part.rail, part.at, part.length)).collect()
 }
@@ -30,15 +38,15 @@ fn lengths(parts: &[Part]) -> Vec<(usize, u64, u64)> {
 #[test]
 fn a_length_is_cut_by_the_weights() {
     let even = Weights::new(Stripe::Even, [400, 100, 400].into_iter());
-    assert_eq!(lengths(&even.cut(10, &[0, 1, 2], 1)), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
-    assert_eq!(lengths(&even.cut(10, &[0, 1, 2], 5)), [(0, 0, 5), (1, 5, 5)]);
-    assert_eq!(lengths(&even.cut(10, &[2, 1], 11)), [(2, 0, 10)]);
-    assert_eq!(lengths(&even.cut(0, &[1], 1)), [(1, 0, 0)]);
+    assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 1)), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
+    assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 5)), [(0, 0, 5), (1, 5, 5)]);
+    assert_eq!(lengths(&cut(&even, 10, &[2, 1], 11)), [(1, 0, 10)], "of equals the first");
+    assert_eq!(lengths(&cut(&even, 0, &[1], 1)), [(1, 0, 0)]);
     let weighted = Weights::new(Stripe::Weighted, [400, 100].into_iter());
     assert_eq!(weighted.now(), [2458, 614]);
     // By cells: 255 of 256 are 0.8 * 256, rounded down.
-    assert_eq!(lengths(&weighted.cut(1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
-    assert_eq!(lengths(&weighted.cut(100_000, &[0, 1], 65536)), [(0, 0, 100_000)], "the heaviest alone");
+    assert_eq!(lengths(&cut(&weighted, 1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
+    assert_eq!(lengths(&cut(&weighted, 100_000, &[0, 1], 65536)), [(0, 0, 100_000)], "the heaviest alone");
     assert_eq!(Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(), [1536, 1536], "not known");
     assert_eq!(Weights::new(Stripe::Weighted, [1000, 1].into_iter()).now(), [3024, 48], "the floor");
     assert_eq!(Weights::new(Stripe::Adaptive, [4, 1, 1].into_iter()).now(), [1024, 1024, 1024]);
@@ -46,7 +54,7 @@ fn a_length_is_cut_by_the_weights() {
 
 /// Where the stripes of what was cut took so long.
 fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
-    let mut timed = Timed::new(parts);
+    let mut timed = Timed::new(parts.iter().copied());
     parts.iter().for_each(|part| timed.posted(part.rail, 500));
     for (nth, part) in parts.iter().enumerate() {
         assert_eq!(timed.done(part.rail, 500 + took[nth]), nth + 1 == parts.len());
@@ -58,14 +66,14 @@ fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
 fn formula_four() {
     let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
     // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; what is left over is the heaviest one's.
-    let parts = weights.cut(1 << 20, &[0, 1], 1);
+    let parts = cut(&weights, 1 << 20, &[0, 1], 1);
     learn(&mut weights, &parts, &[1000, 4000]);
     assert_eq!(weights.now(), [2366, 706]);
     // By the shares of the message, not by those of now: an older message says the same again.
     learn(&mut weights, &parts, &[1000, 4000]);
     assert_eq!(weights.now(), [2449, 623]);
     // All found together: the weights become the shares of that message.
-    let parts = weights.cut(1 << 30, &[0, 1], 1);
+    let parts = cut(&weights, 1 << 30, &[0, 1], 1);
     learn(&mut weights, &parts, &[9000, 9000]);
     assert_eq!(weights.now(), [2449, 623]);
     // A rail that stands still keeps the floor.
@@ -73,12 +81,12 @@ fn formula_four() {
     assert_eq!(weights.now(), [3024, 48]);
     // A rail that the message did not use keeps its weight, and the others share theirs.
     let mut three = Weights::new(Stripe::Adaptive, [1, 1, 1].into_iter());
-    let parts = three.cut(1 << 20, &[0, 2], 1);
+    let parts = cut(&three, 1 << 20, &[0, 2], 1);
     learn(&mut three, &parts, &[1000, 3000]);
     assert_eq!(three.now(), [1485, 1024, 563]);
     for policy in [Stripe::Even, Stripe::Weighted] {
         let mut weights = Weights::new(policy, [1, 1].into_iter());
-        let parts = weights.cut(1 << 20, &[0, 1], 1);
+        let parts = cut(&weights, 1 << 20, &[0, 1], 1);
         learn(&mut weights, &parts, &[1000, 4000]);
         assert_eq!(weights.now(), [1536, 1536], "{policy:?} learns nothing");
     }
@@ -87,12 +95,12 @@ fn formula_four() {
 #[test]
 fn what_is_pulled_is_cut_further() {
     let mut pull = Weights::new(Stripe::Pull, [1, 1].into_iter());
-    let pieces = pull.pieces(1 << 20, &[0, 1], 65536);
+    let pieces = in_pieces(&pull, 1 << 20, &[0, 1], 65536);
     assert!(pieces.len() == 16 && pieces.iter().all(|piece| piece.length == 65536));
-    assert_eq!(pull.pieces(1 << 30, &[0, 1], 65536).len(), 32, "so many at most");
-    assert_eq!(pull.pieces(100_000, &[0, 1], 65536).len(), 1);
+    assert_eq!(in_pieces(&pull, 1 << 30, &[0, 1], 65536).len(), 32, "so many at most");
+    assert_eq!(in_pieces(&pull, 100_000, &[0, 1], 65536).len(), 1);
     // Half of the second rail's are taken by the first, which takes as long for three quarters as the other for a quarter.
-    let mut timed = Timed::new(&pieces);
+    let mut timed = Timed::new(pieces.iter().copied());
     (0..4).for_each(|_| timed.taken(1, 0, 65536));
     for piece in 0..12 {
         timed.posted(0, 1000 * piece);
@@ -103,7 +111,7 @@ fn what_is_pulled_is_cut_further() {
     pull.learn(&timed);
     // 0.1 * 1536 + 0.9 * 3072 * 3 / 4.
     assert_eq!(pull.now(), [2228, 844]);
-    let pieces = pull.pieces(1 << 20, &[0, 1], 65536);
+    let pieces = in_pieces(&pull, 1 << 20, &[0, 1], 65536);
     let of = |rail| pieces.iter().filter(|piece| piece.rail == rail).map(|piece| piece.length).sum::<u64>();
     assert_eq!([of(0), of(1)], [757_760, 290_816]);
 }
@@ -120,7 +128,7 @@ proptest! {
         for (length, mask, least, took) in steps {
             let rails: Vec<usize> = (0..bandwidths.len()).filter(|rail| mask >> rail & 1 == 1).collect();
             let rails = if rails.is_empty() { vec![0] } else { rails };
-            let parts = weights.cut(length, &rails, least);
+            let parts = cut(&weights, length, &rails, least);
             prop_assert!(!parts.is_empty());
             let mut at = 0;
             for part in &parts {
@@ -130,7 +138,7 @@ proptest! {
                 at += part.length;
             }
             prop_assert_eq!(at, length);
-            let pieces = weights.pieces(length, &rails, least);
+            let pieces = in_pieces(&weights, length, &rails, least);
             let ends = pieces.iter().try_fold(0, |at, piece| (piece.at == at).then_some(at + piece.length));
             prop_assert!(ends == Some(length) && pieces.len() < 256);
             prop_assert!(pieces.iter().all(|piece| parts.iter().any(|part| part.rail == piece.rail)));

@@ -1,6 +1,7 @@
 //! The blocks of memory that a process has of a job: its ranks' own, and those of others that are mapped here.
 
 use crate::memory::{Memory, View};
+use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::Rank;
@@ -11,11 +12,11 @@ pub(crate) struct Blocks(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    by_tag: HashMap<u64, Block>,
+    by_tag: HashMap<u64, Block, RandomState>,
     /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
     /// Buffers of others, and whose they are: mapped here until their owner gives them up, or has died.
-    kept: HashMap<u64, (Rank, View)>,
+    kept: HashMap<u64, (Rank, View), RandomState>,
 }
 
 struct Block {

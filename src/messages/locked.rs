@@ -307,7 +307,19 @@ impl Core {
     }
 
     /// How the request ended, if it has; it is no more then.
+    #[inline]
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
+        // Who waits looks again and again.
+        if let Key::Message(id) = key
+            && self.engine.is_moving(id)
+        {
+            return None;
+        }
+        self.take(key)
+    }
+
+    #[inline(never)]
+    fn take(&mut self, key: Key) -> Option<Ended> {
         match key {
             Key::Message(id) => match self.engine.take(id) {
                 Some(done) => Some((done.result.map_err(Fault::Message), done.memory)),

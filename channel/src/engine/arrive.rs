@@ -188,7 +188,7 @@ impl<W: Wire> Engine<W> {
         let data = Part { at: part.at + header, length: part.length - header, ..part };
         match peer.incoming.place(packet.sequence) {
             Place::Now => {
-                self.handle(from, packet.body, data)?;
+                self.handle(from, &packet.body, data)?;
                 self.after(from)?;
             }
             Place::Early if by_ring => return Ok(false),
@@ -224,14 +224,14 @@ impl<W: Wire> Engine<W> {
             peer.values.ack = peer.incoming.expected();
             self.owe(from);
             let Some(Held { packet, data, length }) = next else { return Ok(()) };
-            let handled = self.handle(from, packet.body, Part { memory: &data, at: 0, length });
+            let handled = self.handle(from, &packet.body, Part { memory: &data, at: 0, length });
             self.wire.give(data);
             handled?;
         }
     }
 
-    fn handle(&mut self, from: Rank, body: Body, data: Part<'_, W::Memory>) -> Result<(), Lost> {
-        match body {
+    fn handle(&mut self, from: Rank, body: &Body, data: Part<'_, W::Memory>) -> Result<(), Lost> {
+        match *body {
             Body::Eager { envelope, sync } => {
                 let label = self.admit(from, envelope, cost(envelope.length))?;
                 if let Some((number, &id)) = self.matching.first(label)

@@ -63,20 +63,21 @@ impl<W: Wire> Engine<W> {
     pub(super) fn flush(&mut self, rank: Rank) -> usize {
         let mut posted = 0;
         for _ in 0..self.config.batch {
+            let Some(peer) = self.peers.get_mut(&rank) else { return posted };
+            if !peer.has_work() {
+                let ring_waits = peer.ring_out.is_some() && !peer.up[0];
+                peer.clear = !ring_waits;
+                return posted;
+            }
             match self.step(rank) {
                 Step::Posted => posted += 1,
                 Step::Waits => {
-                    let Some(peer) = self.peers.get_mut(&rank) else { return posted };
-                    let ring_waits = peer.ring_out.is_some() && !peer.up[0];
-                    let has_work = peer.has_work();
-                    peer.clear = !(has_work || ring_waits);
-                    if has_work && self.hear(rank) {
-                        continue;
-                    }
-                    if has_work {
+                    // A mark may have been all that there was.
+                    let waits = self.peers.get(&rank).is_some_and(Peer::has_work);
+                    if waits && !self.hear(rank) {
                         self.listen(rank);
+                        return posted;
                     }
-                    return posted;
                 }
                 Step::Busy => {
                     self.meter.busy += 1;
@@ -223,7 +224,7 @@ impl<W: Wire> Engine<W> {
         if let Some(timed) = timed {
             timed.posted(next.rail, self.wire.now());
         }
-        if next.any > 0 {
+        if !next.any.is_empty() {
             peer.pulled[next.rail] = peer.pulled[next.rail].saturating_add(1);
         }
         self.meter.other_rails_bytes += if next.rail > 0 { next.length } else { 0 };
@@ -233,7 +234,9 @@ impl<W: Wire> Engine<W> {
         }
         // A datagram may come before what was written by others: its FIN goes when that is done.
         let routes = &self.routes[peer.near];
-        let in_order = routes.rails[next.rail].kind != RailKind::Datagram;
+        let kind = routes.rails[next.rail].kind;
+        let in_order = kind != RailKind::Datagram;
+        self.has_moved |= kind == RailKind::Memory;
         if let Some(body) = next.fin.take_if(|_| in_order) {
             peer.replies.push_back(Reply { body, rail: Some(next.rail) });
         }
@@ -452,11 +455,13 @@ impl<W: Wire> Engine<W> {
         if self.owing.is_empty() {
             return;
         }
-        let now = self.wire.now();
+        // Mostly something has told them meanwhile, and nobody asks the clock.
+        let mut now = None;
         for _ in 0..self.owing.len() {
             let Some(rank) = self.owing.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(&rank) else { continue };
             peer.owing = peer.owes();
+            let now = if peer.owing { *now.get_or_insert_with(|| self.wire.now()) } else { 0 };
             if peer.owing {
                 peer.owed_since.get_or_insert(now);
             }
@@ -502,12 +507,12 @@ impl<W: Wire> Engine<W> {
 /// else the last of another's.
 fn next_move<M>(peer: &Peer<M>) -> Option<(usize, usize)> {
     let front = peer.moves.front()?;
-    if front.any == 0 {
+    if front.any.is_empty() {
         return Some((0, front.rail));
     }
     let pieces = || peer.moves.iter().take_while(|next| next.id == front.id);
     let of = |rail: usize| pieces().filter(|next| next.rail == rail).count();
-    let may = |rail: &usize| front.any >> rail & 1 == 1 && peer.up[*rail] && peer.pulled[*rail] < UNDER_WAY;
+    let may = |rail: &usize| front.any.has(*rail) && peer.up[*rail] && peer.pulled[*rail] < UNDER_WAY;
     let mut free: Vec<usize> = (0..RAILS).filter(may).collect();
     free.sort_by_key(|rail| peer.pulled[*rail]);
     let own = |rail: &usize| Some((pieces().position(|next| next.rail == *rail)?, *rail));

@@ -17,6 +17,7 @@ use crate::error::Lost;
 use crate::packet::{Body, LONGEST, Packet};
 use crate::pipe;
 use crate::slab::Id;
+use crate::striping::Rails;
 use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire};
 
 /// Whether a peer takes back a ring that was left with its rail.
@@ -214,14 +215,14 @@ impl<W: Wire> Engine<W> {
         for item in items {
             match item {
                 Item::Move(mut next) => {
-                    next.any = 0;
+                    next.any = Rails::default();
                     let rail = self.other_rail(rank, &next);
                     next.rail = rail.unwrap_or(next.rail);
                     again.push((rail, Item::Move(next)));
                 }
                 Item::Unposted(mut next) => match (self.other_rail(rank, &next), self.peers.get_mut(&rank)) {
                     (Some(rail), Some(peer)) => {
-                        (next.rail, next.any) = (rail, 0);
+                        (next.rail, next.any) = (rail, Rails::default());
                         peer.moves.push_back(next);
                     }
                     _ => again.push((None, Item::Unposted(next))),

@@ -76,6 +76,8 @@ pub struct Engine<W: Wire> {
     /// Peers that are to be told what came by lanes that were cut.
     answers: Vec<Rank>,
     kept: u64,
+    /// This processor has moved something itself.
+    has_moved: bool,
     /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
     in_a_row: u32,
     counted: u32,
@@ -138,6 +140,7 @@ impl<W: Wire> Engine<W> {
             pipes: Pipes::default(),
             answers: Vec::new(),
             kept: 0,
+            has_moved: false,
             in_a_row: 0,
             counted: 0,
             row_of: Rank::MAX,
@@ -245,7 +248,12 @@ impl<W: Wire> Engine<W> {
     pub fn progress(&mut self) -> usize {
         self.count_the_row();
         (self.in_a_row, self.counted) = (0, 0);
-        let work = self.take_events() + self.poll_rings() + self.hear_all() + self.post_listed() + self.turn_pipes();
+        let mut work =
+            self.take_events() + self.poll_rings() + self.hear_all() + self.post_listed() + self.turn_pipes();
+        // That is there already: whoever waits for it need not wait for another turn.
+        if std::mem::take(&mut self.has_moved) {
+            work += self.take_events() + self.post_listed();
+        }
         self.feed_refused();
         self.tell_credits();
         work
@@ -276,8 +284,9 @@ impl<W: Wire> Engine<W> {
     /// Takes a request that has ended, with its memory.
     #[inline]
     pub fn take(&mut self, id: Id) -> Option<Completion<W::Memory>> {
-        self.outcome(id)?;
-        let Some(Request::Over(result, memory)) = self.requests.remove(id) else { unreachable!("was looked at") };
+        let Some(Request::Over(result, memory)) = self.requests.get_mut(id) else { return None };
+        let (result, memory) = (std::mem::replace(result, Err(Error::NoMessage)), memory.take());
+        self.requests.free(id);
         self.over -= 1;
         Some(Completion { id, result, memory })
     }
@@ -303,6 +312,12 @@ impl<W: Wire> Engine<W> {
     /// Whether a request has not ended.
     pub fn is_under_way(&self, id: Id) -> bool {
         !matches!(self.requests.get(id), None | Some(Request::Over(..)))
+    }
+
+    /// Whether a request is a send or a receive that has not ended.
+    #[inline]
+    pub fn is_moving(&self, id: Id) -> bool {
+        matches!(self.requests.get(id), Some(Request::Send(_) | Request::Receive(_)))
     }
 
     /// The next request that has ended and was not taken, taken; or a receive into [`Room::Probe`] that has its message.

@@ -10,7 +10,7 @@ use crate::rates::Rates;
 use crate::ring::{self, Shape};
 use crate::sequence::{Beyond, FARTHEST, Incoming, Outgoing, reached};
 use crate::slab::Id;
-use crate::striping::Weights;
+use crate::striping::{Rails, Weights};
 use crate::wire::{Key, RAILS, Rank};
 use std::collections::VecDeque;
 
@@ -127,8 +127,8 @@ pub(super) struct Move {
     pub length: u64,
     /// The peer's memory, by each rail that it is registered with.
     pub keys: Keys,
-    /// Rails that may take it, by bits, if it goes by whichever is free.
-    pub any: u8,
+    /// Rails that may take it, if it goes by whichever is free.
+    pub any: Rails,
     /// A write; else a read.
     pub writes: bool,
     /// Of a write, until it is posted first.

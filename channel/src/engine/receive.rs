@@ -12,7 +12,7 @@ use crate::rates::Way;
 use crate::rendezvous::{Facts, Mover, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
-use crate::striping::{self, Timed, Weights};
+use crate::striping::{self, Rails, Timed, Weights};
 use crate::wire::{Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
@@ -124,14 +124,14 @@ impl<W: Wire> Engine<W> {
         let rails = &self.routes[peer.near].rails;
         let up = || (0..rails.len()).filter(|rail| peer.up[*rail]);
         let readable = up().filter(|rail| path.reads_by(&rails[*rail]) && offered[*rail].is_some());
-        let readable: Vec<usize> = readable.filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
-        let writable: Vec<usize> = up().filter(|rail| path.writes_by(&rails[*rail])).collect();
+        let readable: Rails = readable.filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
+        let writable: Rails = up().filter(|rail| path.writes_by(&rails[*rail])).collect();
         let in_place = matches!(path, Path::Move | Path::DatagramMove);
-        let sends = |rail: &usize| {
-            let lane = Lane { peer: from, rail: *rail };
-            offered[*rail].is_some_and(|key| self.wire.may_send_faster(lane, key))
+        let sends = |rail| {
+            let lane = Lane { peer: from, rail };
+            offered[rail].is_some_and(|key| self.wire.may_send_faster(lane, key))
         };
-        if in_place && !self.config.read_waiting && length > 0 && readable.first().is_some_and(sends) {
+        if in_place && !self.config.read_waiting && length > 0 && readable.iter().next().is_some_and(sends) {
             let peer = self.peers.get_mut(&from).expect("it sent this");
             moving.way = Some(peer.rates.get_or_insert_default().begin(length, || self.wire.now()));
         }
@@ -140,9 +140,9 @@ impl<W: Wire> Engine<W> {
         let mut chosen = None;
         for mover in movers(facts) {
             let rails = match mover {
-                Mover::Copy => Vec::new(),
-                Mover::Write => self.register(id, from, length, &writable, By::Peer),
-                Mover::Read => self.register(id, from, length, &readable, By::ThisRank),
+                Mover::Copy => Rails::default(),
+                Mover::Write => self.register(id, from, length, writable, By::Peer),
+                Mover::Read => self.register(id, from, length, readable, By::ThisRank),
             };
             if mover == Mover::Copy || !rails.is_empty() {
                 chosen = Some((mover, rails));
@@ -155,22 +155,14 @@ impl<W: Wire> Engine<W> {
         let keys = receive.keys.as_deref().copied().unwrap_or_default();
         if mover == Mover::Read {
             let peer = self.peers.get_mut(&from).expect("it sent this");
-            let parts = peer.weights.pieces(length, &rails, self.config.stripe_from);
-            let any = any(&peer.weights, &parts);
-            for part in &parts {
-                peer.moves.push_back(Move {
-                    id,
-                    rail: part.rail,
-                    offset: part.at,
-                    length: part.length,
-                    keys: offered,
-                    any,
-                    writes: false,
-                    fin: None,
-                });
-            }
-            moving.state = Receiving::new(mover, length, parts.len() as u8);
-            moving.timed = timed(&parts);
+            let parts = peer.weights.pieces(length, rails, self.config.stripe_from);
+            let (lanes, any) = lanes(&peer.weights, rails, parts.clone());
+            moving.timed = (lanes > 1).then(|| Box::new(Timed::new(parts.clone())));
+            parts.for_each(|striping::Part { rail, at: offset, length }| {
+                let (keys, writes, fin) = (offered, false, None);
+                peer.moves.push_back(Move { id, rail, offset, length, keys, any, writes, fin });
+            });
+            moving.state = Receiving::new(mover, length, lanes);
             receive.moving = Some(Box::new(moving));
             self.list(from);
         } else {
@@ -184,31 +176,32 @@ impl<W: Wire> Engine<W> {
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
     /// where that could be done. On two at least, of all that there are, since one may be cut. Processors that share memory need no
     /// registration of what they move themselves.
-    fn register(&mut self, id: Id, peer: Rank, length: u64, rails: &[usize], mover: By) -> Vec<usize> {
-        let (near, weights) = (self.peers[&peer].near, &self.peers[&peer].weights);
-        let routes = &self.routes[near];
+    fn register(&mut self, id: Id, peer: Rank, length: u64, rails: Rails, mover: By) -> Rails {
+        let Peer { near, weights, .. } = &self.peers[&peer];
+        let routes = &self.routes[*near];
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
-        let mut rails = rails.to_vec();
-        rails.sort_by_key(|rail| std::cmp::Reverse(weights.now()[*rail]));
         let (memory, keys) = match self.requests.get_mut(id) {
             Some(Request::Send(send)) => (&send.memory, &mut send.keys),
             Some(Request::Receive(Receive { room: Room::Into(memory, _), keys, .. })) => (&*memory, keys),
-            _ => return Vec::new(),
+            _ => return Rails::default(),
         };
-        if rails.is_empty() {
-            return Vec::new();
-        }
-        let mut registered = |rail: &usize| {
-            if mover == By::ThisRank && routes.rails[*rail].kind == RailKind::Memory {
+        let mut registered = |rail: usize| {
+            if mover == By::ThisRank && routes.rails[rail].kind == RailKind::Memory {
                 return true;
             }
-            let key = &mut keys.get_or_insert_default()[*rail];
-            *key = key.or_else(|| self.wire.register(memory, Lane { peer, rail: *rail }));
+            let key = &mut keys.get_or_insert_default()[rail];
+            *key = key.or_else(|| self.wire.register(memory, Lane { peer, rail }));
             key.is_some()
         };
-        let chosen: Vec<usize> = rails.into_iter().filter(|rail| registered(rail)).take(most).collect();
+        let (mut chosen, mut left) = (Rails::default(), rails);
+        while chosen.len() < most
+            && let Some(rail) = weights.heaviest(left)
+        {
+            left = left.but(rail);
+            chosen = if registered(rail) { chosen.and(rail) } else { chosen };
+        }
         if chosen.len() == 1 && routes.fails_over {
-            (0..routes.rails.len()).filter(|rail| *rail != chosen[0]).find(|rail| registered(rail));
+            (0..routes.rails.len()).filter(|rail| !chosen.has(*rail)).find(|rail| registered(*rail));
         }
         chosen
     }
@@ -217,11 +210,10 @@ impl<W: Wire> Engine<W> {
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
         let routes = &self.routes[peer.near];
-        let rails: Vec<usize> =
-            (0..routes.rails.len()).filter(|rail| peer.up[*rail] && routes.rails[*rail].read).collect();
+        let rails: Rails = (0..routes.rails.len()).filter(|rail| peer.up[*rail] && routes.rails[*rail].read).collect();
         let Some(Request::Send(send)) = self.requests.get(id) else { return };
         let length = send.envelope.length;
-        self.register(id, to, length, &rails, By::Peer);
+        self.register(id, to, length, rails, By::Peer);
     }
 
     /// The receiver has answered an RTS.
@@ -254,19 +246,19 @@ impl<W: Wire> Engine<W> {
         }
         let peer = &self.peers[&from];
         let rails = &self.routes[peer.near].rails;
-        let rails: Vec<usize> =
+        let rails: Rails =
             (0..rails.len()).filter(|rail| peer.up[*rail] && rails[*rail].write && keys[*rail].is_some()).collect();
-        let rails = self.register(id, from, length, &rails, By::ThisRank);
+        let rails = self.register(id, from, length, rails, By::ThisRank);
         if rails.is_empty() {
             self.reply(from, Body::Nak { receiver });
             return Ok(());
         }
-        let parts = self.peers[&from].weights.pieces(length, &rails, self.config.stripe_from);
-        let any = any(&self.peers[&from].weights, &parts);
-        let lanes = parts.len() as u8;
+        let weights = &self.peers[&from].weights;
+        let parts = weights.pieces(length, rails, self.config.stripe_from);
+        let (lanes, any) = lanes(weights, rails, parts.clone());
         let send = self.sending(from, id)?;
         send.state.write(lanes)?;
-        send.timed = timed(&parts);
+        send.timed = (lanes > 1).then(|| Box::new(Timed::new(parts.clone())));
         let peer = self.peers.get_mut(&from).expect("it sent this");
         for part in parts {
             let fin = Some(Body::Fin { receiver, lanes });
@@ -379,14 +371,13 @@ enum By {
     Peer,
 }
 
-/// The rails that take these parts as they are free, by bits; none if each has its own.
-fn any(weights: &Weights, parts: &[striping::Part]) -> u8 {
-    if weights.pulls() && parts.len() > 1 { parts.iter().fold(0, |any, part| any | 1 << part.rail) } else { 0 }
-}
-
-/// What is kept of stripes, if there are several.
-fn timed(parts: &[striping::Part]) -> Option<Box<Timed>> {
-    (parts.len() > 1).then(|| Box::new(Timed::new(parts)))
+/// How many parts these are, and the rails that take them as they are free; none if each has its own.
+fn lanes(weights: &Weights, rails: Rails, parts: impl Iterator<Item = striping::Part>) -> (u8, Rails) {
+    if rails.len() == 1 {
+        return (1, Rails::default());
+    }
+    let (lanes, rails) = parts.fold((0, Rails::default()), |(lanes, rails), part| (lanes + 1, rails.and(part.rail)));
+    (lanes, if weights.pulls() && lanes > 1 { rails } else { Rails::default() })
 }
 
 /// A stripe has ended. Whether all of several have.

@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use crate::config::Config;
 use crate::meter::Meter;
-use crate::packet::{Body, EAGER, LONGEST, Packet};
+use crate::packet::{Body, EAGER, LONGEST};
 use crate::ring::{Marker, Shape};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{Busy, Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
@@ -45,6 +45,8 @@ pub(super) struct Routes {
     pub window: u32,
     rules: Rules,
     pub rails: Vec<Rail>,
+    /// No longer message goes whole, but by the ring of a peer whose slots are longer than those of this rank's.
+    pub longest_whole: usize,
     /// The longest packet of a ring, whatever its slots take. One that fails over may have to go by a queue.
     longest_put: usize,
     pub marker: Option<Marker>,
@@ -113,6 +115,7 @@ impl Routes {
             longest_put = rails.iter().map(|rail| rail.longest).min().unwrap_or(0);
             rails.iter_mut().for_each(|rail| rail.longest = longest_put);
         }
+        let longest = rails.iter().map(|rail| rail.longest).chain([config.ring.longest()]).max();
         let short_below = rules.short_below().min(longest_put.saturating_sub(EAGER).saturating_add(1));
         Routes {
             ring: config.ring,
@@ -122,6 +125,7 @@ impl Routes {
             short_below: if marker == Some(Marker::Last) { short_below } else { 0 },
             rules,
             rows: KINDS.map(row),
+            longest_whole: longest.unwrap_or(0).saturating_sub(EAGER),
             rails,
             longest_put,
             peers: 0,
@@ -213,9 +217,8 @@ impl<W: Wire> Post<'_, W> {
     ) -> bool {
         let control = matches!(body, Body::Control);
         let sequence = if control { 0 } else { peer.outgoing.sequence() };
-        let packet = Packet { source: self.source, sequence, values: peer.values, body: body.clone() };
         let mut head = [0; LONGEST];
-        let header = packet.encode(&mut head);
+        let header = body.encode(self.source, sequence, peer.values, &mut head);
         let head = &head[..header];
         let posted = match only {
             Some(rail) => self.send(peer, rail, head, data),
@@ -225,12 +228,15 @@ impl<W: Wire> Post<'_, W> {
                 let mut refused = [control, false, false];
                 // What lets the peer go on does not wait behind data that is written to it.
                 let first = (data.length() == 0 && peer.is_written_to()).then_some(Path::Datagram);
-                first.into_iter().chain(routes.rules.paths(facts)).chain(ANY).any(|path| {
+                let mut takes = |path| {
                     let Some(at) = ANY.iter().position(|any| *any == path) else { return false };
                     let taken = !refused[at] && self.by(path, peer, head, data);
                     refused[at] = !taken;
                     taken
-                })
+                };
+                first.is_some_and(&mut takes)
+                    || routes.rules.paths(facts).any(&mut takes)
+                    || ANY.into_iter().any(&mut takes)
             }
         };
         if posted {

@@ -127,7 +127,11 @@ impl<W: Wire> Engine<W> {
         if self.reach(to).is_err() {
             return false;
         }
-        if self.peers[&to].ring_out.is_some() {
+        let peer = &self.peers[&to];
+        if data.length() > self.routes[peer.near].longest_whole {
+            return false;
+        }
+        if peer.ring_out.is_some() {
             // The credit that is missing may have come.
             if !self.hear(to) {
                 self.take_events();

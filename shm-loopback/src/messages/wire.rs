@@ -201,7 +201,8 @@ impl ShmWire {
 
     fn has_read(&mut self, (owner, token, read): Read) {
         match read {
-            Ok(()) => self.events.push_back(Event::Done(token, self.now())),
+            // Where there is one rail nobody asks how long it took.
+            Ok(()) => self.events.push_back(Event::Done(token, 0)),
             Err(error) => self.unreachable(owner, &error),
         }
     }

@@ -13,7 +13,7 @@ use crate::verbs::wr::Verb;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
-use transom_channel::striping::{Part, Timed, Weights};
+use transom_channel::striping::{Part, Rails, Timed, Weights};
 use transom_channel::wire::RAILS;
 use transom_windows::FabricError;
 
@@ -112,8 +112,7 @@ impl Member {
             lane.is_none_or(|lane| lane.failure().is_none()) && core.want(way.peer) == Link::Ready
         };
         let first = self.core().endpoints.lane(way.peer).is_none_or(|lane| !lane.is_elsewhere());
-        let rails: Vec<usize> =
-            first.then_some(0).into_iter().chain((1..=keys.len()).filter(|rail| works(*rail))).collect();
+        let rails: Rails = first.then_some(0).into_iter().chain((1..=keys.len()).filter(|rail| works(*rail))).collect();
         if rails.len() < 2 {
             return None;
         }
@@ -125,7 +124,7 @@ impl Member {
             let (under_way, some) = Default::default();
             Box::new(Path { weights, under_way, some, changed: posted.into(), read: posted.into() })
         });
-        Some(path.weights().cut(bytes, &rails, least)).filter(|parts| parts.len() > 1)
+        Some(path.weights().cut(bytes, rails, least).collect()).filter(|parts| parts.len() > 1)
     }
 
     /// Waits for what a divided operation must not overtake, and has it known.

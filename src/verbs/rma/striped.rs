@@ -113,7 +113,7 @@ impl Stripe {
 impl Striped {
     /// Of these parts of a place; `here` tells the memory of each. What the first rail has is registered by whoever calls.
     pub fn new(far: Far<'_>, verb: Verb, parts: &[Part], here: impl Fn(&Part) -> Here) -> Arc<Self> {
-        let mut timed = Some(Timed::new(parts));
+        let mut timed = Some(Timed::new(parts.iter().copied()));
         let stripe = |part: &Part| {
             let Here { registered, first } = here(part);
             let (at, bytes) = (part.at as usize, part.length as usize);
