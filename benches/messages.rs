@@ -34,7 +34,7 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
-    ("the same twice: two sends, then two receives", 2.0 * PAIR, |world, times| {
+    ("the same twice: two sends, then two receives", 2.02 * PAIR, |world, times| {
         let mut got = [0];
         (0..times).try_for_each(|i| {
             world.send(0, SHORT, &[i as u64])?;
