@@ -401,7 +401,9 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("compare nonsense", "there is no such measurement"),
         ("compare get", "not compared with others"),
         ("compare --mpi /nonexistent", "no bin/mpirun with a bin/mpicc"),
-        ("compare --sizes 8", "--sizes"),
+        ("compare --sizes 7", "multiple of 8 bytes"),
+        ("compare --ranks 0", "1..=1024"),
+        ("compare --sync flush", "--sync"),
     ] {
         let output = transom(&format!("bench {args}")).output().unwrap();
         let (_, err) = texts(&output);
