@@ -124,7 +124,8 @@ impl Member {
             let (under_way, some) = Default::default();
             Box::new(Path { weights, under_way, some, changed: posted.into(), read: posted.into() })
         });
-        Some(path.weights().cut(bytes, rails, least).collect()).filter(|parts| parts.len() > 1)
+        let parts: Vec<Part> = path.weights().cut(bytes, rails, least).collect();
+        Some(parts).filter(|parts| parts.len() > 1)
     }
 
     /// Waits for what a divided operation must not overtake, and has it known.
