@@ -48,8 +48,8 @@ impl Drop for Reading {
     }
 }
 
-/// Calls `act` with the address of `length` bytes from `at` on, which stay meanwhile. None if there are none.
-pub(crate) fn with<R>(number: u64, at: usize, length: usize, act: impl FnOnce(usize) -> R) -> Option<R> {
+/// The address of `length` bytes from `at` on, which stay until the reading is over. None if there are none.
+fn enter(number: u64, at: usize, length: usize) -> Option<(Reading, usize)> {
     let id = Id::from_wire(number)?;
     let mut exports = all();
     let export = exports.get_mut(id)?;
@@ -58,7 +58,11 @@ pub(crate) fn with<R>(number: u64, at: usize, length: usize, act: impl FnOnce(us
         return None;
     }
     export.readers += 1;
-    drop(exports);
-    let _reading = Reading(id);
-    Some(act(address + at))
+    Some((Reading(id), address + at))
+}
+
+/// Calls `act` with the address of `length` bytes from `at` on, which stay meanwhile. None if there are none.
+pub(crate) fn with<R>(number: u64, at: usize, length: usize, act: impl FnOnce(usize) -> R) -> Option<R> {
+    let (_reading, address) = enter(number, at, length)?;
+    Some(act(address))
 }
