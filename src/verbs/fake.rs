@@ -21,6 +21,7 @@ pub(super) struct Queue {
     pub alive: Arc<()>,
     /// It is of another rail, which names no memory of the key [`UNNAMED`].
     pub elsewhere: bool,
+    pub fences: bool,
     /// Atomics that the peer was asked for.
     pub asked: Arc<Mutex<Vec<u64>>>,
 }
@@ -33,7 +34,7 @@ pub(super) type Events = Arc<Mutex<Vec<&'static str>>>;
 impl Queue {
     pub fn new(number: u32, depth: u32) -> Self {
         let (posted, events, alive, asked) = Default::default();
-        Queue { number, depth, posted, events, hold: None, alive, elsewhere: false, asked }
+        Queue { number, depth, posted, events, hold: None, alive, elsewhere: false, fences: true, asked }
     }
 
     pub fn take(&self) -> Vec<Request> {
@@ -60,6 +61,10 @@ impl WorkQueue for Queue {
         }
         self.posted.lock().unwrap().push(*request);
         Ok(())
+    }
+
+    fn fences(&self) -> bool {
+        self.fences
     }
 
     fn is_elsewhere(&self) -> bool {

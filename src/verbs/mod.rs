@@ -147,6 +147,11 @@
 //! are counted as writes are. An adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a
 //! connection that broke has ended.
 //!
+//! Soft-RoCE (of Linux 6.1, and as it is read since) completes an atomic without what it found where that answer is lost, and so was the
+//! acknowledgement of a write before it; and a connection stood still more often where it was to have requests wait (fenced). So with it an atomic is posted
+//! when all writes before it are complete, and what is to wait for answers when they have come: one round trip more for an atomic behind a write.
+//! Other adapters do that themselves.
+//!
 //! A connection by which something is under way, and nothing is complete for 5 seconds, counts as broken, too, for windows and for
 //! messages: that was seen with Soft-RoCE of Linux 6.1 after a packet was lost, and would last for ever. So a rank that is stopped
 //! for longer, while so much is sent to it that its buffers are full, may be taken for one that does not answer.

@@ -128,6 +128,13 @@ pub(super) trait WorkQueue {
     /// if it is inline.
     unsafe fn post(&self, request: &Request) -> io::Result<()>;
 
+    /// Whether it has fenced requests wait by itself. Else they are not to be posted before those that they wait for are complete; nor
+    /// atomics before all writes are.
+    #[inline]
+    fn fences(&self) -> bool {
+        true
+    }
+
     /// Whether it is of another rail than its lane: then each request is to ask for its [course](Self::course).
     #[inline]
     fn is_elsewhere(&self) -> bool {

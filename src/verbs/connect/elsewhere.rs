@@ -88,6 +88,11 @@ impl WorkQueue for LaneQueue {
     }
 
     #[inline]
+    fn fences(&self) -> bool {
+        self.pair.fences()
+    }
+
+    #[inline]
     unsafe fn post(&self, request: &Request) -> io::Result<()> {
         match &self.elsewhere {
             // SAFETY: by the caller's word.

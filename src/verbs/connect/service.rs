@@ -33,8 +33,8 @@ pub(super) struct Connector {
     /// Atomics that peers are asked to do, one of each at most, and those that peers have asked for.
     pub(super) asking: BTreeMap<Rank, Asking>,
     pub(super) serving: Vec<Serving>,
-    /// Peers whose lanes are by other rails.
-    elsewhere: BTreeSet<Rank>,
+    /// Peers whose lanes may hold something: by another rail, or since they have another queue.
+    holding: BTreeSet<Rank>,
     /// When the lanes are to be looked after.
     look: Instant,
     /// How often that is, in a second.
@@ -91,9 +91,9 @@ const SILENT: u32 = 5;
 impl Connector {
     pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool) -> Self {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
-        let (asking, serving, elsewhere) = Default::default();
+        let (asking, serving, holding) = Default::default();
         let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
-        Connector { connections, due, post, received, core, asking, serving, elsewhere, look, looks, mute: [false; 3] }
+        Connector { connections, due, post, received, core, asking, serving, holding, look, looks, mute: [false; 3] }
     }
 
     /// The thread's work, until it is told to stop.
@@ -170,15 +170,16 @@ impl Connector {
         }
     }
 
-    /// Lets lanes by other rails go on with what they hold; whether any holds something still.
-    fn go_on_elsewhere(&self) -> bool {
-        let lanes = self.elsewhere.iter().filter_map(|peer| self.core.endpoints.lane(*peer));
-        let mut lanes = lanes.filter(|lane| lane.holds()).peekable();
-        if lanes.peek().is_none() {
+    /// Lets lanes go on with what they hold; whether any holds something still.
+    fn go_on_with_held(&mut self) -> bool {
+        let Connector { holding, core, .. } = self;
+        let lane = |peer: &Rank| core.endpoints.lane(*peer);
+        holding.retain(|peer| lane(peer).is_some_and(|lane| lane.holds() || lane.is_elsewhere()));
+        if !holding.iter().filter_map(lane).any(|lane| lane.holds()) {
             return false;
         }
-        progress::poll(&self.core.rail, &self.core.endpoints);
-        lanes.fold(false, |any, lane| {
+        progress::poll(&core.rail, &core.endpoints);
+        holding.iter().filter_map(lane).filter(|lane| lane.holds()).fold(false, |any, lane| {
             lane.go_on();
             any | lane.holds()
         })
@@ -186,7 +187,7 @@ impl Connector {
 
     /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
     fn wait(&mut self) -> Result<(), Errno> {
-        let soon = match (self.atomics_due(), self.go_on_elsewhere()) {
+        let soon = match (self.atomics_due(), self.go_on_with_held()) {
             (due, true) => due.into_iter().chain([Instant::now() + HELD]).min(),
             (due, false) => due,
         };
@@ -352,7 +353,7 @@ impl Connector {
     /// Lets something happen to the machine of a peer, and tells the rank what comes of it. `wanted`: somebody waits, though
     /// the machine may not know it yet.
     fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
-        let Connector { connections, due, post, core, elsewhere, .. } = self;
+        let Connector { connections, due, post, core, holding, .. } = self;
         let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, core };
@@ -383,17 +384,10 @@ impl Connector {
             State::Ready { theirs, .. } => {
                 if let Some(Made { queue, start }) = pair.made.take() {
                     core.endpoints.add(peer, queue, start, theirs.received);
-                    match pair.by {
-                        0 => _ = elsewhere.remove(&peer),
-                        by => {
-                            elsewhere.insert(peer);
-                            tracing::warn!(
-                                rank,
-                                peer,
-                                by,
-                                "the first rail does not reach a rank; windows go by another"
-                            );
-                        }
+                    holding.insert(peer);
+                    let by = pair.by;
+                    if by > 0 {
+                        tracing::warn!(rank, peer, by, "the first rail does not reach a rank; windows go by another");
                     }
                 }
                 core.note(peer, Link::Ready);
@@ -416,7 +410,7 @@ impl Connector {
 
     /// A rank's words are reached through a queue pair that leads back to it. Its ends are one.
     pub(super) fn connect_to_itself(&mut self) {
-        let Connector { connections, post, core, .. } = self;
+        let Connector { connections, post, core, holding, .. } = self;
         if core.endpoints.lane(core.me).is_some_and(|lane| !lane.is_broken()) {
             return core.note(core.me, Link::Ready);
         }
@@ -428,6 +422,7 @@ impl Connector {
         let outcome = match (connected, pair.made.take()) {
             (Ok(end), Some(Made { queue, start })) => {
                 core.endpoints.add(core.me, queue, start, end.received);
+                holding.insert(core.me);
                 Link::Ready
             }
             (connected, _) => {

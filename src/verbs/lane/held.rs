@@ -6,6 +6,9 @@
 //! and by whichever queue the lane goes on: the number of the request tells. In its place in the order there is a write of nothing then.
 //!
 //! What names memory that the other rail does not reach is held until the lane has a queue of its own rail again.
+//!
+//! By a queue that does not have requests [wait](WorkQueue::fences) for answers, a request that is to is not posted before; where such a
+//! queue takes over what another has left, that is held, and what is behind it.
 
 use super::*;
 
@@ -25,7 +28,11 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     pub(super) fn go_on_with(&self, sending: &mut Sending<Q, L>) {
         let Sending { queue, unfinished, held, asked, .. } = sending;
         let (Some(from), Some(queue)) = (*held, queue.as_ref().filter(|_| !self.is_broken())) else { return };
-        let stopped = unfinished.each(from, |number, kept, fenced| {
+        let by_queue = queue.fences();
+        let stopped = unfinished.each(from, by_queue, |number, kept, fenced| {
+            if fenced && !by_queue {
+                return Err(Stopped::Held(number));
+            }
             if *asked == Some(number) {
                 return Err(Stopped::Held(number));
             }
@@ -131,6 +138,12 @@ mod tests {
     fn elsewhere(number: u32) -> Queue {
         let mut queue = Queue::new(number, 16);
         queue.elsewhere = true;
+        queue
+    }
+
+    fn unfencing(number: u32) -> Queue {
+        let mut queue = Queue::new(number, 16);
+        queue.fences = false;
         queue
     }
 
@@ -243,6 +256,52 @@ mod tests {
         let own = Queue::new(78, 16);
         resumes(&lane, &own, 2, (START.psn + 1) % (1 << 24));
         assert_eq!((took(&own), lane.is_elsewhere()), (vec![(2, 100, false), (3, 100, false)], false));
+    }
+
+    #[test]
+    fn requests_wait_that_a_queue_would_not_have_wait() {
+        use Verb::{Add, Read, Write};
+        let queue = unfencing(77);
+        for (first, second, waits) in [
+            (Write, Add(1), true),
+            (Write, Write, false),
+            (Write, Read, false),
+            (Read, Write, true),
+            (Read, Add(1), true),
+            (Read, Read, false),
+            (Add(1), Write, true),
+            (Add(1), Read, true),
+            (Add(1), Add(1), false),
+        ] {
+            let lane: Tested = Lane::new(3, queue.clone(), START);
+            post(&lane, first, TO);
+            // SAFETY: as above.
+            let again = || unsafe { lane.post(second, TO, PIECE, Signal::NowAndThen, None) };
+            let before = again();
+            assert_eq!(matches!(before, Err((Stop::Full, None))), waits, "{second:?} behind {first:?}");
+            done(&lane, 2 - u64::from(waits));
+            assert_eq!(again().unwrap(), 3 - u64::from(waits), "once that is complete");
+            assert!(queue.take().iter().all(|request| !request.fenced));
+        }
+    }
+
+    #[test]
+    fn what_is_left_to_such_a_queue_is_held_as_long() {
+        let first = Queue::new(76, 16);
+        let lane: Tested = Lane::new(3, first.clone(), START);
+        for verb in [Verb::Write, Verb::Add(1), Verb::Write, Verb::Add(2)] {
+            post(&lane, verb, TO);
+        }
+        lane.retire(drop);
+        let next = unfencing(77);
+        resumes(&lane, &next, 2, START.psn);
+        let numbers = || took(&next).iter().map(|(number, ..)| *number).collect::<Vec<_>>();
+        for number in 1..=4 {
+            assert_eq!((numbers(), lane.holds()), (vec![number], number < 4));
+            done(&lane, number.into());
+            lane.go_on();
+        }
+        assert!(lane.is_idle());
     }
 
     #[test]

@@ -77,10 +77,13 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             return Err((Stop::Broken, lent));
         }
         let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
+        let kind = kept.verb.kind();
+        let waits = |queue: &Q| !queue.fences() && sending.unfinished.fences(kind, completed, false);
         // One is kept for `ask`.
         let full = posted - completed + 1 >= self.depth
             || lent.is_some() && sending.lent.len() >= MOST_LENT
-            || !sending.unfinished.has_numbers_for(&kept);
+            || !sending.unfinished.has_numbers_for(&kept)
+            || sending.queue.as_ref().is_some_and(waits);
         if full && sending.queue.is_some() {
             let stop = self.ask_with(&mut sending).err().unwrap_or(Stop::Full);
             return Err((stop, lent));
@@ -121,7 +124,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             self.go_on_with(sending);
             return Ok(number);
         }
-        let fenced = sending.unfinished.fences(kept.verb.kind(), completed);
+        let fenced = queue.fences() && sending.unfinished.fences(kept.verb.kind(), completed, true);
         // SAFETY: by the caller's word.
         unsafe { self.hand_over(queue, number, kept, signalled, fenced) }?;
         sending.unfinished.push(number, kept, bytes);

@@ -32,11 +32,12 @@ pub(in crate::verbs) struct Unfinished {
     answered: Answered,
 }
 
-/// The numbers of the last read and the last atomic: their answers come later than they take effect.
+/// The numbers of the last of each kind. Answers of reads and atomics come later than they take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 struct Answered {
     read: u64,
     atomic: u64,
+    write: u64,
 }
 
 impl Answered {
@@ -45,13 +46,15 @@ impl Answered {
         match kind {
             Kind::Read => self.read = number,
             Kind::Atomic => self.atomic = number,
-            Kind::Write => {}
+            Kind::Write => self.write = number,
         }
     }
 
     #[inline]
-    fn fences(self, kind: Kind, completed: u64) -> bool {
-        self.read > completed && kind != Kind::Read || self.atomic > completed && kind != Kind::Atomic
+    fn fences(self, kind: Kind, completed: u64, by_queue: bool) -> bool {
+        self.read > completed && kind != Kind::Read
+            || self.atomic > completed && kind != Kind::Atomic
+            || !by_queue && self.write > completed && kind == Kind::Atomic
     }
 }
 
@@ -114,10 +117,11 @@ impl Unfinished {
     }
 
     /// Whether a request of that kind has to wait until those before it were answered: what is fetched must not be what a
-    /// later request puts there, and the other way about. `completed`: requests up to that are.
+    /// later request puts there, and the other way about. `completed`: requests up to that are. `by_queue`: its queue has it
+    /// [wait](crate::verbs::wr::WorkQueue::fences).
     #[inline]
-    pub fn fences(&self, kind: Kind, completed: u64) -> bool {
-        self.answered.fences(kind, completed)
+    pub fn fences(&self, kind: Kind, completed: u64, by_queue: bool) -> bool {
+        self.answered.fences(kind, completed, by_queue)
     }
 
     /// Whether there are numbers for the packets of one more.
@@ -265,7 +269,12 @@ impl Unfinished {
     }
 
     /// Hands over each from that number on, with its number and whether it waits for those before it, until one cannot be posted.
-    pub fn each<E>(&self, from: u64, mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>) -> Result<(), E> {
+    pub fn each<E>(
+        &self,
+        from: u64,
+        by_queue: bool,
+        mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut before = Answered::default();
         for (number, mut kept) in self.kept() {
             let kind = kept.verb.kind();
@@ -277,7 +286,7 @@ impl Unfinished {
                 let bytes = &self.bytes[self.place(number) * self.inline..][..kept.piece.bytes as usize];
                 kept.piece = Piece::inline(bytes);
             }
-            post(number, kept, before.fences(kind, self.before))?;
+            post(number, kept, before.fences(kind, self.before, by_queue))?;
             before.note(number, kind);
         }
         Ok(())

@@ -198,7 +198,12 @@ impl Rail {
         received: &Arc<CompletionQueue>,
         shared: Option<&Arc<SharedQueue>>,
     ) -> Result<QueuePair, VerbsError> {
-        let queue = QueuePair::reliable(&self.domain, [&polled.queue, received], shared, self.capacity)?;
+        let mut queue = QueuePair::reliable(&self.domain, [&polled.queue, received], shared, self.capacity)?;
+        if self.context().limits.vendor_id == SOFT_ROCE {
+            // Where a write is sent again whose acknowledgement was lost, it acknowledges all that it has done since; of an atomic behind
+            // that write, whose answer was lost too, that is taken for the answer, and the atomic completes without what it found.
+            queue.leave_fences();
+        }
         queue.initialise(&self.near_end(0))?;
         Ok(queue)
     }

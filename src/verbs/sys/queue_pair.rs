@@ -16,6 +16,7 @@ pub(in crate::verbs) struct QueuePair {
     raw: NonNull<ibv_qp>,
     depth: u32,
     inline: u32,
+    fences: bool,
     domain: Arc<Domain>,
     /// Go after it.
     _completions: [Arc<CompletionQueue>; 2],
@@ -77,6 +78,11 @@ impl QueuePair {
         Self::new(domain, completions.map(Arc::clone), shared, ibv_qp_type::IBV_QPT_RC, capacity)
     }
 
+    /// Has those who post see to it that requests wait that are to be fenced.
+    pub fn leave_fences(&mut self) {
+        self.fences = false;
+    }
+
     fn new(
         domain: &Arc<Domain>,
         completions: [Arc<CompletionQueue>; 2],
@@ -108,7 +114,7 @@ impl QueuePair {
             let depth = wanted.cap.max_send_wr.min(capacity.depth);
             let inline = wanted.cap.max_inline_data.min(capacity.inline);
             let (domain, _shared, _completions) = (domain.clone(), shared.cloned(), completions.clone());
-            Ok(QueuePair { raw, depth, inline, domain, _completions, _shared })
+            Ok(QueuePair { raw, depth, inline, fences: true, domain, _completions, _shared })
         })
     }
 
@@ -237,6 +243,11 @@ impl WorkQueue for QueuePair {
 
     fn inline(&self) -> u32 {
         self.inline
+    }
+
+    #[inline]
+    fn fences(&self) -> bool {
+        self.fences
     }
 
     unsafe fn post(&self, request: &Request) -> io::Result<()> {

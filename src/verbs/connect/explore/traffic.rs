@@ -92,7 +92,7 @@ impl Traffic {
             self.completed = self.posted.len() as u64;
             return Ok(());
         }
-        let each = account.each::<()>(0, |number, kept, fenced| {
+        let each = account.each::<()>(0, true, |number, kept, fenced| {
             made.sent.push(sent(number, kept, fenced));
             Ok(())
         });
@@ -103,7 +103,7 @@ impl Traffic {
         self.posts -= 1;
         self.posted.push(what);
         let account = self.account.as_mut().expect("attached");
-        let (kept, fenced) = (what.kept(), account.fences(what.kept().verb.kind(), self.completed));
+        let (kept, fenced) = (what.kept(), account.fences(what.kept().verb.kind(), self.completed, true));
         let number = self.posted.len() as u64;
         account.push(number, kept, &[]);
         made.sent.push(sent(number, kept, fenced));
