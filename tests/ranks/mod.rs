@@ -59,6 +59,9 @@ pub fn within(time: Duration) -> Duration {
 /// So many rounds, or fewer where things are slow.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn rounds(many: usize) -> usize {
+    if cfg!(miri) {
+        return 3.min(many);
+    }
     (many / slow()).max(10.min(many))
 }
 

@@ -108,9 +108,9 @@ mod tests {
     fn every_length_and_alignment_arrives_and_nothing_else_changes() {
         let source: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
         for (name, to_shared, from_shared) in MOVES {
-            for len in (0..200).chain([511, 1000, 1023, 1024, 1025, 2500]) {
+            for len in (0..200).step_by(if cfg!(miri) { 13 } else { 1 }).chain([511, 1000, 1023, 1024, 1025, 2500]) {
                 for (at, begin) in [(0, 0), (1, 0), (0, 3), (5, 2), (8, 4)] {
-                    let mut shared = vec![0xaa_u8; 3000];
+                    let mut shared = vec![0xaa_u8; at + len + 70];
                     let mut back = vec![0xbb_u8; len];
                     // SAFETY: `at + len` is below the vector's length, and nobody else sees it.
                     unsafe {
@@ -133,7 +133,7 @@ mod tests {
             // SAFETY: within the array, and nobody else sees it.
             unsafe {
                 super::to_shared_32(shared.as_mut_ptr().add(at), &source);
-                super::from_shared_32(shared.as_ptr().add(at), &mut back);
+                super::from_shared_32(shared.as_mut_ptr().add(at), &mut back);
             }
             assert_eq!((&shared[at..at + 32], back), (&source[..], source), "at {at}");
             assert_eq!(shared.iter().filter(|b| **b == 0xaa).count(), 48, "at {at}");
