@@ -147,7 +147,7 @@
 //! are counted as writes are. An adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a
 //! connection that broke has ended.
 //!
-//! Soft-RoCE (of Linux 6.1, and as it is read since) completes an atomic without what it found where that answer is lost, and so was the
+//! Soft-RoCE (of Linux 6.1) completes an atomic without what it found where that answer is lost, and so was the
 //! acknowledgement of a write before it; and a connection stood still more often where it was to have requests wait (fenced). So with it an atomic is posted
 //! when all writes before it are complete, and what is to wait for answers when they have come: one round trip more for an atomic behind a write.
 //! Other adapters do that themselves.

@@ -74,11 +74,12 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
     }
 }
 
-/// Of a host that says what it should not when its connection is lost.
+/// Of a host that says what it should not as its connection is lost, while its ranks run.
 #[test]
 fn what_is_no_record_ends_the_ranks_of_its_host() {
     let folder = Folder::new();
-    let ssh = folder.file("ssh", "#!/bin/sh\ntimeout 1 sh -c \"$2\" || echo ssh to $1 failed\nexit 255\n", 0o755);
+    let ssh = "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nsleep 1\necho ssh to $1 failed\nexit 255\n";
+    let ssh = folder.file("ssh", ssh, 0o755);
     let ended = Call::start_with(&["a", "-n", "1", "sh", "-c", "echo one; sleep 1000"], |command| {
         command.env("TRANSOM_SSH", &ssh);
     })
