@@ -32,12 +32,11 @@ pub(in crate::verbs) struct Unfinished {
     answered: Answered,
 }
 
-/// The numbers of the last of each kind. Answers of reads and atomics come later than they take effect.
+/// The numbers of the last read and the last atomic: their answers come later than they take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 struct Answered {
     read: u64,
     atomic: u64,
-    write: u64,
 }
 
 impl Answered {
@@ -46,15 +45,13 @@ impl Answered {
         match kind {
             Kind::Read => self.read = number,
             Kind::Atomic => self.atomic = number,
-            Kind::Write => self.write = number,
+            Kind::Write => {}
         }
     }
 
     #[inline]
-    fn fences(self, kind: Kind, completed: u64, by_queue: bool) -> bool {
-        self.read > completed && kind != Kind::Read
-            || self.atomic > completed && kind != Kind::Atomic
-            || !by_queue && self.write > completed && kind == Kind::Atomic
+    fn fences(self, kind: Kind, completed: u64) -> bool {
+        self.read > completed && kind != Kind::Read || self.atomic > completed && kind != Kind::Atomic
     }
 }
 
@@ -121,7 +118,8 @@ impl Unfinished {
     /// [wait](crate::verbs::wr::WorkQueue::fences).
     #[inline]
     pub fn fences(&self, kind: Kind, completed: u64, by_queue: bool) -> bool {
-        self.answered.fences(kind, completed, by_queue)
+        let is_write = |(number, kept): (u64, Kept)| number > completed && kept.verb.kind() == Kind::Write;
+        self.answered.fences(kind, completed) || !by_queue && kind == Kind::Atomic && self.kept().any(is_write)
     }
 
     /// Whether there are numbers for the packets of one more.
@@ -275,19 +273,20 @@ impl Unfinished {
         by_queue: bool,
         mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut before = Answered::default();
+        let (mut before, mut writes) = (Answered::default(), false);
         for (number, mut kept) in self.kept() {
             let kind = kept.verb.kind();
+            let waits = before.fences(kind, self.before) || !by_queue && kind == Kind::Atomic && writes;
+            before.note(number, kind);
+            writes |= kind == Kind::Write;
             if number < from {
-                before.note(number, kind);
                 continue;
             }
             if kept.inline {
                 let bytes = &self.bytes[self.place(number) * self.inline..][..kept.piece.bytes as usize];
                 kept.piece = Piece::inline(bytes);
             }
-            post(number, kept, before.fences(kind, self.before, by_queue))?;
-            before.note(number, kind);
+            post(number, kept, waits)?;
         }
         Ok(())
     }
