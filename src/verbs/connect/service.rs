@@ -85,7 +85,8 @@ const BACK: u32 = 10;
 /// How often it is looked whether more can be handed over of what is held.
 const HELD: Duration = Duration::from_millis(1);
 /// So many seconds in which nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
-/// packet was lost nothing completed any more, though both ends were ready to send; why is not known.
+/// packet was lost nothing completed any more, though both ends were ready to send: soon where it was left requests to fence, which it is
+/// not any more; why is not known.
 const SILENT: u32 = 5;
 
 impl Connector {
