@@ -149,7 +149,8 @@
 //!
 //! Soft-RoCE (of Linux 6.1) completes an atomic without what it found where that answer is lost, and so was the
 //! acknowledgement of a write before it; and a connection stood still more often where it was to have requests wait (fenced). So with it an atomic is posted
-//! when all writes before it are complete, and what is to wait for answers when they have come: one round trip more for an atomic behind a write.
+//! when all writes before it are complete, and what is to wait for answers when they have come: one round trip more for an atomic behind a write, and a
+//! write of nothing if the last of several was not signalled.
 //! Other adapters do that themselves.
 //!
 //! A connection by which something is under way, and nothing is complete for 5 seconds, counts as broken, too, for windows and for
