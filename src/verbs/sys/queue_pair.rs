@@ -78,7 +78,7 @@ impl QueuePair {
         Self::new(domain, completions.map(Arc::clone), shared, ibv_qp_type::IBV_QPT_RC, capacity)
     }
 
-    /// Has those who post see to it that requests wait that are to be fenced.
+    /// From now on it is given no fenced requests: who posts has them wait.
     pub fn leave_fences(&mut self) {
         self.fences = false;
     }
