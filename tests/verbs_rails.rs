@@ -302,17 +302,61 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     meet(&world).unwrap();
 }
 
-/// A link of the guests, which loses everything that its own guest sends.
-struct Lossy(&'static str);
+/// A rail holds packets of a divided put back until that was done again by the first, and something else was put there: they do not come to
+/// memory when they come at last. By hand, as above, with the second rail on the link.
+#[test]
+fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
+    const LINK: &str = "rail1";
+    const LEN: usize = 4 << 20;
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let (me, verbs) = (world.rank(), verbs(&world));
+    let mut window: Window<u8> = world.allocate(LEN).unwrap();
+    let epoch = window.lock_all().unwrap();
+    meet(&world).unwrap();
+    if me == 0 {
+        let other = epoch.target(1).unwrap();
+        // Until all rails are connected less are used.
+        while verbs.divided_bytes()[1] < LEN as u64 {
+            other.put(0, &vec![1; LEN]).unwrap();
+            other.flush().unwrap();
+        }
+        let (late, began) = (Duration::from_secs(5), Instant::now());
+        let shaped = Shaped::begin(LINK, &format!("delay {}ms limit 100000", late.as_millis()));
+        let before = verbs.divided_bytes()[1];
+        other.put(0, &vec![2; LEN]).unwrap();
+        other.flush().unwrap();
+        other.put(0, &vec![3; LEN]).unwrap();
+        other.flush().unwrap();
+        let (by_it, took) = (verbs.divided_bytes()[1] - before, began.elapsed());
+        println!("| two puts of {LEN} bytes, {by_it} of them by a rail with a delay of {late:?}, took {took:?} |");
+        assert!(by_it > LEN as u64 / 4, "the first was divided");
+        assert!(took < late, "both were complete before anything came by it: {took:?}");
+        std::thread::sleep(late + Duration::from_secs(2));
+        drop(shaped);
+    }
+    meet(&world).unwrap();
+    let wrong = epoch.local().read(0, LEN).unwrap().iter().filter(|byte| **byte != 3).count();
+    assert!(me == 0 || wrong == 0, "{wrong} bytes of {LEN} are those of the put before");
+    drop(epoch);
+    meet(&world).unwrap();
+}
 
-impl Lossy {
-    fn begin(link: &'static str) -> Self {
-        shell(&format!("tc qdisc replace dev {link} root netem loss 100%"));
-        Lossy(link)
+const LOSES_ALL: &str = "loss 100%";
+
+/// A link of the guests that is not what it was, for what its own guest sends.
+struct Shaped(&'static str);
+
+impl Shaped {
+    fn begin(link: &'static str, how: &str) -> Self {
+        shell(&format!("tc qdisc replace dev {link} root netem {how}"));
+        Shaped(link)
     }
 }
 
-impl Drop for Lossy {
+impl Drop for Shaped {
     fn drop(&mut self) {
         shell(&format!("tc qdisc del dev {} root", self.0));
     }
@@ -327,7 +371,7 @@ fn ranks_meet_while_the_first_rail_is_cut() {
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
-    let lossy = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| Lossy::begin(LINK));
+    let lossy = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| Shaped::begin(LINK, LOSES_ALL));
     let begun = Instant::now();
     let world = transom::init().expect("a rank can join its job");
     let mut window: Window<u64> = world.allocate(2000).unwrap();
@@ -428,7 +472,7 @@ fn messages_go_on_without_a_rail_that_is_cut() {
     rounds(4);
     let quiet = rounds(6);
     assert!(quiet.first > 0 && quiet.others > 0, "both rails are used: {quiet:?}");
-    let lossy = (world.rank() == 0).then(|| Lossy::begin(LINK));
+    let lossy = (world.rank() == 0).then(|| Shaped::begin(LINK, LOSES_ALL));
     let cut = rounds(5);
     let without = rounds(25);
     drop(lossy);
@@ -451,7 +495,7 @@ fn while_it_flaps<R>(link: &'static str, world: &World, act: impl FnOnce() -> R)
                 if ends.load(Relaxed) {
                     break;
                 }
-                let lossy = Lossy::begin(link);
+                let lossy = Shaped::begin(link, LOSES_ALL);
                 std::thread::sleep(Duration::from_secs(1));
                 drop(lossy);
             }

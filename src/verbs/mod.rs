@@ -69,10 +69,9 @@
 //! own word is waited for, 5 seconds at most, since of an atomic that was executed the result would be lost. A rail that is cut is asked for each
 //! second, and used again when it answers.
 //!
-//! A stripe whose connection broke is done again by the lane of the first rail, once this end's queue pair has gone: nothing that was posted
-//! overtook it. The peer's queue pair is not known to have gone by then, since that is said by the rail that is cut. So a rail that holds
-//! packets of a put back for longer than the half second, and delivers them after all, has them written once more, over what was put there
-//! since by the first. A rail that loses packets, or is down, does not; gets write here, where the queue pair has gone.
+//! A stripe whose connection broke is done again by the lane of the first rail, since nothing that was posted overtook it; once neither end
+//! has a queue pair of that connection any more. The peer is asked by all rails to retire its own, ten times a second, and it is an error if none
+//! brought its answer for 20 seconds. So packets that a rail held back are not written over what came since.
 //!
 //! Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has how); not with a
 //! peer with whom there is a pipe, where they wait for the first rail.

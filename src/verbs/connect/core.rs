@@ -13,9 +13,11 @@ use crate::verbs::receive::Receives;
 use crate::verbs::wr::{Failure, Place, Verb, Why};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -90,8 +92,8 @@ pub(super) enum Command {
     End(Rank, SyncSender<()>),
     /// A peer is to say that it can be heard.
     Probe(Rank),
-    /// Of the first rail's connection to a peer, to be said by this rail, too; and what was heard of it by another.
-    Say(Rank, Message),
+    /// Of the connection to a peer by the rail of that number, to be said by this rail, too; and what was heard of this one's by another.
+    Say(Rank, usize, Message),
     Heard(Rank, Message),
     /// A peer is to do an atomic, by its own adapter: the request of that number.
     Ask(Rank, u64, Verb, Place),
@@ -249,20 +251,30 @@ impl Core {
         self.others.get().is_some_and(|(_, others)| !others.is_empty())
     }
 
+    /// The number of this rail.
+    pub(super) fn number(&self) -> Option<usize> {
+        self.others.get().map(|(number, _)| *number)
+    }
+
     /// Whether this is the first of several, whose lanes can be by the others.
     pub(super) fn can_be_elsewhere(&self) -> bool {
-        self.others.get().is_some_and(|(number, others)| *number == 0 && !others.is_empty())
+        self.number() == Some(0) && self.has_others()
     }
 
     /// The rail by which a lane of this one may be instead.
     pub(super) fn instead(&self, by: u32) -> Option<Arc<Core>> {
-        let (_, others) = self.others.get().filter(|(number, _)| *number == 0)?;
-        others.get((by as usize).checked_sub(1)?)?.upgrade()
+        self.other(by as usize).filter(|_| self.number() == Some(0))
     }
 
-    /// The first rail, if this is another.
-    pub(super) fn first(&self) -> Option<Arc<Core>> {
-        self.others.get().filter(|(number, _)| *number > 0)?.1.first()?.upgrade()
+    /// The rail of a number, if it is another than this.
+    pub(super) fn other(&self, number: usize) -> Option<Arc<Core>> {
+        let (mine, others) = self.others.get()?;
+        let behind = match number.cmp(mine) {
+            Ordering::Less => 0,
+            Ordering::Equal => return None,
+            Ordering::Greater => 1,
+        };
+        others.get(number - behind)?.upgrade()
     }
 
     pub(super) fn hears(&self, peer: Rank) {
@@ -301,8 +313,8 @@ impl Core {
         self.command(Command::Probe(peer));
     }
 
-    pub(super) fn say(&self, peer: Rank, message: Message) {
-        self.command(Command::Say(peer, message));
+    pub(super) fn say(&self, peer: Rank, of: usize, message: Message) {
+        self.command(Command::Say(peer, of, message));
     }
 
     pub(super) fn heard(&self, peer: Rank, message: Message) {

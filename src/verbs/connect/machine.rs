@@ -24,6 +24,9 @@
 //! A queue pair that is retired first takes nothing more, and then says what it has received; the end of the next
 //! generation tells that to the peer. So once a side is ready it knows what of all that it ever posted was executed: the
 //! rest, and reads, it posts again. Of an atomic that was executed, and not answered, the result is lost.
+//!
+//! Who does not wait for the next generation, since what was posted goes another way, asks the peer to retire what it has
+//! of the last: once it has answered, nothing comes of that any more.
 
 use super::message::{End, Message};
 use rustix::io::Errno;
@@ -165,8 +168,22 @@ impl Machine {
             }
             // Of an old generation; the peer has gone on from it, or will hear of this one.
             Message::Reply { .. } | Message::Reject { .. } => {}
-            // Nothing of the connection.
-            Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } => {}
+            Message::Retire { generation } => {
+                if generation >= self.generation {
+                    let there_was = self.retire(effects);
+                    self.generation = generation;
+                    if there_was && self.wanted {
+                        self.ask(None, effects);
+                    }
+                }
+                effects.send(Message::Retired { generation });
+            }
+            // Nothing for the machine.
+            Message::Probe
+            | Message::Alive
+            | Message::Atomic { .. }
+            | Message::Answer { .. }
+            | Message::Retired { .. } => {}
         }
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 8 | `transom` and the version of the record |
 //! | 4, 4 | the sender's rank, the receiver's |
-//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9; 256 more if it is of the first rail's connection, and came by another |
+//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11; `256 (r + 1)` more if it is of rail `r`'s connection, and goes by another |
 //! | 4 | generation; 1 in a probe and its answer |
 //! | 4, 4 | the sender's queue pair and its first PSN; zero in the others |
 //! | 4, 4 | the last earlier generation in which the sender received something, and the PSN that it expected next; or zero |
@@ -25,12 +25,12 @@ use sha2::Sha256;
 use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 
-const MAGIC: [u8; 8] = *b"transom\x04";
+const MAGIC: [u8; 8] = *b"transom\x05";
 const CODE: usize = 32;
 /// Bytes of a record.
 pub(in crate::verbs) const MESSAGE: usize = MAGIC.len() + NUMBERS * 4 + CODE;
 const NUMBERS: usize = 12;
-/// In the kind of what came by another rail than its own.
+/// In the kind of what goes by another rail than its own: so many times the number of its own, counted from 1.
 const ELSEWHERE: u32 = 256;
 
 /// What datagrams to a rank are authenticated with.
@@ -66,11 +66,15 @@ pub(in crate::verbs) enum Message {
     Atomic { number: u64, verb: Verb, to: Place },
     /// It was done, and this was there before; none if it is refused.
     Answer { number: u64, found: Option<u64> },
+    /// The sender has nothing of generations up to this any more, nor is the receiver to have.
+    Retire { generation: u32 },
+    /// It has not, nor ever will.
+    Retired { generation: u32 },
 }
 
 impl Message {
-    /// The record for a rank whose secret is that; `elsewhere`: it is of the first rail's connection, and goes by another.
-    pub fn seal(self, from: Rank, to: Rank, elsewhere: bool, secret: &Secret) -> [u8; MESSAGE] {
+    /// The record for a rank whose secret is that; `of`: the rail whose connection it is of, if it goes by another.
+    pub fn seal(self, from: Rank, to: Rank, of: Option<usize>, secret: &Secret) -> [u8; MESSAGE] {
         let end = |generation, End { by, queue_pair, psn, received }, errno| {
             [generation, queue_pair, psn, received.generation, received.next, errno, by, 0, 0]
         };
@@ -91,8 +95,10 @@ impl Message {
             Message::Answer { number, found } => {
                 (if found.is_some() { 8 } else { 9 }, wide([number, found.unwrap_or(0), 0, 0], 0))
             }
+            Message::Retire { generation } => (10, end(generation, NONE, 0)),
+            Message::Retired { generation } => (11, end(generation, NONE, 0)),
         };
-        let kind = kind | if elsewhere { ELSEWHERE } else { 0 };
+        let kind = kind + of.map_or(0, |of| ELSEWHERE * (of as u32 + 1));
         let mut bytes = [0; MESSAGE];
         let (said, code) = bytes.split_at_mut(MESSAGE - CODE);
         said[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -104,9 +110,9 @@ impl Message {
         bytes
     }
 
-    /// The sender, whether it is of the first rail's connection and came by another, and what it says, if the record is one for the rank
-    /// `me`, whose secret is that.
-    pub fn open(bytes: &[u8; MESSAGE], me: Rank, secret: &Secret) -> Option<(Rank, bool, Self)> {
+    /// The sender, the rail whose connection it is of if it came by another, and what it says, if the record is one for the rank `me`, whose
+    /// secret is that.
+    pub fn open(bytes: &[u8; MESSAGE], me: Rank, secret: &Secret) -> Option<(Rank, Option<usize>, Self)> {
         let (said, code) = bytes.split_at(MESSAGE - CODE);
         let (magic, numbers) = said.split_at(MAGIC.len());
         if magic != MAGIC || authenticated(said, secret).verify_slice(code).is_err() {
@@ -114,12 +120,13 @@ impl Message {
         }
         let numbers: [[u8; 4]; NUMBERS] = numbers.as_chunks().0.try_into().ok()?;
         let [from, to, kind, numbers @ ..] = numbers.map(u32::from_le_bytes);
-        let message = match kind & !ELSEWHERE {
-            kind @ 1..=5 => Self::of_connection(kind, numbers)?,
+        let message = match kind % ELSEWHERE {
+            kind @ (1..=5 | 10 | 11) => Self::of_connection(kind, numbers)?,
             kind @ 6..=9 => Self::of_atomic(kind, numbers)?,
             _ => return None,
         };
-        (to as Rank == me).then_some((from as Rank, kind & ELSEWHERE > 0, message))
+        let of = ((kind / ELSEWHERE) as usize).checked_sub(1);
+        (to as Rank == me && of.is_none_or(|of| of < RAILS)).then_some((from as Rank, of, message))
     }
 
     fn of_connection(kind: u32, numbers: [u32; NUMBERS - 3]) -> Option<Self> {
@@ -131,6 +138,8 @@ impl Message {
             (3, 1..4096) if mine == NONE => Message::Reject { generation, errno: errno as u16 },
             (4, 0) if mine == NONE && generation == 1 => Message::Probe,
             (5, 0) if mine == NONE && generation == 1 => Message::Alive,
+            (10, 0) if mine == NONE => Message::Retire { generation },
+            (11, 0) if mine == NONE => Message::Retired { generation },
             _ => return None,
         };
         (generation > 0).then_some(message)
@@ -182,7 +191,7 @@ mod tests {
         End { by: 3, queue_pair: 0x11, psn: 0xff_ffff, received: Received { generation: 1, next: 0xab_cdef } };
     const WORD: Place = Place { address: 0x7f00_0000_1008, key: u32::MAX };
 
-    fn all() -> [Message; 9] {
+    fn all() -> [Message; 11] {
         [
             Message::Request { generation: u32::MAX, mine: MINE },
             Message::Reply {
@@ -196,20 +205,23 @@ mod tests {
             Message::Atomic { number: 7, verb: Verb::CompareAndSwap { expected: 5, new: 1 << 63 }, to: WORD },
             Message::Answer { number: u64::MAX, found: Some(1 << 33) },
             Message::Answer { number: 8, found: None },
+            Message::Retire { generation: 1 },
+            Message::Retired { generation: u32::MAX },
         ]
     }
 
     #[test]
     fn what_is_sealed_is_opened() {
         for message in all() {
-            for elsewhere in [false, true] {
-                let sealed = message.seal(4, 5, elsewhere, &SECRET);
-                assert_eq!(Message::open(&sealed, 5, &SECRET), Some((4, elsewhere, message)));
+            for of in [None, Some(0), Some(RAILS - 1)] {
+                let sealed = message.seal(4, 5, of, &SECRET);
+                assert_eq!(Message::open(&sealed, 5, &SECRET), Some((4, of, message)));
             }
+            assert_eq!(Message::open(&message.seal(4, 5, Some(RAILS), &SECRET), 5, &SECRET), None, "no such rail");
         }
         // As it is on the wire, less the code.
-        let bytes = Message::Reply { generation: 2, mine: MINE }.seal(4, 5, true, &SECRET);
-        let said = b"transom\x04\x04\0\0\0\x05\0\0\0\x02\x01\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
+        let bytes = Message::Reply { generation: 2, mine: MINE }.seal(4, 5, Some(2), &SECRET);
+        let said = b"transom\x05\x04\0\0\0\x05\0\0\0\x02\x03\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
             \x01\0\0\0\xef\xcd\xab\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(&bytes[..MESSAGE - CODE], said);
     }
@@ -217,7 +229,7 @@ mod tests {
     #[test]
     fn what_somebody_changed_is_not_opened() {
         for message in all() {
-            let sealed = message.seal(4, 5, false, &SECRET);
+            let sealed = message.seal(4, 5, None, &SECRET);
             for bit in 0..8 * MESSAGE {
                 let mut forged = sealed;
                 forged[bit / 8] ^= 1 << (bit % 8);
@@ -238,6 +250,8 @@ mod tests {
             (2, 0),
             (2, 3),
             (2, 4),
+            (2, 10),
+            (2, 12),
             (3, 0),
             (3, 1),
             (4, 0),
@@ -255,9 +269,8 @@ mod tests {
             (2, 6),
             (2, 8),
             (2, 9),
-            (2, 10),
         ] {
-            let mut bytes = right.seal(4, 5, false, &SECRET);
+            let mut bytes = right.seal(4, 5, None, &SECRET);
             bytes[word(at)].copy_from_slice(&u32::to_le_bytes(value));
             let code = authenticated(&bytes[..MESSAGE - CODE], &SECRET).finalize().into_bytes();
             bytes[MESSAGE - CODE..].copy_from_slice(&code);

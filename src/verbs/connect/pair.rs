@@ -257,23 +257,24 @@ impl Effects for Doing<'_> {
     }
 
     fn send(&mut self, message: Message) {
-        say(self.post, self.core, self.peer, message, false);
-        let elsewhere = match message {
+        say(self.post, self.core, self.peer, message, None);
+        // This rail may be cut.
+        let by_others = match message {
             Message::Request { mine, .. } | Message::Reply { mine, .. } => mine.by > 0,
             Message::Reject { .. } | Message::Atomic { .. } | Message::Answer { .. } => true,
+            Message::Retire { .. } | Message::Retired { .. } => true,
             Message::Probe | Message::Alive => false,
         };
-        if elsewhere && self.core.can_be_elsewhere() {
-            // The first rail may be cut.
-            self.core.others().for_each(|other| other.say(self.peer, message));
+        if by_others && let Some(of) = self.core.number() {
+            self.core.others().for_each(|other| other.say(self.peer, of, message));
         }
     }
 }
 
-/// Says something by a rail; `elsewhere`: it is of the first's connection, and this is another.
-pub(super) fn say(post: &mut Post<MESSAGE>, core: &Core, peer: Rank, message: Message, elsewhere: bool) {
+/// Says something by a rail; `of`: the rail whose connection it is of, if this is another.
+pub(super) fn say(post: &mut Post<MESSAGE>, core: &Core, peer: Rank, message: Message, of: Option<usize>) {
     let (rank, address) = (core.me, &core.addresses[peer]);
-    let sealed = message.seal(rank, peer, elsewhere, &address.secret);
+    let sealed = message.seal(rank, peer, of, &address.secret);
     let Destination { gid, lid, queue_pair, key } = address.datagrams;
     let to = Recipient { path: core.rail.path(gid, lid), queue_pair, key };
     if let Err(error) = post.send(peer, &to, &sealed) {

@@ -126,7 +126,7 @@ impl Connector {
                 Command::Died(peer) => self.drive(peer, false, |machine, effects| machine.died(effects)),
                 Command::End(peer, _told) => self.end(peer),
                 Command::Probe(peer) => self.say(peer, Message::Probe),
-                Command::Say(peer, message) => say(&mut self.post, &self.core, peer, message, true),
+                Command::Say(peer, of, message) => say(&mut self.post, &self.core, peer, message, Some(of)),
                 Command::Heard(peer, message) => self.heard(peer, message),
                 Command::Ask(peer, number, verb, to) => self.begin_to_ask(peer, Message::Atomic { number, verb, to }),
                 Command::Stop => return false,
@@ -135,15 +135,15 @@ impl Connector {
         let came = self.post.receive();
         for datagram in &came {
             match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
-                Some((peer, elsewhere, message)) if peer < self.core.addresses.len() && peer != rank => {
-                    tracing::trace!(rank, peer, ?message, elsewhere, "heard");
+                Some((peer, of, message)) if peer < self.core.addresses.len() && peer != rank => {
+                    tracing::trace!(rank, peer, ?message, ?of, "heard");
                     // What the peer says unasked does not tell whether it hears this rank.
                     if self.core.has_others() && message == Message::Alive {
                         self.core.hears(peer);
                     }
-                    match elsewhere {
-                        true => self.core.first().into_iter().for_each(|first| first.heard(peer, message)),
-                        false => self.heard(peer, message),
+                    match of {
+                        Some(of) => self.core.other(of).into_iter().for_each(|other| other.heard(peer, message)),
+                        None => self.heard(peer, message),
                     }
                 }
                 _ => tracing::debug!(rank, "a datagram that is not for us, or forged"),
@@ -167,6 +167,11 @@ impl Connector {
             Message::Probe => self.say(peer, Message::Alive),
             Message::Atomic { number, verb, to } => self.serve(peer, number, verb, to),
             Message::Answer { number, found } => self.answered(peer, number, found),
+            Message::Retired { generation } => {
+                if let Some(lane) = self.core.endpoints.lane(peer) {
+                    lane.far_end_has_gone(generation);
+                }
+            }
             _ => self.drive(peer, false, |machine, effects| machine.heard(message, effects)),
         }
     }
@@ -246,6 +251,9 @@ impl Connector {
                 lane.break_off(Failure::known(Why::Ended));
             } else if silent > 1 {
                 let _ = lane.ask();
+            }
+            if let Some(generation) = lane.far_end_to_go() {
+                self.say(peer, Message::Retire { generation });
             }
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
             let ended = lane.failure().is_some() && asked;

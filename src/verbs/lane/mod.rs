@@ -89,6 +89,9 @@ struct Sending<Q, L> {
     /// Whether messages that were posted are returned where a queue ends; and what was.
     returns: bool,
     returned: Option<Returned<L>>,
+    /// The far end has no queues of generations up to this any more; and the one up to which somebody waits for that.
+    far_end_gone: u32,
+    far_end_to_go: Option<u32>,
     /// How often in a row the queue was replaced, and what had completed at the first time.
     fruitless: (u32, u64),
     /// How often somebody [looked](Lane::waits) and found no queue.
@@ -125,6 +128,8 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
                 lost: Vec::new(),
                 returns: false,
                 returned: None,
+                far_end_gone: 0,
+                far_end_to_go: None,
                 fruitless: (0, 0),
                 waits: 0,
                 counts: WorkRequests::default(),

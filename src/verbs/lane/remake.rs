@@ -57,6 +57,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
         self.elsewhere.store(queue.is_elsewhere(), Release);
         sending.queue = Some(queue);
+        sending.far_end_to_go = None;
         sending.waits = 0;
         let from = (!sending.unfinished.is_empty()).then_some(completed + 1);
         self.hold(sending, from);
@@ -69,16 +70,33 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         u64::from(queue.depth()) >= self.depth && queue.inline() >= self.inline
     }
 
-    /// Has requests of these numbers that name such memory not sent, nor sent again, and the memory here not touched any more. Whether
-    /// that is so: not while the lane has a queue. What had been sent may still come to the far end, until its queue has gone, too.
+    /// Has requests of these numbers that name such memory not sent, nor sent again, and no memory touched by them any more, here or at the
+    /// far end. Whether that is so: not while the lane has a queue, nor before the far end's has gone, which is asked for from now on.
     pub fn cancel(&self, numbers: RangeInclusive<u64>, meant: impl Fn(Piece) -> bool) -> bool {
         let mut sending = self.sending();
         self.take_back(&mut sending);
-        let done = sending.queue.is_none();
-        if done {
-            sending.unfinished.cancel(numbers, meant);
+        if sending.queue.is_some() {
+            return false;
         }
-        done
+        let generation = sending.unfinished.generation();
+        if sending.far_end_gone < generation {
+            sending.far_end_to_go = Some(generation);
+            return false;
+        }
+        sending.unfinished.cancel(numbers, meant);
+        true
+    }
+
+    /// The generation of the last queue, if the far end is to be asked to end its own of that.
+    pub fn far_end_to_go(&self) -> Option<u32> {
+        self.sending().far_end_to_go
+    }
+
+    /// The far end has no queue of generations up to this any more, nor will have.
+    pub fn far_end_has_gone(&self, generation: u32) {
+        let mut sending = self.sending();
+        sending.far_end_gone = sending.far_end_gone.max(generation);
+        sending.far_end_to_go.take_if(|to_go| *to_go <= generation);
     }
 
     /// Whether something that was posted is still to be done.

@@ -274,7 +274,15 @@ fn what_is_cancelled_is_not_done_again() {
     done(&lane, 1);
     breaks(&lane, 2);
     assert!(!lane.cancel(1..=3, meant), "it may have them still");
+    assert_eq!(lane.far_end_to_go(), None, "it is not to go while this end is there");
     assert!(lane.retire(drop).is_some());
+    assert_eq!(lane.far_end_to_go(), None, "nobody waits for that");
+    assert!(!lane.cancel(1..=3, meant), "the far end may take them still");
+    assert_eq!(lane.far_end_to_go(), Some(1));
+    lane.far_end_has_gone(0);
+    assert!(!lane.cancel(1..=3, meant), "one before it has gone");
+    lane.far_end_has_gone(1);
+    assert_eq!(lane.far_end_to_go(), None);
     assert!(lane.cancel(1..=3, meant) && lane.is_needed());
     assert!(lane.cancel(2..=2, |_| true) && lane.is_needed());
     // All of the second has come, and the first packet of the third.

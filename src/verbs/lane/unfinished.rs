@@ -107,6 +107,11 @@ impl Unfinished {
         Unfinished { before, last, start, psn: start.psn, next: start.psn, requests, bytes, inline, answered }
     }
 
+    /// Of the connection that they were posted to.
+    pub fn generation(&self) -> u32 {
+        self.start.generation
+    }
+
     /// The place of a number.
     #[inline]
     fn place(&self, number: u64) -> usize {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_windows::FabricError;
 
-/// After how long without a completion an operation is given up, once somebody has died or left; else after twice that.
-const UNSERVED: Duration = Duration::from_secs(10);
+/// After how long without a completion an operation is given up; and once somebody has died or left.
+pub(super) const UNSERVED: Duration = Duration::from_secs(20);
+const UNSERVED_AFTER_DEATH: Duration = Duration::from_secs(10);
 
 /// Why an operation stopped.
 pub(super) enum Halt {
@@ -43,10 +44,10 @@ impl Member {
         match *silence {
             _ if lane.is_idle() => *silence = None,
             Some((before, since)) if before == completed => {
-                if since.elapsed() > if gone.is_some() { UNSERVED } else { 2 * UNSERVED } {
+                if since.elapsed() > if gone.is_some() { UNSERVED_AFTER_DEATH } else { UNSERVED } {
                     self.give_up(way.peer);
                     return Err(gone.unwrap_or_else(|| {
-                        self.unreachable(way, format!("its adapter has acknowledged nothing for {:?}", 2 * UNSERVED))
+                        self.unreachable(way, format!("its adapter has acknowledged nothing for {UNSERVED:?}"))
                     }));
                 }
             }

@@ -1,11 +1,10 @@
 //! A put or get that is divided: a stripe by each of several rails, each to its own place.
 //!
 //! Who waits for it, or for what must not overtake it, posts what is not posted, and sees to it that it ends. A stripe whose
-//! connection broke goes by the first rail: nothing that comes after has overtaken it, so to do it again does no harm, once the
-//! broken connection does nothing of it any more. That is known of this end alone: of packets of a put that are still on their way, the
-//! peer's end takes those that come before it hears that the connection broke.
+//! connection broke goes by the first rail: nothing that comes after has overtaken it, so to do it again does no harm, once neither end of
+//! the broken connection does anything of it any more.
 
-use super::failure::Halt;
+use super::failure::{Halt, UNSERVED};
 use super::far::Far;
 use super::member::{Member, Way};
 use super::operations::{RailLane, retry};
@@ -14,6 +13,7 @@ use crate::verbs::memory::Lent;
 use crate::verbs::sys::Registered;
 use crate::verbs::wr::{Failure, Piece, Place, Verb, Why};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use transom_channel::striping::{Part, Timed};
 use transom_windows::FabricError;
 
@@ -45,8 +45,9 @@ struct Stripe {
     posted: usize,
     numbers: (u64, u64),
     ends: Ends,
-    /// The same by the first rail.
+    /// The same by the first rail; and since when it is to go there.
     again: Ends,
+    turns: Option<Instant>,
     /// By the rail's adapter, for this.
     _registered: Option<Arc<Registered>>,
 }
@@ -90,7 +91,7 @@ impl Stripe {
         Ok(())
     }
 
-    /// Begins again by the first rail, if the adapter of its own does nothing of it any more. Whether it does.
+    /// Begins again by the first rail, if the adapters of its own do nothing of it any more. Whether it does.
     fn turn_to_the_first(&mut self, lane: Option<&RailLane>) -> bool {
         let (start, bytes, key) = (self.ends.here.address, self.bytes as u64, self.ends.here.key);
         let mine = |piece: Piece| piece.key == key && piece.address.wrapping_sub(start) < bytes;
@@ -103,6 +104,7 @@ impl Stripe {
                 numbers: (0, 0),
                 ends: self.again,
                 again: self.again,
+                turns: None,
                 _registered: None,
             };
         }
@@ -129,7 +131,7 @@ impl Striped {
             let way = far.way.by(if ends.is_some() { part.rail } else { 0 });
             let ends = ends.unwrap_or(again);
             let (posted, numbers) = Default::default();
-            Stripe { way, bytes, posted, numbers, ends, again, _registered: registered }
+            Stripe { way, bytes, posted, numbers, ends, again, turns: None, _registered: registered }
         };
         let stripes = parts.iter().map(stripe).collect();
         let state = Mutex::new(State { stripes, timed, outcome: None, memory: None });
@@ -248,7 +250,9 @@ impl Striped {
             if broken || lane.is_some_and(|lane| matches!(stripe.post(lane, self.verb), Err(Stop::System(_)))) {
                 member.core_of(stripe.way).want(stripe.way.peer);
                 if !stripe.turn_to_the_first(lane) {
-                    return Ok(Step::UnderWay);
+                    // No rail has brought the peer's answer.
+                    let late = stripe.turns.get_or_insert_with(Instant::now).elapsed() > UNSERVED;
+                    return if late { Err(Halt::Failed(Failure::known(Why::Silence))) } else { Ok(Step::UnderWay) };
                 }
                 tracing::info!(peer = stripe.way.peer, bytes = stripe.bytes, "a stripe goes by the first rail instead");
                 return Ok(Step::Turned);

@@ -189,4 +189,8 @@ pub enum Mutant {
     AnyGeneration,
     /// The result of an atomic that is lost is told as if there were one.
     ResultsForged,
+    /// Who is to retire its queue pair says that it has, and keeps it.
+    RetiresInWords,
+    /// Who is to retire an older one retires the last.
+    OldRetired,
 }

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use world::{Budget, Step, World, changes_nothing};
 
-const MUTANTS: [Mutant; 19] = [
+const MUTANTS: [Mutant; 21] = [
     Mutant::ForgeriesOpened,
     Mutant::OldHeard,
     Mutant::NewUnheard,
@@ -36,6 +36,8 @@ const MUTANTS: [Mutant; 19] = [
     Mutant::GenerationsAnew,
     Mutant::DeathUntold,
     Mutant::DeathAsLoss,
+    Mutant::RetiresInWords,
+    Mutant::OldRetired,
 ];
 
 const TRAFFIC_MUTANTS: [Mutant; 8] = [
@@ -105,17 +107,18 @@ fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
     Ok(found.len())
 }
 
-const RUNS: [Budget; 3] = [
-    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2 },
-    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1 },
+const RUNS: [Budget; 4] = [
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0 },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0 },
+    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0 },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 1 },
 ];
 
 /// With requests: of both sides at once, and over more connections.
 const TRAFFIC: [Budget; 3] = [
-    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1 },
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1 },
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1 },
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0 },
 ];
 
 #[test]
@@ -148,7 +151,7 @@ fn machines_agree_whatever_the_network_does() {
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
 fn machines_agree_with_more_of_everything() {
-    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0], rails: 1 };
+    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0 };
     println!("{} states", explore(budget, None).unwrap_or_else(|wrong| panic!("{wrong}")));
 }
 

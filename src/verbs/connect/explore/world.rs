@@ -21,6 +21,8 @@ pub struct Budget {
     pub posts: [u8; 2],
     /// Rails by which the two choose to connect, by turns.
     pub rails: u32,
+    /// How often a side asks the peer to retire what it has of a generation that is over here.
+    pub retires: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -58,6 +60,7 @@ pub enum Step {
     Answer,
     Die,
     Told,
+    Retire(u32),
 }
 
 impl World {
@@ -77,12 +80,14 @@ impl World {
             return vec![];
         }
         let has_end = matches!(machine.state(), State::Asked { .. } | State::Answered { .. } | State::Ready { .. });
+        let over = made.iter().filter(|made| !made.alive).map(|made| made.generation).max().unwrap_or(0);
         let generation = machine.generation().max(1);
         let forged = [
             Message::Request { generation: generation + 1, mine: EVIL },
             Message::Request { generation, mine: EVIL },
             Message::Reply { generation, mine: EVIL },
             Message::Reject { generation, errno: 99 },
+            Message::Retire { generation },
         ];
         let mine = made.iter().enumerate().filter(|(_, made)| !made.sent.is_empty());
         let theirs =
@@ -101,6 +106,7 @@ impl World {
             (has_end && self.budget.losses > 0, Step::Lost),
             (self.budget.deaths > 0, Step::Die),
             (self.sides[1 - side].dead && !heard_of_death, Step::Told),
+            (self.budget.retires > 0 && over > 0, Step::Retire(over)),
         ];
         steps.chain(traffic).chain(may.into_iter().filter_map(|(may, step)| may.then_some(step))).collect()
     }
@@ -132,16 +138,19 @@ impl World {
             Step::Again if mutant == Some(Mutant::AsksOnce) => {}
             Step::Again => machine.again(&mut doing),
             Step::Hear(message) => {
-                let sealed = message.seal(1 - side, side, false, &SECRETS[side]);
+                let sealed = message.seal(1 - side, side, None, &SECRETS[side]);
                 let (from, _, message) = Message::open(&sealed, side, &SECRETS[side]).expect("sealed by the peer");
                 assert_eq!(from, 1 - side);
-                if let Some(message) = mutated(message, machine, mutant) {
-                    machine.heard(message, &mut doing);
+                match (mutant, message) {
+                    (Some(Mutant::RetiresInWords), Message::Retire { generation }) => {
+                        doing.send(Message::Retired { generation });
+                    }
+                    _ => mutated(message, machine, mutant).into_iter().for_each(|told| machine.heard(told, &mut doing)),
                 }
             }
             Step::Forged(message) => {
                 let secret = if mutant == Some(Mutant::ForgeriesOpened) { &SECRETS[side] } else { &[3; 16] };
-                let sealed = message.seal(1 - side, side, false, secret);
+                let sealed = message.seal(1 - side, side, None, secret);
                 if let Some((_, _, message)) = Message::open(&sealed, side, &SECRETS[side]) {
                     machine.heard(message, &mut doing);
                 }
@@ -173,6 +182,10 @@ impl World {
                     Some(Mutant::DeathAsLoss) => machine.lost(machine.generation(), &mut doing),
                     _ => machine.died(&mut doing),
                 }
+            }
+            Step::Retire(generation) => {
+                world.budget.retires -= 1;
+                doing.send(Message::Retire { generation });
             }
         }
         if refusal != Refusal::None && !doing.met {
@@ -209,9 +222,9 @@ impl World {
                 network.insert(place, *message);
             }
         }
-        let wrong = wrong.or_else(|| {
-            (sent.len() > 1).then(|| format!("sends {sent:?} at once")).or_else(|| world.wrong(side, mutant))
-        });
+        let told = sent.iter().filter(|message| !matches!(message, Message::Retired { .. })).count();
+        let wrong = wrong
+            .or_else(|| (told > 1).then(|| format!("sends {sent:?} at once")).or_else(|| world.wrong(side, mutant)));
         let fell = machine_of(&world, side).generation() < before.generation();
         Some(match wrong.or_else(|| fell.then(|| "the generation fell".into())) {
             None => Ok((world, sent)),
@@ -237,6 +250,12 @@ impl World {
             || alive.iter().any(|made| made.generation != me.machine.generation())
         {
             return Some(format!("{state:?}, and the adapter has {alive:?}"));
+        }
+        let said = self.network[1 - side].iter();
+        let mut retired =
+            said.filter_map(|said| if let Message::Retired { generation } = said { Some(generation) } else { None });
+        if retired.any(|retired| alive.iter().any(|made| made.generation <= *retired)) {
+            return Some("said that it has retired what it has".into());
         }
         let ready = |state| match state {
             State::Ready { mine, theirs } => Some((mine, theirs)),
@@ -336,6 +355,8 @@ fn key(message: &Message) -> [u32; 4] {
         Message::Request { generation, mine } => [1, generation, mine.queue_pair, mine.psn],
         Message::Reply { generation, mine } => [2, generation, mine.queue_pair, mine.psn],
         Message::Reject { generation, errno } => [3, generation, errno.into(), 0],
+        Message::Retire { generation } => [4, generation, 0, 0],
+        Message::Retired { generation } => [5, generation, 0, 0],
         Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } => {
             unreachable!("no machine sends them")
         }
@@ -377,12 +398,14 @@ pub fn changes_nothing(world: &World, side: usize, mutant: Option<Mutant>) -> Re
         wrong: None,
     };
     for old in 0..machine.generation() {
-        let old = if mutant == Some(Mutant::OldLoss) { machine.generation() } else { old };
-        machine.lost(old, &mut doing);
+        let as_now = |of| if mutant == Some(of) { machine.generation() } else { old };
+        let (lost, retired) = (as_now(Mutant::OldLoss), as_now(Mutant::OldRetired));
+        machine.lost(lost, &mut doing);
+        machine.heard(Message::Retire { generation: retired }, &mut doing);
     }
     if *heard_of_death {
         world.network[side].iter().for_each(|message| machine.heard(*message, &mut doing));
     }
-    let sent = doing.sent.len();
+    let sent = doing.sent.iter().filter(|message| !matches!(message, Message::Retired { .. })).count();
     if after == *world && sent == 0 { Ok(()) } else { Err(format!("what is over changes {world:#?} into {after:#?}")) }
 }
