@@ -452,7 +452,9 @@ fn ranks_of_several_hosts_are_one_job() {
         assert_eq!(of_team.lock_shared(0).unwrap().get_one(0).unwrap(), team.size() as u64);
         let shared = (0..n).filter(|&rank| window.local().of(rank).is_ok()).count();
         let pairs = verbs(&world).queue_pairs();
-        assert!(pairs.to_others < n && pairs.to_itself == 1, "{pairs:?}: one to each at most");
+        // Where packets are lost a connection may break, and be made anew.
+        let most = if std::env::var_os("TEST_LOSS").is_some() { 2 * n } else { n };
+        assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: one to each at most");
         println!("rank {me}: {shared} ranks here, {} queue pairs to others", pairs.to_others);
         window.fence().unwrap();
     });

@@ -357,14 +357,11 @@ impl Core {
         }
     }
 
-    /// Has the request wake somebody when it ends.
-    pub fn wake(&mut self, key: Key, waker: &Waker) {
-        if self.is_under_way(key) {
-            let place = &mut self.watched.entry(key).or_default().waker;
-            if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-                let before = place.replace(waker.clone());
-                self.let_go(before);
-            }
+    /// Has the request wake somebody when it ends. What it gives back is not needed any more, and to be dropped once the lock is free.
+    pub fn wake(&mut self, key: Key, waker: Waker) -> Option<Waker> {
+        match self.is_under_way(key) {
+            true => self.watched.entry(key).or_default().waker.replace(waker),
+            false => Some(waker),
         }
     }
 

@@ -343,10 +343,12 @@ impl<B> Future for Request<'_, B> {
         if let State::UnderWay(under) = &self.state {
             let (hub, id) = (under.comm.hub.clone(), under.id);
             hub.turn_now();
+            // It is the program's: cloned and dropped while the lock is free.
+            let mut waker = Some(context.waker().clone());
             let ended = hub.with(|core| {
                 let ended = core.ended(id);
                 if ended.is_none() {
-                    core.wake(id, context.waker());
+                    waker = waker.take().and_then(|waker| core.wake(id, waker));
                 }
                 ended
             });

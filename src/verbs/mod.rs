@@ -33,8 +33,9 @@
 //! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other. Once
 //! a second it looks for connections that broke while the rank did something else.
 //!
-//! A lane's lock is held while a request is posted or its queue pair ends, and never over copies, registration or making
-//! queue pairs; completions are told without it. So threads of a rank with different peers do not wait for each other.
+//! A lane's lock is held while a request is posted or its queue pair ends, and never over copies or making queue pairs, nor over
+//! registration, unless the lane is by another rail, which registers what a request names; completions are told without it. So threads of
+//! a rank with different peers do not wait for each other.
 //!
 //! # Words
 //! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 #[inline]
 pub(super) fn poll<Q: WorkQueue, L>(rail: &Rail, endpoints: &Endpoints<Q, L>) {
     for polled in rail.queues.all() {
-        let Polled { queue, polling, .. } = &**polled;
-        poll_one(&**queue, polling, endpoints, &rail.health);
+        let Polled { queue, polling, health } = &**polled;
+        poll_one(&**queue, polling, endpoints, health);
     }
 }
 
@@ -26,9 +26,9 @@ fn poll_one<Q: WorkQueue, L>(
 }
 
 /// Returns when all that has completed there is told, by whomever.
-pub(super) fn settle<Q: WorkQueue, L>(polled: &Polled, endpoints: &Endpoints<Q, L>, health: &Health) {
+pub(super) fn settle<Q: WorkQueue, L>(polled: &Polled, endpoints: &Endpoints<Q, L>) {
     let _polling = polled.polling.lock().unwrap_or_else(PoisonError::into_inner);
-    poll_locked(&*polled.queue, endpoints, health);
+    poll_locked(&*polled.queue, endpoints, &polled.health);
 }
 
 fn poll_locked<Q: WorkQueue, L>(queue: &impl Completions, endpoints: &Endpoints<Q, L>, health: &Health) {

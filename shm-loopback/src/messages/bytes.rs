@@ -221,7 +221,7 @@ impl Bytes {
     #[inline(always)]
     fn place(&self, at: usize, length: usize) -> (*mut u8, bool) {
         let inside = |start: NonNull<u8>, len: usize| {
-            if at > len || length > len - at {
+            if at.checked_add(length).is_none_or(|end| end > len) {
                 outside(at, length, len);
             }
             start.as_ptr().wrapping_add(at)

@@ -10,7 +10,7 @@ use crate::verbs::endpoint::Endpoints;
 use crate::verbs::memory::{Lent, Memory};
 use crate::verbs::rail::Rail;
 use crate::verbs::receive::Receives;
-use crate::verbs::wr::{Failure, Place, Verb, Why};
+use crate::verbs::wr::{Failure, Place, Verb, Why, WorkQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cmp::Ordering;
@@ -183,11 +183,12 @@ impl Core {
     pub fn give_up(&self, peer: Rank) -> bool {
         let Some(lane) = self.endpoints.lane(peer) else { return false };
         self.receives.settle();
-        let is_new = lane.give_up(Failure::known(Why::Gone));
-        if is_new {
-            self.receives.forget(lane.queue_pair(), true);
-        }
-        is_new
+        lane.give_up_queue(Failure::known(Why::Gone), |queue| {
+            // By one of another rail no message comes, and its number may be that of another peer's here.
+            if !queue.is_elsewhere() {
+                self.receives.forget(queue.number(), true);
+            }
+        })
     }
 
     /// The job says that a peer died: its connection is gone, and there will be no other.

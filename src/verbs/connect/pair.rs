@@ -99,7 +99,7 @@ impl Doing<'_> {
         let polled = match &mut self.pair.polled[by as usize] {
             Some(polled) => polled,
             none if by == 0 => none.insert(of.rail.queues.take()?),
-            none => none.insert(self.core.rail.queues.elsewhere(of.rail.context())?),
+            none => none.insert(self.core.rail.queues.elsewhere(of.rail.context(), &of.rail.health)?),
         };
         let (received, shared) = of.receives.ends()?;
         let queue = of.rail.queue_pair(polled, received, shared)?;
@@ -122,7 +122,7 @@ impl Doing<'_> {
 
 /// Ends a queue pair of a rail; the number of the packet that it expected next, if it was connected.
 fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: &Core) -> Result<u32, Errno> {
-    let settle = || progress::settle(polled, &core.endpoints, &core.rail.health);
+    let settle = || progress::settle(polled, &core.endpoints);
     let next = if was_connected && of.rail.last_word() != LastWord::None {
         received(&queue, core, of).map_err(|error| {
             tracing::error!(rank = core.me, %error, "what a connection has received is not known");
@@ -185,7 +185,7 @@ pub(super) fn heed(core: &Core) {
         core.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
     }
     if let Some(failed) = rail.health.note(event, rail.port())
-        && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.queue_pair() == failed)
+        && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.has_own(failed))
     {
         lane.break_off(Failure::known(Why::Ended));
     }

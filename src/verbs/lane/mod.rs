@@ -142,6 +142,11 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.queue_pair.load(Acquire)
     }
 
+    /// Whether it works by that queue, of its own rail's device: by another's, or that of one that has gone, the number means nothing.
+    pub fn has_own(&self, queue_pair: u32) -> bool {
+        self.queue_pair() == queue_pair && !self.elsewhere.load(Acquire) && self.state.load(Acquire) == WORKS
+    }
+
     /// Bytes that a request can take along.
     pub fn inline(&self) -> usize {
         self.inline as usize
@@ -195,7 +200,12 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     pub fn lend(&self, number: u64, what: L) {
         self.is_lost(number);
         let mut sending = self.sending();
-        if self.failure().is_some() || self.completed() >= number {
+        if self.failure().is_some() {
+            // Not before the queue has gone, which may still be there.
+            self.take_back(&mut sending);
+            return;
+        }
+        if self.completed() >= number {
             return;
         }
         // Mostly at the end: numbers grow.
@@ -234,8 +244,18 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
 
     /// Ends a lane that nothing more will come of; whether it had not ended before.
     pub fn give_up(&self, failure: Failure) -> bool {
+        self.give_up_queue(failure, |_| {})
+    }
+
+    /// As [`give_up`](Self::give_up); `goes` is told of the queue that goes with it.
+    pub fn give_up_queue(&self, failure: Failure, goes: impl FnOnce(&Q)) -> bool {
         let is_new = self.end(failure);
-        self.reclaim();
+        let mut sending = self.sending();
+        if let Some(queue) = &sending.queue {
+            goes(queue);
+        }
+        sending.far_end_to_go = None;
+        self.take_back(&mut sending);
         is_new
     }
 

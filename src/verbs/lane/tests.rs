@@ -161,6 +161,36 @@ fn a_lane_that_is_given_up_ends_at_once() {
     assert_eq!(lane.is_complete(1).unwrap_err().why, Why::Gone);
 }
 
+/// Another thread finds out that it has ended, and has not taken its queue away yet.
+#[test]
+fn what_is_lent_to_a_lane_that_has_ended_is_free_once_its_queue_has_gone() {
+    let (lane, queue) = lane(8);
+    post(&lane, Verb::Read).unwrap();
+    lane.complete(&completion(3, 77, 1, Err(failure(Why::Refused))));
+    assert!(lane.failure().is_some() && queue.events.lock().unwrap().is_empty());
+    lane.lend(1, Thing("lent", queue.events.clone()));
+    assert_eq!(*queue.events.lock().unwrap(), ["queue gone", "lent"]);
+}
+
+/// The number of a queue that has gone, or is of another rail, may be another lane's.
+#[test]
+fn a_queue_that_is_there_is_told_from_one_that_was() {
+    let (lane, _queue) = lane(8);
+    let goes = |lane: &Tested| {
+        let mut number = None;
+        lane.give_up_queue(failure(Why::Gone), |queue| number = Some(queue.number));
+        number
+    };
+    assert!(lane.has_own(77) && !lane.has_own(78));
+    lane.retire(drop);
+    assert!(!lane.has_own(77));
+    let mut next = Queue::new(101, 8);
+    next.elsewhere = true;
+    assert!(lane.resume(next, Start { generation: 2, ..START }, received(0)));
+    assert_eq!((lane.queue_pair(), lane.has_own(101)), (101, false));
+    assert_eq!((goes(&lane), goes(&lane)), (Some(101), None), "once");
+}
+
 #[test]
 fn completions_that_are_not_its_own_change_nothing() {
     let (lane, _queue) = lane(16);

@@ -25,7 +25,7 @@ use transom_channel::Paths;
 pub(super) struct Rail {
     pub domain: Arc<Domain>,
     pub queues: Queues,
-    pub health: Health,
+    pub health: Arc<Health>,
     /// By its own adapter; once all have told of theirs, by all.
     pub writes: Writes,
     /// From how many bytes on the memory of an operation is registered for it.
@@ -106,10 +106,11 @@ impl Rail {
         let asked = context.port(choice.port)?;
         let most = limits.max_qp_wr.min(limits.max_cqe).max(4) as u32;
         let depth = settings.depth.min(most);
+        let health = Arc::default();
         let rail = Rail {
-            queues: Queues::new(&context, depth),
+            queues: Queues::new(&context, &health, depth),
             domain: Arc::new(Domain::new(context)?),
-            health: Health::default(),
+            health,
             writes: Writes { notify_by, in_order },
             register_from: settings.register_from as usize,
             keep: settings.keep as usize,

@@ -4,6 +4,7 @@
 //! With `d` requests to a lane, `n` lanes have at most `2 d max(8, n + 8)` entries in at most `log2(n / 8 + 1)` rounded up
 //! queues, on a device whose queues are large enough.
 
+use super::health::Health;
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{CompletionQueue, Context};
 use std::iter::successors;
@@ -32,6 +33,7 @@ pub(super) fn queue_of(nth: usize, depth: u32, most: u32) -> usize {
 /// The completion queues of a rail's lanes.
 pub(in crate::verbs) struct Queues {
     context: Arc<Context>,
+    health: Arc<Health>,
     depth: u32,
     queues: List,
     /// Of other rails' devices, one for each lane that was by such a rail.
@@ -52,12 +54,15 @@ struct Node {
 pub(in crate::verbs) struct Polled {
     pub queue: Arc<CompletionQueue>,
     pub polling: Mutex<()>,
+    /// Of the rail whose device it is of.
+    pub health: Arc<Health>,
 }
 
 impl Queues {
-    pub fn new(context: &Arc<Context>, depth: u32) -> Self {
+    pub fn new(context: &Arc<Context>, health: &Arc<Health>, depth: u32) -> Self {
         let (queues, elsewhere) = Default::default();
-        Queues { context: context.clone(), depth, queues, elsewhere, lanes: Mutex::default() }
+        let (context, health) = (context.clone(), health.clone());
+        Queues { context, health, depth, queues, elsewhere, lanes: Mutex::default() }
     }
 
     fn most(&self) -> u32 {
@@ -75,16 +80,16 @@ impl Queues {
                 let lanes = lanes(at, self.depth, self.most()) as u32;
                 let entries = lanes.saturating_mul(self.depth).min(self.most());
                 tracing::debug!(entries, "completion queue made");
-                append(&self.queues, CompletionQueue::new(&self.context, entries)?)
+                append(&self.queues, CompletionQueue::new(&self.context, entries)?, &self.health)
             }
         };
         *made += 1;
         Ok(queue)
     }
 
-    /// The queue for one lane of this rail by another's device. By one thread at a time.
-    pub fn elsewhere(&self, context: &Arc<Context>) -> Result<Arc<Polled>, VerbsError> {
-        Ok(append(&self.elsewhere, CompletionQueue::new(context, self.depth)?))
+    /// The queue for one lane of this rail by another's device, which is as healthy as that. By one thread at a time.
+    pub fn elsewhere(&self, context: &Arc<Context>, health: &Arc<Health>) -> Result<Arc<Polled>, VerbsError> {
+        Ok(append(&self.elsewhere, CompletionQueue::new(context, self.depth)?, health))
     }
 
     /// All that there are.
@@ -99,8 +104,9 @@ fn nodes(of: &List) -> impl Iterator<Item = &Node> {
     successors(of.get(), |node| node.next.get()).map(Box::as_ref)
 }
 
-fn append(to: &List, queue: CompletionQueue) -> Arc<Polled> {
-    let polled = Arc::new(Polled { queue: Arc::new(queue), polling: Mutex::default() });
+fn append(to: &List, queue: CompletionQueue, health: &Arc<Health>) -> Arc<Polled> {
+    let (queue, polling, health) = (Arc::new(queue), Mutex::default(), health.clone());
+    let polled = Arc::new(Polled { queue, polling, health });
     let end = nodes(to).last().map_or(to, |last| &last.next);
     let _ = end.set(Box::new(Node { polled: polled.clone(), next: List::new() }));
     polled

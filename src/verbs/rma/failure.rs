@@ -42,7 +42,8 @@ impl Member {
         let lane = self.lane(way);
         let completed = lane.completed();
         match *silence {
-            _ if lane.is_idle() => *silence = None,
+            // What finds no queue is not posted.
+            _ if lane.is_idle() && !lane.is_broken() => *silence = None,
             Some((before, since)) if before == completed => {
                 if since.elapsed() > if gone.is_some() { UNSERVED_AFTER_DEATH } else { UNSERVED } {
                     self.give_up(way.peer);

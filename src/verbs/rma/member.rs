@@ -1,8 +1,8 @@
 //! A rank of a job or team, from joining to leaving.
 
 use super::mail::Mail;
+use super::operations::RailLane;
 use super::paths::Paths;
-
 use crate::verbs::bootstrap::{Bootstrap, Node};
 use crate::verbs::connect::{self, Core, Service};
 use crate::verbs::memory::Remains;
@@ -125,7 +125,9 @@ impl Member {
 
     /// Returns when all that was posted is complete, or will not be: what this rank says next is behind it.
     pub fn settle(&self) {
-        for (peer, lane) in self.core().endpoints.all().filter(|(_, lane)| !lane.is_idle()) {
+        // What is divided may be under way by other rails alone.
+        let busy = |(peer, lane): &(usize, &RailLane)| !lane.is_idle() || self.has_stripes(*peer);
+        for (peer, lane) in self.core().endpoints.all().filter(busy) {
             if let Some(way) = self.way_to(peer) {
                 // Who waits for it is told.
                 let _ = self.complete(way, lane.posted());
@@ -139,7 +141,8 @@ impl Member {
         let began = Instant::now();
         let mut patience = self.patience();
         loop {
-            self.service.cores().for_each(|core| progress::poll(&core.rail, &core.endpoints));
+            self.progress();
+            self.step_stripes();
             let busy = self.service.cores().find_map(|core| Some((core, core.endpoints.busy()?)));
             let Some((core, peer)) = busy else { return };
             for (_, lane) in core.endpoints.all() {

@@ -84,6 +84,11 @@ impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
             // It will never be told complete, and what of it is still to come must not be.
             self.member.lane(self.way).give_up(Failure::known(Why::Gone));
         }
+        let lane = self.member.lane(self.way);
+        if lane.is_elsewhere() {
+            // What another rail has registered of it is registered no longer.
+            lane.reclaim();
+        }
     }
 }
 

@@ -162,6 +162,21 @@ impl Member {
         self.behind_stripes(way, Stripes::All)
     }
 
+    /// Whether something that was divided for a peer is under way.
+    pub fn has_stripes(&self, peer: usize) -> bool {
+        let path = self.paths.as_ref().and_then(|paths| paths.path(peer));
+        path.is_some_and(|path| path.some.load(Acquire) > 0)
+    }
+
+    /// Has all that is divided go on.
+    pub fn step_stripes(&self) {
+        let paths = self.paths.iter().flat_map(|paths| paths.peers.iter().filter_map(OnceLock::get));
+        for striped in paths.flat_map(|path| path.under_way().clone()) {
+            // Who waits for it is told.
+            let _ = striped.is_done(self);
+        }
+    }
+
     fn await_stripes(&self, path: &Path, stripes: Stripes) -> Result<(), FabricError> {
         if path.some.load(Acquire) == 0 {
             return Ok(());

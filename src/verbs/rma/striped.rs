@@ -248,6 +248,9 @@ impl Striped {
                 return Ok(Step::Ended);
             }
             if broken || lane.is_some_and(|lane| matches!(stripe.post(lane, self.verb), Err(Stop::System(_)))) {
+                if let Some(failure) = member.lane(stripe.way.by(0)).failure() {
+                    return Err(Halt::Failed(failure));
+                }
                 member.core_of(stripe.way).want(stripe.way.peer);
                 if !stripe.turn_to_the_first(lane) {
                     // No rail has brought the peer's answer.
@@ -257,6 +260,7 @@ impl Striped {
                 tracing::info!(peer = stripe.way.peer, bytes = stripe.bytes, "a stripe goes by the first rail instead");
                 return Ok(Step::Turned);
             }
+            stripe.turns = None;
             return Ok(Step::UnderWay);
         }
         let lane = member.lane(stripe.way);
