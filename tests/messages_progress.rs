@@ -173,6 +173,50 @@ fn a_descriptor_tells_of_all_that_happens() {
     });
 }
 
+/// Bytes, room, and the end of the stream, though neither a put nor a get is under way.
+#[test]
+fn a_descriptor_tells_of_what_pipes_bring() {
+    on(&[2], "a_descriptor_tells_of_what_pipes_bring", |world| {
+        const LEN: usize = 1 << 20;
+        let pipe = world.pipe(1 - world.rank()).unwrap();
+        let fd = world.event_fd().unwrap();
+        // The other sleeps by then.
+        let pause = || std::thread::sleep(Duration::from_millis(30));
+        let byte = |at: usize| (at / 1000 * 7 + at) as u8;
+        if world.rank() == 0 {
+            let bytes: Vec<u8> = (0..LEN).map(byte).collect();
+            let mut put = 0;
+            pause();
+            while put < LEN {
+                world.arm().unwrap();
+                match pipe.put(&[&bytes[put..]]).unwrap() {
+                    0 => assert!(told(fd), "nothing was told of room after {put} bytes"),
+                    went => put += went,
+                }
+            }
+            pause();
+            pipe.end().unwrap();
+        } else {
+            let (mut got, mut into) = (0, [0; 3000]);
+            loop {
+                world.arm().unwrap();
+                match pipe.get(&mut [&mut into[..]]).unwrap() {
+                    None => break,
+                    Some(0) => assert!(told(fd), "nothing was told of what came after {got} bytes"),
+                    Some(came) => {
+                        assert!((0..came).all(|at| into[at] == byte(got + at)), "from byte {got} on");
+                        if got == 0 {
+                            pause();
+                        }
+                        got += came;
+                    }
+                }
+            }
+            assert_eq!(got, LEN);
+        }
+    });
+}
+
 #[test]
 fn a_death_is_told_by_the_descriptor() {
     let body = |world: World| {

@@ -133,6 +133,39 @@ fn requests_are_waited_for_in_many_ways() {
     });
 }
 
+/// A process may have several ranks, whose requests anybody may wait for.
+#[test]
+fn requests_of_several_ranks_are_waited_for_together() {
+    let (give, take) = std::sync::mpsc::channel();
+    let take = Mutex::new(take);
+    let soon = Duration::from_millis(20);
+    let outcomes = transom::threads(2, |world| {
+        let other = 1 - world.rank();
+        if world.rank() == 1 {
+            give.send(world.irecv(other, ONE)).unwrap();
+            world.barrier().unwrap();
+            return world.send(other, TWO, &[8]).unwrap();
+        }
+        let mut all: Requests<_> =
+            [world.irecv(other, TWO), take.lock().unwrap().recv().unwrap()].into_iter().collect();
+        assert!(all.test_any().is_none() && all.take_any_for(soon).is_none());
+        let (number, got) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(soon);
+                world.send(other, ONE, &[7]).unwrap();
+            });
+            all.wait_any().expect("two are left")
+        });
+        assert_eq!((number, got.unwrap()), (1, vec![7]), "that of the other rank");
+        assert!(all.take_any_for(soon).is_none());
+        world.barrier().unwrap();
+        let (number, got) = all.wait_any().expect("one is left");
+        assert_eq!((number, got.unwrap()), (0, vec![8]));
+        assert!(all.wait_any().is_none());
+    });
+    outcomes.unwrap();
+}
+
 #[test]
 fn an_iterator_starts_all_before_any_is_waited_for() {
     on(&[1, 2], "an_iterator_starts_all_before_any_is_waited_for", |world| {

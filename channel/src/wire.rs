@@ -289,7 +289,8 @@ pub struct Registered {
 ///
 /// `Memory` is a handle on bytes: a slot, a ring, a user's buffer. The machines never see the bytes of a user, only pass
 /// handles on, so that they need no unsafe code and a provider can do without copies. A handle that is dropped while a
-/// request names it must do no harm: the provider keeps the bytes until the request is over.
+/// request names it must do no harm: the provider keeps the bytes until the request is over, or whoever drives it promises to, as the
+/// engine keeps them.
 ///
 /// A provider's own events are trusted; the bytes that come from a peer are not, by nobody.
 pub trait Wire {

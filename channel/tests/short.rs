@@ -105,6 +105,24 @@ fn nothing_is_overtaken() {
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
+/// A send that finds its ring full lets in what has come: who waits for that is to be told, since no turn will find it.
+#[test]
+fn what_a_send_lets_in_is_news() {
+    let mut sim = with_a_ring();
+    sim.engine(1).send(0, 0, 9, Memory::pattern(5, 8), 8, false);
+    sim.stop(0, true);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    let from_1 = Select { context: 0, source: Some(1), tag: Some(9) };
+    let mut sent = 0;
+    while sim.engine(0).peek(from_1).unwrap().is_none() {
+        assert!(!sim.engine(0).take_news(), "nothing was let in by {sent} sends");
+        assert!(send(&mut sim, 7, sent), "there is another way when the ring is full");
+        sent += 1;
+    }
+    assert!(sent > 1 && sim.engine(0).take_news() && !sim.engine(0).take_news());
+}
+
 #[test]
 fn receives_that_were_posted_have_what_lies_before() {
     let mut sim = with_a_ring();

@@ -9,7 +9,8 @@ use transom_windows::{Atomic, Op};
 ///
 /// It must be associative: `a o (b o c) = (a o b) o c`. Of floats that holds but for rounding, and results are the same on all
 /// ranks and from run to run for the same number of ranks, to the bit. It may run in any call of this rank that waits, and must
-/// not call the library.
+/// not call the library, nor wait for what a thread may have that does: a mutex, `stdout`. In a started collective no message of the rank moves
+/// meanwhile.
 ///
 /// # Examples
 /// ```

@@ -35,7 +35,8 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     if let Provider::Verbs(verbs) = provider {
         let neighbours = verbs.memory_of_host().filter(|memory| transom_windows::Exchange::size(*memory) > 1);
         // What the adapters' wire takes it takes for good: first what may be tried again.
-        let shared = neighbours.map(ShmWire::open).transpose()?;
+        // SAFETY: the engine drives it.
+        let shared = neighbours.map(|memory| unsafe { ShmWire::open(memory) }).transpose()?;
         let (adapters, config) = several::adapters(verbs, &asked)?;
         let wire = match shared {
             Some(shared) => Carrier::Both(Box::new(Neighbours::new(shared, adapters, verbs.ranks_of_host()))),
@@ -44,7 +45,8 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
         return Ok(Opened { wire, config, near });
     }
     let job = crate::provider::shared_memory(provider).expect("the other providers share memory");
-    let wire = ShmWire::open(job)?;
+    // SAFETY: the engine drives it.
+    let wire = unsafe { ShmWire::open(job) }?;
     #[cfg(feature = "verbs")]
     let wire = Carrier::Shared(Box::new(wire));
     Ok(Opened { wire, config: near.clone(), near })

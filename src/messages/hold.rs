@@ -120,10 +120,20 @@ impl<T: Pod + Send + Sync> Parts for Arc<[T]> {
     }
 }
 
-impl<T: Pod> Parts for &'static [T] {
+/// What lives forever, and is only read. Bytes of another owner are not taken for it.
+struct Static<T: 'static>(&'static [T]);
+
+// SAFETY: the elements stay where they are; nobody can change them.
+unsafe impl<T: Pod + Send + Sync> Owner for Static<T> {
+    fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
+        let bytes: &[u8] = bytemuck::cast_slice(self.0);
+        (NonNull::from(bytes).cast(), bytes.len(), false)
+    }
+}
+
+impl<T: Pod + Send + Sync> Parts for &'static [T] {
     fn hold(self) -> Bytes {
-        // SAFETY: it lives forever, and nobody can change it.
-        unsafe { lend(self) }
+        Bytes::owned(Static(self))
     }
 
     fn view(&self) -> &[u8] {
@@ -131,9 +141,7 @@ impl<T: Pod> Parts for &'static [T] {
     }
 
     fn back(bytes: Bytes, _: usize) -> Option<Self> {
-        let len = elements::<T>(bytes.len());
-        // SAFETY: `hold` took apart a slice of so many elements that lives forever, and is only read.
-        bytes.start().map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), len) })
+        bytes.into_owner::<Static<T>>().map(|held| held.0)
     }
 }
 
@@ -313,4 +321,25 @@ pub(crate) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> 
     let len = elements::<T>(bytes.len());
     // SAFETY: by the caller's word; handed out once.
     bytes.start().map(|start| unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The methods are called by whoever names [`Held`] in a bound, in any combination.
+    fn as_another<T, A: Held<T>, U, B: Held<U>>(buffer: A) -> Option<B> {
+        B::back(buffer.hold(), usize::MAX)
+    }
+
+    #[test]
+    fn what_one_buffer_held_is_no_other() {
+        const WORDS: &[u32] = &[7, 8];
+        assert_eq!(as_another::<u32, _, u32, _>(WORDS), Some(WORDS));
+        assert_eq!(as_another::<u8, _, u8, &'static [u8]>(vec![7_u8; 4096]), None, "it is freed");
+        assert_eq!(as_another::<u32, _, u8, &'static [u8]>(WORDS), None);
+        assert_eq!(as_another::<u8, _, u32, &'static [u32]>(&[1_u8; 8][..]), None, "it is not aligned");
+        assert_eq!(as_another::<u8, Arc<[u8]>, u8, Vec<u8>>([1, 2].into()), None, "others may read it");
+        assert_eq!(as_another::<u8, _, u8, Box<[u8]>>(vec![1, 2]).as_deref(), Some(&[1, 2][..]));
+    }
 }

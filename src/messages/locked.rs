@@ -124,6 +124,9 @@ impl Core {
     /// One turn of the engine, and of works. Whether there is more to do soon.
     #[inline]
     pub fn turn(&mut self) -> bool {
+        if self.armed.is_some() {
+            self.engine.hear_pipes();
+        }
         let worked = self.engine.progress() > 0;
         self.take_ended();
         if !self.works.is_empty() {
@@ -265,6 +268,9 @@ impl Core {
     pub fn take_ended(&mut self) {
         if self.engine.has_ended() {
             self.end_messages();
+        }
+        if self.armed.is_some() && self.engine.take_news() {
+            self.happened();
         }
     }
 

@@ -168,7 +168,8 @@ impl Pipe {
     /// See [`World::pipe_with`].
     pub fn put<B: Deref<Target = [u8]>>(&self, buffers: &[B]) -> Result<usize, Error> {
         let mut moved = 0;
-        for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+        // The program's `deref` is called while the lock is free.
+        for buffer in buffers.iter().map(Deref::deref).filter(|buffer| !buffer.is_empty()) {
             match self.turning(|engine| Ok(Some(engine.pipe_put(self.id, buffer)?))).map(Option::unwrap_or_default) {
                 Ok(put) if put == buffer.len() => moved += put,
                 Ok(put) => return Ok(moved + put),
@@ -191,7 +192,7 @@ impl Pipe {
     /// See [`World::pipe_with`].
     pub fn get<B: DerefMut<Target = [u8]>>(&self, buffers: &mut [B]) -> Result<Option<usize>, Error> {
         let mut moved = 0;
-        for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
+        for buffer in buffers.iter_mut().map(DerefMut::deref_mut).filter(|buffer| !buffer.is_empty()) {
             match self.turning(|engine| engine.pipe_get(self.id, buffer)) {
                 Ok(Some(got)) if got == buffer.len() => moved += got,
                 Ok(Some(got)) => return Ok(Some(moved + got)),

@@ -138,8 +138,8 @@ impl World {
         Ok(hub.events()?.as_fd())
     }
 
-    /// Has [`event_fd`](Self::event_fd) be readable once something happens after this call: a request ends, a message comes, a rank
-    /// is gone. It may also be readable though nothing has changed that the program looks at.
+    /// Has [`event_fd`](Self::event_fd) be readable once something happens after this call: a request ends, a message comes, a pipe has
+    /// bytes, or room, a rank is gone. It may also be readable though nothing has changed that the program looks at.
     ///
     /// # Errors
     /// [`Error::Unavailable`]; [`Error::Closed`] once the rank has left its job.
@@ -151,6 +151,7 @@ impl World {
         let events = hub.events()?;
         hub.with(|core| {
             events.quiet();
+            core.engine.take_news();
             core.armed = Some(events.clone());
         })
     }

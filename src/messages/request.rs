@@ -2,6 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
+use super::hub::Hub;
 use super::locked::{Core, Ended, Key};
 use super::tag::Status;
 use std::borrow::Cow;
@@ -16,6 +17,9 @@ use transom_channel::{Error as Failure, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 
+/// How long who waits for requests of several ranks of this process sleeps between two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
+
 /// How a request ended: with its buffer, or with an error and, where it has one, its buffer.
 pub type Done<B> = Result<B, Failed<B>>;
 
@@ -24,7 +28,8 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// Dropped, a send is delivered as if it had been waited for; a receive is withdrawn, unless its message had come, which is
 /// lost then. Forgotten ([`std::mem::forget`]), it does no harm either: a receive takes one message still.
 ///
-/// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles.
+/// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles. Within that the thread
+/// must not be blocked by another executor: nobody would turn the messages, unless a thread does (TRANSOM_PROGRESS=thread).
 ///
 /// # Examples
 /// ```
@@ -130,6 +135,14 @@ impl<'a, B> Request<'a, B> {
         match &self.state {
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
             _ => true,
+        }
+    }
+
+    /// Whose messages it is of, if it is under way.
+    fn hub(&self) -> Option<*const Hub> {
+        match &self.state {
+            State::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
+            _ => None,
         }
     }
 
@@ -419,11 +432,20 @@ impl<'a, B> Requests<'a, B> {
 
     fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
         let ended = self.ended().or_else(|| {
-            // One for all.
-            self.left.first()?.1.turn();
+            self.turn();
             self.ended()
         })?;
         Some(self.left.swap_remove(ended))
+    }
+
+    /// A turn for all of a rank; in a process of several ranks there may be some of others.
+    fn turn(&self) {
+        let mut before = None;
+        for (_, request) in &self.left {
+            if std::mem::replace(&mut before, request.hub()) != request.hub() {
+                request.turn();
+            }
+        }
     }
 
     fn ended(&self) -> Option<usize> {
@@ -466,8 +488,10 @@ impl<'a, B> Requests<'a, B> {
             return Some(ended);
         }
         let State::UnderWay(Under { comm, .. }) = &self.left.first()?.1.state else { return self.take_ended() };
-        let hub = comm.hub.clone();
-        let left = &self.left;
+        let (hub, left) = (comm.hub.clone(), &self.left);
+        if left.iter().any(|(_, request)| request.hub().is_some_and(|of| of != Arc::as_ptr(&hub))) {
+            return self.take_of_several_ranks(until);
+        }
         let ids = || {
             left.iter().filter_map(|(_, request)| match &request.state {
                 State::UnderWay(under) => Some(under.id),
@@ -482,6 +506,17 @@ impl<'a, B> Requests<'a, B> {
             None => hub.wait(&call, Awaited::Anyone, look),
         };
         self.take_ended()
+    }
+
+    /// Nobody wakes a thread for several ranks: it looks again and again.
+    fn take_of_several_ranks(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
+        loop {
+            let ended = self.take_ended();
+            if ended.is_some() || until.is_some_and(|until| until <= Instant::now()) {
+                return ended;
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
     }
 
     /// Waits for all that are left; how they ended, by their numbers.

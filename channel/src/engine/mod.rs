@@ -78,6 +78,8 @@ pub struct Engine<W: Wire> {
     kept: u64,
     /// This processor has moved something itself.
     has_moved: bool,
+    /// Something has come outside a turn, or by a pipe.
+    has_news: bool,
     /// Short receives since the last turn; those that the polling set was told of; and whose the others are.
     in_a_row: u32,
     counted: u32,
@@ -141,6 +143,7 @@ impl<W: Wire> Engine<W> {
             answers: Vec::new(),
             kept: 0,
             has_moved: false,
+            has_news: false,
             in_a_row: 0,
             counted: 0,
             row_of: Rank::MAX,
@@ -257,6 +260,13 @@ impl<W: Wire> Engine<W> {
         self.feed_refused();
         self.tell_credits();
         work
+    }
+
+    /// Whether something has come, since this was asked last, of which neither a turn's count nor a request's end tells: other calls have
+    /// let it in, or it came by a pipe.
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 
     /// Whether there is a [next one](Self::next_ended).

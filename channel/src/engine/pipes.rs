@@ -193,6 +193,12 @@ impl<W: Wire> Engine<W> {
         std::mem::take(&mut self.pipes.active).into_iter().map(|id| self.turn_pipe(id)).sum()
     }
 
+    /// Looks what has come by pipes, also those by which nothing is under way here, to which a turn does not look.
+    pub fn hear_pipes(&mut self) {
+        let open: Vec<Id> = self.pipes.all.iter().map(|(id, _)| id).collect();
+        open.into_iter().for_each(|id| _ = self.turn_pipe(id));
+    }
+
     fn turn_pipe(&mut self, id: Id) -> usize {
         let Some(pipe) = self.pipes.all.get_mut(id) else { return 0 };
         let (rank, before) = (pipe.peer(), pipe.count());
@@ -231,7 +237,8 @@ impl<W: Wire> Engine<W> {
 
     /// A pipe that needs turns gets them; one that is done with is given back.
     fn list_pipe(&mut self, id: Id) {
-        let Some(pipe) = self.pipes.all.get(id) else { return };
+        let Some(pipe) = self.pipes.all.get_mut(id) else { return };
+        self.has_news |= pipe.take_heard();
         if pipe.is_finished() {
             self.pipes.active.retain(|active| *active != id);
             if let Some(pipe) = self.pipes.all.remove(id) {

@@ -134,7 +134,7 @@ impl<W: Wire> Engine<W> {
         if peer.ring_out.is_some() {
             // The credit that is missing may have come.
             if !self.hear(to) {
-                self.take_events();
+                self.has_news |= self.take_events() > 0;
             }
             if self.send_by_ring(to, context, tag, data) {
                 return true;

@@ -63,15 +63,14 @@ impl Arrivals {
         }
     }
 
-    /// The peer has told its head pointer, or the low bits of it.
-    pub fn head(&mut self, value: u64, low: bool) -> Result<(), Lost> {
-        let Arrivals::Bytes { size, head, tail, .. } = self else { return Ok(()) };
+    /// The peer has told its head pointer, or the low bits of it. Whether that is new.
+    pub fn head(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
+        let Arrivals::Bytes { size, head, tail, .. } = self else { return Ok(false) };
         let value = if low { extend(*head, value) } else { value };
         if value < *head || value - *tail > *size {
             return Err(Lost::Broken("a head pointer in its pipe that it cannot have"));
         }
-        *head = value;
-        Ok(())
+        Ok(std::mem::replace(head, value) != value)
     }
 
     /// What is next to be got.

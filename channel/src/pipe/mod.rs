@@ -94,6 +94,8 @@ pub struct Pipe<M> {
     void: bool,
     /// The peer is lost: nothing is posted, and what has come can be got.
     gone: bool,
+    /// Something has come.
+    heard: bool,
 }
 
 /// What the program has said of its end.
@@ -159,6 +161,7 @@ impl<M> Pipe<M> {
             peer_closed: false,
             void: false,
             gone: false,
+            heard: false,
         })
     }
 
@@ -303,8 +306,8 @@ impl<M> Pipe<M> {
         match Told::of(value) {
             (Told::Ring, _) => Ok(self.arrivals.told()?),
             (Told::Control, _) => Ok(self.control_in.told()?),
-            (Told::Head, value) => self.arrivals.head(value.into(), true),
-            (Told::Tail, value) => self.putting.tail(value.into(), true),
+            (Told::Head, value) => self.arrivals.head(value.into(), true).map(|_| ()),
+            (Told::Tail, value) => self.putting.tail(value.into(), true).map(|_| ()),
         }
     }
 
@@ -390,6 +393,7 @@ impl<M> Pipe<M> {
     /// Takes control and pointers, and notes which chunks have come.
     fn listen<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
         while let Some(control) = packet::next_control(wire, &self.memory, &mut self.control_in)? {
+            self.heard = true;
             match control {
                 Control::End { total } => self.getting.end(total)?,
                 Control::Shut => {
@@ -404,13 +408,19 @@ impl<M> Pipe<M> {
             }
         }
         if self.post.words {
-            self.putting.tail(wire.word(&self.memory, TAIL), false)?;
-            self.arrivals.head(wire.word(&self.memory, HEAD), false)?;
+            self.heard |= self.putting.tail(wire.word(&self.memory, TAIL), false)?;
+            self.heard |= self.arrivals.head(wire.word(&self.memory, HEAD), false)?;
         }
         while let Some(freed) = self.arrivals.look(wire, &self.memory)? {
+            self.heard = true;
             self.putting.freed(freed)?;
         }
         Ok(())
+    }
+
+    /// Whether something has come since this was asked last: bytes, room, or that the peer ends.
+    pub(crate) fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
     }
 
     fn turn_get<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {

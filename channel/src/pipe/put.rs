@@ -231,8 +231,8 @@ impl<M> Putting<M> {
         }
     }
 
-    /// The peer has told its tail, or the low bits of it.
-    pub fn tail(&mut self, value: u64, low: bool) -> Result<(), Lost> {
+    /// The peer has told its tail, or the low bits of it. Whether that is new.
+    pub fn tail(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
         let beyond = Lost::Broken("a tail pointer in its pipe that it cannot have");
         match &mut self.way {
             Way::Bytes { head, tail, .. } => {
@@ -240,8 +240,7 @@ impl<M> Putting<M> {
                 if value < *tail || value > *head {
                     return Err(beyond);
                 }
-                *tail = value;
-                Ok(())
+                Ok(std::mem::replace(tail, value) != value)
             }
             Way::Chunks { freed, .. } => {
                 let value = if low { extend(*freed, value) } else { value };
@@ -255,10 +254,13 @@ impl<M> Putting<M> {
         let Way::Chunks { freed, .. } = &self.way else { return Ok(()) };
         let more = low.wrapping_sub(*freed as u32);
         // Older ones say nothing new.
-        if more < 1 << 31 { self.freed_to(*freed + u64::from(more)) } else { Ok(()) }
+        if more < 1 << 31 {
+            self.freed_to(*freed + u64::from(more))?;
+        }
+        Ok(())
     }
 
-    fn freed_to(&mut self, value: u64) -> Result<(), Lost> {
+    fn freed_to(&mut self, value: u64) -> Result<bool, Lost> {
         if let Way::Chunks { ring, freed, .. } = &mut self.way
             && value > *freed
         {
@@ -267,8 +269,9 @@ impl<M> Putting<M> {
             }
             ring.freed(value as u32)?;
             *freed = value;
+            return Ok(true);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Tells the head pointer, if that is not told yet. False if the wire refuses.

@@ -118,6 +118,8 @@ pub(super) struct Joint {
     pub owner: Rank,
     pub token: u64,
     pub what: Move,
+    /// Where it comes to, in this process: the key tells others more than that.
+    pub target: usize,
     inbox: Inbox,
     /// Chunks that the owner has taken.
     theirs: u32,
@@ -136,12 +138,13 @@ impl Joint {
         (target, length): (*mut u8, usize),
         mut copy: impl FnMut(usize, usize) -> Result<(), FabricError>,
     ) -> Option<Joint> {
-        let what = Move { from, at, length, to: job.lead_to(target.expose_provenance(), length) };
+        let target = target.expose_provenance();
+        let what = Move { from, at, length, to: job.lead_to(target, length) };
         let Some(chunks) = inbox.desk().ask(job.rank, what) else {
             reach::withdraw(what.to);
             return None;
         };
-        let mut joint = Joint { owner, token, what, inbox: inbox.clone(), theirs: chunks, error: None };
+        let mut joint = Joint { owner, token, what, target, inbox: inbox.clone(), theirs: chunks, error: None };
         while let Some(chunk) = inbox.desk().take_any() {
             // Any rank could write that word.
             if chunk >= chunks as usize || joint.theirs == 0 {

@@ -68,15 +68,15 @@ impl Reading {
 
     fn over(&mut self, at: usize) -> Option<Read> {
         let well = self.joints[at].ended()?;
-        let Joint { owner, token, what, error, .. } = self.joints.swap_remove(at);
+        let Joint { owner, token, what, target, error, .. } = self.joints.swap_remove(at);
         let read = match error {
             Some(error) => Err(error),
             None if well => Ok(()),
             None => {
                 tracing::debug!(owner, "a rank cannot help to copy large messages");
                 self.no_help.insert(owner);
-                let target = std::ptr::with_exposed_provenance_mut(what.to.address as usize);
-                // SAFETY: as in `read`, which has exposed it: the event is still to come.
+                let target = std::ptr::with_exposed_provenance_mut(target);
+                // SAFETY: as in `read`; `Joint::read` has exposed it, and the event is still to come.
                 unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
             }
         };

@@ -62,11 +62,16 @@ pub(super) struct Peer {
 }
 
 impl ShmWire {
-    /// Opens this rank's inbox, and from now on has `turn` called by all its waits. Once for each rank.
+    /// Opens this rank's inbox. Once for each rank.
+    ///
+    /// # Safety
+    /// Whoever drives the wire keeps memory until it is done with, as the engine of `transom-channel` does: what is
+    /// [registered](Wire::register), unchanged, until it is released; what a read goes to, used by nobody, until that is over or its peer
+    /// severed. The handles of both are of this wire, or of the program's buffers.
     ///
     /// # Errors
     /// [`FabricError::System`] if there is no memory; [`FabricError::Misuse`] the second time.
-    pub fn open(job: &Loopback) -> Result<ShmWire, FabricError> {
+    pub unsafe fn open(job: &Loopback) -> Result<ShmWire, FabricError> {
         let job = job.0.clone();
         let (me, ranks) = (job.rank, job.control.ranks());
         if job.control.inbox(me).is_some() {
@@ -527,7 +532,8 @@ mod tests {
     fn the_second_word_beside_a_ring_is_never_older_than_the_first() {
         const TIMES: u64 = 200_000;
         let ranks = Loopback::threads(2).unwrap();
-        let [mut owner, mut sender] = [&ranks[0], &ranks[1]].map(|rank| ShmWire::open(rank).unwrap());
+        // SAFETY: nothing is registered or read.
+        let [mut owner, mut sender] = [&ranks[0], &ranks[1]].map(|rank| unsafe { ShmWire::open(rank) }.unwrap());
         let (ring, key) = owner.ring(1, 4096).unwrap();
         let owner = std::thread::spawn(move || {
             (1..=TIMES).for_each(|time| assert!(owner.publish(1, &ring, [time, time])));
@@ -547,7 +553,8 @@ mod tests {
     fn who_has_copied_a_chunk_for_a_reader_rings_for_it() {
         const LENGTH: usize = 1_000_000;
         let ranks = Loopback::threads(2).unwrap();
-        let [reader, mut owner] = [&ranks[0], &ranks[1]].map(|rank| ShmWire::open(rank).unwrap());
+        // SAFETY: as above.
+        let [reader, mut owner] = [&ranks[0], &ranks[1]].map(|rank| unsafe { ShmWire::open(rank) }.unwrap());
         let (source, mut target) = (vec![7_u8; LENGTH], vec![0_u8; LENGTH]);
         let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
         let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));

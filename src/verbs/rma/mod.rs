@@ -162,11 +162,9 @@ impl Verbs {
         (0..self.0.exchange.size()).map(|rank| self.0.node.here(rank)).collect()
     }
 
-    /// The wire of this rank's messages; once for each rank of a job, before it may receive any.
-    ///
-    /// # Errors
-    /// [`FabricError::System`] if the device has no shared receive queues.
-    pub fn wire(&self) -> Result<VerbsWire, FabricError> {
+    /// The wire of this rank's messages; once for each rank of a job, before it may receive any. An error if the device has no shared
+    /// receive queues.
+    pub(crate) fn wire(&self) -> Result<VerbsWire, FabricError> {
         VerbsWire::open(&self.0.service, &self.0.exchange, &self.0.node.memory)
     }
 
