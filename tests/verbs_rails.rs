@@ -218,6 +218,49 @@ fn large_puts_and_gets_are_divided_by_what_the_last_took() {
     windows_are_divided(name, "stripe=adaptive", |all| all / 70);
 }
 
+/// A window goes when all have dropped theirs; not before a put that nobody waited for is whole, though one rail is later than the first.
+#[test]
+fn a_dropped_put_is_whole_before_its_window_goes() {
+    const LEN: usize = 4 << 20;
+    let Some(devices) = two_devices() else { return };
+    let variables =
+        [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
+    on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
+        let (other, verbs) = (1 - world.rank(), verbs(&world));
+        // Until all rails are connected less are used.
+        let mut warm: Window<u8> = world.allocate(LEN).unwrap();
+        let epoch = warm.lock_all().unwrap();
+        while verbs.divided_bytes()[1] < LEN as u64 {
+            let there = epoch.target(other).unwrap();
+            there.put(0, &vec![1; LEN]).unwrap();
+            there.flush().unwrap();
+        }
+        drop(epoch);
+        meet(&world).unwrap();
+        let (made, before) = (verbs.queue_pairs().to_others, verbs.divided_bytes()[1]);
+        for round in 0..8_u8 {
+            let mut window: Window<u8> = world.allocate(LEN).unwrap();
+            let epoch = window.fence().unwrap();
+            drop(epoch.target(other).unwrap().rput(0, vec![round; LEN]).unwrap());
+            drop(epoch);
+            drop(window);
+            // Here the memory goes.
+            meet(&world).unwrap();
+        }
+        assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "they were divided");
+        // Who was refused has no connection any more.
+        let epoch = warm.lock_all().unwrap();
+        let there = epoch.target(other).unwrap();
+        there.put(0, &vec![9; LEN]).unwrap();
+        there.flush().unwrap();
+        drop(epoch);
+        meet(&world).unwrap();
+        assert_eq!(verbs.queue_pairs().to_others, made);
+        assert!(warm.local().read(0, LEN).unwrap().iter().all(|byte| *byte == 9));
+        meet(&world).unwrap();
+    });
+}
+
 /// A rail loses everything for a while, under load: puts, gets, signals, locks and barriers go on by the other within a second or so, nothing
 /// is lost nor done twice, and the rail is used again when it is back. By hand, as `tests/soft-roce/verbs` does; which rail that is,
 /// TRANSOM_VERBS_DEVICE says, and the hub is on the other.
