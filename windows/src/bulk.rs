@@ -29,6 +29,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.create(vec![1.0; 10_000])?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Flavor, Op, Window};
     /// let mut window = Window::new(&fabric, 0, Flavor::Create(vec![1.0; 10_000]), 0)?;

@@ -13,6 +13,7 @@ use bytemuck::Pod;
 /// # Examples
 /// ```
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// use transom_windows::Section;
 /// let epoch = window.lock_exclusive(0)?; // a matrix of 8 rows and 8 columns

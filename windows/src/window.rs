@@ -26,6 +26,7 @@ use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Pscw, Rank};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.lock_exclusive(0)?; // rank 0's part is mine alone
