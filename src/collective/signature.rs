@@ -137,9 +137,11 @@ impl fmt::Display for Signature {
         let Signature { what, len } = *self;
         let (kind, operation, element, root) =
             ((what & KIND) as u8, (what >> OPERATION) as u8, (what >> ELEMENT) as u16, (what >> ROOT) as u32);
-        write!(f, "{}", self.name())?;
+        // As the call is named that starts it.
+        write!(f, "{}{}", if what & STARTED != 0 { "i" } else { "" }, self.name())?;
         if kind > 1 {
-            write!(f, " of {len} elements of {element} bytes")?;
+            let [elements, bytes] = [len, u64::from(element)].map(|many| if many == 1 { "" } else { "s" });
+            write!(f, " of {len} element{elements} of {element} byte{bytes}")?;
         }
         match root.checked_sub(1) {
             _ if kind == Kind::Neighbours as u8 => write!(f, ", on grid {root:08x}")?,
@@ -154,9 +156,6 @@ impl fmt::Display for Signature {
                 Some(op) => write!(f, ", by {op:?}")?,
                 None => write!(f, ", by operation {number} of the program's own")?,
             },
-        }
-        if what & STARTED != 0 {
-            write!(f, ", started")?;
         }
         Ok(())
     }
@@ -185,10 +184,11 @@ mod tests {
         assert_eq!(one.to_string(), "broadcast of 3 elements of 8 bytes, root 2");
         assert_eq!(
             Signature::of(Kind::AllReduce, 8, 1).by(0).to_string(),
-            "all_reduce of 1 elements of 8 bytes, by Sum"
+            "all_reduce of 1 element of 8 bytes, by Sum"
         );
+        assert_eq!(Signature::of(Kind::AllGather, 1, 0).started().to_string(), "iall_gather of 0 elements of 1 byte");
         assert_eq!(Signature::of(Kind::Barrier, 1, 0).to_string(), "barrier");
-        assert_eq!(Signature::of(Kind::Barrier, 1, 0).started().to_string(), "barrier, started");
+        assert_eq!(Signature::of(Kind::Barrier, 1, 0).started().to_string(), "ibarrier");
         assert_eq!(one.started().name(), "broadcast");
     }
 }
