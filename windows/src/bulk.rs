@@ -24,7 +24,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// `fetch_and_op` and `compare_and_swap` from here on.
     ///
     /// # Errors
-    /// [`Error::Fabric`] if there is no memory, here or elsewhere, [`Error::Size`] if ranks disagree about the window; then at
+    /// [`Error::Fabric`] if there is no memory, here or elsewhere, [`Error::Mismatch`] if ranks disagree about the window; then at
     /// no rank anything has changed.
     ///
     /// # Examples

@@ -64,8 +64,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// [`put_signal`](crate::Target::put_signal): 8 bytes for each.
     ///
     /// # Errors
-    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Lock`] for more ranks than a lock
-    /// can have; [`Error::NotShared`]; [`Error::Fabric`] if there is no memory, here or elsewhere.
+    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Mismatch`] if ranks name other flavours or
+    /// elements; [`Error::Lock`] for more ranks than a lock can have; [`Error::NotShared`]; [`Error::Fabric`] if there is no memory, here or elsewhere.
     ///
     /// # Examples
     /// ```

@@ -207,8 +207,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// home rank's is what it begins with. `id` names it in errors.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`] if there is no such rank; [`Error::Size`] if `T` has no size, or ranks name different
-    /// homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
+    /// [`Error::NoSuchRank`] if there is no such rank; [`Error::Size`] if `T` has no size; [`Error::Mismatch`] if
+    /// ranks name different homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
     /// elsewhere. If one rank fails, all do.
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
         let mut made = ValueLock::make(fabric, id, Which::One(home), |_| value)?;
@@ -223,7 +223,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// [`counters`](Self::counters) are those of all.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`Error::Size`] also if ranks name different lengths.
+    /// As [`new`](Self::new); [`Error::Mismatch`] also if ranks name different lengths.
     ///
     /// # Examples
     /// ```
