@@ -24,7 +24,7 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-#[must_use = "what a get reads is lost unless it is waited for"]
+#[must_use = "wait for it, or `drop` it: a put is done all the same, and what a get would give is lost"]
 pub struct Request<'t, T: Pod, F: Fabric> {
     core: &'t Core<F>,
     rank: Rank,
