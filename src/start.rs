@@ -43,7 +43,8 @@ fn world(joined: Joined) -> Result<World, StartError> {
 
 /// The world of a program that starts itself. In a process that a launcher started as a rank this is [`init`], whatever
 /// `ranks` says. Otherwise this process becomes the launcher of `ranks` copies of itself, with the same arguments, and
-/// exits with the status of the job: the call returns in the copies only.
+/// exits with the status of the job: the call returns in the copies only. So what stands before it runs in the launcher, and
+/// again in every rank: read arguments there, and do what is to be done once after it, at one rank.
 ///
 /// # Errors
 /// As [`init`]; [`StartError::Launch`] if the copies cannot be started, or too many launchers are above this process.
@@ -66,7 +67,9 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 }
 
 /// Runs `body` on `ranks` ranks that are threads of this process, for small examples, tests and debugging, and
-/// returns what each returned. Windows and calls are the same as between processes; a rank that panics has died.
+/// returns what each returned. Windows and calls are the same as between processes; a rank that panics has died. One that
+/// returns, an error too, has left: others that wait for it in a collective are told so, one that waits in `recv(Source::Any)`
+/// is not as long as another could send. So in tests `unwrap`, or return early at all ranks.
 ///
 /// # Errors
 /// [`StartError::Join`] if there is no memory; [`StartError::Thread`]; [`StartError::Variable`].

@@ -82,7 +82,7 @@ impl World {
     /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.
     ///
     /// # Errors
-    /// [`Error::Size`], [`Error::Fabric`]; see [`windows::Window::new`](transom_windows::Window::new).
+    /// [`Error::Size`], [`Error::Mismatch`], [`Error::Fabric`]; see [`windows::Window::new`](transom_windows::Window::new).
     ///
     /// # Examples
     /// ```
@@ -302,7 +302,7 @@ impl World {
     /// is what it begins with.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`], [`Error::Size`], [`Error::Fabric`]; see
+    /// [`Error::NoSuchRank`], [`Error::Size`], [`Error::Mismatch`], [`Error::Fabric`]; see
     /// [`windows::GlobalRwLock::new`](transom_windows::GlobalRwLock::new).
     ///
     /// # Examples
@@ -324,7 +324,7 @@ impl World {
     /// the memory of the rank `i % size`, which asks `value(i)` what it begins with.
     ///
     /// # Errors
-    /// [`Error::Size`] if ranks name different lengths, or there cannot be so many; [`Error::Fabric`]; see
+    /// [`Error::Mismatch`] if ranks name different lengths, [`Error::Size`] if there cannot be so many; [`Error::Fabric`]; see
     /// [`windows::GlobalRwLock::many`](transom_windows::GlobalRwLock::many).
     ///
     /// # Examples

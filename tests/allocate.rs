@@ -36,7 +36,7 @@ fn ranks_that_make_different_windows_are_told() {
             0 => world.allocate::<u64>(4).map(drop),
             _ => world.allocate::<[u8; 3]>(4).map(drop),
         };
-        assert!(matches!(outcome, Err(Error::Size { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(Error::Mismatch { rank: 1, .. })), "{outcome:?}");
         another_window_works(&world);
     });
 }

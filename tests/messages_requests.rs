@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use transom::World;
 use transom::collective::Reduction;
-use transom::messages::{Cancelled, Error, Failed, Request, Requests, Source, Status, Tag};
+use transom::messages::{Active, Cancelled, Error, Failed, Persistent, Request, Requests, Source, Status, Tag};
 
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
@@ -496,5 +496,29 @@ fn persistent_messages_start_again_and_again() {
         }
         let mut nobody = world.send_init(None, ONE, vec![1]).unwrap();
         assert_eq!(nobody.start().unwrap().wait().unwrap().from, Status::NOBODY);
+    });
+}
+
+#[test]
+fn persistent_messages_are_waited_for_together() {
+    on(&[1, 2, 4], "persistent_messages_are_waited_for_together", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        // What is waited for first ends only because of what follows it.
+        let mut coming: Vec<_> = (1..4).map(|len| world.recv_init(before, ONE, vec![0; len]).unwrap()).collect();
+        let mut going: Vec<_> = (1..4).map(|len| world.send_init(next, ONE, vec![7; len]).unwrap()).collect();
+        for _ in 0..3 {
+            let all = coming.iter_mut().chain(&mut going).map(|message| message.start().unwrap());
+            let lens: Vec<_> = Active::wait_all(all).unwrap()[..3].iter().map(|came| came.len).collect();
+            assert_eq!(lens, [1, 2, 3]);
+        }
+        // One error, and all have ended.
+        let longer = world.isend(next, TWO, vec![1, 2, 3]);
+        let mut short = world.recv_init(before, TWO, vec![0]).unwrap();
+        let all = std::iter::once(&mut short).chain(&mut coming).chain(&mut going);
+        let error = Active::wait_all(all.map(|message: &mut Persistent<u64>| message.start().unwrap())).unwrap_err();
+        assert!(matches!(error, Error::Truncated { .. }), "{error}");
+        assert_eq!(coming[2].buffer().unwrap(), [7; 3]);
+        longer.wait().unwrap();
     });
 }

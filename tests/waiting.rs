@@ -15,7 +15,7 @@ fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) ->
         .env("WAITING_TEST", "1")
         .env("TRANSOM_WAIT_REPORT", report)
         .grace(Duration::from_secs(10))
-        .deadline(Duration::from_secs(3))
+        .deadline(Duration::from_secs(if report == "3" { 20 } else { 3 }))
         .capture(true);
     Some(launch.run().unwrap())
 }
@@ -88,6 +88,26 @@ fn a_deadlock_reads_like_a_diagnosis() {
         );
         assert_eq!(said.iter().map(|line| without_time(line)).collect::<Vec<_>>(), [expected], "{said:?}");
     }
+}
+
+/// Who waits asks after a second, and knows then for whom.
+#[test]
+fn a_collective_that_takes_long_names_a_rank_that_is_not_there() {
+    if ranks::over_network() {
+        return;
+    }
+    let ran = run("a_collective_that_takes_long_names_a_rank_that_is_not_there", 3, "3", |world| {
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(5000));
+        }
+        world.barrier().unwrap();
+    });
+    let Some(outcome) = ran else { return };
+    assert!(outcome.success(), "{outcome}");
+    let lines: Vec<_> = (0..3).flat_map(|rank| said(&outcome, rank)).map(|line| without_time(&line)).collect();
+    let named = |rank| format!("transom: rank {rank} has waited in barrier for rank 1");
+    assert!(lines.contains(&named(0)) || lines.contains(&named(2)), "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains(" in barrier for rank ")), "{lines:?}");
 }
 
 #[test]

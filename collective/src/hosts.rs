@@ -6,6 +6,7 @@ use crate::plan::Rank;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let hosts = world.hosts();`
 /// use transom_collective::Hosts;
 /// let hosts = Hosts::of(&["a", "b", "a"]);
 /// assert_eq!((hosts.count(), hosts.ranks(0)), (2, &[0, 2][..]));

@@ -16,6 +16,7 @@ use std::ops::RangeInclusive;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `use transom::collective::Rules;`
 /// use transom_collective::Rules;
 /// let rules: Rules = "all_reduce bytes<=1024 ranks>=4 = ring, broadcast = binomial # always".parse()?;
 /// assert_eq!(rules.to_string(), "all_reduce bytes<=1024 ranks>=4 = ring\nbroadcast = binomial\n");

@@ -441,7 +441,7 @@ impl Network for Rounds<'_> {
         let view = &self.control.blocks[self.me];
         let word = view.word(word * 8)?;
         let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
-        let call = &"a call of all ranks (barrier, or making something together)";
+        let call = &"a call of all ranks (making something together)";
         let wait = Wait { rank: self.me, call, awaited: on, deadline: None };
         let check = || self.control.check_peers(self.me, on);
         words::wait(view, wait, self.control.is_crowded(), self.progress, look, check)

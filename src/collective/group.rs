@@ -9,7 +9,7 @@ use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use transom_collective::{Hosts, Rules};
@@ -37,6 +37,9 @@ pub(super) struct Group {
     sinks: Mutex<Sinks>,
     /// Of the board, if there is one.
     breaker: OnceLock<Breaker>,
+    /// For who asks why a call takes long: its number, and whom this rank has asked about it last, one more than the rank's number
+    /// in the job.
+    asked: AtomicU64,
     /// One more than the number of the call that waits there; 0 if none does.
     pub(super) waiting: AtomicU32,
 }
@@ -119,6 +122,7 @@ impl Group {
             broken: OnceLock::new(),
             sinks: Mutex::default(),
             breaker: OnceLock::new(),
+            asked: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
         });
         control.join(&group)?;
@@ -285,6 +289,19 @@ impl Group {
 
     /// Asks a rank that is waited for whether it makes the same call.
     pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
+        if let Ok(job) = self.comm.to_job(to) {
+            self.asked.store(u64::from(made.number) << 32 | (u64::from(job) + 1), Relaxed);
+        }
+        self.ask_one(core, to, made);
+    }
+
+    /// A rank, by its number in the job, that the call of this number has waited for, if it has waited for long.
+    pub fn awaited(&self, number: u32) -> Option<u32> {
+        let asked = self.asked.load(Relaxed);
+        (asked as u32).checked_sub(1).filter(|_| (asked >> 32) as u32 == number)
+    }
+
+    fn ask_one(&self, core: &mut Core, to: Rank, made: Made) {
         tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
         self.tell(core, to, &Saying::Ask(made));
     }
@@ -339,7 +356,7 @@ impl Group {
         if patience.ends(waiting)
             && let Some(made) = self.made.find(waiting.wrapping_sub(1))
         {
-            self.others().for_each(|rank| self.ask(core, rank, made));
+            self.others().for_each(|rank| self.ask_one(core, rank, made));
         }
     }
 }

@@ -49,7 +49,7 @@ impl World {
                 })?,
                 Stage::Between(plan) => {
                     let mut running = Running::new(group.clone(), made, plan, memory, &fold);
-                    carry_out(group, call, &mut running)?;
+                    carry_out(group, made, &mut running)?;
                     memory = running.into_memory();
                 }
             }

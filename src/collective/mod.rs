@@ -49,6 +49,7 @@ use memory::Memory;
 use reduction::Fold;
 use running::{Running, Turned};
 use signature::Signature;
+use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -247,7 +248,7 @@ impl World {
         // SAFETY: `carry_out` returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
-        carry_out(group, call, &mut Running::new(group.clone(), made, plan, memory, fold))
+        carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 
     /// In debug builds all ranks tell all which call they make, before it.
@@ -262,7 +263,7 @@ impl World {
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
         // Whichever call they make.
         running.tag = Made { history: 0, ..made }.tag();
-        carry_out(group, made.call, &mut running)?;
+        carry_out(group, made, &mut running)?;
         let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
         // The first that differs from the first, so that all ranks say the same.
         match calls.iter().position(|theirs| *theirs != calls[0]) {
@@ -325,8 +326,22 @@ fn stopped_at_board(group: &Group, made: Made, stop: Stop) -> Error {
     }
 }
 
-fn carry_out<F: Fold>(group: &Group, call: Signature, running: &mut Running<F>) -> Result<(), Error> {
-    let mut panic = None;
+/// A call that waits, as reports of long waits name it: for whom it waits is known once that rank has been asked.
+struct Waits<'g>(&'g Group, Made);
+
+impl fmt::Display for Waits<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waits(group, made) = self;
+        write!(f, "{}", made.call)?;
+        match group.awaited(made.number) {
+            Some(rank) => write!(f, " for rank {rank}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn carry_out<F: Fold>(group: &Group, made: Made, running: &mut Running<F>) -> Result<(), Error> {
+    let (call, mut panic) = (Waits(group, made), None);
     loop {
         let turned = group.comm.hub.wait(&call, Awaited::Anyone, |core| match running.turn(core) {
             Turned::Waiting => None,

@@ -28,27 +28,27 @@ pub(super) enum Kind {
     Neighbours,
 }
 
-/// Their names, by their numbers.
+/// Their names, by their numbers, where they are started and waited for later; else without the first letter.
 const NAMES: [&str; 19] = [
-    "a collective wrongly, which it refused itself",
-    "barrier",
-    "broadcast",
-    "reduce",
-    "all_reduce",
-    "reduce_scatter",
-    "scan",
-    "exscan",
-    "gather",
-    "scatter",
-    "all_gather",
-    "all_to_all",
-    "gather_v",
-    "scatter_v",
-    "all_gather_v",
-    "all_to_all_v",
-    "reduce_scatter_v",
-    "all_to_all_sections",
-    "neighbours",
+    " a collective wrongly, which it refused itself",
+    "ibarrier",
+    "ibroadcast",
+    "ireduce",
+    "iall_reduce",
+    "ireduce_scatter",
+    "iscan",
+    "iexscan",
+    "igather",
+    "iscatter",
+    "iall_gather",
+    "iall_to_all",
+    "igather_v",
+    "iscatter_v",
+    "iall_gather_v",
+    "iall_to_all_v",
+    "ireduce_scatter_v",
+    "iall_to_all_sections",
+    "ineighbours",
 ];
 
 /// A call of a collective, as all ranks must make it: two words, so that it is made and compared in registers.
@@ -100,7 +100,8 @@ impl Signature {
     }
 
     pub fn name(&self) -> &'static str {
-        NAMES.get((self.what & KIND) as usize).copied().unwrap_or("an unknown collective")
+        let name = NAMES.get((self.what & KIND) as usize).copied().unwrap_or(" an unknown collective");
+        if self.what & STARTED == 0 { &name[1..] } else { name.trim_start() }
     }
 
     #[inline]
@@ -139,7 +140,8 @@ impl fmt::Display for Signature {
             ((what & KIND) as u8, (what >> OPERATION) as u8, (what >> ELEMENT) as u16, (what >> ROOT) as u32);
         write!(f, "{}", self.name())?;
         if kind > 1 {
-            write!(f, " of {len} elements of {element} bytes")?;
+            let [elements, bytes] = [len, u64::from(element)].map(|many| if many == 1 { "" } else { "s" });
+            write!(f, " of {len} element{elements} of {element} byte{bytes}")?;
         }
         match root.checked_sub(1) {
             _ if kind == Kind::Neighbours as u8 => write!(f, ", on grid {root:08x}")?,
@@ -154,9 +156,6 @@ impl fmt::Display for Signature {
                 Some(op) => write!(f, ", by {op:?}")?,
                 None => write!(f, ", by operation {number} of the program's own")?,
             },
-        }
-        if what & STARTED != 0 {
-            write!(f, ", started")?;
         }
         Ok(())
     }
@@ -185,10 +184,11 @@ mod tests {
         assert_eq!(one.to_string(), "broadcast of 3 elements of 8 bytes, root 2");
         assert_eq!(
             Signature::of(Kind::AllReduce, 8, 1).by(0).to_string(),
-            "all_reduce of 1 elements of 8 bytes, by Sum"
+            "all_reduce of 1 element of 8 bytes, by Sum"
         );
+        assert_eq!(Signature::of(Kind::AllGather, 1, 0).started().to_string(), "iall_gather of 0 elements of 1 byte");
         assert_eq!(Signature::of(Kind::Barrier, 1, 0).to_string(), "barrier");
-        assert_eq!(Signature::of(Kind::Barrier, 1, 0).started().to_string(), "barrier, started");
-        assert_eq!(one.started().name(), "broadcast");
+        assert_eq!(Signature::of(Kind::Barrier, 1, 0).started().to_string(), "ibarrier");
+        assert_eq!([one.name(), one.started().name()], ["broadcast", "ibroadcast"]);
     }
 }

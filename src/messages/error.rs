@@ -129,7 +129,8 @@ pub enum Error {
     },
     /// Ranks of a world or team made different collective calls. None of its collectives can be any more.
     #[error(
-        "{why}: all ranks make the same collective calls, in the same order, with as many elements of the same type"
+        "{why}: all ranks make the same collective calls, in the same order, with as many elements of the same type, one root \
+         and operation, and all blocking or all started"
     )]
     Mismatch {
         /// Who called what.

@@ -163,4 +163,32 @@ impl<T: Pod> Active<'_, T> {
     pub fn wait(self) -> Result<Status, Error> {
         self.0.finish().unwrap_or(Err(Error::Closed))
     }
+
+    /// Waits until they all have ended; what came, in the same order. An iterator that starts them starts all before any is waited
+    /// for.
+    ///
+    /// # Errors
+    /// The first that any of them gives; all are waited for even so.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Active, Persistent, Tag};
+    /// const HALO: Tag<f64> = Tag::new(1);
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let other = 1 - world.rank();
+    ///     let mut halo = [world.recv_init(other, HALO, vec![0.0; 9])?, world.send_init(other, HALO, vec![1.5; 9])?];
+    ///     for _ in 0..10 {
+    ///         let started: Vec<_> = halo.iter_mut().map(Persistent::start).collect::<Result<_, _>>()?;
+    ///         assert_eq!(Active::wait_all(started)?[0].len, 9);
+    ///     }
+    ///     assert_eq!(halo[0].buffer()?[8], 1.5);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn wait_all(active: impl IntoIterator<Item = Self>) -> Result<Vec<Status>, Error> {
+        let started: Vec<_> = active.into_iter().collect();
+        let ended: Vec<_> = started.into_iter().map(Self::wait).collect();
+        ended.into_iter().collect()
+    }
 }

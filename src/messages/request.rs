@@ -46,7 +46,7 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-#[must_use = "what is received is lost unless it is waited for"]
+#[must_use = "wait for it, or `drop` it: a send is done all the same, and what a receive would give is lost"]
 pub struct Request<'a, B> {
     state: State<'a, B>,
     back: fn(Bytes, usize) -> Option<B>,

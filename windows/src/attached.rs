@@ -30,6 +30,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.dynamic::<u64>(4)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Error, Flavor, Window};
     /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Dynamic { slots: 4 }, 0)?;

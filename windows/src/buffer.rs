@@ -12,6 +12,7 @@ use std::ops::{Deref, DerefMut};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut buffer = world.buffer::<u64>(100_000)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 100_000)?;
 /// use transom_windows::Buffer;

@@ -24,11 +24,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// `fetch_and_op` and `compare_and_swap` from here on.
     ///
     /// # Errors
-    /// [`Error::Fabric`] if there is no memory, here or elsewhere, [`Error::Size`] if ranks disagree about the window; then at
+    /// [`Error::Fabric`] if there is no memory, here or elsewhere, [`Error::Mismatch`] if ranks disagree about the window; then at
     /// no rank anything has changed.
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.create(vec![1.0; 10_000])?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Flavor, Op, Window};
     /// let mut window = Window::new(&fabric, 0, Flavor::Create(vec![1.0; 10_000]), 0)?;

@@ -18,6 +18,7 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.lock_exclusive(0)?;
@@ -126,6 +127,7 @@ impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// use transom_windows::Op;
@@ -205,6 +207,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// window.post(&[0])?;
@@ -279,6 +282,7 @@ impl<T: Pod, F: Fabric> Drop for AccessEpoch<'_, T, F> {
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.fence()?;

@@ -80,6 +80,14 @@ pub enum Error {
         /// What is wrong with that.
         why: &'static str,
     },
+    /// Ranks that make different windows, or values behind locks, in one collective call.
+    #[error("{why}: all ranks make the same windows and values, in the same order, of elements of the same type")]
+    Mismatch {
+        /// The first rank that makes another one than rank 0.
+        rank: Rank,
+        /// Who makes what.
+        why: String,
+    },
     /// An operation that means nothing on the elements: a bitwise or logical one on floats.
     #[error("window {window}, rank {rank}: {op:?} means nothing on elements of type {element}")]
     Operation {

@@ -15,6 +15,7 @@ use transom_locks::{At, Barrier, Network, PassiveLock, Pscw};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.create(vec![1.0, 2.0])?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// use transom_windows::{Flavor, Window};
 /// let mut window = Window::new(&fabric, 0, Flavor::Create(vec![1.0, 2.0]), 0)?;
@@ -63,11 +64,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// [`put_signal`](crate::Target::put_signal): 8 bytes for each.
     ///
     /// # Errors
-    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Lock`] for more ranks than a lock
-    /// can have; [`Error::NotShared`]; [`Error::Fabric`] if there is no memory, here or elsewhere.
+    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Mismatch`] if ranks name other flavours or
+    /// elements; [`Error::Lock`] for more ranks than a lock can have; [`Error::NotShared`]; [`Error::Fabric`] if there is no memory, here or elsewhere.
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.allocate_with_signals::<f64>(64, 2)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Flavor, Window};
     /// let mut window = Window::<f64, _>::new(&fabric, 0, Flavor::Allocate { len: 64 }, 2)?;
@@ -94,6 +96,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.create_on(world.buffer::<f64>(100)?, 0)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Buffer, Window};
     /// let mut buffer = Buffer::<f64>::new(&fabric, 100)?;

@@ -24,6 +24,7 @@ use transom_locks::Rank;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let lock = world.mutex(0, [3, 1, 2])?;`
 /// use transom_windows::{Error, GlobalMutex};
 /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
 /// let lock = GlobalMutex::new(&fabric, 0, 0, [3, 1, 2])?;
@@ -113,6 +114,7 @@ impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let lock = world.rw_lock(0, [3, 1, 2])?;`
 /// use transom_windows::{Error, GlobalRwLock};
 /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
 /// let lock = GlobalRwLock::new(&fabric, 0, 0, [3, 1, 2])?;

@@ -14,6 +14,7 @@ use transom_locks::{Mode, Rank};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let balance = world.mutex(0, 100i64)?;`
 /// use transom_windows::{Error, GlobalMutex};
 /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
 /// let balance = GlobalMutex::new(&fabric, 0, 0, 100i64)?; // number 0, in the memory of rank 0
@@ -49,6 +50,7 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let limits = world.rw_lock(0, [0.0, 1.0])?;`
 /// use transom_windows::{Error, GlobalRwLock};
 /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
 /// let limits = GlobalRwLock::new(&fabric, 0, 0, [0.0, 1.0])?;
@@ -74,6 +76,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let cells = world.mutexes(1000, |_| [0.0; 3])?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// let cells = transom_windows::GlobalMutex::many(&fabric, 0, 1000, |_| [0.0; 3])?;
     /// cells[17].lock()?[2] += 0.5;
@@ -100,6 +103,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let next = world.mutex(0, 10u64)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// let next = transom_windows::GlobalMutex::new(&fabric, 0, 0, 10u64)?;
     /// match next.try_lock()? {
@@ -120,6 +124,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let next = world.mutex(0, 10u64)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// use std::time::Duration;
     /// let next = transom_windows::GlobalMutex::new(&fabric, 0, 0, 10u64)?;
@@ -141,6 +146,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let pair = world.mutex(0, [1, 1])?;`
     /// use transom_windows::{Error, GlobalMutex};
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// let pair = GlobalMutex::new(&fabric, 0, 0, [1, 1])?;
@@ -201,8 +207,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// home rank's is what it begins with. `id` names it in errors.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`] if there is no such rank; [`Error::Size`] if `T` has no size, or ranks name different
-    /// homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
+    /// [`Error::NoSuchRank`] if there is no such rank; [`Error::Size`] if `T` has no size; [`Error::Mismatch`] if
+    /// ranks name different homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
     /// elsewhere. If one rank fails, all do.
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
         let mut made = ValueLock::make(fabric, id, Which::One(home), |_| value)?;
@@ -217,10 +223,11 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// [`counters`](Self::counters) are those of all.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`Error::Size`] also if ranks name different lengths.
+    /// As [`new`](Self::new); [`Error::Mismatch`] also if ranks name different lengths.
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let squares = world.rw_locks(1000, |i| (i * i) as u64)?;`
     /// use transom_windows::GlobalRwLock;
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// let squares = GlobalRwLock::many(&fabric, 0, 1000, |i| (i * i) as u64)?;
@@ -267,6 +274,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let limits = world.rw_lock(0, 5u64)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// let limits = transom_windows::GlobalRwLock::new(&fabric, 0, 0, 5u64)?;
     /// if let Some(mut limits) = limits.try_write()? {
@@ -303,6 +311,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let limits = world.rw_lock(0, 5u64)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
     /// use std::time::Duration;
     /// let limits = transom_windows::GlobalRwLock::new(&fabric, 0, 0, 5u64)?;

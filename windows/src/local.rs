@@ -14,6 +14,7 @@ use transom_locks::Rank;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let local = window.local();
@@ -68,6 +69,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    /// // In `transom`: `let mut window = world.allocate_shared::<u64>(8)?;`
     pub fn sync(&self) {
         fence(SeqCst);
         self.core.checks.synchronised(&self.core.data.counters);

@@ -13,6 +13,7 @@ use transom_locks::Rank;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.lock_all()?;
@@ -23,7 +24,7 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-#[must_use = "what a get reads is lost unless it is waited for"]
+#[must_use = "wait for it, or `drop` it: a put is done all the same, and what a get would give is lost"]
 pub struct Request<'t, T: Pod, F: Fabric> {
     core: &'t Core<F>,
     rank: Rank,
@@ -82,6 +83,7 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// use transom_windows::Requests;

@@ -24,6 +24,7 @@ use transom_locks::Rank;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// # window.local().write(0, &[1, 2, 3, 4])?;

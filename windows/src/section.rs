@@ -5,13 +5,15 @@ use bytemuck::Pod;
 
 /// Which elements of a target's part a [`put_section`](Target::put_section) or [`get_section`](Target::get_section)
 /// moves: blocks of one length. On the caller's side they lie packed, block after block in the order of the section.
-/// All numbers are in elements; a section without elements moves nothing, wherever it lies.
+/// All numbers are in elements; a section without elements moves nothing, wherever it lies. All but `Indexed`, which borrows
+/// its list, are `Section<'static>`: so a function that makes one may return it.
 ///
 /// A put refuses blocks that overlap ([`Error::SectionOverlap`]), because a fabric may complete puts in any order. A
 /// get may read an element as often as it likes.
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// use transom_windows::Section;

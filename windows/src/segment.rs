@@ -2,7 +2,7 @@
 //! of `transom-locks`.
 
 use crate::counters::CounterCells;
-use crate::words::{Purpose, Waiting};
+use crate::words::{Made, Purpose, Waiting};
 use crate::{Error, Fabric, FabricError, UserMemory, Wait, Wake};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -88,7 +88,7 @@ impl Size {
 /// What a rank tells the others: what it makes, how much of it, and how to reach it.
 struct Record<'a> {
     /// The same at all ranks, or they do not make the same thing.
-    what: [u64; 4],
+    what: Made,
     size: Size,
     key: &'a [u8],
     /// Of memory of the program's own.
@@ -99,7 +99,7 @@ impl<'a> Record<'a> {
     fn to_bytes(&self) -> Vec<u8> {
         let Size { bytes, own, signals, slots } = self.size;
         let sizes = [bytes as u64, own.into(), signals as u64, slots as u64, self.key.len() as u64];
-        let numbers = self.what.into_iter().chain(sizes).flat_map(u64::to_le_bytes);
+        let numbers = self.what.0.into_iter().chain(sizes).flat_map(u64::to_le_bytes);
         numbers.chain(self.key.iter().copied()).chain(self.own_key.iter().copied()).collect()
     }
 
@@ -109,7 +109,7 @@ impl<'a> Record<'a> {
             bytes = rest;
             Some(u64::from_le_bytes(*number))
         };
-        let what = [number()?, number()?, number()?, number()?];
+        let what = Made([number()?, number()?, number()?, number()?]);
         let [bytes_of, own, signals, slots, key] = [number()?, number()?, number()?, number()?, number()?];
         let [bytes_of, signals, slots, key] = [bytes_of, signals, slots, key].map(|number| number as usize);
         let (key, own_key) = bytes.split_at_checked(key)?;
@@ -120,6 +120,11 @@ impl<'a> Record<'a> {
 /// Why a segment cannot be: something is wrong with this rank's size, or the fabric failed, here or elsewhere.
 pub(crate) enum SegmentError {
     Size(&'static str),
+    /// This rank does not make what the first one does.
+    Mismatch {
+        rank: Rank,
+        why: String,
+    },
     Fabric(FabricError),
     /// The fabric failed when all had attached: others may have the segment.
     Late(FabricError),
@@ -130,6 +135,7 @@ impl SegmentError {
     pub fn of(self, window: u32, rank: Rank, len: usize, element: usize) -> Error {
         match self {
             SegmentError::Size(why) => Error::Size { window, len, element, why },
+            SegmentError::Mismatch { rank, why } => Error::Mismatch { rank, why },
             SegmentError::Fabric(source) | SegmentError::Late(source) => Error::Fabric { window, rank, source },
         }
     }
@@ -161,7 +167,7 @@ impl<F: Fabric> Segment<F> {
             // SAFETY: the segment keeps the region to itself, and `Window::free` gives memory back after it has dropped it.
             let (own, own_key) = own.map(|memory| unsafe { fabric.register(&memory) }).transpose()?.unzip();
             let own_key = &own_key.unwrap_or_default();
-            let what = [purpose as u64, u64::from(id), what[0], what[1]];
+            let what = Made([purpose as u64, u64::from(id), what[0], what[1]]);
             Ok((region, own, Record { what, size, key: &key, own_key }.to_bytes()))
         });
         let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, _, record)| record))?;
@@ -172,9 +178,11 @@ impl<F: Fabric> Segment<F> {
             let total = record.as_ref().and_then(|record| record.size.total(base));
             records.push(record.zip(total).ok_or_else(|| unmade(rank, "it could not allocate its part"))?);
         }
-        if records.iter().any(|(record, _)| record.what != records[0].0.what) {
-            let why = "ranks disagree about which window they make, its flavour, or the size of its elements";
-            return Err(SegmentError::Size(why));
+        // The first that differs from the first, so that all ranks say the same.
+        let first = records[0].0.what;
+        if let Some(rank) = records.iter().position(|(record, _)| record.what != first) {
+            let why = format!("rank 0 makes {first}, rank {rank} makes {}", records[rank].0.what);
+            return Err(SegmentError::Mismatch { rank, why });
         }
         let all = || records.iter().enumerate();
         let attach = || -> Result<_, FabricError> {

@@ -13,6 +13,7 @@ use transom_locks::{Awaited, Rank};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate_with_signals::<u64>(8, 2)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// use transom_windows::{Flavor, Window};
 /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Allocate { len: 8 }, 2)?;
@@ -73,6 +74,7 @@ impl<F: Fabric> Signals<'_, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.allocate_with_signals::<u64>(8, 2)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use std::time::Duration;
     /// use transom_windows::{Flavor, Window};
@@ -161,6 +163,7 @@ impl<F: Fabric> Signals<'_, F> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let mut window = world.allocate_with_signals::<u64>(8, 3)?;`
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Flavor, Window};
     /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Allocate { len: 8 }, 3)?;

@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.create(mine)?;`
 /// let fabric = transom_shm_loopback::Loopback::alone()?;
 /// let mine = vec![1.5; 100];
 /// let mut window = transom_windows::Window::new(&fabric, 0, transom_windows::Flavor::Create(mine), 0)?;
@@ -51,6 +52,7 @@ impl UserMemory {
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.create_on(Foreign::new(), 0)?;`
 /// use std::ptr::NonNull;
 /// use transom_windows::{Owner, Window};
 ///

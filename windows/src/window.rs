@@ -26,6 +26,7 @@ use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Pscw, Rank};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.lock_exclusive(0)?; // rank 0's part is mine alone
@@ -164,9 +165,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
     /// use transom_windows::Mode;
-    /// match window.try_lock(0, Mode::Exclusive)? {
-    ///     Some(epoch) => epoch.put(0, &[1])?,
-    ///     None => println!("somebody else is at it"),
+    /// if let Some(epoch) = window.try_lock(0, Mode::Exclusive)? {
+    ///     epoch.put(0, &[1])?;
+    /// } else {
+    ///     // Somebody else is at it. Here the window is free again: in a `match` it is borrowed until its end (E0499).
+    ///     let epoch = window.lock_exclusive(0)?;
+    ///     epoch.put(0, &[1])?;
     /// }
     /// # assert_eq!(window.local().get(0)?, 1);
     /// # Ok::<(), transom_windows::Error>(())

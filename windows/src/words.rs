@@ -52,6 +52,31 @@ pub(crate) enum Purpose {
     BulkAccumulates,
 }
 
+/// What a rank makes together with the others, as it tells them: the number of its [`Purpose`], its own number, the bytes of an
+/// element, and the flavour of a window, the home of a value, or the number of values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Made(pub [u64; 4]);
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WINDOW: u64 = Purpose::Window as u64;
+        const VALUE: u64 = Purpose::Value as u64;
+        const VALUES: u64 = Purpose::Values as u64;
+        let Made([purpose, id, element, rest]) = *self;
+        let bytes = if element == 1 { "byte" } else { "bytes" };
+        match purpose {
+            WINDOW => {
+                let flavor =
+                    ["allocate", "allocate_shared", "create", "dynamic"].get(rest as usize).unwrap_or(&"unknown");
+                write!(f, "window {id} ({flavor}) of elements of {element} {bytes}")
+            }
+            VALUE => write!(f, "value {id} (mutex or rw_lock) of {element} {bytes} at rank {rest}"),
+            VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {element} {bytes} from number {id} on"),
+            _ => write!(f, "bulk_accumulates of window {id} of elements of {element} {bytes}"),
+        }
+    }
+}
+
 /// The call in which a rank waits for a word of its own region.
 pub(crate) struct Waiting {
     pub purpose: Purpose,

@@ -6,6 +6,7 @@ use crate::plan::{Plan, Rank, Span};
 ///
 /// # Examples
 /// ```
+/// // In `transom`: `use transom::collective::Grid;`
 /// use transom_collective::Grid;
 /// let grid = Grid::new([2, 3], [false, true]).expect("lengths that are not 0");
 /// assert_eq!((grid.ranks(), grid.coordinates(4), grid.rank([1, 1])), (6, Some([1, 1]), Some(4)));

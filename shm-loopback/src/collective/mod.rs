@@ -8,12 +8,14 @@
 //! calls so far, which tells that a line is there and that its
 //! rank calls the same (`lines.rs`). Up to 16 rounds are under way at once, eight of those with cells: long calls are pipelined.
 //!
-//! Reductions of more than 8 KiB are shared: each rank folds its share of the elements, and writes it once for all. Below that
-//! every rank folds all.
+//! Long reductions are shared: each rank folds its share of the elements, and writes it once for all. Short ones every rank folds
+//! whole: up to 8 KiB where ranks share cores, or are two, and else as far as the cube of their number leaves it worth it (`whole` in
+//! `reduce.rs`): 7.4 KiB by 3, 3.1 KiB by 4, 400 bytes by 8, 64 from 15 on.
 //!
-//! Blocks of 32 KiB and more that each gets of each (all-gather, all-to-all), and broadcasts of 64 KiB and more, are read from where
-//! they are (`direct.rs`), by one copy in place of two, if all ranks may read each other's memory (that is mapped, or of this
-//! process, or by the kernel), share no cores, and found that faster: they try it when they open a board.
+//! Broadcasts of 32 KiB and more, blocks as long that each gets of each (all-gather, all-to-all), and shares as long of an
+//! all-reduction may be read from where they are (`direct.rs`), by one copy in place of two, if all ranks may read each other's
+//! memory (that is mapped, or of this process, or by the kernel), which they try when they open a board, and share no cores. Which way is
+//! faster the first calls of each kind and length find out, and some many calls later again (`ways.rs`).
 //!
 //! # Memory
 //! One block for all ranks: `1,152 + ranks x (704 + 16 x 128)` bytes of lines and at most 4 KiB of padding, then

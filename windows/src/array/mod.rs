@@ -73,6 +73,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     ///
     /// # Examples
     /// ```
+    /// // In `transom`: `let array = world.array_on::<f32, 2>(layout)?;`
     /// use transom_windows::GlobalArray;
     /// use transom_windows::array::{Distribution, Layout};
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
