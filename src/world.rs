@@ -290,12 +290,14 @@ impl World {
 
     /// The number of the next window, mutex or array. They are made together, so every rank counts alike.
     fn number(&self) -> u32 {
-        self.numbers(1)
+        self.windows.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The first of as many numbers.
-    fn numbers(&self, len: usize) -> u32 {
-        self.windows.fetch_add(len as u32, Ordering::Relaxed)
+    /// Makes as many with numbers of their own, given the first; one number is taken where that fails, as ranks may name different lengths.
+    fn many<R>(&self, len: usize, make: impl FnOnce(u32) -> Result<R, Error>) -> Result<R, Error> {
+        let made = make(self.number())?;
+        self.windows.fetch_add(len.saturating_sub(1) as u32, Ordering::Relaxed);
+        Ok(made)
     }
 
     /// Collective: a value in the memory of the rank `home`, for one holder at a time. Every rank passes a value; the home rank's
@@ -343,7 +345,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn mutexes<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalMutex<T>>, Error> {
-        GlobalMutex::many(&self.fabric, self.numbers(len), len, value)
+        self.many(len, |first| GlobalMutex::many(&self.fabric, first, len, value))
     }
 
     /// As [`mutexes`](Self::mutexes), each for one writer or many readers.
@@ -359,7 +361,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn rw_locks<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalRwLock<T>>, Error> {
-        GlobalRwLock::many(&self.fabric, self.numbers(len), len, value)
+        self.many(len, |first| GlobalRwLock::many(&self.fabric, first, len, value))
     }
 
     /// As [`mutex`](Self::mutex), for one writer or many readers.

@@ -429,6 +429,30 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
     }
 }
 
+/// Its request, given up, is in a queue still behind one who waits for it: it dies even so, and is not waited for.
+#[test]
+fn who_panics_with_a_lock_given_up_has_died() {
+    let ran = std::panic::catch_unwind(|| {
+        transom::threads(2, |world| {
+            let mut window: Window<u64> = world.allocate(1).unwrap();
+            let value = world.rw_lock(0, 7_u64).unwrap();
+            if world.rank() == VICTIM {
+                world.barrier().unwrap();
+                let limit = Duration::from_millis(1);
+                assert!(window.try_lock_for(0, transom::Mode::Shared, limit).unwrap().is_none());
+                assert!(value.try_read_for(limit).unwrap().is_none());
+                panic!("the victim");
+            }
+            let (epoch, guard) = (window.lock_exclusive(0).unwrap(), value.write().unwrap());
+            world.barrier().unwrap();
+            fails_in_time(|| Ok(world.barrier()?));
+            drop((epoch, guard));
+        })
+    });
+    let panic = ran.expect_err("the victim's panic goes on");
+    assert_eq!(panic.downcast_ref(), Some(&"the victim"));
+}
+
 #[test]
 fn a_thread_that_panics_has_died() {
     let ran = std::panic::catch_unwind(|| {

@@ -58,6 +58,30 @@ fn threads_of_ranks_and_ranks_take_turns() {
     });
 }
 
+/// That all others have left is no reason for a lock not to be tried, which another thread of this rank has.
+#[test]
+fn a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left() {
+    let name = "a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left";
+    ranks::on(&[1, 2, 4], name, |world| {
+        let lock = world.rw_lock(0, 5_u64).unwrap();
+        world.barrier().unwrap();
+        if world.rank() > 0 {
+            return; // leaves
+        }
+        let guard = lock.write().unwrap();
+        let tries = || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(400) {
+                assert!(lock.try_write().unwrap().is_none());
+                assert!(lock.try_read_for(Duration::from_millis(1)).unwrap().is_none());
+            }
+        };
+        std::thread::scope(|scope| scope.spawn(tries).join().unwrap());
+        drop(guard);
+        assert_eq!(*lock.try_read().unwrap().expect("nobody has it"), 5);
+    });
+}
+
 #[test]
 fn readers_share_and_see_nothing_torn() {
     ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {

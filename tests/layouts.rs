@@ -221,3 +221,13 @@ fn layouts_that_cannot_be_are_refused() {
         assert!(layout.runs(outside).is_none());
     }
 }
+
+/// Of no elements, though its other sides are as long as can be.
+#[test]
+fn an_array_without_elements_has_a_layout_and_patches() {
+    for distribution in [Distribution::Block, Distribution::Cyclic] {
+        let layout = Layout::new([0, 1 << 47, 1 << 47], distribution, 1).unwrap();
+        assert_eq!(layout.len(), 0);
+        assert_eq!(layout.runs([0..0, 0..1 << 47, 0..1 << 47]).map(|runs| runs.count()), Some(0));
+    }
+}

@@ -114,3 +114,30 @@ fn a_test_now_and_then_hears_who_left() {
         assert_eq!(error.lost_rank(), Some(1), "{error}");
     });
 }
+
+/// Who has completed may leave, and is not waited for.
+#[test]
+fn an_origin_that_has_completed_may_leave_before_the_others_have() {
+    ranks::on(&[3, 4], "an_origin_that_has_completed_may_leave_before_the_others_have", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        match world.rank() {
+            0 => {
+                window.post(&[1, 2]).unwrap();
+                while !window.test().unwrap() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                assert_eq!(window.local().get(0).unwrap(), 7);
+            }
+            rank @ (1 | 2) => {
+                let epoch = window.start(&[0]).unwrap();
+                if rank == 2 {
+                    // The first of them has left long ago.
+                    std::thread::sleep(Duration::from_millis(400));
+                    epoch.target(0).unwrap().put(0, &[7]).unwrap();
+                }
+                epoch.complete().unwrap();
+            }
+            _ => {}
+        }
+    });
+}

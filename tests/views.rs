@@ -41,6 +41,26 @@ fn elements_of_many_types_share_a_window() {
     });
 }
 
+/// A view may be in another thread than the epoch that it is of, also one that has the target alone.
+#[test]
+fn accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost() {
+    ranks::on(&[1, 2], "accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost", |world: World| {
+        let each = ranks::rounds(20_000) as u64;
+        let mut window: Window<u64> = world.allocate(16).unwrap();
+        let epoch = window.lock_exclusive(world.size() - 1).unwrap();
+        let before = epoch.get_one(0).unwrap();
+        let view = epoch.view::<u64>(0).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || (0..each).for_each(|_| view.accumulate(0, Op::Sum, &[1]).unwrap()));
+            (0..each).for_each(|_| epoch.accumulate(0, Op::Sum, &[1; 16]).unwrap());
+            other.join().unwrap();
+        });
+        assert_eq!(epoch.get_one(0).unwrap() - before, 2 * each);
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+    });
+}
+
 #[test]
 fn what_is_no_view_is_refused() {
     ranks::on(&[1, 2], "what_is_no_view_is_refused", |world: World| {

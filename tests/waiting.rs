@@ -122,6 +122,34 @@ fn nothing_is_said_if_it_is_off() {
     assert!(outcome.success() && said(&outcome, 0).is_empty(), "{outcome}");
 }
 
+/// Who spins for as long as can be said looks all the same whether others live, and says for whom it waits.
+#[test]
+fn who_spins_hears_of_a_death() {
+    if std::env::var_os("WAITING_TEST").is_some() {
+        let world = transom::init().unwrap();
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(500));
+            std::process::abort();
+        }
+        let error = window.fence().map(drop).expect_err("a rank dies");
+        assert_eq!(error.lost_rank(), Some(1), "{error}");
+        return;
+    }
+    let outcome = Launch::new(std::env::current_exe().unwrap(), 2)
+        .args(["--exact", "who_spins_hears_of_a_death", "--nocapture", "--test-threads=1"])
+        .env("WAITING_TEST", "1")
+        .env("TRANSOM_SPIN", "3600000000")
+        .env("TRANSOM_WAIT_REPORT", "0.2")
+        .grace(Duration::from_secs(20))
+        .deadline(Duration::from_secs(40))
+        .capture(true)
+        .run()
+        .unwrap();
+    assert_eq!(outcome.statuses()[0], transom::Status::Exited(0), "{outcome}");
+    assert!(said(&outcome, 0).iter().any(|line| line.contains("in fence of window 0 for rank 1")), "{outcome}");
+}
+
 #[test]
 fn values_that_cannot_be_are_refused() {
     if let Ok(name) = std::env::var("WAITING_TEST") {

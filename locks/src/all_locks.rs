@@ -96,6 +96,11 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         outcome
     }
 
+    /// [`PassiveLock::is_settled_mut`](crate::PassiveLock::is_settled_mut).
+    pub fn is_settled(&mut self) -> bool {
+        !self.locks.iter_mut().any(|lock| lock.lock().is_abandoned())
+    }
+
     fn any_broken(&mut self, from: Rank) -> bool {
         self.locks[from..].iter_mut().any(|lock| lock.lock().is_broken())
     }

@@ -269,6 +269,23 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         self.all().acquire()
     }
 
+    /// Whether no request of this rank's that was given up at its deadline is in a queue still. If one is,
+    /// [`release_held_mut`](Self::release_held_mut) and dropping this wait for those before it. Local.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::{LockLayout, PassiveLock, model::sim::{self, Sim}};
+    /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
+    ///     let mut lock = PassiveLock::<_, 16>::new(network, LockLayout::new(0, 1), 1);
+    ///     assert!(lock.is_settled_mut()); // nothing was given up
+    ///     Ok(())
+    /// }));
+    /// net.run_random(1).unwrap();
+    /// ```
+    pub fn is_settled_mut(&mut self) -> bool {
+        self.all().is_settled()
+    }
+
     /// Releases every lock that this rank holds; returns whether no lock is broken then. For a handle that is given up:
     /// others must not wait for a lock that nobody can release any more.
     pub fn release_held_mut(&mut self) -> bool {

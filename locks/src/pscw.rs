@@ -239,13 +239,36 @@ impl Pscw {
     pub fn test<N: Network>(&mut self, network: &N) -> Result<bool, Error<N::Error>> {
         let origins = self.exposed.get().ok_or(Error::Epoch(NO_EXPOSURE))?;
         for &origin in origins {
-            let completed = network.wait(self.completed_by(origin), Awaited::Anyone, |_| true)?;
-            if completed < self.peers[origin].posted {
+            if !self.has_completed(network, origin)? {
                 return Ok(false);
             }
         }
         self.exposed.close();
         Ok(true)
+    }
+
+    /// Whether a rank has completed all that this one has exposed to it: then it may leave. Local.
+    ///
+    /// # Errors
+    /// [`Error::Network`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::{Pscw, model::sim::{self, Sim}};
+    /// let net = Sim::new(1, Pscw::words(1), sim::once(|_, network| {
+    ///     let mut pscw = Pscw::new(0, 1);
+    ///     pscw.post(network, &[0])?;
+    ///     assert!(!pscw.has_completed(network, 0)?);
+    ///     pscw.start(network, &[0])?;
+    ///     pscw.complete(network)?;
+    ///     assert!(pscw.has_completed(network, 0)?);
+    ///     pscw.wait(network)
+    /// }));
+    /// net.run_random(1).unwrap();
+    /// ```
+    pub fn has_completed<N: Network>(&self, network: &N, origin: Rank) -> Result<bool, Error<N::Error>> {
+        let completed = network.wait(self.completed_by(origin), Awaited::Anyone, |_| true)?;
+        Ok(completed >= self.peers[origin].posted)
     }
 
     // Both words that a rank writes here lie side by side, since few ranks then write to one cache line.

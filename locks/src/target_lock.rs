@@ -132,6 +132,11 @@ impl<const C: u32> TargetLock<C> {
         matches!(self.status, Status::Held(_))
     }
 
+    /// Whether a request that was given up at its deadline is in the queue still, behind another rank's.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(self.status, Status::Abandoned(_))
+    }
+
     /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
     pub fn is_broken(&self) -> bool {
         self.status == Status::Broken

@@ -161,7 +161,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
                 let apply = || self.change_exclusively(at, op, operands, None);
                 return self.in_bulk(bulk, offset, operands.len(), apply);
             }
-            _ if self.exclusive && size_of_val(operands) > 8 => self.change_exclusively(at, op, operands, None),
+            _ if self.exclusive.get() && size_of_val(operands) > 8 => self.change_exclusively(at, op, operands, None),
             _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
         };
         outcome.map_err(|error| self.error(error, offset, operands.len()))
@@ -209,7 +209,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
             let apply = || self.change_exclusively(at, op, operands, Some(results));
             return self.in_bulk(bulk, offset, operands.len(), apply);
         }
-        if self.exclusive && size_of_val(operands) > 8 {
+        if self.exclusive.get() && size_of_val(operands) > 8 {
             let changed = self.change_exclusively(at, op, operands, Some(results));
             return changed.map_err(|error| self.error(error, offset, operands.len()));
         }

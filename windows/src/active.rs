@@ -145,8 +145,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     pub fn test(&mut self) -> Result<bool, Error> {
         let mut tested = self.pscw.test(&self.core.data);
         if let Ok(false) = tested {
-            let origins = self.pscw.origins().unwrap_or_default();
-            let alive = |fabric: &F| origins.iter().try_for_each(|&rank| fabric.check_peers(Awaited::Rank(rank)));
+            // Who has completed may have left.
+            let missing = |rank: &&Rank| !self.pscw.has_completed(&self.core.data, **rank).unwrap_or(false);
+            let mut missing = self.pscw.origins().unwrap_or_default().iter().filter(missing);
+            let alive = |fabric: &F| missing.try_for_each(|&rank| fabric.check_peers(Awaited::Rank(rank)));
             if let Err(lost) = self.core.data.check_seldom(alive) {
                 // It may have completed just before.
                 tested = self.pscw.test(&self.core.data);

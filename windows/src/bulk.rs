@@ -14,7 +14,7 @@ use transom_locks::PassiveLock;
 impl<T: Pod, F: Fabric> Window<T, F> {
     /// Collective: from here on accumulates take a lock of their own at their target, and change the elements where
     /// they are, or over a network read, operate and write back, 4 KiB at a time, instead of one atomic for each element or word. As before they are atomic for each element towards
-    /// all others, in epochs of any kind; and now also each call as a whole. Each rank pays 64 (ranks + 1) bytes.
+    /// all others, in epochs of any kind; and now also each call as a whole (of a section or a patch, each of its runs). Each rank pays 64 (ranks + 1) bytes.
     ///
     /// For programs whose accumulates are long, from some dozens of elements on (of shared memory; over a network,
     /// from two words on): 64 KiB then take a twentieth of the time. One of a single element takes longer, and waits if

@@ -1,7 +1,7 @@
 //! Guards of a value behind a lock: each has a copy of the value.
 //!
 //! A guard that is leaked is harmless to memory, for it owns its copy. The lock stays taken: the next call of its
-//! thread says so, everybody else waits, until the handle is dropped.
+//! thread says so, everybody else waits, until the handle is dropped; of an array of locks, all that were made with it.
 
 use crate::value::{HeldLock, Value, ValueLock};
 use crate::{Error, Fabric};

@@ -7,7 +7,7 @@ use crate::{Error, Fabric, FabricError, UserMemory, Wait, Wake};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-use transom_locks::{At, Awaited, Network, Rank};
+use transom_locks::{At, Awaited, Network, PassiveLock, Rank};
 
 /// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
 /// a cache line on, bytes of a number that may differ; then signal words and slots.
@@ -270,6 +270,14 @@ impl<F: Fabric> Segment<F> {
     pub fn leave_unended(&self) {
         if !matches!(self.fabric.lost(), Some(FabricError::PeerDied { .. })) {
             self.fabric.fail();
+        }
+    }
+
+    /// Whoever panics with a request in a queue that it has given up would wait for others, who may wait for this rank: tells them
+    /// before.
+    pub fn unless_settled<N: Network>(&self, lock: &mut PassiveLock<N>) {
+        if std::thread::panicking() && !lock.is_settled_mut() {
+            self.leave_unended();
         }
     }
 

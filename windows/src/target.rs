@@ -35,10 +35,8 @@ pub struct Target<'e, T, F: Fabric> {
     pub(crate) base: usize,
     pub(crate) len: usize,
     /// Whether nobody else accumulates at the target meanwhile: no other rank, since the epoch locks it exclusively, nor
-    /// another thread.
-    pub(crate) exclusive: bool,
-    /// Not to be shared by threads.
-    pub(crate) unshared: PhantomData<Cell<()>>,
+    /// another thread, since this is not to be shared by threads. No longer once there is another target of the same, for a thread to have.
+    pub(crate) exclusive: Cell<bool>,
     pub(crate) element: PhantomData<fn() -> T>,
 }
 
@@ -52,8 +50,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
                 rank,
                 base,
                 len: size.bytes / size_of::<T>(),
-                exclusive: false,
-                unshared: PhantomData,
+                exclusive: Cell::new(false),
                 element: PhantomData,
             }),
             _ => Err(core.no_such_rank(rank)),
@@ -64,7 +61,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline(always)]
     pub(crate) fn locked(core: &'e Core<F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
         // Memory of the user's takes no atomics, so none of their kind either.
-        Ok(Target { exclusive: mode == Mode::Exclusive && !core.data.is_user_memory(), ..Self::new(core, rank)? })
+        let exclusive = Cell::new(mode == Mode::Exclusive && !core.data.is_user_memory());
+        Ok(Target { exclusive, ..Self::new(core, rank)? })
     }
 
     /// The target's rank.
@@ -159,8 +157,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     pub fn attached<'a>(&'a self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error> {
         memory.check(self.core, self.rank)?;
         // There may be several of it, of which each may be in another thread.
-        let len = self.core.attached_len::<T>(memory.address.len());
-        Ok(Target { remote: &memory.remote, base: 0, len, exclusive: false, ..*self })
+        let (len, exclusive) = (self.core.attached_len::<T>(memory.address.len()), Cell::new(false));
+        Ok(Target { remote: &memory.remote, base: 0, len, exclusive, ..*self })
     }
 
     /// Returns when the buffers of this rank's earlier operations may be used again. That is so as soon as a call

@@ -171,10 +171,12 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// As a wait for the lock would.
+    /// As a wait for the lock would; but that all others have left is no error, since another thread of this rank may have it.
     fn check_seldom(&self) -> Result<(), Error> {
-        let alive = self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
-        alive.map_err(|lost| self.lock_error(lost.into()))
+        match self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
+            Err(FabricError::PeerLeft { .. }) | Ok(()) => Ok(()),
+            Err(lost) => Err(self.lock_error(lost.into())),
+        }
     }
 
     /// The value, and whether it is poisoned, while the lock is held.
@@ -272,6 +274,7 @@ fn waited(window: u32, mode: Mode, ahead: Ahead) {
 impl<F: Fabric> Drop for Family<F> {
     /// A guard that was leaked keeps its lock, which nobody could release after this.
     fn drop(&mut self) {
+        self.data.unless_settled(&mut self.lock);
         if !self.lock.release_held_mut() {
             self.data.leave_unended();
         }

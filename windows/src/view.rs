@@ -4,6 +4,7 @@ use crate::local::Local;
 use crate::target::Target;
 use crate::{Error, Fabric};
 use bytemuck::Pod;
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
@@ -34,17 +35,19 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// ```
     pub fn view<U: Pod>(&self, offset: usize) -> Result<Target<'_, U, F>, Error> {
         match view_of::<T, U>(self.base, self.len(), offset) {
-            Ok(len) => Ok(Target {
-                core: self.core,
-                remote: self.remote,
-                rank: self.rank,
-                base: self.base + offset,
-                len,
-                // There may be several of it, of which each may be in another thread.
-                exclusive: false,
-                unshared: PhantomData,
-                element: PhantomData,
-            }),
+            Ok(len) => {
+                // It may be in another thread, beside this one and other views.
+                self.exclusive.set(false);
+                Ok(Target {
+                    core: self.core,
+                    remote: self.remote,
+                    rank: self.rank,
+                    base: self.base + offset,
+                    len,
+                    exclusive: Cell::new(false),
+                    element: PhantomData,
+                })
+            }
             Err(why) => Err(Error::View { window: self.core.id, rank: self.rank, offset, why }),
         }
     }

@@ -152,16 +152,17 @@ impl Wait<'_> {
         let (mut next_check, mut report) = (CHECK, report.unwrap_or(Duration::MAX));
         loop {
             let waited = began.elapsed();
-            if waited < spin {
+            let found = if waited < spin {
+                let mut found = None;
                 for _ in 0..LOOKS {
-                    if let Some(found) = look()? {
-                        return Ok(found);
+                    found = look()?;
+                    if found.is_some() {
+                        break;
                     }
                     std::hint::spin_loop();
                 }
-                continue;
-            }
-            let found = if waited < awake {
+                found
+            } else if waited < awake {
                 std::thread::yield_now();
                 if !crowded && began.elapsed() - waited > LONG_YIELD {
                     WANTED_UNTIL.set(Some(Instant::now() + WANTED));

@@ -50,6 +50,7 @@ impl<T, F: Fabric> Drop for Window<T, F> {
     /// An epoch that was leaked keeps its lock, or its targets waiting, and nobody could end it after this.
     fn drop(&mut self) {
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
+        self.core.data.unless_settled(&mut self.lock);
         let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
         if !self.lock.release_held_mut() || !bulk || !completed {
             self.core.data.leave_unended();
@@ -194,8 +195,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     ///
     /// At the deadline an exclusive request leaves the queue, by a few operations of this rank (`docs/COST.md`), and those behind
     /// it move up. A shared one stays in the queue, where who comes to it passes over it: the next shared request of this rank
-    /// goes on in its place, if its turn has not passed, and an exclusive one, or the end of the window, waits until it has.
-    /// Nobody else waits for either. `limit` 0 is [`try_lock`](Self::try_lock).
+    /// goes on in its place, if its turn has not passed, and an exclusive one, `lock_all`, or the end of the window, waits until it
+    /// has, for whoever has the lock: so that is not to wait for this rank. Nobody else waits for either. `limit` 0 is [`try_lock`](Self::try_lock).
     ///
     /// # Errors
     /// As `lock_exclusive`: that a rank has died is an error, however much time is left.

@@ -4,7 +4,7 @@ use super::index::{Index, Ranges};
 use super::layout::{Layout, Placement};
 use super::patch::Patch;
 use super::pointer::GlobalPtr;
-use super::reach::{Part, Reach};
+use super::reach::{INSIDE, Part, Reach};
 use super::transfer;
 use crate::array_error::ArrayError;
 use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
@@ -90,7 +90,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         let (owner, offset) = self.place(index)?;
         let mut one = T::zeroed();
         self.through.count_reads(1);
-        self.through.copy_from(owner, offset, std::slice::from_mut(&mut one))?;
+        self.through.copy_from(INSIDE, owner, offset, std::slice::from_mut(&mut one))?;
         Ok(one)
     }
 
@@ -102,7 +102,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), Error> {
         let (owner, offset) = self.place(index)?;
         self.through.count_writes(1);
-        self.through.copy_to(owner, offset, &[value])
+        self.through.copy_to(INSIDE, owner, offset, &[value])
     }
 
     /// Reads a patch. 1 get for each run.
@@ -161,7 +161,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     pub fn get_tile(&self, index: [usize; D], into: &mut [T]) -> Result<(), Error> {
         let tile = self.tile(index, into.len())?;
         self.through.count_reads(1);
-        self.through.copy_from(tile.owner, tile.offset, into)
+        self.through.copy_from(INSIDE, tile.owner, tile.offset, into)
     }
 
     /// Writes a tile, row by row. 1 put.
@@ -172,7 +172,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
         let tile = self.tile(index, source.len())?;
         self.through.count_writes(1);
-        self.through.copy_to(tile.owner, tile.offset, source)
+        self.through.copy_to(INSIDE, tile.owner, tile.offset, source)
     }
 
     /// Where an element is, if it can be reached.

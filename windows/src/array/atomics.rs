@@ -2,7 +2,7 @@
 
 use super::access::Access;
 use super::index::{Index, Ranges};
-use super::reach::{Reach, Remote};
+use super::reach::{INSIDE, Reach, Remote};
 use super::transfer;
 use crate::{Atomic, Error, Op};
 use bytemuck::Pod;
@@ -21,7 +21,7 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         E: Remote,
     {
         let (owner, offset) = self.place(index)?;
-        self.through.with_target(owner, |target| target.fetch_and_op(offset, op, operand))
+        self.through.with_target(INSIDE, owner, |target| target.fetch_and_op(offset, op, operand))
     }
 
     /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was: atomic and at the cost of
@@ -36,7 +36,7 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         E: Remote,
     {
         let (owner, offset) = self.place(index)?;
-        self.through.with_target(owner, |target| target.compare_and_swap(offset, expected, new))
+        self.through.with_target(INSIDE, owner, |target| target.compare_and_swap(offset, expected, new))
     }
 
     /// Replaces the elements of a patch by the results of an operation on each and its operand, each atomically: 1
@@ -64,7 +64,7 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
     {
         let patch = self.patch(ranges.ranges(), operands.len())?;
         transfer::try_runs(&patch, operands, |owner, offset, operands| {
-            self.through.with_target(owner, |target| target.accumulate(offset, op, operands))
+            self.through.with_target(INSIDE, owner, |target| target.accumulate(offset, op, operands))
         })
     }
 
@@ -96,7 +96,7 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         self.patch(ranges.clone(), results.len())?;
         let patch = self.patch(ranges, operands.len())?;
         transfer::try_runs_into(&patch, operands, results, |owner, offset, operands, results| {
-            self.through.with_target(owner, |target| target.get_accumulate(offset, op, operands, results))
+            self.through.with_target(INSIDE, owner, |target| target.get_accumulate(offset, op, operands, results))
         })
     }
 
@@ -141,7 +141,7 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         E: Remote,
     {
         let (owner, offset) = self.place(index)?;
-        self.through.with_target(owner, |target| target.store(offset, element))
+        self.through.with_target(INSIDE, owner, |target| target.store(offset, element))
     }
 
     /// Replaces an element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Replace`].

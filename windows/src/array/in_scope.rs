@@ -3,7 +3,7 @@
 use super::access::Access;
 use super::combs::Comb;
 use super::index::Ranges;
-use super::reach::Remote;
+use super::reach::{INSIDE, Remote};
 use super::transfer;
 use crate::scope::{Coming, Scope};
 use crate::{Error, Fabric, FabricError};
@@ -60,7 +60,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         let elements = NonNull::from(into);
         let size = size_of::<T>();
         for share in patch.shares() {
-            let target = through.target(share.owner)?;
+            let target = through.target(INSIDE, share.owner)?;
             share.try_runs(|run, combs| {
                 through.count_reads(1);
                 let at = target.place(run.start, run.len())?;
@@ -120,7 +120,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
             return transfer::put(&patch, through, source);
         }
         for share in patch.shares() {
-            let target = through.target(share.owner)?;
+            let target = through.target(INSIDE, share.owner)?;
             share.try_runs(|run, combs| {
                 through.count_writes(1);
                 let at = target.place(run.start, run.len())?;

@@ -136,8 +136,9 @@ impl<const D: usize> Layout<D> {
         if is_even {
             for d in 0..D {
                 let (before, after) = (&dims[..=d], &dims[d + 1..]);
-                dims[d].weight = before.iter().map(|dim| dim.block.get()).product::<usize>()
-                    * after.iter().map(|dim| dim.part(0)).product::<usize>();
+                let factors = before.iter().map(|dim| dim.block.get()).chain(after.iter().map(|dim| dim.part(0)));
+                // Of an array without elements no product need be one.
+                dims[d].weight = factors.fold(1, usize::wrapping_mul);
             }
         }
         Ok(Layout { dims, len, is_even })

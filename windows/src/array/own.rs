@@ -3,8 +3,8 @@
 use super::access::Access;
 use super::layout::Layout;
 use super::odometer::Odometer;
-use super::reach::Part;
 use super::reach::sealed::Reach;
+use super::reach::{INSIDE, Part};
 use crate::{Error, Fabric};
 use bytemuck::Pod;
 use transom_locks::Rank;
@@ -61,7 +61,7 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
             if some.is_empty() {
                 return Ok(());
             }
-            self.through.copy_to(rank, offset, &some)?;
+            self.through.copy_to(INSIDE, rank, offset, &some)?;
             offset += some.len();
             some.clear();
         }
@@ -81,7 +81,7 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
         some.resize(AT_ONCE.min(len), T::zeroed());
         for offset in (0..len).step_by(AT_ONCE) {
             let some = &mut some[..AT_ONCE.min(len - offset)];
-            self.through.copy_from(rank, offset, some)?;
+            self.through.copy_from(INSIDE, rank, offset, some)?;
             // In this order: an index that is taken must be used.
             some.iter().zip(indices.by_ref()).for_each(|(value, index)| each(index, *value));
         }

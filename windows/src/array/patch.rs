@@ -32,14 +32,15 @@ impl<'l, const D: usize> Patch<'l, D> {
         });
         let mut widths = [1; D];
         for d in (1..D).rev() {
-            widths[d - 1] = widths[d] * ranges[d].len();
+            // Of a patch without elements no product need be one.
+            widths[d - 1] = usize::wrapping_mul(widths[d], ranges[d].len());
         }
         Some(Patch { layout, ranges: ranges.clone(), tiles, widths })
     }
 
     /// How many elements it has.
     pub fn len(&self) -> usize {
-        self.ranges.iter().map(Range::len).product()
+        self.ranges.iter().map(Range::len).fold(1, usize::wrapping_mul)
     }
 
     /// The first tile of each owner, in row-major order.

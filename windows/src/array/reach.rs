@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::target::inside;
 use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
 use bytemuck::Pod;
+use sealed::Inside;
 use transom_locks::Rank;
 
 /// What an [`Access`](super::Access) goes through: an epoch of the array's window, or this rank's own part.
@@ -73,8 +74,14 @@ pub struct Part<'w, T: Pod, F: Fabric> {
     pub(super) local: Local<'w, T, F>,
 }
 
+/// By which this module alone calls what the sealed traits have: a bound on a trait has its methods called, wherever it is sealed.
+pub(super) const INSIDE: Inside = Inside(());
+
 pub(super) mod sealed {
     use super::*;
+
+    #[derive(Clone, Copy)]
+    pub struct Inside(pub(super) ());
 
     /// Copies are apart from what is counted of them: where memory is shared, an operation that counts once may be many
     /// copies. No name is like that of an operation of a target, or the compiler would suggest it to who forgot the
@@ -91,19 +98,20 @@ pub(super) mod sealed {
         fn count_writes(&self, operations: usize);
 
         /// Of a rank that can be reached.
-        fn copy_from(&self, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
-        fn copy_to(&self, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
+        fn copy_from(&self, _: Inside, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
+        fn copy_to(&self, _: Inside, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
     }
 
     pub trait Remote: Reach {
         type Fabric: Fabric;
 
         /// A rank that can be reached.
-        fn target(&self, owner: Rank) -> Result<Target<'_, Self::Element, Self::Fabric>, Error>;
+        fn target(&self, _: Inside, owner: Rank) -> Result<Target<'_, Self::Element, Self::Fabric>, Error>;
 
         /// Lends a rank that can be reached.
         fn with_target<R>(
             &self,
+            _: Inside,
             owner: Rank,
             call: impl FnOnce(&Target<'_, Self::Element, Self::Fabric>) -> Result<R, Error>,
         ) -> Result<R, Error>;
@@ -128,12 +136,12 @@ impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     fn count_writes(&self, _: usize) {}
 
     #[inline(always)]
-    fn copy_from(&self, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+    fn copy_from(&self, _: Inside, _: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
         self.local.read_into(offset, into)
     }
 
     #[inline(always)]
-    fn copy_to(&self, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+    fn copy_to(&self, _: Inside, _: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
         self.local.write(offset, source)
     }
 }
@@ -167,7 +175,7 @@ macro_rules! epochs {
             }
 
             #[inline(always)]
-            fn copy_from(&self, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
+            fn copy_from(&self, _: Inside, owner: Rank, offset: usize, into: &mut [T]) -> Result<(), Error> {
                 let (len, (remote, at)) = (into.len(), place::<T, F>(self.core, owner, offset, into.len())?);
                 match self.core.data.fabric.get(remote, at, bytemuck::cast_slice_mut(into)) {
                     Ok(()) => Ok(()),
@@ -176,7 +184,7 @@ macro_rules! epochs {
             }
 
             #[inline(always)]
-            fn copy_to(&self, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
+            fn copy_to(&self, _: Inside, owner: Rank, offset: usize, source: &[T]) -> Result<(), Error> {
                 let (remote, at) = place::<T, F>(self.core, owner, offset, source.len())?;
                 match self.core.data.fabric.put(remote, at, bytemuck::cast_slice(source)) {
                     Ok(()) => Ok(()),
@@ -188,13 +196,14 @@ macro_rules! epochs {
         impl<T: Pod, F: Fabric> sealed::Remote for $epoch<'_, T, F> {
             type Fabric = F;
 
-            fn target(&self, owner: Rank) -> Result<Target<'_, T, F>, Error> {
+            fn target(&self, _: Inside, owner: Rank) -> Result<Target<'_, T, F>, Error> {
                 Target::new(self.core, owner)
             }
 
             #[inline(always)]
             fn with_target<R>(
                 &self,
+                _: Inside,
                 $owner: Rank,
                 $call: impl FnOnce(&Target<'_, T, F>) -> Result<R, Error>,
             ) -> Result<R, Error> {
@@ -207,8 +216,8 @@ macro_rules! epochs {
 
 epochs! {
     LockEpoch, |epoch| Some(epoch.rank()), |epoch, _, call| call(epoch);
-    LockAllEpoch, |_| None, |epoch, owner, call| call(&epoch.target(owner)?);
-    FenceEpoch, |_| None, |epoch, owner, call| call(&epoch.target(owner)?);
+    LockAllEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    FenceEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
 }
 
 /// The memory of a rank and the first byte there of elements, if the rank has them. An array's elements are in the window's

@@ -7,7 +7,7 @@
 
 use super::combs::Comb;
 use super::patch::Patch;
-use super::reach::Reach;
+use super::reach::{INSIDE, Reach};
 use super::share::Share;
 use crate::Error;
 use bytemuck::Pod;
@@ -31,10 +31,10 @@ where
             return share.try_runs(|run, combs| {
                 through.count_reads(1);
                 if let [Comb { first, strip, count: 1, .. }] = combs {
-                    return through.copy_from(share.owner, run.start, &mut into[first.buffer..][..*strip]);
+                    return through.copy_from(INSIDE, share.owner, run.start, &mut into[first.buffer..][..*strip]);
                 }
                 let copy = first_of(&mut scratch, run.len());
-                through.copy_from(share.owner, run.start, copy)?;
+                through.copy_from(INSIDE, share.owner, run.start, copy)?;
                 combs.iter().for_each(|comb| comb.scatter(&copy[comb.first.part - run.start..], into));
                 Ok(())
             });
@@ -48,12 +48,13 @@ where
             let strips = comb.strips_at_once(size_of::<T>());
             if strips == 1 {
                 let mut places = comb.strips();
-                return places
-                    .try_for_each(|at| through.copy_from(share.owner, at.part, &mut into[at.buffer..][..comb.strip]));
+                return places.try_for_each(|at| {
+                    through.copy_from(INSIDE, share.owner, at.part, &mut into[at.buffer..][..comb.strip])
+                });
             }
             comb.try_pieces(strips, |piece| {
                 let copy = first_of(&mut scratch, piece.len());
-                through.copy_from(share.owner, piece.first.part, copy)?;
+                through.copy_from(INSIDE, share.owner, piece.first.part, copy)?;
                 piece.scatter(copy, into);
                 Ok(())
             })
@@ -74,7 +75,7 @@ where
         if !through.is_shared(share.owner) {
             return try_runs_of(share, source, &mut scratch, |offset, elements| {
                 through.count_writes(1);
-                through.copy_to(share.owner, offset, elements)
+                through.copy_to(INSIDE, share.owner, offset, elements)
             });
         }
         let mut end = None;
@@ -85,13 +86,14 @@ where
             let strips = comb.strips_at_once(size_of::<T>());
             if strips == 1 {
                 let mut places = comb.strips();
-                return places
-                    .try_for_each(|at| through.copy_to(share.owner, at.part, &source[at.buffer..][..comb.strip]));
+                return places.try_for_each(|at| {
+                    through.copy_to(INSIDE, share.owner, at.part, &source[at.buffer..][..comb.strip])
+                });
             }
             comb.try_pieces(strips, |piece| {
                 let copy = first_of(&mut scratch, piece.len());
                 piece.gather(source, copy);
-                through.copy_to(share.owner, piece.first.part, copy)
+                through.copy_to(INSIDE, share.owner, piece.first.part, copy)
             })
         })
     })
@@ -211,13 +213,13 @@ mod tests {
             self.counted.set(self.counted.get() + operations);
         }
 
-        fn copy_from(&self, owner: Rank, offset: usize, into: &mut [u32]) -> Result<(), Error> {
+        fn copy_from(&self, _: sealed::Inside, owner: Rank, offset: usize, into: &mut [u32]) -> Result<(), Error> {
             self.copies.set(self.copies.get() + 1);
             into.copy_from_slice(&self.parts.borrow()[owner][offset..][..into.len()]);
             Ok(())
         }
 
-        fn copy_to(&self, owner: Rank, offset: usize, source: &[u32]) -> Result<(), Error> {
+        fn copy_to(&self, _: sealed::Inside, owner: Rank, offset: usize, source: &[u32]) -> Result<(), Error> {
             self.copies.set(self.copies.get() + 1);
             self.parts.borrow_mut()[owner][offset..][..source.len()].copy_from_slice(source);
             Ok(())
