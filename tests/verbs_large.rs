@@ -517,6 +517,52 @@ fn what_is_sent_again_and_again_is_registered_once() {
     });
 }
 
+/// They have one registration, and are done in any order: also in that in which they did not begin.
+fn from_one_place_at_once(name: &str, paths: &str) {
+    const MIB: usize = 1 << 20;
+    const DATA: Tag<u8> = Tag::new(5);
+    on_verbs(3, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", paths)], |world| {
+        let mut buffer = world.buffer::<u8>(2 * MIB).unwrap();
+        buffer.fill(7);
+        for long in [1, 2] {
+            let lengths = [1, 2].map(|to| if to == long { 2 * MIB } else { MIB });
+            if world.rank() == 0 {
+                meet(&world).unwrap();
+                let sent = world.scope(|scope| {
+                    let [first, second] = [1, 2].map(|to| scope.isend(to, DATA, &buffer[..lengths[to - 1]]));
+                    second.wait()?;
+                    first.wait()?;
+                    Ok::<_, transom::Error>(())
+                });
+                sent.unwrap();
+            } else {
+                // Expected before it is announced, so that it is written.
+                let coming = world.irecv_into(0, DATA, vec![0; lengths[world.rank() - 1]]);
+                meet(&world).unwrap();
+                if world.rank() == 1 {
+                    std::thread::sleep(Duration::from_millis(1500));
+                }
+                assert!(coming.wait().unwrap().iter().all(|byte| *byte == 7));
+            }
+            meet(&world).unwrap();
+        }
+    });
+}
+
+#[test]
+fn messages_of_many_lengths_go_from_one_place_at_once() {
+    if !skipped("messages of many lengths from one place") {
+        from_one_place_at_once("messages_of_many_lengths_go_from_one_place_at_once", "paths=rc");
+    }
+}
+
+#[test]
+fn messages_of_many_lengths_go_by_datagrams_from_one_place_at_once() {
+    if !skipped("messages of many lengths from one place") {
+        from_one_place_at_once("messages_of_many_lengths_go_by_datagrams_from_one_place_at_once", "paths=ud");
+    }
+}
+
 /// A chunk is one request: of pieces there were more than the queues of these lanes take, and each try began with the first.
 #[test]
 fn chunks_of_a_pipe_go_by_short_queues() {

@@ -1,5 +1,8 @@
 //! By which of two ways long messages of a peer come, where both can be: by what each takes. Messages that come at the same time are
-//! a row, and come the same way, since each takes as long as all; a row is measured as a whole.
+//! a row, and come the same way, since each takes as long as all; a row is measured as a whole, from when the one before it has come.
+//! It has messages of about one length, and not more than some: else those that always overlap would be one without an end.
+
+use std::collections::VecDeque;
 
 /// Rows that try the two ways in turn: one that something disturbs decides nothing.
 const TRIALS: u32 = 8;
@@ -7,6 +10,8 @@ const TRIALS: u32 = 8;
 const AGAIN: u32 = 1024;
 /// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
 const CLASSES: usize = 4;
+/// Messages of a row.
+const MOST: u32 = 8;
 
 /// A way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +26,8 @@ pub enum Way {
 #[derive(Debug, Default)]
 pub struct Rates {
     classes: [Class; CLASSES],
-    row: Option<Row>,
+    /// In the order in which they began.
+    rows: VecDeque<Row>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,6 +44,7 @@ struct Row {
     trial: bool,
     since: u64,
     bytes: u64,
+    messages: u32,
     under_way: u32,
 }
 
@@ -58,30 +65,39 @@ impl Class {
 impl Rates {
     /// A message of so many bytes is to come, at least one: by which way.
     pub fn begin(&mut self, bytes: u64, now: impl FnOnce() -> u64) -> Way {
-        let row = self.row.get_or_insert_with(|| {
-            let class = (bytes.max(1).ilog2().saturating_sub(15) as usize / 2).min(CLASSES - 1);
+        let class = (bytes.max(1).ilog2().saturating_sub(15) as usize / 2).min(CLASSES - 1);
+        if self.rows.back().is_none_or(|row| row.class != class || row.messages == MOST) {
             let (way, trial) = self.classes[class].next();
-            Row { class, way, trial, since: if trial { now() } else { 0 }, bytes: 0, under_way: 0 }
-        });
+            let since = if trial { now() } else { 0 };
+            self.rows.push_back(Row { class, way, trial, since, bytes: 0, messages: 0, under_way: 0 });
+        }
+        let row = self.rows.back_mut().expect("one was there, or is now");
         row.bytes = row.bytes.saturating_add(bytes);
+        row.messages += 1;
         row.under_way += 1;
         row.way
     }
 
-    /// One that had begun has come.
+    /// One that had begun has come. Which one is not asked: those that began first are mostly first.
     pub fn end(&mut self, now: impl FnOnce() -> u64) {
-        let Some(row) = &mut self.row else { return };
+        let Some(row) = self.rows.front_mut() else { return };
         row.under_way -= 1;
         if row.under_way > 0 {
             return;
         }
+        let row = self.rows.pop_front().expect("just looked at");
+        let next = self.rows.front_mut().filter(|next| next.trial);
+        if !row.trial && next.is_none() {
+            return;
+        }
+        let now = now();
+        next.into_iter().for_each(|next| next.since = next.since.max(now));
         if row.trial {
-            let took = u128::from(now().saturating_sub(row.since)) << 20;
+            let took = u128::from(now.saturating_sub(row.since)) << 20;
             let took = u64::try_from(took / u128::from(row.bytes.max(1))).unwrap_or(u64::MAX);
             let least = &mut self.classes[row.class].least[row.way as usize];
             *least = took.min(*least);
         }
-        self.row = None;
     }
 }
 
@@ -133,10 +149,30 @@ mod tests {
             rates.end(|| 3000);
         }
         assert_eq!(rates.begin(1 << 16, || unreachable!("the trials are over")), Way::Sent);
-        rates.begin(u64::MAX, || unreachable!("a row has begun"));
+        rates.begin(1 << 16, || unreachable!("a row has begun"));
         (0..2).for_each(|_| rates.end(|| unreachable!("nothing is measured")));
         rates.begin(u64::MAX, || 5);
         rates.end(|| 0);
         rates.end(|| unreachable!("nothing is under way"));
+    }
+
+    /// There are always two under way: still both ways are tried, of each length.
+    #[test]
+    fn messages_that_always_overlap_are_measured_in_rows() {
+        let mut rates = Rates::default();
+        let (mut now, mut under_way, mut came) = (0, VecDeque::new(), String::new());
+        for number in 0..13 * MOST {
+            let way = rates.begin(1 << 16, || now);
+            if number % MOST == 0 {
+                came.push(if way == Way::Sent { 'S' } else { 'R' });
+            }
+            under_way.push_back(way);
+            if under_way.len() == 2 {
+                now += if under_way.pop_front() == Some(Way::Sent) { 5000 } else { 2000 };
+                rates.end(|| now);
+            }
+        }
+        assert_eq!(came, "SRSRSRSRRRRRR");
+        assert_eq!(rates.begin(1 << 22, || now), Way::Sent, "another length is not of that row");
     }
 }

@@ -149,6 +149,36 @@ fn where_there_is_no_window_it_is_copied_and_where_there_is_one_all_have_it_in_t
     assert!((30..60).contains(&receiver.datagram_repairs), "{receiver:?}");
 }
 
+/// A peer that has asked for many writes is stopped once it has their windows: another's messages come all the same.
+#[test]
+fn who_is_stopped_does_not_have_all_windows() {
+    let mut sim = job(Conditions { windows: 16, ..conditions(NONE) }, Settings::default());
+    for number in 0..8 {
+        sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), MIB), MIB, false);
+    }
+    (0..8)
+        .for_each(|_| _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, Room::Into(Memory::zero(MIB), MIB)));
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.windows(1) < 4 {
+        sim.step().expect("windows are asked for");
+    }
+    // All that it could have.
+    (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
+    sim.stop(0, true);
+    sim.engine(2).send(1, 0, 50, Memory::pattern(50, MIB), MIB, false);
+    sim.engine(1).receive(Select { source: Some(2), ..ANY }, Room::Into(Memory::zero(MIB), MIB));
+    (1..3).for_each(|rank| sim.wake(rank, sim.now()));
+    let done = loop {
+        sim.step().expect("the message of a rank that is not stopped comes");
+        if let Some(done) = sim.engine(1).completed().filter(|done| done.result.as_ref().is_ok_and(|of| of.peer == 2)) {
+            break done;
+        }
+        assert!(sim.now() < 10_000_000_000, "ten seconds for a MiB");
+    };
+    assert_eq!(done.memory.unwrap().whose(MIB), Some(50));
+    assert_eq!(sim.engine(1).meter().datagram_repairs, 0, "by windows of its own");
+}
+
 #[test]
 fn more_writes_than_may_be_under_way_come_all_the_same() {
     let lost = Faults { lost: 10, ..NONE };

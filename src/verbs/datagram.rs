@@ -25,12 +25,10 @@ const LONGEST: usize = 128 - ROUTE;
 
 /// Takes and sends datagrams of `N` bytes.
 pub(super) struct Post<const N: usize> {
-    /// By the peer's rank.
-    handles: HashMap<usize, Handle>,
+    ways: Ways,
     queue: Datagrams,
     sent: Arc<CompletionQueue>,
     received: Arc<CompletionQueue>,
-    domain: Arc<Domain>,
     /// After the queue, which may still write there.
     expected: Vec<Slot>,
     sending: Vec<Slot>,
@@ -39,12 +37,55 @@ pub(super) struct Post<const N: usize> {
     gone: usize,
 }
 
+/// How peers are addressed, by their ranks.
+struct Ways {
+    handles: HashMap<usize, Handle>,
+    domain: Arc<Domain>,
+}
+
 /// How a peer is addressed. With RoCE the system asks the network for it, and waits a second or more where nobody answers: who was
 /// not found at once is sought by a thread of its own, so that other peers, and what is said by other rails, do not wait for that.
 enum Handle {
+    Fresh,
     Known(AddressHandle),
     NotFound,
     Sought(JoinHandle<Result<AddressHandle, VerbsError>>),
+}
+
+impl Ways {
+    fn new(domain: &Arc<Domain>) -> Self {
+        Ways { handles: HashMap::new(), domain: domain.clone() }
+    }
+
+    /// The way to a peer by that path. None while it is sought.
+    fn to(&mut self, peer: usize, path: &Path) -> Result<Option<&AddressHandle>, VerbsError> {
+        let Ways { handles, domain } = self;
+        let handle = handles.entry(peer).or_insert(Handle::Fresh);
+        if !matches!(handle, Handle::Known(_)) {
+            *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path)?;
+        }
+        Ok(if let Handle::Known(known) = handle { Some(known) } else { None })
+    }
+}
+
+impl Handle {
+    /// Finds out how the peer is addressed, or has it sought.
+    fn next(self, domain: &Arc<Domain>, path: &Path) -> Result<Self, VerbsError> {
+        match self {
+            Handle::Fresh => AddressHandle::new(domain, path).map(Handle::Known),
+            Handle::NotFound => {
+                let (domain, path) = (domain.clone(), *path);
+                let seek = std::thread::Builder::new().name("transom address".into());
+                let sought = seek.spawn(move || AddressHandle::new(&domain, &path)).map(Handle::Sought);
+                sought.map_err(|source| VerbsError::system("a thread that seeks a peer", source))
+            }
+            Handle::Sought(thread) if thread.is_finished() => {
+                let lost = |_| VerbsError::system("seeking a peer", std::io::ErrorKind::Other.into());
+                thread.join().map_err(lost).flatten().map(Handle::Known)
+            }
+            known_or_sought => Ok(known_or_sought),
+        }
+    }
 }
 
 /// Where a peer takes datagrams.
@@ -70,9 +111,8 @@ impl<const N: usize> Post<N> {
         let slots = Slots::new(&rail.domain, Access::Local, ROUTE + LONGEST, (receives + depth) as usize);
         let take = |count: u32| (0..count).map(|_| slots.take()).collect::<Result<Vec<_>, _>>();
         let (expected, sending) = (take(receives)?, take(queue.depth().min(depth))?);
-        let domain = rail.domain.clone();
-        let post =
-            Post { handles: HashMap::new(), queue, sent, received, domain, expected, sending, posted: 0, gone: 0 };
+        let ways = Ways::new(&rail.domain);
+        let post = Post { ways, queue, sent, received, expected, sending, posted: 0, gone: 0 };
         post.received.notify()?;
         for at in 0..post.expected.len() {
             post.expect(at).map_err(|source| VerbsError::system("a buffer for datagrams", source))?;
@@ -152,33 +192,6 @@ impl<const N: usize> Post<N> {
         }
     }
 
-    /// Finds out how a peer is addressed, or has it sought.
-    fn seek(&mut self, peer: usize, to: &Recipient) -> Result<(), VerbsError> {
-        if let Some(Handle::Known(_)) = self.handles.get(&peer) {
-            return Ok(());
-        }
-        let found = match self.handles.remove(&peer) {
-            None => AddressHandle::new(&self.domain, &to.path).map(Handle::Known),
-            Some(Handle::NotFound) => {
-                let (domain, path) = (self.domain.clone(), to.path);
-                let seek = std::thread::Builder::new().name("transom address".into());
-                let sought = seek.spawn(move || AddressHandle::new(&domain, &path)).map(Handle::Sought);
-                sought.map_err(|source| VerbsError::system("a thread that seeks a peer", source))
-            }
-            Some(Handle::Sought(thread)) if thread.is_finished() => {
-                let lost = |_| VerbsError::system("seeking a peer", std::io::ErrorKind::Other.into());
-                thread.join().map_err(lost).flatten().map(Handle::Known)
-            }
-            Some(sought) => Ok(sought),
-        };
-        let (handle, outcome) = match found {
-            Ok(handle) => (handle, Ok(())),
-            Err(error) => (Handle::NotFound, Err(error)),
-        };
-        self.handles.insert(peer, handle);
-        outcome
-    }
-
     /// Sends one to `peer`, or loses it.
     pub fn send(&mut self, peer: usize, to: &Recipient, datagram: &[u8; N]) -> Result<(), VerbsError> {
         // The oldest have long gone; should they not have, this one counts as lost.
@@ -188,8 +201,7 @@ impl<const N: usize> Post<N> {
         if self.posted - self.gone == self.sending.len() {
             return Ok(());
         }
-        self.seek(peer, to)?;
-        let Some(Handle::Known(handle)) = self.handles.get(&peer) else { return Ok(()) };
+        let Some(handle) = self.ways.to(peer, &to.path)? else { return Ok(()) };
         let slot = &self.sending[self.posted % self.sending.len()];
         slot.write(datagram);
         // SAFETY: the slot is not used again before it was sent, and is kept as long as the queue.

@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, VecDeque};
 const UNDER_WAY: usize = 64;
 /// Windows of a write that are open at most: pieces come by one while the other is asked for.
 const OPEN: usize = 2;
+/// Windows that a peer has at most: it may be stopped, and others are to have some.
+const EACH: usize = 4;
 /// Grants of a write of which something has still to go, at most: of each window that is open one, and the last piece.
 const GRANTS: u32 = OPEN as u32 + 1;
 /// Windows for the same pieces.
@@ -295,8 +297,10 @@ impl<W: Wire> Delivery<W> {
         }
         let piece = piece(self.longest(rail));
         let begins = at as usize + window as usize * PIECES as usize * piece;
-        let opened = self.wire.open_window(Lane { peer, rail }, Window { into, at: begins, piece, wanted });
-        match opened {
+        let window_of =
+            |wire: &mut W| wire.open_window(Lane { peer, rail }, Window { into, at: begins, piece, wanted });
+        let has = self.opened_for(peer);
+        match if has < EACH { window_of(&mut self.wire) } else { None } {
             Some(key) => {
                 self.windows.open += 1;
                 self.losses.windows += 1;
@@ -309,9 +313,16 @@ impl<W: Wire> Delivery<W> {
                 let note = Note::Grant { transfer, window, wanted, piece: piece as u32, to: Some(key) };
                 self.note(peer, note, Data::None);
             }
-            None if self.windows.open > 0 => self.windows.waiting.push_back((peer, transfer, window)),
+            // Its own are closed as it goes on; those of others when they do, who may be stopped.
+            None if has > 0 => self.windows.waiting.push_back((peer, transfer, window)),
             None => self.grant_copies(peer, transfer, window, wanted),
         }
+    }
+
+    /// Windows that a peer has.
+    fn opened_for(&mut self, peer: Rank) -> usize {
+        let coming = self.writes(peer).coming.values();
+        coming.flat_map(|coming| &coming.open).filter(|open| open.by.is_some()).count()
     }
 
     fn grant_copies(&mut self, peer: Rank, transfer: u32, window: u32, wanted: u64) {

@@ -177,7 +177,7 @@ impl<W: Wire> Engine<W> {
     /// where that could be done. On two at least, of all that there are, since one may be cut. Processors that share memory need no
     /// registration of what they move themselves.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: Rails, mover: By) -> Rails {
-        let Peer { near, weights, .. } = &self.peers[&peer];
+        let Peer { near, weights, up, .. } = &self.peers[&peer];
         let routes = &self.routes[*near];
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
         let (memory, keys) = match self.requests.get_mut(id) {
@@ -201,7 +201,10 @@ impl<W: Wire> Engine<W> {
             chosen = if registered(rail) { chosen.and(rail) } else { chosen };
         }
         if chosen.len() == 1 && routes.fails_over {
-            (0..routes.rails.len()).filter(|rail| !chosen.has(*rail)).find(|rail| registered(*rail));
+            // Another to fall back to, one that is up before one that is not.
+            let others = || (0..routes.rails.len()).filter(|rail| !chosen.has(*rail));
+            let (there, not) = (others().filter(|rail| up[*rail]), others().filter(|rail| !up[*rail]));
+            there.chain(not).find(|rail| registered(*rail));
         }
         chosen
     }

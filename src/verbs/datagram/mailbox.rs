@@ -1,13 +1,12 @@
 //! Messages as datagrams: a queue pair that takes those of all peers, with buffers that are handed over again by many, and
 //! several that send in turn. Which of them come, and how often, is for others to find out.
 
-use super::{ROUTE, Recipient, Windows};
+use super::{ROUTE, Recipient, Ways, Windows};
 use crate::verbs::VerbsError;
 use crate::verbs::memory::{Buffer, Slot, Slots};
 use crate::verbs::rail::Rail;
-use crate::verbs::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Domain};
+use crate::verbs::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams};
 use crate::verbs::wr::{Completions, Piece, Token};
-use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +21,7 @@ const SENDS: u32 = 64;
 /// Takes and sends datagrams of a rank.
 pub(in crate::verbs) struct Mailbox {
     me: u32,
-    /// By the peer's rank.
-    handles: HashMap<u32, AddressHandle>,
+    ways: Ways,
     lanes: Vec<Sending>,
     /// The lane of the next.
     turn: usize,
@@ -34,7 +32,6 @@ pub(in crate::verbs) struct Mailbox {
     longest: usize,
     /// For what goes to a place of its own.
     pub windows: Windows,
-    domain: Arc<Domain>,
 }
 
 /// One that sends.
@@ -83,17 +80,15 @@ impl Mailbox {
     pub fn new(rail: &Rail, me: u32, key: u32, lanes: usize) -> Result<Self, VerbsError> {
         let home = Arc::new(Home::new(rail, key)?);
         let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
-        let (domain, handles) = (rail.domain.clone(), HashMap::new());
         Ok(Mailbox {
             me,
-            handles,
+            ways: Ways::new(&rail.domain),
             lanes,
             turn: 0,
             home,
             peers: Box::default(),
             longest: 0,
             windows: Windows::default(),
-            domain,
         })
     }
 
@@ -114,7 +109,8 @@ impl Mailbox {
         self.longest
     }
 
-    /// Sends one to a peer, whose bytes `fill` writes; false if there is no room now.
+    /// Sends one to a peer, whose bytes `fill` writes; false if there is no room now. To one to whom there is no way it is lost, as on
+    /// the network: who gets no answer says so in its time.
     pub fn send(&mut self, peer: u32, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         assert!(bytes <= self.longest, "{bytes} bytes in a datagram of {}", self.longest);
         let all = self.lanes.len();
@@ -123,27 +119,13 @@ impl Mailbox {
         };
         self.turn = at + 1;
         let (me, to) = (self.me, self.peers[peer as usize]);
-        if self.handle(peer).is_none() {
-            return false;
-        }
+        let Some(handle) = way(&mut self.ways, peer, &to) else { return true };
         self.lanes[at]
-            .send(me, &self.handles[&peer], &to, bytes, fill)
+            .send(me, handle, &to, bytes, fill)
             .inspect_err(|error| {
                 tracing::warn!(peer, %error, "a datagram could not be sent now");
             })
             .is_ok()
-    }
-
-    /// The way to a peer, made when it is first sent to.
-    fn handle(&mut self, peer: u32) -> Option<&AddressHandle> {
-        let made = match self.handles.entry(peer) {
-            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
-            std::collections::hash_map::Entry::Vacant(new) => {
-                let path = &self.peers[peer as usize].path;
-                AddressHandle::new(&self.domain, path).map(|handle| new.insert(handle))
-            }
-        };
-        made.inspect_err(|error| tracing::warn!(peer, %error, "no way to a peer now")).ok().map(|handle| &*handle)
     }
 
     /// Sends a piece of memory to a window of a peer; see [`Windows::send`].
@@ -158,10 +140,7 @@ impl Mailbox {
         piece: (u8, Piece),
         token: Option<u64>,
     ) -> bool {
-        if self.handle(peer).is_none() {
-            return false;
-        }
-        let handle = &self.handles[&peer];
+        let Some(handle) = way(&mut self.ways, peer, &self.peers[peer as usize]) else { return false };
         // SAFETY: by the caller's word.
         unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }
@@ -170,6 +149,12 @@ impl Mailbox {
     pub fn receive(&mut self) -> Vec<(u32, Letter)> {
         self.home.receive(self.peers.len())
     }
+}
+
+/// The way to a peer, made when it is first sent to; none while there is none.
+fn way<'w>(ways: &'w mut Ways, peer: u32, to: &Recipient) -> Option<&'w AddressHandle> {
+    let way = ways.to(peer as usize, &to.path);
+    way.inspect_err(|error| tracing::warn!(peer, %error, "no way to a peer now")).ok().flatten()
 }
 
 impl Sending {

@@ -2,6 +2,8 @@
 
 use super::posting::BUFFER;
 use super::wire::VerbsWire;
+use crate::verbs::datagram::ROOM;
+use crate::verbs::receive::MOST;
 use crate::verbs::wr::Verb;
 use transom_channel::wire::{Data, Lane, Rank, Why};
 use transom_locks::Awaited;
@@ -9,8 +11,34 @@ use transom_windows::FabricError;
 
 /// What a rank that receives nothing any more sends: no packet is as short.
 pub(super) const CLOSED: [u8; 1] = [0];
-/// Looks that find nothing more of a peer that is gone, before the engine is told.
-pub(super) const LAST_LOOKS: u32 = 3;
+/// Looks that find nothing more, before the engine is told of a peer that is gone.
+const LAST_LOOKS: u32 = 3;
+
+/// A peer that is gone, of which something may still be to be taken.
+pub(super) struct Gone {
+    pub peer: Rank,
+    pub why: Why,
+    looks: u32,
+    /// So much may have come before all of it is taken: of others too, who may send without end.
+    before: usize,
+}
+
+impl Gone {
+    fn new(peer: Rank, why: Why, rails: usize) -> Self {
+        Gone { peer, why, looks: 0, before: rails * MOST + ROOM as usize }
+    }
+
+    /// A look has taken so much that had come, and found something else or not.
+    pub fn looked(&mut self, found: bool, taken: usize) {
+        self.looks += u32::from(!found && taken == 0);
+        self.before = self.before.saturating_sub(taken);
+    }
+
+    /// Whether nothing more can come of it.
+    pub fn is_over(&self) -> bool {
+        self.looks > LAST_LOOKS || self.before == 0
+    }
+}
 /// Looks at a lane that has ended, ten a second, before its peer counts as one that lives.
 const ALIVE: u32 = 5;
 
@@ -104,7 +132,7 @@ impl VerbsWire {
             if why == Why::Died {
                 self.service.cores().for_each(|core| core.died(rank as usize));
             }
-            self.gone.push((rank, why, 0));
+            self.gone.push(Gone::new(rank, why, self.rails.len()));
         }
     }
 }

@@ -10,14 +10,26 @@ use transom_channel::wire::{Key, RAILS};
 use transom_shm_loopback::messages::Bytes;
 
 /// Where memory begins, its length, whether it may be written.
-pub(super) type Whole = (u64, usize, bool);
+type Whole = (u64, usize, bool);
+
+/// A registration that messages use, all from one address on: several if they are as long, or shorter.
+pub(super) struct Used {
+    pub what: Arc<Registered>,
+    writable: bool,
+    /// By how many.
+    times: usize,
+}
+
+/// Those of a rail, by the address that they are used from, and their key. There is none that covers what one before it does: so of those that
+/// cover a message the shortest is its own.
+pub(super) type Table = BTreeMap<(u64, u64), Used>;
 
 /// What is kept beside memory that messages are sent from again and again: its registrations, by the rails that have one.
 #[derive(Clone, Default)]
 struct Kept([Option<Arc<Registered>>; RAILS]);
 
 /// None if it is not memory of this rank's.
-pub(super) fn whole(memory: &Bytes) -> Option<Whole> {
+fn whole(memory: &Bytes) -> Option<Whole> {
     let start = memory.start()?.as_ptr().expose_provenance() as u64;
     Some((start, memory.len(), memory.is_writable()))
 }
@@ -28,17 +40,17 @@ impl VerbsWire {
         // Datagrams have the first adapter.
         let by = if self.is_of_datagrams(rail) { 0 } else { rail };
         let (address, bytes, writable) = whole;
-        if let Some((times, registered)) = self.registered[rail].get_mut(&whole) {
-            *times += 1;
+        if let Some(used) = find(&self.registered[rail], whole).map(|(key, _)| key)
+            && let Some(known) = self.registered[rail].get_mut(&used)
+        {
+            known.times += 1;
             self.registrations.found += 1;
-            return Some(key(address, registered));
+            return Some(Key { address, key: used.1 });
         }
         // What windows and buffers have is registered with each rail.
         if !writable && let Some(registered) = self.service.core_of(by).memory.readable(address, bytes) {
-            let key = key(address, &registered);
-            self.registered[rail].insert(whole, (1, registered));
             self.registrations.found += 1;
-            return Some(key);
+            return Some(self.use_from(rail, address, registered, writable));
         }
         if bytes < self.register_from {
             return None;
@@ -80,21 +92,21 @@ impl VerbsWire {
             }
             registered
         };
-        let key = key(address, &registered);
-        self.registered[rail].insert(whole, (1, registered));
-        Some(key)
+        Some(self.use_from(rail, address, registered, writable))
+    }
+
+    fn use_from(&mut self, rail: usize, address: u64, what: Arc<Registered>, writable: bool) -> Key {
+        let key = u64::from(what.remote_key());
+        self.registered[rail].insert((address, key), Used { what, writable, times: 1 });
+        Key { address, key }
     }
 
     pub(super) fn forget(&mut self, rail: usize, released: Key) {
-        let registered = &mut self.registered[rail];
-        let mut there = registered.range_mut((released.address, 0, false)..=(released.address, usize::MAX, true));
-        if let Some((whole, (times, _))) =
-            there.find(|((address, ..), (_, registered))| key(*address, registered) == released)
-        {
-            let whole = *whole;
-            *times -= 1;
-            if *times == 0 {
-                registered.remove(&whole);
+        let at = (released.address, released.key);
+        if let Some(used) = self.registered[rail].get_mut(&at) {
+            used.times -= 1;
+            if used.times == 0 {
+                self.registered[rail].remove(&at);
             }
         } else if let Some((peer, ring)) = self.rings.remove(&(released.address, released.key))
             && self.peers.get(&peer).is_some_and(|peer| peer.over)
@@ -104,22 +116,26 @@ impl VerbsWire {
         }
     }
 
-    /// The memory of a key of this rank's: where it begins, its length, whether it may be written, and its registration.
-    pub(super) fn known(&self, rail: usize, of: Key) -> Option<(u64, usize, bool, &Arc<Registered>)> {
-        let mut there = self.registered[rail].range((of.address, 0, false)..=(of.address, usize::MAX, true));
-        let ((address, bytes, writable), (_, registered)) =
-            there.find(|((address, ..), (_, registered))| key(*address, registered) == of)?;
-        Some((*address, *bytes, *writable, registered))
+    /// The memory of a key of this rank's: its length, whether it may be written, and its registration.
+    pub(super) fn known(&self, rail: usize, of: Key) -> Option<(usize, bool, &Arc<Registered>)> {
+        let used = self.registered[rail].get(&(of.address, of.key))?;
+        Some((used.bytes(of.address), used.writable, &used.what))
     }
 
     pub(super) fn known_key(&self, memory: &Bytes, rail: usize) -> Option<Key> {
-        let whole = whole(memory)?;
-        self.registered[rail].get(&whole).map(|(_, registered)| key(whole.0, registered))
+        find(&self.registered[rail], whole(memory)?).map(|((address, key), _)| Key { address, key })
+    }
+
+    /// The registration of a message's memory, and how far from where that begins it does.
+    pub(super) fn moves_from(&self, memory: &Bytes, rail: usize) -> (&Arc<Registered>, usize) {
+        let whole = whole(memory).expect("what moves is a buffer");
+        let (_, used) = find(&self.registered[rail], whole).expect("what moves is registered");
+        (&used.what, (whole.0 - used.what.address) as usize)
     }
 
     pub(super) fn known_memory(&self, rail: usize, of: Key, length: usize, written: bool) -> Option<Bytes> {
-        let (address, bytes, writable, _) = self.known(rail, of)?;
-        let start = NonNull::with_exposed_provenance(NonZero::new(address as usize)?);
+        let (bytes, writable, _) = self.known(rail, of)?;
+        let start = NonNull::with_exposed_provenance(NonZero::new(of.address as usize)?);
         // SAFETY: memory of a message, which is the engine's until its registration ends; it was exposed when it was registered. Only
         // one is written to that is writable, and to receive in.
         (length <= bytes && writable >= written).then(|| unsafe { Bytes::lent(start, bytes, writable) })
@@ -127,7 +143,7 @@ impl VerbsWire {
 
     pub(super) fn count_registered(&self) -> transom_channel::wire::Registered {
         // What stays may be in use as well.
-        let used = self.registered.iter().flat_map(BTreeMap::values).map(|(_, registered)| registered.clone());
+        let used = self.registered.iter().flat_map(Table::values).map(|used| used.what.clone());
         let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
         let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
         let bytes = all.values().map(|what| what.bytes() as u64).sum();
@@ -135,7 +151,16 @@ impl VerbsWire {
     }
 }
 
-/// Of memory that begins at this address.
-fn key(address: u64, registered: &Registered) -> Key {
-    Key { address, key: registered.remote_key().into() }
+impl Used {
+    /// From an address on.
+    fn bytes(&self, address: u64) -> usize {
+        self.what.bytes() - (address - self.what.address) as usize
+    }
+}
+
+/// What a message from, or to, this memory uses.
+fn find(table: &Table, (address, bytes, writable): Whole) -> Option<((u64, u64), &Used)> {
+    let there = table.range((address, 0)..=(address, u64::MAX)).map(|(key, used)| (*key, used));
+    let covers = |used: &Used| used.writable == writable && used.bytes(address) >= bytes;
+    there.filter(|(_, used)| covers(used)).min_by_key(|(_, used)| used.bytes(address))
 }

@@ -1,6 +1,5 @@
 //! What is posted to a peer: copied, or where it is.
 
-use super::memory::whole;
 use super::moves::Move;
 use super::wire::{Peer, VerbsWire};
 use crate::verbs::connect::Link;
@@ -123,9 +122,8 @@ impl VerbsWire {
         token: u64,
     ) -> Result<(), Busy> {
         let at = self.place(lane.peer, key, at)?;
-        let whole = whole(memory.memory).expect("what moves is a buffer");
-        let (_, registered) = self.registered[lane.rail].get(&whole).expect("what moves is registered");
-        let offset = (whole.0 - registered.address) as usize + memory.at;
+        let (registered, begins) = self.moves_from(memory.memory, lane.rail);
+        let offset = begins + memory.at;
         let piece = registered.piece(offset, 0);
         assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
         let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };

@@ -1,6 +1,5 @@
 //! What goes by datagrams from memory of messages to its place.
 
-use super::memory::whole;
 use super::wire::VerbsWire;
 use crate::verbs::wr::Piece;
 use transom_channel::delivery::{Place, arrange};
@@ -11,11 +10,11 @@ impl VerbsWire {
     pub(super) fn opened(&mut self, rail: usize, window: Window) -> Option<Key> {
         let pieces = (0..64).filter(|piece| window.wanted >> piece & 1 == 1);
         let end = window.at + (64 - window.wanted.leading_zeros() as usize) * window.piece;
-        let (address, bytes, writable, registered) = self.known(rail, window.into)?;
+        let (bytes, writable, registered) = self.known(rail, window.into)?;
         if !writable || end > bytes {
             return None;
         }
-        let before = (address - registered.address) as usize + window.at;
+        let before = (window.into.address - registered.address) as usize + window.at;
         let pieces: Vec<Piece> =
             pieces.map(|piece| registered.piece(before + piece * window.piece, window.piece)).collect();
         let registered = registered.clone();
@@ -55,10 +54,8 @@ impl VerbsWire {
         token: Option<u64>,
     ) -> Result<(), Busy> {
         let place = u32::try_from(to.address).ok().zip(u32::try_from(to.key).ok());
-        let whole = whole(from.memory).expect("what moves is a buffer");
-        let (_, registered) = self.registered[lane.rail].get(&whole).expect("what moves is registered");
-        let offset = (whole.0 - registered.address) as usize + from.at;
-        let piece = registered.piece(offset, from.length);
+        let (registered, begins) = self.moves_from(from.memory, lane.rail);
+        let piece = registered.piece(begins + from.at, from.length);
         let (Some(mailbox), Some(to)) = (&mut self.mailbox, place) else {
             // A key that is no queue pair's: the peer finds out that nothing comes.
             self.events.extend(token.map(|token| Event::Done(token, self.began.elapsed().as_nanos() as u64)));

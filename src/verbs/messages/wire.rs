@@ -2,9 +2,9 @@
 
 use super::cache::Cache;
 use super::cuts::Passage;
-use super::gone::{CLOSED, LAST_LOOKS};
+use super::gone::{CLOSED, Gone};
 use super::handles::{Arrived, Opened, Ring};
-use super::memory::Whole;
+use super::memory::Table;
 use super::moves::Moves;
 use super::posting::{BUFFER, write};
 use super::waiter::Waiter;
@@ -15,7 +15,7 @@ use crate::verbs::memory::Buffer;
 use crate::verbs::progress;
 use crate::verbs::receive::{Came, LONGEST};
 use crate::verbs::settings::NotifyBy;
-use crate::verbs::sys::{Access, Registered};
+use crate::verbs::sys::Access;
 use crate::verbs::wr::Verb;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct VerbsWire {
     pub(super) moving: Vec<Lane>,
     /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
     /// program may send the same memory twice at once. A registration may be of more than that.
-    pub(super) registered: [BTreeMap<Whole, (usize, Arc<Registered>)>; RAILS],
+    pub(super) registered: [Table; RAILS],
     /// How often memory was, and was found to be.
     pub(super) registrations: transom_channel::wire::Registered,
     /// What stays registered with the first rail.
@@ -59,7 +59,7 @@ pub struct VerbsWire {
     pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
     /// Peers that are gone, and how often nothing more was found since.
-    pub(super) gone: Vec<(Rank, Why, u32)>,
+    pub(super) gone: Vec<Gone>,
     pub(super) closing: bool,
     /// By rail: how often the queue of a lane had been retired when that was looked at last.
     pub(super) retired: [u32; RAILS],
@@ -195,19 +195,19 @@ impl VerbsWire {
     #[inline(never)]
     fn collect(&mut self) {
         let service = self.service.clone();
-        let mut found = false;
+        let (mut found, mut taken) = (false, 0);
         for (rail, core) in service.cores().enumerate() {
             progress::poll(&core.rail, &core.endpoints);
             for _ in 0..AT_ONCE {
                 let Some(came) = core.receives.take() else { break };
-                found = true;
+                taken += 1;
                 self.came(rail, came);
             }
         }
         found |= self.look_for_cuts();
         found |= self.look_for_pieces();
         for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
-            found = true;
+            taken += 1;
             let (length, rail) = (letter.bytes, self.rails.len() - 1);
             self.message(Lane { peer, rail }, length, Opened(letter));
         }
@@ -217,11 +217,9 @@ impl VerbsWire {
         for lane in std::mem::take(&mut self.moving) {
             self.moved(lane);
         }
-        if !found {
-            self.gone.iter_mut().for_each(|(.., looks)| *looks += 1);
-            for (peer, why, _) in self.gone.extract_if(.., |(.., looks)| *looks > LAST_LOOKS) {
-                self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
-            }
+        self.gone.iter_mut().for_each(|gone| gone.looked(found, taken));
+        for Gone { peer, why, .. } in self.gone.extract_if(.., |gone| gone.is_over()) {
+            self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
         }
     }
 
@@ -339,7 +337,7 @@ impl Wire for VerbsWire {
         }
         self.wanted.retain(|wanted| wanted.peer != rank);
         self.moving.retain(|moving| moving.peer != rank);
-        self.gone.retain(|gone| gone.0 != rank);
+        self.gone.retain(|gone| gone.peer != rank);
         self.events.retain(|event| match event {
             Event::Arrived { lane, .. }
             | Event::Up(lane)

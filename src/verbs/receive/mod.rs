@@ -21,7 +21,7 @@ const FIRST: usize = 16;
 const LOW: i64 = 32;
 const LOWEST: i64 = 8;
 const MORE: usize = 64;
-const MOST: usize = 1024;
+pub(super) const MOST: usize = 1024;
 /// As many are handed over at a time, while there are others.
 const AT_ONCE: usize = 8;
 
