@@ -105,6 +105,18 @@ fn a_connection_that_is_cut_ends_its_rank() {
     assert_eq!(ended.code, Some(137), "{ended:?}");
 }
 
+/// And its `ssh` is a script, which started something that holds the pipes.
+#[test]
+fn a_host_that_answers_no_more_does_not_keep_the_launcher_from_ending() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let call = Call::start(&["mute", "-n", "2", "true"]);
+        call.there();
+        call.signal(signal);
+        let ended = call.end();
+        assert_eq!(ended.code, Some(128 + signal.as_raw()), "{ended:?}");
+    }
+}
+
 #[test]
 fn hosts_that_cannot_be_reached_are_named() {
     for (hosts, ssh, said) in [
@@ -146,10 +158,7 @@ fn a_signal_ends_it_while_hosts_are_reached() {
         [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]
     {
         let call = Call::start(&[host, "-n", "2", "echo", &"x".repeat(much)]);
-        let (there, until) = (call._folder.0.join("ssh.there"), Instant::now() + LIMIT);
-        while !there.exists() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        call.there();
         call.signal(signal);
         let ended = call.end();
         assert_eq!(ended.code, Some(128 + signal.as_raw()), "{host}: {ended:?}");

@@ -62,6 +62,7 @@ echo $1 >>$0.calls
 [ \"$1\" = closed ] && exec sleep 1000 >&-
 [ \"$1\" = full ] && { echo transom: ready; echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = silent ] && { echo >\"$0.there\"; exec sleep 1000; }
+[ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
@@ -100,6 +101,14 @@ impl Call {
     fn ready(&mut self, ranks: usize) {
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
+    }
+
+    /// Waits until a host is reached that says so by a file.
+    fn there(&self) {
+        let (there, until) = (self._folder.0.join("ssh.there"), Instant::now() + LIMIT);
+        while !there.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for the end, and that nothing is left.

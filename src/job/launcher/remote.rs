@@ -168,7 +168,6 @@ impl Host {
             Some(why) => {
                 tracing::error!(host = self.name, why, "the connection to a host failed");
                 self.cut();
-                self.stdout = None;
                 // It would be read again.
                 self.received.clear();
                 Ok(told)
@@ -297,7 +296,6 @@ impl Host {
     pub fn give_up(&mut self) {
         self.cut();
         let _ = self.child.wait();
-        (self.stdin, self.stdout, self.stderr) = (None, None, None);
         (self.until, self.line, self.ended) = (None, None, true);
         self.unsent.clear();
     }
@@ -307,10 +305,12 @@ impl Host {
         (self.stdin, self.stdout, self.stderr) = (None, None, None);
     }
 
-    /// Kills the `ssh`.
+    /// Kills the `ssh`, and hears no more of it. What that started, where it is a script or `timeout`, is not known, and may hold
+    /// the pipes open for ever.
     pub fn cut(&mut self) {
         tracing::debug!(host = self.name, "killing its ssh");
         let _ = self.child.kill();
+        self.close();
     }
 }
 
