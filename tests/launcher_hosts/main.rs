@@ -562,9 +562,24 @@ fn the_real_ssh() {
     call.ready(2);
     call.signal(Signal::KILL);
     call.end(); // and nothing is left
+    // By the default, of a user whose connections are shared: the job makes none that others would share and lose with it.
+    let config = format!(
+        "ControlMaster auto\nControlPersist yes\nControlPath {0}/control\nStrictHostKeyChecking no\n\
+         UserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentitiesOnly yes\nIdentityFile {0}/my_key\nPort {port}\n",
+        folder.0.display()
+    );
+    let config = folder.file("config", &config, 0o600);
+    folder.file("ssh", &format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", config.display()), 0o755);
+    let look = format!("test -S {}/control && echo shared || echo its own", folder.0.display());
+    let path = format!("{}:{}", folder.0.display(), std::env::var("PATH").unwrap());
+    let own = with_ssh(&["127.0.0.1", "-n", "1", "sh", "-c", &look], &|command| {
+        command.env_remove("TRANSOM_SSH").env("PATH", &path);
+    });
+    let own = own.end();
     let _ = daemon.kill();
     let _ = daemon.wait();
     let log = std::fs::read_to_string(folder.0.join("log")).unwrap_or_default();
     assert_eq!(failed.code, Some(5), "{failed:?}\n{log}");
+    assert_eq!(own.lines, ["its own"], "{own:?}\n{log}");
     all_joined(&joined, 4);
 }
