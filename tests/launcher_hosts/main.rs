@@ -488,6 +488,12 @@ fn localhost_is_here() {
     });
     let ended = call.end();
     assert_eq!((ended.code, ended.lines), (Some(0), vec!["localhost".to_owned(); 2]));
+    // And the `ssh` by which its user came did not come from the hub.
+    let call = Call::start_with(&["localhost", "-n", "1", "sh", "-c", "echo $TRANSOM_HUB"], |command| {
+        command.env_remove("TRANSOM_SSH").env("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.8 22");
+    });
+    let ended = call.end();
+    assert!(ended.code == Some(0) && !ended.lines[0].contains("192.0.2.7"), "{ended:?}");
 }
 
 #[test]

@@ -41,7 +41,8 @@ fn ssh(host: &str) -> Command {
         Ok(words) if !words.trim().is_empty() => words,
         _ if here => {
             let mut command = Command::new("sh");
-            command.args(["-c", ASK]);
+            // By which this process's user came here, from elsewhere: the hub is not there.
+            command.args(["-c", ASK]).env_remove("SSH_CONNECTION");
             return command;
         }
         _ => SSH.to_owned(),

@@ -38,9 +38,10 @@ pub(super) type Variables = (Rank, Vec<(&'static str, String)>);
 // The names of the script begin with `_transom_`, because all variables of the host's environment are variables of `sh`.
 // What is set for the program is set by `env`, and is no variable here.
 
-/// The address from which `ssh` reached the host is one at which the host can reach the hub.
+/// The address from which `ssh` reached the host is one at which the host can reach the hub. Not one with the name of an interface,
+/// which is another's here, nor `UNKNOWN`, which `sshd` says where it listens to no socket.
 const HUB: &str = "_transom_here=${SSH_CONNECTION%% *}; \
-    case $_transom_here in *%*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
+    case $_transom_here in *[!0-9a-fA-F.:]*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
     if [ -n \"$_transom_here\" ]; then _transom_hub=\"$_transom_here:${_transom_hub##*:},$_transom_hub\"; fi; ";
 
 /// `_transom_say LINE [FILE]`: a record. `_transom_pump RANK o|e`: passes on its stdin, by a file that is open as 6.
@@ -212,6 +213,23 @@ mod tests {
         settings.env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         settings.args = args.iter().map(Into::into).collect();
         line(&settings, "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
+    }
+
+    #[test]
+    fn the_hub_is_where_ssh_came_from_if_that_is_an_address() {
+        for (connection, hub) in [
+            ("192.0.2.7 50000 192.0.2.8 22", "192.0.2.7:5,h:5"),
+            ("2001:db8::7 50000 2001:db8::8 22", "[2001:db8::7]:5,h:5"),
+            // Its scope means another interface there.
+            ("fe80::7%eth0 50000 fe80::8%eth0 22", "h:5"),
+            // `sshd` behind a command that is its connection.
+            ("UNKNOWN 65535 UNKNOWN 65535", "h:5"),
+            ("", "h:5"),
+        ] {
+            let line = format!("_transom_hub=h:5; {HUB}echo $_transom_hub");
+            let said = Command::new("sh").args(["-c", &line]).env("SSH_CONNECTION", connection).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), hub, "{connection}");
+        }
     }
 
     #[test]
