@@ -64,6 +64,7 @@ echo $1 >>$0.calls
 [ \"$1\" = silent ] && { echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
+[ \"$1\" = titled ] && printf 'a title without a newline'
 cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
 
@@ -192,6 +193,7 @@ fn ranks_are_placed_and_told_where_they_are() {
     for (hosts, ranks, placed) in [
         ("a,b", "4", &["a", "a", "b", "b"][..]),
         ("a,b,chatty", "4", &["a", "a", "b", "chatty"]),
+        ("a,titled", "2", &["a", "titled"]),
         ("a:3,b:2", "4", &["a", "a", "a", "b"]),
         ("a,a", "2", &["a", "a#2"]),
     ] {

@@ -221,8 +221,10 @@ impl Host {
     }
 
     fn is_ready(&self) -> Result<bool, String> {
-        // The host prints no more before it has read the line.
-        if self.received.split(|byte| *byte == b'\n').any(|line| line == READY) && self.received.ends_with(b"\n") {
+        // The host prints no more before it has read the line. What the login printed before may be without a newline.
+        if self.received.split(|byte| *byte == b'\n').any(|line| line.ends_with(READY))
+            && self.received.ends_with(b"\n")
+        {
             return Ok(true);
         }
         if self.received.len() > MOST_CHATTER { Err("its login prints without end".into()) } else { Ok(false) }
