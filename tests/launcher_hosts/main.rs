@@ -1,5 +1,5 @@
 //! `transom run --hosts`: ranks on other hosts. A script in place of `ssh` runs what it is given on this machine, in
-//! another folder and an empty environment, so that two names are two hosts; one test has the real `sshd`.
+//! another folder and an almost empty environment, so that two names are two hosts; one test has the real `sshd`.
 
 mod ends;
 
@@ -65,7 +65,7 @@ echo $1 >>$0.calls
 [ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 [ \"$1\" = titled ] && printf 'a title without a newline'
-cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
+cd / && exec env -i line=of-the-host RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
 
 const DEAF: &str =

@@ -19,7 +19,7 @@ use transom_locks::Rank;
 
 /// What the host prints when it can read the line.
 const READY: &[u8] = b"transom: ready";
-const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r line && eval \"$line\"'";
+const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r _transom_line && eval \"$_transom_line\"'";
 /// A connection that others share would end with the job: of the user's it takes part in one that is there, and makes none.
 const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no";
 /// How long logging in may take.

@@ -98,7 +98,8 @@ const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r 
 /// The line for a host with these ranks.
 pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[Variables]) -> io::Result<Vec<u8>> {
     // `setsid` is found by the host's own PATH; the rank's need not have it.
-    let mut line = Vec::from(b"_transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
+    // The line itself, which has the secret, would be inherited if the host's environment had a variable of that name.
+    let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
     line.extend_from_slice(NEWLINE);
     line.extend_from_slice(b"cd ");
     quote(&mut line, folder);
