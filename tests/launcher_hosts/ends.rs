@@ -87,6 +87,19 @@ fn what_is_no_record_ends_the_ranks_of_its_host() {
     assert_eq!((ended.code, ended.lines), (Some(255), vec!["one".to_owned()]), "{}", ended.stderr);
 }
 
+/// Files may have 4 KiB there, as on a disk that is full.
+#[test]
+fn output_for_which_a_host_has_no_room_ends_its_rank() {
+    let write = "head -c 20000 /dev/zero | tr '\\0' x; [ $TRANSOM_SIZE = 1 ] || exec sleep 1000";
+    for (hosts, ranks, code) in [("small", "1", 1), ("a,small", "2", 137)] {
+        let ended = script(hosts, ranks, write);
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let said =
+            format!("transom: the output of rank {} is lost: host small cannot", ranks.parse::<u8>().unwrap() - 1);
+        assert!(ended.stderr.starts_with(&said), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_connection_that_is_cut_ends_its_rank() {
     let folder = Folder::new();

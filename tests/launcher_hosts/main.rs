@@ -62,6 +62,7 @@ echo $1 >>$0.calls
 [ \"$1\" = closed ] && exec sleep 1000 >&-
 [ \"$1\" = full ] && { echo transom: ready; echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = silent ] && { echo >\"$0.there\"; exec sleep 1000; }
+[ \"$1\" = small ] && ulimit -f 8
 [ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 [ \"$1\" = titled ] && printf 'a title without a newline'

@@ -6,6 +6,7 @@
 //! ```text
 //!     o RANK LENGTH    and so many bytes of its stdout; 0: its end
 //!     e RANK LENGTH    of its stderr
+//!     l RANK 1         some of its output is lost: there is no room for it
 //!     x RANK STATUS    it has exited, as `$?` tells it
 //! ```
 //! Each stream of a rank has a loop that reads what is there (`dd`, one block) into a file, and writes it behind its length
@@ -48,8 +49,8 @@ const HUB: &str = "_transom_here=${SSH_CONNECTION%% *}; \
 const RECORDS: &str = "\
     _transom_say() { read -r _transom_turn <&5; echo \"$1\" >&4; [ -z \"$2\" ] || cat <$2 >&4; echo >&5; }; \
     _transom_pump() { _transom_file=/proc/self/fd/6; \
-        while dd bs=65536 count=1 of=$_transom_file 2>/dev/null; \
-            _transom_length=$(($(wc -c <$_transom_file))); [ $_transom_length -gt 0 ]; \
+        while { dd bs=65536 count=1 of=$_transom_file 2>/dev/null || { _transom_say \"l $1 1\"; false; }; } && \
+            _transom_length=$(($(wc -c <$_transom_file))) && [ $_transom_length -gt 0 ]; \
         do _transom_say \"$2 $1 $_transom_length\" $_transom_file; done; \
         _transom_say \"$2 $1 0\"; }; ";
 
