@@ -483,6 +483,26 @@ fn ranks_of_one_host_share_its_memory() {
     }
 }
 
+/// The ranks meet at the hub, where each waits for all.
+#[test]
+fn a_rank_that_others_wait_for_in_init_is_told_of() {
+    let name = "a_rank_that_others_wait_for_in_init_is_told_of";
+    if std::env::var_os(ROLE).is_some() {
+        if std::env::var("TRANSOM_RANK").as_deref() == Ok("1") {
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        return work();
+    }
+    let program = copy(name);
+    let args = [&["a", "-n", "2", "--tag=none"][..], &program.each_ref().map(String::as_str)].concat();
+    let ended =
+        Call::start_with(&args, |command| _ = command.env(ROLE, "rank").env("TRANSOM_WAIT_REPORT", "0.3")).end();
+    all_joined(&ended, 2);
+    let waited: Vec<_> = ended.stderr.lines().filter(|line| line.contains(" has waited ")).collect();
+    assert!(waited.len() == 1 && waited[0].starts_with("transom: rank 0 has waited"), "{ended:?}");
+    assert!(waited[0].ends_with("in a call of all ranks (making something together)"), "{ended:?}");
+}
+
 /// This machine needs no `ssh`.
 #[test]
 fn localhost_is_here() {
