@@ -153,6 +153,15 @@ fn what_a_rank_said_last_comes_before_the_launchers_word() {
     assert_eq!(ended.stderr, "[1] out of luck\ntransom: rank 1 exited with status 1\n");
 }
 
+/// A full disk, or a terminal that is gone, is no reason for another status.
+#[test]
+fn an_error_that_nobody_reads_keeps_its_status() {
+    let missing = run(&["-n", "1", "./no-such-program"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let unread = Call::start(command(&["run", "-n", "1", "./no-such-program"]).stderr(full)).end();
+    assert_eq!((unread.code, missing.code), (Some(127), Some(127)), "{}", missing.stderr);
+}
+
 #[test]
 fn one_that_ends_well_ends_nobody_else() {
     let ended = script("2", "[ $TRANSOM_RANK = 0 ] && exit 0; sleep 0.7; echo done");

@@ -39,6 +39,36 @@ fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
     });
 }
 
+/// Each rank watches the others by a descriptor each, once however many teams it is in; and the usual limit is no reason to refuse many
+/// ranks.
+#[test]
+fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
+    let name = "teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit";
+    if ranks::over_network() {
+        return;
+    }
+    if std::env::var_os("TEAMS_TEST").is_some() {
+        let world = transom::init().unwrap();
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let teams: Vec<_> = (0..10).map(|_| world.split(Some(1), 0).unwrap().expect("a colour was named")).collect();
+        assert!(open() < before + 10, "{before} and then {}", open());
+        return teams.iter().for_each(|team| team.barrier().unwrap());
+    }
+    for (ranks, limit) in [(6, 64), (40, 32)] {
+        let limited = format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"");
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let outcome = transom::Launch::new("sh", ranks)
+            .args(["-c", &limited, &program, "--exact", name, "--nocapture", "--test-threads=1"])
+            .env("TEAMS_TEST", "1")
+            .capture(true)
+            .run()
+            .unwrap();
+        let said = || (0..ranks).map(|rank| String::from_utf8_lossy(outcome.output(rank)).into_owned());
+        assert!(outcome.success(), "{outcome} {}", said().collect::<String>());
+    }
+}
+
 #[test]
 fn who_names_no_colour_is_in_no_team_and_teams_can_be_split_again() {
     ranks::on_all_sizes("who_names_no_colour_is_in_no_team_and_teams_can_be_split_again", |world| {

@@ -12,7 +12,7 @@ use crate::memory::{HEADER, Memory, View};
 use crate::progress::Progress;
 use crate::{copy, cores, system, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -49,15 +49,15 @@ pub(crate) struct Control {
     blocks: Box<[View]>,
     /// Whether ranks share cores, once it is known which cores each has.
     crowded: OnceLock<bool>,
-    /// Those of the ranks; empty where ranks are threads.
-    processes: OnceLock<Box<[Process]>>,
-    made: Instant,
+    /// Those of the ranks; empty where ranks are threads. A team has those of its job.
+    processes: OnceLock<Box<[Arc<Process>]>>,
 }
 
 struct Process {
     /// Becomes readable when it ends.
     fd: OwnedFd,
-    /// Nanoseconds after the control block was made at which it was there.
+    opened: Instant,
+    /// Nanoseconds after that at which it was there.
     there: AtomicU64,
 }
 
@@ -104,7 +104,6 @@ impl Control {
             blocks: (0..ranks).map(block).collect(),
             crowded: OnceLock::new(),
             processes: OnceLock::new(),
-            made: Instant::now(),
         }
     }
 
@@ -228,24 +227,38 @@ impl Control {
 
     /// As [`watch`](Self::watch), for ranks whose processes are known from elsewhere.
     pub fn watch_processes(&self, me: Rank, numbers: impl Iterator<Item = u64>) -> Result<(), FabricError> {
+        make_room(self.ranks() as u64);
         let mut processes = Vec::with_capacity(self.ranks());
         for (rank, number) in numbers.enumerate() {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
             let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
+            let opened = Instant::now();
             match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(fd) => processes.push(Process { fd, there: AtomicU64::new(0) }),
+                Ok(fd) => processes.push(Arc::new(Process { fd, opened, there: AtomicU64::new(0) })),
                 Err(rustix::io::Errno::SRCH) => {
                     self.fail(rank);
                     return Err(FabricError::PeerDied { rank });
                 }
                 Err(errno) => {
-                    return Err(system(format!("pidfd_open failed for process {number}, rank {rank}"), errno.into()));
+                    let advice = match errno {
+                        rustix::io::Errno::MFILE => " (each rank takes a descriptor; raise the limit by `ulimit -n`)",
+                        _ => "",
+                    };
+                    let what = format!("pidfd_open failed for process {number}, rank {rank}{advice}");
+                    return Err(system(what, errno.into()));
                 }
             }
         }
         tracing::debug!(rank = me, ranks = self.ranks(), "watching the processes of all ranks");
         let _ = self.processes.set(processes.into());
         Ok(())
+    }
+
+    /// As [`watch`](Self::watch), for a team: of these ranks of a job that watches.
+    pub fn watch_with(&self, job: &Control, members: &[Rank]) {
+        if let Some(processes) = job.processes.get() {
+            let _ = self.processes.set(members.iter().map(|&rank| processes[rank].clone()).collect());
+        }
     }
 
     /// An error if a wait for `awaited` cannot end any more: a rank died, or all who could end it have left.
@@ -271,7 +284,7 @@ impl Control {
     /// most, since it is a call of the kernel: the number is no other's so soon, as all others are given out before.
     pub fn reaching<R>(&self, rank: Rank, act: impl FnOnce() -> Result<R, FabricError>) -> Result<R, FabricError> {
         if let Some(process) = self.process_of(rank) {
-            let now = self.made.elapsed().as_nanos() as u64;
+            let now = process.opened.elapsed().as_nanos() as u64;
             if now.saturating_sub(process.there.load(Relaxed)) >= NUMBER_STAYS {
                 self.ended(rank)?;
                 process.there.store(now, Relaxed);
@@ -281,7 +294,7 @@ impl Control {
     }
 
     fn process_of(&self, rank: Rank) -> Option<&Process> {
-        self.processes.get()?.get(rank)
+        self.processes.get()?.get(rank).map(Arc::as_ref)
     }
 
     /// As [`ended`](Self::ended), of one that may be about to: what it had is gone a while before it has ended.
@@ -445,6 +458,16 @@ impl Network for Rounds<'_> {
         let wait = Wait { rank: self.me, call, awaited: on, deadline: None };
         let check = || self.control.check_peers(self.me, on);
         words::wait(view, wait, self.control.is_crowded(), self.progress, look, check)
+    }
+}
+
+/// Sees to it that so many descriptors leave the program half of what this process may have, if that may be raised.
+fn make_room(more: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if let Some(limit) = current.filter(|&limit| more > limit / 2) {
+        let raised = maximum.map_or(limit + more, |most| most.min(limit + more));
+        // If that fails, what is opened says so.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
     }
 }
 

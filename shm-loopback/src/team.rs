@@ -52,24 +52,14 @@ impl Loopback {
             Some(&rank) if colour.is_some() => Err(FabricError::GivenUp { rank }),
             _ => Ok(joined),
         });
-        let watched = joined.and_then(|joined| match joined {
-            Some((team, _)) if self.0.across_processes => team.0.control.watch(team.rank()).map(|()| Some(team)),
-            joined => Ok(joined.map(|(team, _)| team)),
-        });
-        // Everyone watches, before anyone can leave, or some cannot.
-        let blind = self.all_gather(&[u8::from(watched.is_err())])?;
-        let team = watched?;
-        match members.iter().find(|&&rank| blind[rank][..] != [0]) {
-            Some(&rank) if team.is_some() => Err(FabricError::GivenUp { rank }),
-            _ => {
-                let teams = team.iter().map(|team| Arc::downgrade(&team.0));
-                let mut known = self.0.teams();
-                known.retain(|team| team.strong_count() > 0);
-                known.extend(teams);
-                drop(known);
-                Ok(team)
-            }
+        let team = joined?.map(|(team, _)| team);
+        if let Some(team) = &team {
+            team.0.control.watch_with(&self.0.control, &members);
+            let mut known = self.0.teams();
+            known.retain(|team| team.strong_count() > 0);
+            known.push(Arc::downgrade(&team.0));
         }
+        Ok(team)
     }
 
     /// The control block of a team, by the first of its members.

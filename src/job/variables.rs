@@ -228,7 +228,7 @@ pub const TABLE: &[Variable] = &[
         set_by: SetBy::User,
         meaning: "what `transom run --hosts` starts ranks with; host and command are added",
         expected: "a program and its arguments, with spaces between",
-        default: "ssh -oBatchMode=yes -oServerAliveInterval=5",
+        default: "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no",
     },
     Variable {
         name: "TRANSOM_RANK",

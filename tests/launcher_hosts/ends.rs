@@ -87,6 +87,19 @@ fn what_is_no_record_ends_the_ranks_of_its_host() {
     assert_eq!((ended.code, ended.lines), (Some(255), vec!["one".to_owned()]), "{}", ended.stderr);
 }
 
+/// Files may have 4 KiB there, as on a disk that is full.
+#[test]
+fn output_for_which_a_host_has_no_room_ends_its_rank() {
+    let write = "head -c 20000 /dev/zero | tr '\\0' x; [ $TRANSOM_SIZE = 1 ] || exec sleep 1000";
+    for (hosts, ranks, code) in [("small", "1", 1), ("a,small", "2", 137)] {
+        let ended = script(hosts, ranks, write);
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let said =
+            format!("transom: the output of rank {} is lost: host small cannot", ranks.parse::<u8>().unwrap() - 1);
+        assert!(ended.stderr.starts_with(&said), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_connection_that_is_cut_ends_its_rank() {
     let folder = Folder::new();
@@ -103,6 +116,18 @@ fn a_connection_that_is_cut_ends_its_rank() {
     kill_process(pid, Signal::KILL).unwrap();
     let ended = call.end();
     assert_eq!(ended.code, Some(137), "{ended:?}");
+}
+
+/// And its `ssh` is a script, which started something that holds the pipes.
+#[test]
+fn a_host_that_answers_no_more_does_not_keep_the_launcher_from_ending() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let call = Call::start(&["mute", "-n", "2", "true"]);
+        call.there();
+        call.signal(signal);
+        let ended = call.end();
+        assert_eq!(ended.code, Some(128 + signal.as_raw()), "{ended:?}");
+    }
 }
 
 #[test]
@@ -146,10 +171,7 @@ fn a_signal_ends_it_while_hosts_are_reached() {
         [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]
     {
         let call = Call::start(&[host, "-n", "2", "echo", &"x".repeat(much)]);
-        let (there, until) = (call._folder.0.join("ssh.there"), Instant::now() + LIMIT);
-        while !there.exists() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        call.there();
         call.signal(signal);
         let ended = call.end();
         assert_eq!(ended.code, Some(128 + signal.as_raw()), "{host}: {ended:?}");

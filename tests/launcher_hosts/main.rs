@@ -1,5 +1,5 @@
 //! `transom run --hosts`: ranks on other hosts. A script in place of `ssh` runs what it is given on this machine, in
-//! another folder and an empty environment, so that two names are two hosts; one test has the real `sshd`.
+//! another folder and an almost empty environment, so that two names are two hosts; one test has the real `sshd`.
 
 mod ends;
 
@@ -62,8 +62,11 @@ echo $1 >>$0.calls
 [ \"$1\" = closed ] && exec sleep 1000 >&-
 [ \"$1\" = full ] && { echo transom: ready; echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = silent ] && { echo >\"$0.there\"; exec sleep 1000; }
+[ \"$1\" = small ] && ulimit -f 8
+[ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
-cd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
+[ \"$1\" = titled ] && printf 'a title without a newline'
+cd / && exec env -i line=of-the-host RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
 
 const DEAF: &str =
@@ -100,6 +103,14 @@ impl Call {
     fn ready(&mut self, ranks: usize) {
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
+    }
+
+    /// Waits until a host is reached that says so by a file.
+    fn there(&self) {
+        let (there, until) = (self._folder.0.join("ssh.there"), Instant::now() + LIMIT);
+        while !there.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for the end, and that nothing is left.
@@ -183,6 +194,7 @@ fn ranks_are_placed_and_told_where_they_are() {
     for (hosts, ranks, placed) in [
         ("a,b", "4", &["a", "a", "b", "b"][..]),
         ("a,b,chatty", "4", &["a", "a", "b", "chatty"]),
+        ("a,titled", "2", &["a", "titled"]),
         ("a:3,b:2", "4", &["a", "a", "a", "b"]),
         ("a,a", "2", &["a", "a#2"]),
     ] {
@@ -471,6 +483,26 @@ fn ranks_of_one_host_share_its_memory() {
     }
 }
 
+/// The ranks meet at the hub, where each waits for all.
+#[test]
+fn a_rank_that_others_wait_for_in_init_is_told_of() {
+    let name = "a_rank_that_others_wait_for_in_init_is_told_of";
+    if std::env::var_os(ROLE).is_some() {
+        if std::env::var("TRANSOM_RANK").as_deref() == Ok("1") {
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        return work();
+    }
+    let program = copy(name);
+    let args = [&["a", "-n", "2", "--tag=none"][..], &program.each_ref().map(String::as_str)].concat();
+    let ended =
+        Call::start_with(&args, |command| _ = command.env(ROLE, "rank").env("TRANSOM_WAIT_REPORT", "0.3")).end();
+    all_joined(&ended, 2);
+    let waited: Vec<_> = ended.stderr.lines().filter(|line| line.contains(" has waited ")).collect();
+    assert!(waited.len() == 1 && waited[0].starts_with("transom: rank 0 has waited"), "{ended:?}");
+    assert!(waited[0].ends_with("in a call of all ranks (making something together)"), "{ended:?}");
+}
+
 /// This machine needs no `ssh`.
 #[test]
 fn localhost_is_here() {
@@ -479,6 +511,12 @@ fn localhost_is_here() {
     });
     let ended = call.end();
     assert_eq!((ended.code, ended.lines), (Some(0), vec!["localhost".to_owned(); 2]));
+    // And the `ssh` by which its user came did not come from the hub.
+    let call = Call::start_with(&["localhost", "-n", "1", "sh", "-c", "echo $TRANSOM_HUB"], |command| {
+        command.env_remove("TRANSOM_SSH").env("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.8 22");
+    });
+    let ended = call.end();
+    assert!(ended.code == Some(0) && !ended.lines[0].contains("192.0.2.7"), "{ended:?}");
 }
 
 #[test]
@@ -553,9 +591,24 @@ fn the_real_ssh() {
     call.ready(2);
     call.signal(Signal::KILL);
     call.end(); // and nothing is left
+    // By the default, of a user whose connections are shared: the job makes none that others would share and lose with it.
+    let config = format!(
+        "ControlMaster auto\nControlPersist yes\nControlPath {0}/control\nStrictHostKeyChecking no\n\
+         UserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentitiesOnly yes\nIdentityFile {0}/my_key\nPort {port}\n",
+        folder.0.display()
+    );
+    let config = folder.file("config", &config, 0o600);
+    folder.file("ssh", &format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", config.display()), 0o755);
+    let look = format!("test -S {}/control && echo shared || echo its own", folder.0.display());
+    let path = format!("{}:{}", folder.0.display(), std::env::var("PATH").unwrap());
+    let own = with_ssh(&["127.0.0.1", "-n", "1", "sh", "-c", &look], &|command| {
+        command.env_remove("TRANSOM_SSH").env("PATH", &path);
+    });
+    let own = own.end();
     let _ = daemon.kill();
     let _ = daemon.wait();
     let log = std::fs::read_to_string(folder.0.join("log")).unwrap_or_default();
     assert_eq!(failed.code, Some(5), "{failed:?}\n{log}");
+    assert_eq!(own.lines, ["its own"], "{own:?}\n{log}");
     all_joined(&joined, 4);
 }

@@ -5,6 +5,7 @@ mod info;
 mod run;
 
 use clap::{Parser, Subcommand};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// One-sided RMA and PGAS: runs programs as jobs of ranks that put, get and lock each other's memory.
@@ -50,7 +51,12 @@ fn main() -> ExitCode {
             true => all,
             false => format!("{all}: {cause}"),
         });
-        eprintln!("transom: {all}");
+        complain(&all);
         ExitCode::from(run::exit_code(error.as_ref()))
     })
+}
+
+/// Says on stderr what is wrong; whatever becomes of the line, because `eprintln!` panics where nobody reads it.
+fn complain(what: &str) {
+    let _ = writeln!(io::stderr(), "transom: {what}");
 }

@@ -55,6 +55,8 @@ struct There {
     exited: Option<Status>,
     /// How many of its two streams have ended.
     ended: usize,
+    /// Some of its output is lost.
+    lost: bool,
 }
 
 /// What a descriptor is of.
@@ -230,12 +232,24 @@ impl Ranks {
                     output.take(rank, stream, &bytes);
                     rank
                 }
+                Told::Lost(rank) => {
+                    self.there[rank].lost = true;
+                    output.say(&format!(
+                        "the output of rank {rank} is lost: host {} cannot write it to a file (dd failed; is there room in /dev/shm, \
+                         or where TMPDIR is?)",
+                        host.name
+                    ));
+                    host.signal(rank, Signal::KILL);
+                    rank
+                }
                 Told::Exited(rank, status) => {
                     self.there[rank].exited = Some(status);
                     rank
                 }
             };
-            if let There { exited: Some(status), ended: 2 } = self.there[rank] {
+            if let There { exited: Some(status), ended: 2, lost } = self.there[rank] {
+                // It had ended well before.
+                let status = if lost && status.success() { Status::Exited(1) } else { status };
                 ended.push((rank, status));
             }
         }

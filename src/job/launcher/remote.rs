@@ -19,8 +19,9 @@ use transom_locks::Rank;
 
 /// What the host prints when it can read the line.
 const READY: &[u8] = b"transom: ready";
-const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r line && eval \"$line\"'";
-const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5";
+const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r _transom_line && eval \"$_transom_line\"'";
+/// A connection that others share would end with the job: of the user's it takes part in one that is there, and makes none.
+const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no";
 /// How long logging in may take.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long an `ssh` that has closed its stdout may take to end.
@@ -40,7 +41,8 @@ fn ssh(host: &str) -> Command {
         Ok(words) if !words.trim().is_empty() => words,
         _ if here => {
             let mut command = Command::new("sh");
-            command.args(["-c", ASK]);
+            // By which this process's user came here, from elsewhere: the hub is not there.
+            command.args(["-c", ASK]).env_remove("SSH_CONNECTION");
             return command;
         }
         _ => SSH.to_owned(),
@@ -56,6 +58,8 @@ fn ssh(host: &str) -> Command {
 pub(super) enum Told {
     /// A rank wrote to its stdout (0) or stderr (1); no bytes: it will write no more.
     Wrote(Rank, usize, Vec<u8>),
+    /// Some of what a rank wrote is lost.
+    Lost(Rank),
     Exited(Rank, Status),
     /// `ssh` itself, or the login, wrote to stderr.
     Complained(Vec<u8>),
@@ -168,7 +172,6 @@ impl Host {
             Some(why) => {
                 tracing::error!(host = self.name, why, "the connection to a host failed");
                 self.cut();
-                self.stdout = None;
                 // It would be read again.
                 self.received.clear();
                 Ok(told)
@@ -220,8 +223,10 @@ impl Host {
     }
 
     fn is_ready(&self) -> Result<bool, String> {
-        // The host prints no more before it has read the line.
-        if self.received.split(|byte| *byte == b'\n').any(|line| line == READY) && self.received.ends_with(b"\n") {
+        // The host prints no more before it has read the line. What the login printed before may be without a newline.
+        if self.received.split(|byte| *byte == b'\n').any(|line| line.ends_with(READY))
+            && self.received.ends_with(b"\n")
+        {
             return Ok(true);
         }
         if self.received.len() > MOST_CHATTER { Err("its login prints without end".into()) } else { Ok(false) }
@@ -297,7 +302,6 @@ impl Host {
     pub fn give_up(&mut self) {
         self.cut();
         let _ = self.child.wait();
-        (self.stdin, self.stdout, self.stderr) = (None, None, None);
         (self.until, self.line, self.ended) = (None, None, true);
         self.unsent.clear();
     }
@@ -307,10 +311,12 @@ impl Host {
         (self.stdin, self.stdout, self.stderr) = (None, None, None);
     }
 
-    /// Kills the `ssh`.
+    /// Kills the `ssh`, and hears no more of it. What that started, where it is a script or `timeout`, is not known, and may hold
+    /// the pipes open for ever.
     pub fn cut(&mut self) {
         tracing::debug!(host = self.name, "killing its ssh");
         let _ = self.child.kill();
+        self.close();
     }
 }
 
@@ -341,10 +347,11 @@ fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told
             .filter(|(_, rank, _)| ranks.contains(rank))
             .ok_or_else(|| format!("it says {:?}, which is no record", String::from_utf8_lossy(head)))?;
         let begin = taken + end + 1;
-        let len = if kind == b'x' { 0 } else { number };
+        let len = if matches!(kind, b'x' | b'l') { 0 } else { number };
         let Some(bytes) = received.get(begin..begin + len) else { break };
         told.push(match kind {
             b'x' => Told::Exited(rank, Status::Exited(number as i32).of_shell()),
+            b'l' => Told::Lost(rank),
             _ => Told::Wrote(rank, usize::from(kind == b'e'), bytes.to_vec()),
         });
         taken = begin + len;
@@ -363,6 +370,7 @@ fn parse(head: &[u8]) -> Option<(u8, Rank, usize)> {
     let most = match kind {
         "o" | "e" => script::BLOCK,
         "x" => 255,
+        "l" => 1,
         _ => return None,
     };
     (words.next().is_none() && number <= most).then_some((kind.as_bytes()[0], rank, number))
@@ -376,19 +384,29 @@ mod tests {
     fn records_are_checked() {
         assert_eq!(parse(b"o 3 65536"), Some((b'o', 3, 65536)));
         assert_eq!(parse(b"x 0 137"), Some((b'x', 0, 137)));
-        for wrong in
-            [&b""[..], b"o 3", b"o 3 65537", b"x 3 256", b"y 3 1", b"o -1 1", b"o 1 1 1", b"o 1 \xff", b"ox 1 1"]
-        {
+        assert_eq!(parse(b"l 0 1"), Some((b'l', 0, 1)));
+        for wrong in [
+            &b""[..],
+            b"o 3",
+            b"o 3 65537",
+            b"x 3 256",
+            b"l 3 2",
+            b"y 3 1",
+            b"o -1 1",
+            b"o 1 1 1",
+            b"o 1 \xff",
+            b"ox 1 1",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
     fn records_are_taken_whole_and_of_ranks_of_that_host() {
-        let (mut received, mut told) = (b"o 2 3\nabce 3 0\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
+        let (mut received, mut told) = (b"o 2 3\nabce 3 0\nl 2 1\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
         take_records(&mut received, &(2..4), &mut told).unwrap();
         let wrote = |rank, stream, bytes: &[u8]| Told::Wrote(rank, stream, bytes.to_vec());
-        assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Exited(3, Status::Exited(7))]);
+        assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Lost(2), Told::Exited(3, Status::Exited(7))]);
         assert_eq!(received, b"o 2 5\nab");
         for (wrong, why) in [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "no record")] {
             let error = take_records(&mut wrong.to_vec(), &(2..4), &mut told).unwrap_err();

@@ -6,6 +6,7 @@
 //! ```text
 //!     o RANK LENGTH    and so many bytes of its stdout; 0: its end
 //!     e RANK LENGTH    of its stderr
+//!     l RANK 1         some of its output is lost: there is no room for it
 //!     x RANK STATUS    it has exited, as `$?` tells it
 //! ```
 //! Each stream of a rank has a loop that reads what is there (`dd`, one block) into a file, and writes it behind its length
@@ -38,17 +39,18 @@ pub(super) type Variables = (Rank, Vec<(&'static str, String)>);
 // The names of the script begin with `_transom_`, because all variables of the host's environment are variables of `sh`.
 // What is set for the program is set by `env`, and is no variable here.
 
-/// The address from which `ssh` reached the host is one at which the host can reach the hub.
+/// The address from which `ssh` reached the host is one at which the host can reach the hub. Not one with the name of an interface,
+/// which is another's here, nor `UNKNOWN`, which `sshd` says where it listens to no socket.
 const HUB: &str = "_transom_here=${SSH_CONNECTION%% *}; \
-    case $_transom_here in *%*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
+    case $_transom_here in *[!0-9a-fA-F.:]*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
     if [ -n \"$_transom_here\" ]; then _transom_hub=\"$_transom_here:${_transom_hub##*:},$_transom_hub\"; fi; ";
 
 /// `_transom_say LINE [FILE]`: a record. `_transom_pump RANK o|e`: passes on its stdin, by a file that is open as 6.
 const RECORDS: &str = "\
     _transom_say() { read -r _transom_turn <&5; echo \"$1\" >&4; [ -z \"$2\" ] || cat <$2 >&4; echo >&5; }; \
     _transom_pump() { _transom_file=/proc/self/fd/6; \
-        while dd bs=65536 count=1 of=$_transom_file 2>/dev/null; \
-            _transom_length=$(($(wc -c <$_transom_file))); [ $_transom_length -gt 0 ]; \
+        while { dd bs=65536 count=1 of=$_transom_file 2>/dev/null || { _transom_say \"l $1 1\"; false; }; } && \
+            _transom_length=$(($(wc -c <$_transom_file))) && [ $_transom_length -gt 0 ]; \
         do _transom_say \"$2 $1 $_transom_length\" $_transom_file; done; \
         _transom_say \"$2 $1 0\"; }; ";
 
@@ -97,7 +99,8 @@ const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r 
 /// The line for a host with these ranks.
 pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[Variables]) -> io::Result<Vec<u8>> {
     // `setsid` is found by the host's own PATH; the rank's need not have it.
-    let mut line = Vec::from(b"_transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
+    // The line itself, which has the secret, would be inherited if the host's environment had a variable of that name.
+    let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
     line.extend_from_slice(NEWLINE);
     line.extend_from_slice(b"cd ");
     quote(&mut line, folder);
@@ -212,6 +215,23 @@ mod tests {
         settings.env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         settings.args = args.iter().map(Into::into).collect();
         line(&settings, "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
+    }
+
+    #[test]
+    fn the_hub_is_where_ssh_came_from_if_that_is_an_address() {
+        for (connection, hub) in [
+            ("192.0.2.7 50000 192.0.2.8 22", "192.0.2.7:5,h:5"),
+            ("2001:db8::7 50000 2001:db8::8 22", "[2001:db8::7]:5,h:5"),
+            // Its scope means another interface there.
+            ("fe80::7%eth0 50000 fe80::8%eth0 22", "h:5"),
+            // `sshd` behind a command that is its connection.
+            ("UNKNOWN 65535 UNKNOWN 65535", "h:5"),
+            ("", "h:5"),
+        ] {
+            let line = format!("_transom_hub=h:5; {HUB}echo $_transom_hub");
+            let said = Command::new("sh").args(["-c", &line]).env("SSH_CONNECTION", connection).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), hub, "{connection}");
+        }
     }
 
     #[test]

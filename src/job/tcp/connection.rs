@@ -9,8 +9,11 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use transom_locks::Rank;
-use transom_windows::FabricError;
+use transom_locks::{Awaited, Rank};
+use transom_windows::{FabricError, Wait};
+
+/// After how long a sleep ends in which nothing has come, to see whether the wait is to be told of.
+const SLEEP: Duration = Duration::from_millis(100);
 
 pub(super) struct Connection {
     pub rank: Rank,
@@ -197,16 +200,28 @@ impl Group {
 
     /// Waits for the round under way to be complete, and takes it.
     pub fn wait_for_round(&self) -> Result<Vec<u8>, FabricError> {
-        let mut guard = self.gathered();
-        loop {
-            if let Some(round) = guard.take() {
-                return Ok(round);
-            }
-            if let Some(error) = self.lost() {
-                return Err(error);
-            }
-            guard = self.changed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
+        let found = |gathered: &mut Option<Vec<u8>>| match gathered.take() {
+            Some(round) => Ok(Some(round)),
+            None => self.lost().map_or(Ok(None), Err),
+        };
+        // Who is late, the hub knows.
+        let call = &"a call of all ranks (making something together)";
+        let wait = Wait { rank: self.me, call, awaited: Awaited::Anyone, deadline: None };
+        // The hub is far: nothing comes so soon that it is worth a core.
+        let crowded = true;
+        wait.until(
+            crowded,
+            || found(&mut self.gathered()),
+            || Ok(()),
+            |_| {
+                let mut gathered = self.gathered();
+                if let Some(round) = found(&mut gathered)? {
+                    return Ok(Some(round));
+                }
+                let woken = self.changed.wait_timeout(gathered, SLEEP);
+                found(&mut woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0)
+            },
+        )
     }
 
     /// Makes a change and wakes the threads that wait. It is made under the lock, so that none misses it.

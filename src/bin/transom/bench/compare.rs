@@ -15,6 +15,7 @@ use super::protocol::{ReportError, Task};
 use super::targets::{COMPARISONS, Comparison};
 use super::text::{number, parse_size, print, size};
 use super::usage::Usage;
+use crate::complain;
 use clap::Args;
 use std::collections::HashMap;
 use std::error::Error;
@@ -95,7 +96,7 @@ impl Compare {
         // Kept until the end: the twins are in it.
         let mut failures = Vec::new();
         let (_twins, peers) = peers::build(found, |why| {
-            eprintln!("transom: {why}");
+            complain(&why);
             failures.push(why);
         })?;
         let mut complete = failures.is_empty();

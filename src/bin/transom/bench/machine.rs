@@ -1,6 +1,7 @@
 //! What the machine is, for whoever reads figures later.
 
 use super::cores;
+use crate::complain;
 use serde::Serialize;
 use std::path::Path;
 
@@ -31,12 +32,12 @@ impl Machine {
 /// Says on stderr what no ratio makes up for: that others use the machine, or that this is no release build.
 pub fn warn_of_circumstances() {
     if cfg!(debug_assertions) {
-        eprintln!("transom: this is a debug build, and so are its figures; cargo run --release has others");
+        complain("this is a debug build, and so are its figures; cargo run --release has others");
     }
     let Machine { cores, load, .. } = Machine::this();
     if let Some(load) = load.filter(|&load| load > 0.5 * cores as f64) {
-        eprintln!(
-            "transom: this machine is busy (load {load} on {cores} cores): what ranks do together will seem slow"
-        );
+        let busy =
+            format!("this machine is busy (load {load} on {cores} cores): what ranks do together will seem slow");
+        complain(&busy);
     }
 }

@@ -1,6 +1,7 @@
 //! How far it is, on stderr, if that is a terminal.
 
 use super::text;
+use crate::complain;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io;
 
@@ -30,7 +31,7 @@ impl Progress {
     }
 
     pub fn warn(&self, text: &str) {
-        self.0.suspend(|| eprintln!("transom: {text}"));
+        self.0.suspend(|| complain(text));
     }
 }
 
