@@ -34,7 +34,9 @@
 //! the rest goes by that, once (`transom_channel`'s `failover`). It is the connection's thread that ends queue pairs and makes new ones, and a
 //! lane is up again when both have. The ring of a rail that was cut is left, and another made when it is back; an adapter whose mark comes
 //! by itself (neither NVIDIA's nor Soft-RoCE) has no rings beside other rails, and one that does not tell what it has received is done
-//! without from then on. While the lane of the first rail is by another, for windows, messages count it as cut. A pipe has memory that the first rail writes to: a peer with a pipe keeps that connection, as one with a single rail
+//! without from then on. While the lane of the first rail is by another, for windows, messages count it as cut. The memory of a long message has
+//! the names of as many rails as it is divided among, and of two at least: where all of these are cut it waits for one of them, though another
+//! reaches the peer. A pipe has memory that the first rail writes to: a peer with a pipe keeps that connection, as one with a single rail
 //! does. No rail for 20 seconds, and the peer is lost.
 //!
 //! # A peer that has no buffer
