@@ -1,6 +1,7 @@
 //! How a job on hosts ends: ranks that fail, signals, hosts that cannot be reached or say what they should not, readers that are late.
 
 use super::*;
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn the_first_failure_is_named_and_the_others_end() {
@@ -97,6 +98,32 @@ fn output_for_which_a_host_has_no_room_ends_its_rank() {
         let said =
             format!("transom: the output of rank {} is lost: host small cannot", ranks.parse::<u8>().unwrap() - 1);
         assert!(ended.stderr.starts_with(&said), "{ended:?}");
+    }
+}
+
+/// One may fail wherever one is started: of the first, of those for a rank, and of those for what it writes later.
+#[test]
+fn a_host_that_cannot_start_a_process_ends_its_ranks() {
+    if !rustix::process::getuid().is_root() {
+        // The limit is for all processes of a user, so it takes a user who has no others.
+        let said = "\n*** NOT RUN: this test has to be root's ***\n";
+        return std::io::stderr().write_all(said.as_bytes()).unwrap();
+    }
+    let folders = || {
+        let all = std::fs::read_dir("/dev/shm")
+            .unwrap()
+            .flatten()
+            .filter(|entry| entry.metadata().is_ok_and(|of| of.uid() == 54321));
+        all.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    for limit in [20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 25, 30, 34] {
+        let call =
+            Call::start_with(&["few", "-n", "6", "sh", "-c", "sleep 0.5; echo line; exec sleep 1000"], |command| {
+                command.env("LIMIT", limit.to_string()).current_dir("/");
+            });
+        let ended = call.end();
+        assert!(ended.code != Some(0) && !ended.stderr.is_empty(), "{limit}: {ended:?}");
+        assert_eq!(folders(), Vec::<PathBuf>::new(), "{limit}: {ended:?}");
     }
 }
 

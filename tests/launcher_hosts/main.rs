@@ -66,6 +66,10 @@ echo $1 >>$0.calls
 [ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 [ \"$1\" = titled ] && printf 'a title without a newline'
+[ \"$1\" = few ] && {
+    exec setpriv --reuid=54321 --regid=54321 --clear-groups prlimit --nproc=$LIMIT \\
+        env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
+}
 cd / && exec env -i line=of-the-host RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"
 ";
 

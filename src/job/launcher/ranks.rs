@@ -254,7 +254,8 @@ impl Ranks {
             }
         }
         if host.ended && !before {
-            let status = host.status().unwrap_or(Status::Exited(255));
+            // Whatever it says of itself, it has not said that they ended well.
+            let status = host.status().filter(|status| !status.success()).unwrap_or(Status::Exited(255));
             let left = host.ranks.clone().filter(|&rank| self.statuses[rank].is_none());
             let left: Vec<Rank> = left.filter(|rank| ended.iter().all(|(other, _)| other != rank)).collect();
             ended.extend(left.into_iter().map(|rank| (rank, self.there[rank].exited.unwrap_or(status))));

@@ -48,32 +48,41 @@ const HUB: &str = "_transom_here=${SSH_CONNECTION%% *}; \
 /// `_transom_say LINE [FILE]`: a record. `_transom_pump RANK o|e`: passes on its stdin, by a file that is open as 6.
 const RECORDS: &str = "\
     _transom_say() { read -r _transom_turn <&5; echo \"$1\" >&4; [ -z \"$2\" ] || cat <$2 >&4; echo >&5; }; \
-    _transom_pump() { _transom_file=/proc/self/fd/6; \
+    _transom_pump() { _transom_file=/proc/self/fd/6; trap 'kill -TERM 0' EXIT; \
         while { dd bs=65536 count=1 of=$_transom_file 2>/dev/null || { _transom_say \"l $1 1\"; false; }; } && \
             _transom_length=$(($(wc -c <$_transom_file))) && [ $_transom_length -gt 0 ]; \
         do _transom_say \"$2 $1 $_transom_length\" $_transom_file; done; \
-        _transom_say \"$2 $1 0\"; }; ";
+        _transom_say \"$2 $1 0\"; trap - EXIT; }; ";
 
 /// `_transom_rank RANK NAME=VALUE...` starts a rank, in a session of its own; `_transom_run` waits for it and kills what it
 /// leaves behind in its process group. While it waits, it holds the file from which the rank reads the secret, and which
 /// is found by this process and descriptor. The rank inherits no descriptor, so that it may be behind a wrapper that
-/// closes them.
+/// closes them. At SIGTERM, which says that the host is [`OVER`], it kills the rank: `$!`, as soon as that is another than before.
 ///
 /// A stream is a pipe that is open to read and to write here until those that only read and only write it have opened it.
 /// They close the rest by `exec`: of what is redirected for a function only, `sh` keeps the old descriptor open.
 const RANK: &str = "\
-    _transom_run() { _transom_number=$1; shift; echo \"transom secret $_transom_secret\" >&6; \
+    _transom_run() { trap 'kill -TERM 0' EXIT; _transom_number=$1; shift; echo \"transom secret $_transom_secret\" >&6; \
         read -r _transom_process _transom_rest </proc/self/stat; \
+        _transom_before=$!; trap 'trap - EXIT; \
+            [ \"$!\" = \"$_transom_before\" ] || kill -KILL -$! || kill -KILL $!; exit' TERM; \
         { exec </dev/null 3<&- 4>&- 5>&- 6>&- 7>&-; _transom_exec TRANSOM_SECRET=$_transom_process,6 \"$@\"; } & \
         _transom_process=$!; exec >/dev/null 2>&1; echo \"$_transom_number $_transom_process\" >&7; \
-        wait $_transom_process; _transom_status=$?; kill -KILL -$_transom_process; \
-        _transom_say \"x $_transom_number $_transom_status\"; }; \
+        wait $_transom_process; _transom_status=$?; kill -KILL -$_transom_process; trap - TERM; \
+        _transom_say \"x $_transom_number $_transom_status\"; trap - EXIT; }; \
     _transom_rank() { \
         exec 6<>\"$_transom_folder/1-$1\" 8<>\"$_transom_folder/o$1\" 9<>\"$_transom_folder/e$1\"; \
         { exec </proc/self/fd/8 >/dev/null 8<&- 9<&-; _transom_pump $1 o; } & \
         exec 6<>\"$_transom_folder/2-$1\"; { exec </proc/self/fd/9 >/dev/null 8<&- 9<&-; _transom_pump $1 e; } & \
         exec 6<>\"$_transom_folder/3-$1\"; \
         { exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & exec 6<&- 8<&- 9<&-; }; ";
+
+/// A shell that cannot start a process exits, whichever of these it is. Then it sends SIGTERM to all of them, at which those that wait
+/// for a rank kill it, and the first ends the host, without a further process. At a good end it is killed and does not come to this.
+const OVER: &str = "trap 'trap \"\" TERM; kill -TERM 0; \
+    echo \"transom: the ranks of this host are ended: a process was killed, or could not be started\" \
+        \"(ulimit -u; a rank takes six)\" >&2; \
+    exec rm -rf \"$_transom_folder\"' EXIT; trap exit TERM; ";
 
 /// Behind the ranks' numbers. The folder is there until all in it is open.
 const FILES: &str = "; do set -- \"$@\" \"$_transom_folder/o$_transom_number\" \"$_transom_folder/e$_transom_number\"; done; \
@@ -82,7 +91,7 @@ const FILES: &str = "; do set -- \"$@\" \"$_transom_folder/o$_transom_number\" \
 /// In a process of its own, because the first is killed with the launcher where no `ssh` is between.
 /// 3: lines of the launcher; 4: records; 5: the turn, a pipe with one line in it; 7: the process of each rank.
 const MAIN: &str = "exec 3<&0 4>&1 </dev/null 5<>\"$_transom_folder/turn\" 7<>\"$_transom_folder/processes\"; echo >&5; \
-    { _transom_ranks; ";
+    { trap 'kill -TERM 0' EXIT; _transom_ranks; ";
 
 /// Behind the number of ranks.
 const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
@@ -153,9 +162,10 @@ pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[V
     }
     line.extend_from_slice(b"; }; ");
     line.extend_from_slice(
-        b"_transom_folder=$(mktemp -d /dev/shm/transom.XXXXXX 2>/dev/null || mktemp -d) || exit 125; set --; \
-          for _transom_number in",
+        b"_transom_folder=$(mktemp -d /dev/shm/transom.XXXXXX 2>/dev/null || mktemp -d) || exit 125; ",
     );
+    line.extend_from_slice(OVER.as_bytes());
+    line.extend_from_slice(b"set --; for _transom_number in");
     ranks.iter().for_each(|(rank, _)| line.extend_from_slice(format!(" {rank}").as_bytes()));
     line.extend_from_slice(FILES.as_bytes());
     line.extend_from_slice(MAIN.as_bytes());
