@@ -274,11 +274,12 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     ///
     /// # Examples
     /// ```
-    /// use transom_locks::{LockLayout, PassiveLock, model::sim::{self, Sim}};
+    /// use transom_locks::{LockLayout, Mode, PassiveLock, model::sim::{self, Sim}};
     /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
-    ///     let mut lock = PassiveLock::<_, 16>::new(network, LockLayout::new(0, 1), 1);
+    ///     let mut lock = PassiveLock::<_, 16>::new(network, 0)?;
     ///     assert!(lock.is_settled_mut()); // nothing was given up
-    ///     Ok(())
+    ///     lock.acquire_mut(0, Mode::Shared)?;
+    ///     lock.release_mut(0)
     /// }));
     /// net.run_random(1).unwrap();
     /// ```

@@ -256,7 +256,7 @@ impl Pscw {
     /// ```
     /// use transom_locks::{Pscw, model::sim::{self, Sim}};
     /// let net = Sim::new(1, Pscw::words(1), sim::once(|_, network| {
-    ///     let mut pscw = Pscw::new(0, 1);
+    ///     let mut pscw = Pscw::new(1, 0);
     ///     pscw.post(network, &[0])?;
     ///     assert!(!pscw.has_completed(network, 0)?);
     ///     pscw.start(network, &[0])?;
