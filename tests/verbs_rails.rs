@@ -242,7 +242,6 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
             let mut window: Window<u8> = world.allocate(LEN).unwrap();
             let epoch = window.fence().unwrap();
             drop(epoch.target(other).unwrap().rput(0, vec![round; LEN]).unwrap());
-            drop(epoch);
             drop(window);
             // Here the memory goes.
             meet(&world).unwrap();
