@@ -89,3 +89,9 @@ pub fn shell(command: &str) {
 pub fn meet(world: &World) -> Result<(), Error> {
     Ok(transom::windows::Exchange::barrier(world.provider())?)
 }
+
+/// What this rank has written and read of messages, and how much of that not by the first rail.
+pub fn moved(world: &World) -> (u64, u64) {
+    let counters = world.counters().unwrap();
+    (counters.written_bytes + counters.read_bytes, counters.other_rails_bytes)
+}

@@ -275,7 +275,7 @@ impl<F: Fabric> Segment<F> {
 
     /// Whoever panics with a request in a queue that it has given up would wait for others, who may wait for this rank: tells them
     /// before.
-    pub fn unless_settled<N: Network>(&self, lock: &mut PassiveLock<N>) {
+    pub fn fail_unless_settled<N: Network>(&self, lock: &mut PassiveLock<N>) {
         if std::thread::panicking() && !lock.is_settled_mut() {
             self.leave_unended();
         }

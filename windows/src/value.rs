@@ -274,7 +274,7 @@ fn waited(window: u32, mode: Mode, ahead: Ahead) {
 impl<F: Fabric> Drop for Family<F> {
     /// A guard that was leaked keeps its lock, which nobody could release after this.
     fn drop(&mut self) {
-        self.data.unless_settled(&mut self.lock);
+        self.data.fail_unless_settled(&mut self.lock);
         if !self.lock.release_held_mut() {
             self.data.leave_unended();
         }

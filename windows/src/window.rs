@@ -50,7 +50,7 @@ impl<T, F: Fabric> Drop for Window<T, F> {
     /// An epoch that was leaked keeps its lock, or its targets waiting, and nobody could end it after this.
     fn drop(&mut self) {
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
-        self.core.data.unless_settled(&mut self.lock);
+        self.core.data.fail_unless_settled(&mut self.lock);
         let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
         if !self.lock.release_held_mut() || !bulk || !completed {
             self.core.data.leave_unended();

@@ -78,11 +78,9 @@ struct Open {
     by: Option<(Key, u64)>,
 }
 
-/// Which windows there are, and what is posted to those of peers.
+/// Who waits for windows of this rank, and what is posted to those of peers.
 #[derive(Default)]
 pub(super) struct Windows {
-    /// Of this rank, open.
-    open: usize,
     /// Grants that wait for one to be closed: of which peer, transfer and window.
     waiting: VecDeque<(Rank, u32, u32)>,
     /// The last piece of what was granted, by its token: as above.
@@ -212,7 +210,6 @@ impl<W: Wire> Delivery<W> {
                 let open = coming.open.iter_mut().find(|open| open.window == window)?;
                 let (key, wanted) = open.by.take()?;
                 let came = self.wire.close_window(rail, key) & wanted;
-                self.windows.open -= 1;
                 let coming = self.coming(peer, transfer)?;
                 let open = coming.open.iter_mut().find(|open| open.window == window)?;
                 open.missing &= !came;
@@ -297,12 +294,10 @@ impl<W: Wire> Delivery<W> {
         }
         let piece = piece(self.longest(rail));
         let begins = at as usize + window as usize * PIECES as usize * piece;
-        let window_of =
-            |wire: &mut W| wire.open_window(Lane { peer, rail }, Window { into, at: begins, piece, wanted });
-        let has = self.opened_for(peer);
-        match if has < EACH { window_of(&mut self.wire) } else { None } {
+        let (has, window_of) = (self.opened_for(peer), Window { into, at: begins, piece, wanted });
+        let opened = (has < EACH).then(|| self.wire.open_window(Lane { peer, rail }, window_of)).flatten();
+        match opened {
             Some(key) => {
-                self.windows.open += 1;
                 self.losses.windows += 1;
                 let coming = self.coming(peer, transfer).expect("was looked at");
                 coming
@@ -456,7 +451,6 @@ impl<W: Wire> Delivery<W> {
     fn close(&mut self, coming: Coming) {
         for (key, _) in coming.open.into_iter().filter_map(|open| open.by) {
             self.wire.close_window(coming.rail, key);
-            self.windows.open -= 1;
         }
     }
 }

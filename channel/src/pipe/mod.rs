@@ -306,8 +306,8 @@ impl<M> Pipe<M> {
         match Told::of(value) {
             (Told::Ring, _) => Ok(self.arrivals.told()?),
             (Told::Control, _) => Ok(self.control_in.told()?),
-            (Told::Head, value) => self.arrivals.head(value.into(), true).map(|_| ()),
-            (Told::Tail, value) => self.putting.tail(value.into(), true).map(|_| ()),
+            (Told::Head, value) => self.arrivals.head(value.into(), true).map(drop),
+            (Told::Tail, value) => self.putting.tail(value.into(), true).map(drop),
         }
     }
 

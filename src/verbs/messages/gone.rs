@@ -13,6 +13,8 @@ use transom_windows::FabricError;
 pub(super) const CLOSED: [u8; 1] = [0];
 /// Looks that find nothing more, before the engine is told of a peer that is gone.
 const LAST_LOOKS: u32 = 3;
+/// Looks at a lane that has ended, ten a second, before its peer counts as one that lives.
+const ALIVE: u32 = 5;
 
 /// A peer that is gone, of which something may still be to be taken.
 pub(super) struct Gone {
@@ -39,8 +41,6 @@ impl Gone {
         self.looks > LAST_LOOKS || self.before == 0
     }
 }
-/// Looks at a lane that has ended, ten a second, before its peer counts as one that lives.
-const ALIVE: u32 = 5;
 
 impl VerbsWire {
     /// Tells the peers that this rank receives nothing any more.

@@ -12,16 +12,19 @@ use transom_shm_loopback::messages::Bytes;
 /// Where memory begins, its length, whether it may be written.
 type Whole = (u64, usize, bool);
 
-/// A registration that messages use, all from one address on: several if they are as long, or shorter.
+/// A registration that messages use, all from one address on.
 pub(super) struct Used {
-    pub what: Arc<Registered>,
+    what: Arc<Registered>,
     writable: bool,
+    /// It is of memory that outlives messages, and serves any that it covers. Others serve messages of their own length: a longer one's
+    /// right to the rest may end before.
+    lasts: bool,
     /// By how many.
     times: usize,
 }
 
-/// Those of a rail, by the address that they are used from, and their key. There is none that covers what one before it does: so of those that
-/// cover a message the shortest is its own.
+/// Those of a rail, by the address that they are used from, and their key. None is added for what one serves that is there: so of those
+/// that serve a message the shortest is its own.
 pub(super) type Table = BTreeMap<(u64, u64), Used>;
 
 /// What is kept beside memory that messages are sent from again and again: its registrations, by the rails that have one.
@@ -50,7 +53,7 @@ impl VerbsWire {
         // What windows and buffers have is registered with each rail.
         if !writable && let Some(registered) = self.service.core_of(by).memory.readable(address, bytes) {
             self.registrations.found += 1;
-            return Some(self.use_from(rail, address, registered, writable));
+            return Some(self.use_from(rail, address, Used { what: registered, writable, lasts: true, times: 1 }));
         }
         if bytes < self.register_from {
             return None;
@@ -92,12 +95,12 @@ impl VerbsWire {
             }
             registered
         };
-        Some(self.use_from(rail, address, registered, writable))
+        Some(self.use_from(rail, address, Used { what: registered, writable, lasts: lasting.is_some(), times: 1 }))
     }
 
-    fn use_from(&mut self, rail: usize, address: u64, what: Arc<Registered>, writable: bool) -> Key {
-        let key = u64::from(what.remote_key());
-        self.registered[rail].insert((address, key), Used { what, writable, times: 1 });
+    fn use_from(&mut self, rail: usize, address: u64, used: Used) -> Key {
+        let key = u64::from(used.what.remote_key());
+        self.registered[rail].insert((address, key), used);
         Key { address, key }
     }
 
@@ -161,6 +164,9 @@ impl Used {
 /// What a message from, or to, this memory uses.
 fn find(table: &Table, (address, bytes, writable): Whole) -> Option<((u64, u64), &Used)> {
     let there = table.range((address, 0)..=(address, u64::MAX)).map(|(key, used)| (*key, used));
-    let covers = |used: &Used| used.writable == writable && used.bytes(address) >= bytes;
-    there.filter(|(_, used)| covers(used)).min_by_key(|(_, used)| used.bytes(address))
+    let serves = |used: &Used| {
+        let covered = used.bytes(address);
+        used.writable == writable && (covered == bytes || used.lasts && covered > bytes)
+    };
+    there.filter(|(_, used)| serves(used)).min_by_key(|(_, used)| used.bytes(address))
 }
