@@ -273,7 +273,8 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// [`release_held_mut`](Self::release_held_mut) and dropping this wait for those before it. Local.
     ///
     /// # Examples
-    /// ```
+    #[cfg_attr(not(feature = "loom"), doc = "```")]
+    #[cfg_attr(feature = "loom", doc = "```no_run")]
     /// use transom_locks::{LockLayout, Mode, PassiveLock, model::sim::{self, Sim}};
     /// let net = Sim::new(1, LockLayout::words(1), sim::once(|_, network| {
     ///     let mut lock = PassiveLock::<_, 16>::new(network, 0)?;
