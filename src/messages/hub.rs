@@ -109,6 +109,9 @@ impl Hub {
         let core = held.as_mut()?;
         let whole = Whole;
         let result = act(core);
+        if core.armed.is_some() {
+            core.tell_news();
+        }
         core.take_ended();
         std::mem::forget(whole);
         if std::mem::take(&mut core.news) {

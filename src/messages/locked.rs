@@ -124,9 +124,6 @@ impl Core {
     /// One turn of the engine, and of works. Whether there is more to do soon.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        if self.armed.is_some() {
-            self.engine.hear_pipes();
-        }
         let worked = self.engine.progress() > 0;
         self.take_ended();
         if !self.works.is_empty() {
@@ -269,7 +266,14 @@ impl Core {
         if self.engine.has_ended() {
             self.end_messages();
         }
-        if self.armed.is_some() && self.engine.take_news() {
+    }
+
+    /// Tells whoever is armed what has come by pipes, and what the call has let in beside what it is for.
+    #[cold]
+    #[inline(never)]
+    pub fn tell_news(&mut self) {
+        self.engine.hear_pipes();
+        if self.engine.take_news() {
             self.happened();
         }
     }
