@@ -79,13 +79,15 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
 #[test]
 fn what_is_no_record_ends_the_ranks_of_its_host() {
     let folder = Folder::new();
-    let ssh = "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nsleep 1\necho ssh to $1 failed\nexit 255\n";
+    let ssh = "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nsleep 1\necho ssh to $1 failed\nexec sleep 1000\n";
     let ssh = folder.file("ssh", ssh, 0o755);
     let ended = Call::start_with(&["a", "-n", "1", "sh", "-c", "echo one; sleep 1000"], |command| {
         command.env("TRANSOM_SSH", &ssh);
     })
     .end();
     assert_eq!((ended.code, ended.lines), (Some(255), vec!["one".to_owned()]), "{}", ended.stderr);
+    let said = "transom: host a: it says \"ssh to a failed\", which is no record; its ranks are ended";
+    assert!(ended.stderr.lines().any(|line| line == said), "{}", ended.stderr);
 }
 
 /// Files may have 4 KiB there, as on a disk that is full.

@@ -227,6 +227,10 @@ impl Ranks {
                     output.take_of_host(number, &bytes);
                     continue;
                 }
+                Told::Broken(why) => {
+                    output.say(&format!("host {}: {why}; its ranks are ended", host.name));
+                    continue;
+                }
                 Told::Wrote(rank, stream, bytes) => {
                     self.there[rank].ended += usize::from(bytes.is_empty());
                     output.take(rank, stream, &bytes);

@@ -63,6 +63,8 @@ pub(super) enum Told {
     Exited(Rank, Status),
     /// `ssh` itself, or the login, wrote to stderr.
     Complained(Vec<u8>),
+    /// Why no more is heard of the host.
+    Broken(String),
 }
 
 /// A host, and the `ssh` to it. That is killed when this is dropped.
@@ -85,6 +87,8 @@ pub(super) struct Host {
     line: Option<Vec<u8>>,
     /// The `ssh` has ended, and all that it wrote is read.
     pub ended: bool,
+    /// It said what it should not.
+    broken: bool,
 }
 
 impl Host {
@@ -125,6 +129,7 @@ impl Host {
             until: Some(Instant::now() + READY_WITHIN),
             line: Some(line),
             ended: false,
+            broken: false,
         })
     }
 
@@ -174,6 +179,8 @@ impl Host {
                 self.cut();
                 // It would be read again.
                 self.received.clear();
+                self.broken = true;
+                told.push(Told::Broken(why));
                 Ok(told)
             }
             None => Ok(told),
@@ -276,8 +283,11 @@ impl Host {
         Ok(())
     }
 
-    /// How its ranks have ended of which it did not tell, once it has ended.
+    /// How its ranks have ended of which it did not tell, once it has ended. None of an `ssh` that was killed for what it said.
     pub fn status(&mut self) -> Option<Status> {
+        if self.broken {
+            return None;
+        }
         self.child.try_wait().ok().flatten().map(|status| Status::from(status).of_shell())
     }
 
