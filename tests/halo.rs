@@ -108,6 +108,18 @@ fn what_has_no_halo_says_so() {
         assert!(matches!(halo.exchange(&mut array), Err(Error::Array(ArrayError::Halo { array: 1, .. }))));
         assert!(matches!(halo.store(&array), Err(Error::Array(ArrayError::Halo { .. }))));
         halo.store(&other).unwrap();
+        // Teams number what they make anew, and theirs are in another order here.
+        let team = world.split(Some(0), (world.size() - world.rank()) as u64).unwrap().expect("a colour was named");
+        let (mut one, mut two) =
+            (team.array([8], Distribution::Block).unwrap(), world.array([8], Distribution::Block).unwrap());
+        while one.window().id() < two.window().id() {
+            one = team.array::<u64, 1>([8], Distribution::Block).unwrap();
+        }
+        let (mut of_one, mut of_two) = (one.halo([1]).unwrap(), two.halo([1]).unwrap());
+        assert!(matches!(of_two.exchange(&mut one), Err(Error::Array(ArrayError::Halo { .. }))));
+        assert!(matches!(of_one.exchange(&mut two), Err(Error::Array(ArrayError::Halo { .. }))));
+        of_one.exchange(&mut one).unwrap();
+        of_two.exchange(&mut two).unwrap();
         world.barrier().unwrap();
     });
 }

@@ -1,7 +1,7 @@
 //! Windows on memory that the program lends (`World::create`): it comes back, takes no atomics, and outlives what others do to it.
 
 mod ranks;
-use transom::{Error, FabricError, Op, World};
+use transom::{Distribution, Error, FabricError, Op, World};
 
 #[test]
 fn lent_memory_comes_back_as_others_left_it() {
@@ -148,4 +148,29 @@ fn a_key_names_no_other_process() {
             assert!(matches!(refused, Err(FabricError::BadKey { rank, .. }) if rank == rank_of), "{refused:?}");
         }
     }
+}
+
+/// Its window is replaced by one whose elements are the program's own, with signals before which nothing must be written.
+#[test]
+fn an_array_may_lie_there() {
+    ranks::on_all_sizes("an_array_may_lie_there", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut array = world.array::<u64, 1>([8 * n], Distribution::Block).unwrap();
+        *array.window_mut() = world.create_on(vec![me as u64; 8], 4).unwrap();
+        let next = (me + 1) % n;
+        let epoch = array.lock_all().unwrap();
+        assert_eq!(epoch.get_one(8 * next + 5).unwrap(), next as u64);
+        epoch.put_one(8 * next + 3, 100 + me as u64).unwrap();
+        epoch.put(8 * next..8 * next + 2, &[200, 300]).unwrap();
+        epoch.unlock().unwrap();
+        array.fence().unwrap();
+        let before = (me + n - 1) % n;
+        let expected = [200, 300, me as u64, 100 + before as u64, me as u64, me as u64, me as u64, me as u64];
+        let mut got = [0; 8];
+        array.local().get(8 * me..8 * me + 8, &mut got).unwrap();
+        assert_eq!(got, expected);
+        let signals: Vec<u64> = (0..4).map(|at| array.window().signals().read(at).unwrap()).collect();
+        assert_eq!(signals, [0; 4]);
+        array.fence().unwrap();
+    });
 }

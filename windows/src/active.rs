@@ -196,13 +196,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             true => core.check_past("fence", asserted).and_then(|()| core.check_noput("fence")),
             false => Ok(()),
         });
-        if !asserted.contains(Assert::NOPRECEDE) {
-            core.order_all()?;
-        }
-        self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source))?;
+        let ordered = if asserted.contains(Assert::NOPRECEDE) { Ok(()) } else { core.order_all() };
+        // Also where that failed: the others are in the barrier, and wait for this rank. No error is told sooner.
+        let waited = self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source));
+        ordered.and(waited)?;
         core.data.counters.fences.bump();
         core.checks.synchronised(&core.data.counters);
-        // Not sooner: the others are in the barrier.
         asserts?;
         if cfg!(debug_assertions) && asserted.contains(Assert::NOPUT) {
             core.promise_noput()?;

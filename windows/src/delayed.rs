@@ -417,9 +417,8 @@ impl<F: Fabric> Fabric for Delayed<F> {
     fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
         match moving {
             Moving::Get(reading) if !reading.has_result() => {
-                // One that failed fills no slot.
-                let failed = self.line.held().queues[reading.rank].failed.take();
-                failed.map_or(Ok(false), Err)
+                // One that failed fills no slot: who takes it out is told. That may be another's, whose call is told of it.
+                Ok(self.line.held().queues[reading.rank].failed.is_some())
             }
             _ => Ok(true),
         }

@@ -25,8 +25,13 @@ pub(crate) struct Segment<F: Fabric> {
     /// What it is for, and its number, for messages.
     purpose: Purpose,
     id: u32,
+    /// No other of this process has the same, though teams number what they make anew.
+    pub serial: u64,
     asked: Seldom,
 }
+
+/// What was given last.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Ten times a second at most.
 struct Seldom {
@@ -219,6 +224,7 @@ impl<F: Fabric> Segment<F> {
             rank,
             purpose,
             id,
+            serial: SERIAL.fetch_add(1, Relaxed),
             asked: Seldom::new(),
         })
     }

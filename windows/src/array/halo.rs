@@ -34,7 +34,8 @@ use std::ops::Range;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Halo<T, const D: usize> {
-    array: u32,
+    /// The [serial](crate::segment::Segment::serial) of the array's memory.
+    of: u64,
     layout: Layout<D>,
     own: [Range<usize>; D],
     width: [usize; D],
@@ -70,7 +71,8 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
                 .filter(|&len| len < MOST)
                 .ok_or_else(|| wrong("it would have too many cells"))?;
         }
-        let mut halo = Halo { array, layout, own, width, cells: bytemuck::zeroed_vec(len), packed: Vec::new() };
+        let of = self.window().core.data.serial;
+        let mut halo = Halo { of, layout, own, width, cells: bytemuck::zeroed_vec(len), packed: Vec::new() };
         if !halo.cells.is_empty() {
             let mine = halo.own.clone();
             let packed = halo.unpacked(&mine);
@@ -118,13 +120,14 @@ impl<T: Pod, const D: usize> Halo<T, D> {
             array.local().put(side.clone(), &self.packed)?;
         }
         let epoch = array.fence()?;
-        for side in self.ghosts() {
-            let packed = self.unpacked(&side);
-            epoch.get(side.clone(), packed)?;
+        let got = self.ghosts().try_for_each(|side| {
+            epoch.get(side.clone(), self.unpacked(&side))?;
             self.unpack(&side);
-        }
+            Ok(())
+        });
         // Nobody changes what others may still be reading.
-        array.fence().map(drop)
+        let fenced = array.fence();
+        got.and(fenced.map(drop))
     }
 
     /// Writes this rank's own elements to the array; others see them after a synchronisation. Not collective, and no remote
@@ -143,11 +146,10 @@ impl<T: Pod, const D: usize> Halo<T, D> {
     }
 
     fn check<F: Fabric>(&self, array: &GlobalArray<T, F, D>) -> Result<(), Error> {
-        let id = array.window().id();
-        if (id, array.layout()) == (self.array, &self.layout) {
+        if (array.window().core.data.serial, array.layout()) == (self.of, &self.layout) {
             return Ok(());
         }
-        Err(ArrayError::Halo { array: id, why: "the halo is of another array" }.into())
+        Err(ArrayError::Halo { array: array.window().id(), why: "the halo is of another array" }.into())
     }
 
     /// Own elements that other ranks have as ghost cells.

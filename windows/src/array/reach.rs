@@ -161,7 +161,7 @@ macro_rules! epochs {
             #[inline(always)]
             fn is_shared(&self, owner: Rank) -> bool {
                 let data = &self.core.data;
-                data.remotes.get(owner).is_some_and(|remote| data.fabric.is_shared(remote))
+                data.part(owner).is_some_and(|(remote, _)| data.fabric.is_shared(remote))
             }
 
             #[inline(always)]
@@ -220,19 +220,18 @@ epochs! {
     FenceEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
 }
 
-/// The memory of a rank and the first byte there of elements, if the rank has them. An array's elements are in the window's
-/// own memory, never in memory that the program lends; so this need not ask, and makes no [`Target`], which would be
-/// written to the stack for the sake of its errors.
+/// The memory of a rank and the first byte there of elements, if the rank has them. This makes no [`Target`], which would be written to
+/// the stack for the sake of its errors.
 #[inline(always)]
 fn place<T, F: Fabric>(core: &Core<F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
 where
     T: Pod,
 {
     let data = &core.data;
-    if let (Some(remote), Some(size)) = (data.remotes.get(rank), data.sizes.get(rank))
+    if let (Some((remote, base)), Some(size)) = (data.part(rank), data.sizes.get(rank))
         && let Some(at) = inside::<T>(offset, len, size.bytes / size_of::<T>())
     {
-        return Ok((remote, data.base + at));
+        return Ok((remote, base + at));
     }
     Err(failed::<T, F>(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
 }
