@@ -3,7 +3,7 @@
 mod ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
-use transom::collective::{Commuting, Grid, Ragged};
+use transom::collective::{Commuting, Grid, Ragged, Reduction};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Section, World};
 
@@ -60,6 +60,27 @@ fn other_roots_of_reductions_are_told() {
 #[test]
 fn other_operations_are_told() {
     mismatch("other_operations_are_told", |w| w.all_reduce(&mut [1], Op::Sum), |w| w.all_reduce(&mut [1], Op::Max));
+}
+
+/// A sum of the program's own.
+struct Own<const COMMUTES: bool>;
+
+impl<const COMMUTES: bool> Reduction<u64> for Own<COMMUTES> {
+    const COMMUTES: bool = COMMUTES;
+
+    fn apply(&self, left: u64, right: u64) -> u64 {
+        left + right
+    }
+}
+
+/// Long data is folded in another order then.
+#[test]
+fn whether_an_operation_commutes_is_told() {
+    mismatch(
+        "whether_an_operation_commutes_is_told",
+        |w| w.reduce(0, &mut [1], Own::<true>),
+        |w| w.reduce(0, &mut [1], Own::<false>),
+    );
 }
 
 #[test]
@@ -231,6 +252,49 @@ fn a_call_that_differed_long_ago_is_told() {
     });
 }
 
+/// It waited for nobody, and has dropped the team.
+#[test]
+fn a_call_that_differed_by_who_has_left_is_told() {
+    const TOLD: Tag<u8> = Tag::new(2);
+    on(&[2, 3], "a_call_that_differed_by_who_has_left_is_told", |world| {
+        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
+        if world.rank() == 0 {
+            team.ibroadcast(0, vec![1_u8]).wait().unwrap();
+            drop(team);
+            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+        } else {
+            let error = team.ibroadcast(0, vec![1_u8, 2]).wait().unwrap_err().error;
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+            world.send(0, TOLD, &[1]).unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// No collective was called in the team; and the panic is caught.
+#[test]
+fn who_left_a_team_by_a_panic_is_not_waited_for() {
+    const TOLD: Tag<u8> = Tag::new(2);
+    on(&[2, 3], "who_left_a_team_by_a_panic_is_not_waited_for", |world| {
+        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
+        if world.rank() == 0 {
+            let panics = std::panic::AssertUnwindSafe(|| {
+                let _team = team;
+                panic!("it drops its team (the test means it)");
+            });
+            std::panic::catch_unwind(panics).unwrap_err();
+            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+        } else {
+            let error = team.barrier().unwrap_err();
+            assert!(matches!(error, Error::PeerLeft { .. } | Error::PeerDied { .. }), "{error}");
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+            world.send(0, TOLD, &[1]).unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
 /// Who is asked about a call of long ago that it has started and not ended says that it makes the same.
 #[test]
 fn a_started_call_of_long_ago_may_still_end() {
@@ -270,6 +334,13 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
         misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
         misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
         misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");
+        if n > 1 {
+            let other = (world.rank() + 1) % n;
+            let error = world.scatter_init::<u8>(other, Vec::new(), usize::MAX).map(drop);
+            misuse(error, "more than there can be");
+            let error = world.iscatter_v::<u8>(other, None, usize::MAX).wait().map(drop).map_err(Error::from);
+            misuse(error, "there is no memory");
+        }
         // All ranks refused as many: they go on.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
     });

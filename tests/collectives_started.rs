@@ -5,6 +5,7 @@ mod numbers;
 mod ranks;
 use numbers::{folded, number, numbers};
 use ranks::on;
+use std::time::Duration;
 use transom::collective::{Grid, Ordered, Ragged};
 use transom::messages::{Error, Persistent, Request, Requests, Source, Tag};
 use transom::{Op, World};
@@ -421,5 +422,21 @@ fn collectives_are_started_again_and_again() {
         }
         let misused = world.broadcast_init(size, vec![0]).map(drop).unwrap_err();
         assert!(matches!(misused, Error::NoSuchRank { .. }), "{misused}");
+    });
+}
+
+/// Both leave before the last has called.
+#[test]
+fn what_two_ranks_left_behind_is_done() {
+    on(&[3, 4], "what_two_ranks_left_behind_is_done", |world| {
+        let (me, n) = (world.rank(), world.size());
+        world.barrier().unwrap();
+        if me > 0 {
+            drop(world.iall_reduce(vec![me as u64], Op::Sum));
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let sum = world.iall_reduce(vec![0_u64], Op::Sum).wait().unwrap();
+        assert_eq!(sum, [[3, 6][n - 3]]);
     });
 }

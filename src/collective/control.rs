@@ -45,7 +45,8 @@ impl Saying {
             Error::PeerLeft { rank } => Some(Saying::Left(*rank)),
             Error::OperatorPanicked { rank } => Some(Saying::Panicked(*rank)),
             Error::Mismatch { why } => Some(Saying::Mismatch(why.clone())),
-            _ => None,
+            Error::Closed => None,
+            other => Some(Saying::Mismatch(other.to_string())),
         }
     }
 
@@ -286,8 +287,10 @@ impl Listener {
             if let Some(saying) = broken.as_ref().and_then(Saying::why) {
                 saying.send(core, *from, *context);
             } else if theirs.number.wrapping_sub(*calls) < 1 << 31 {
-                // Of what it called before it left it has done its part.
                 Saying::Gone.send(core, *from, *context);
+            } else {
+                // It has done its part in what it called before it left, which may have been another call.
+                Saying::Over(theirs.number).send(core, *from, *context);
             }
             false
         });

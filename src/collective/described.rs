@@ -63,21 +63,21 @@ impl World {
     pub(super) fn of_reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, len: usize, op: R) -> Of<Typed<T, R>> {
         self.check_root::<T>(root)?;
         self.check_operation::<T, R>(&op)?;
-        let signature = Signature::of(Kind::Reduce, size_of::<T>(), len).root(root).by(op.number());
+        let signature = Signature::of(Kind::Reduce, size_of::<T>(), len).root(root).by(op.number(), R::COMMUTES);
         chosen(signature, Call::Reduce { root, commutes: R::COMMUTES }, len, Typed(op, PhantomData))
     }
 
     #[inline]
     pub(super) fn of_all_reduce<T: Pod, R: Reduction<T>>(&self, len: usize, op: R) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
-        let signature = Signature::of(Kind::AllReduce, size_of::<T>(), len).by(op.number());
+        let signature = Signature::of(Kind::AllReduce, size_of::<T>(), len).by(op.number(), R::COMMUTES);
         chosen(signature, Call::AllReduce { commutes: R::COMMUTES }, len, Typed(op, PhantomData))
     }
 
     pub(super) fn of_scan<T: Pod, R: Reduction<T>>(&self, exclusive: bool, len: usize, op: R) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
         let kind = if exclusive { Kind::Exscan } else { Kind::Scan };
-        let signature = Signature::of(kind, size_of::<T>(), len).by(op.number());
+        let signature = Signature::of(kind, size_of::<T>(), len).by(op.number(), R::COMMUTES);
         chosen(signature, Call::Scan { exclusive }, len, Typed(op, PhantomData))
     }
 
@@ -89,7 +89,7 @@ impl World {
     ) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
         self.check_blocks("reduce_scatter", data, into)?;
-        let signature = Signature::of(Kind::ReduceScatter, size_of::<T>(), into).by(op.number());
+        let signature = Signature::of(Kind::ReduceScatter, size_of::<T>(), into).by(op.number(), R::COMMUTES);
         chosen(signature, Call::ReduceScatter, into, Typed(op, PhantomData))
     }
 
@@ -103,7 +103,7 @@ impl World {
         self.check_operation::<T, R>(&op)?;
         self.check_counts("reduce_scatter_v", counts, data)?;
         self.check_own("reduce_scatter_v", counts, into)?;
-        let signature = Signature::of(Kind::ReduceScatterV, size_of::<T>(), data).by(op.number());
+        let signature = Signature::of(Kind::ReduceScatterV, size_of::<T>(), data).by(op.number(), R::COMMUTES);
         planned(signature, plans::reduce_scatter_v(self.rank(), counts), Typed(op, PhantomData))
     }
 
@@ -126,7 +126,7 @@ impl World {
                 self.check_own("gather_v", counts, mine)?;
                 plans::gather_v(self.rank(), root, counts)
             }
-            false => plans::gather_v(self.rank(), root, &vec![mine; self.size()]),
+            false => plans::gather_v(self.rank(), root, &self.counts_of_one(mine)),
         };
         planned(signature, plan, Nothing)
     }
@@ -136,6 +136,11 @@ impl World {
         self.check_root::<T>(root)?;
         if root == self.rank() {
             self.check_blocks("scatter", data, into)?;
+        } else if into.checked_mul(self.size()).and_then(|all| all.checked_mul(size_of::<T>())).is_none() {
+            self.refuse(format!(
+                "scatter of {into} elements for each of {} ranks: more than there can be",
+                self.size()
+            ))?;
         }
         chosen(Signature::of(Kind::Scatter, size_of::<T>(), into).root(root), Call::Scatter { root }, into, Nothing)
     }
@@ -150,7 +155,7 @@ impl World {
                 self.check_own("scatter_v", counts, into)?;
                 plans::scatter_v(self.rank(), root, counts)
             }
-            false => plans::scatter_v(self.rank(), root, &vec![into; self.size()]),
+            false => plans::scatter_v(self.rank(), root, &self.counts_of_one(into)),
         };
         planned(signature, plan, Nothing)
     }
@@ -269,6 +274,13 @@ impl World {
             true => Ok(()),
             false => self.refuse(format!("{name} was told of {said} elements of this rank, whose own are {own}")),
         }
+    }
+
+    /// What a rank that is not the root knows of the counts.
+    fn counts_of_one(&self, mine: usize) -> Vec<usize> {
+        let mut counts = vec![0; self.size()];
+        counts[self.rank()] = mine;
+        counts
     }
 
     /// Zeroed elements, if there is memory.

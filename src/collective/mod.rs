@@ -77,7 +77,7 @@ impl Collectives {
 
     /// The world is dropped. If no collective was called, others may wait in one all the same.
     pub fn leave(&self, messages: &Space) {
-        if self.member.get().is_none() && !messages.is_last() && !std::thread::panicking() {
+        if self.member.get().is_none() && !messages.is_last() {
             self.control.leave(messages.context(), control::Left::default());
             // Without messages nobody can wait for this rank.
             let _ = messages.hub().and_then(|hub| self.control.listen(hub));

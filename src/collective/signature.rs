@@ -54,8 +54,9 @@ const NAMES: [&str; 19] = [
 /// A call of a collective, as all ranks must make it: two words, so that it is made and compared in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
-    /// From the lowest bits up: the kind, 7 bits; whether it is started and waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 16 bits; the root
-    /// and 1, or 0, or the number of a grid, 32 bits.
+    /// From the lowest bits up: the kind, 6 bits; whether it is by an operation that does not commute, a bit; whether it is started and
+    /// waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 16 bits; the root and 1, or 0, or
+    /// the number of a grid, 32 bits.
     what: u64,
     /// Elements, where all ranks name as many.
     len: u64,
@@ -63,7 +64,9 @@ pub(super) struct Signature {
 
 /// A call that waits and one that is started go by other ways: through memory or by messages. So they do not match.
 const STARTED: u64 = 1 << 7;
-const KIND: u64 = STARTED - 1;
+/// Long data is folded by other algorithms.
+const ORDERED: u64 = 1 << 6;
+const KIND: u64 = ORDERED - 1;
 const OPERATION: u32 = 8;
 const ELEMENT: u32 = 16;
 const ROOT: u32 = 32;
@@ -89,8 +92,9 @@ impl Signature {
     }
 
     #[inline]
-    pub fn by(self, operation: u8) -> Signature {
-        Signature { what: self.what | u64::from(operation.saturating_add(1)) << OPERATION, ..self }
+    pub fn by(self, operation: u8, commutes: bool) -> Signature {
+        let ordered = if commutes { 0 } else { ORDERED };
+        Signature { what: self.what | ordered | u64::from(operation.saturating_add(1)) << OPERATION, ..self }
     }
 
     /// The same of a call that is started and waited for later.
@@ -157,6 +161,9 @@ impl fmt::Display for Signature {
                 None => write!(f, ", by operation {number} of the program's own")?,
             },
         }
+        if what & ORDERED != 0 {
+            write!(f, ", which does not commute")?;
+        }
         Ok(())
     }
 }
@@ -173,7 +180,8 @@ mod tests {
             Signature::of(Kind::Broadcast, 4, 3).root(2),
             Signature::of(Kind::Broadcast, 8, 4).root(2),
             Signature::of(Kind::Broadcast, 8, 3).root(3),
-            one.by(0),
+            one.by(0, true),
+            one.by(0, false),
             one.started(),
         ];
         assert_eq!(Signature::from_bytes(&one.to_bytes()), one);
@@ -183,8 +191,12 @@ mod tests {
         assert_ne!(one.hash(7), one.hash(8));
         assert_eq!(one.to_string(), "broadcast of 3 elements of 8 bytes, root 2");
         assert_eq!(
-            Signature::of(Kind::AllReduce, 8, 1).by(0).to_string(),
+            Signature::of(Kind::AllReduce, 8, 1).by(0, true).to_string(),
             "all_reduce of 1 element of 8 bytes, by Sum"
+        );
+        assert_eq!(
+            Signature::of(Kind::Scan, 8, 1).by(16, false).to_string(),
+            "scan of 1 element of 8 bytes, by operation 16 of the program's own, which does not commute"
         );
         assert_eq!(Signature::of(Kind::AllGather, 1, 0).started().to_string(), "iall_gather of 0 elements of 1 byte");
         assert_eq!(Signature::of(Kind::Barrier, 1, 0).to_string(), "barrier");

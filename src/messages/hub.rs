@@ -255,9 +255,14 @@ impl Hub {
         let _ = self.with(|core| core.engine.wire().look_for_the_gone());
     }
 
-    /// Says that this rank receives nothing any more, and ends all; before that, unless `in_haste`, waits until what was sent
-    /// is with those who are to have it, or they are gone.
+    /// Says that this rank receives nothing any more, and ends all; before that, unless `in_haste`, waits until the collectives that it
+    /// has started are over; and behind it until what was sent is with those who are to have it, or they are gone.
     pub fn close(&self, in_haste: bool) {
+        if !in_haste {
+            // Two ranks that both leave would take each other for gone.
+            let call = "leaving, until the collectives that it has started are over";
+            let _ = self.wait(&call, Awaited::Anyone, |core| (!core.works_on()).then_some(()));
+        }
         let closing = self.with(|core| {
             core.engine.wire().close();
             core.engine.wire().look_for_the_gone();

@@ -225,7 +225,12 @@ impl Core {
 
     /// Whether others need this rank still.
     pub fn is_needed(&self) -> bool {
-        self.engine.is_needed() || self.works.iter().any(|(_, work)| work.must_end())
+        self.engine.is_needed() || self.works_on()
+    }
+
+    /// Whether it has works of which others wait for its part.
+    pub fn works_on(&self) -> bool {
+        self.works.iter().any(|(_, work)| work.must_end())
     }
 
     /// Turns each work once.
