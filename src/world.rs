@@ -415,7 +415,7 @@ impl World {
     /// collective.
     ///
     /// # Errors
-    /// [`Error::Fabric`]'s source, if there is no memory.
+    /// [`Error::Provider`], if there is no memory.
     ///
     /// # Examples
     /// ```

@@ -18,7 +18,8 @@ use transom::{HostList, Launch, LaunchError, StartError, Tag};
 ///
 /// On hosts, ranks are started through ssh, one for each host, in the folder of the same name, and have an empty stdin. The
 /// host needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP. Ranks have its environment, and of
-/// this one the TRANSOM_, RUST_ and OMP_ variables, LD_LIBRARY_PATH and PATH; give others by `env NAME=value ./program`.
+/// this one the variables that `transom info` lists for you to set, but for TRANSOM_SSH and TRANSOM_BOOTSTRAP; those that begin
+/// with RUST_, OMP_ or LD_LIBRARY_PATH; and PATH, behind the host's own. Give others by `env NAME=value ./program`.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
@@ -52,6 +53,7 @@ Exit status:
   N        the first rank that failed exited with status N
   128+S    it was killed by signal S, or this command got signal S (Ctrl-C: 130)
   141      the reader of the output closed it (e.g. `| head`)
+  255      a host was lost, or said what is no record, before it told how its ranks ended (or the status of its ssh)
   2        this command line is wrong;  126, 127  the program cannot be run, or is not there;  1  anything else
 
 When a rank fails, the others get a grace to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
