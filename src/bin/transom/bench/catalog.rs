@@ -146,7 +146,7 @@ pub const CATALOG: &[Measurement] = &[
     },
     Measurement {
         kind: Kind::Bandwidth,
-        ..messages_in_buffers("bidirectional", "a message each way at once, by sendrecv")
+        ..messages_in_buffers("bidirectional", "a message each way at once, by sendrecv; GB/s is of one way")
     },
     Measurement {
         kind: Kind::Bandwidth,

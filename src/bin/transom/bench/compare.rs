@@ -48,7 +48,7 @@ pub struct Compare {
     /// How long a job measures, in milliseconds; some take twice or four times as long [default: 100; quick: 20]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     millis: Option<u64>,
-    /// How many pairs of jobs with each MPI [default: 5; quick: 2]
+    /// How many pairs of jobs with each MPI [default: 5; quick: 3]
     #[arg(long, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
     /// Short jobs, two rounds
@@ -87,7 +87,7 @@ const ALIKE_AFTER: usize = 9;
 impl Compare {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
         let millis = self.millis.unwrap_or(if self.quick { 20 } else { 100 });
-        let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 2 } else { 5 }));
+        let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 3 } else { 5 }));
         let found = peers::find(&self.mpi).map_err(|error: PeerError| Usage(error.to_string()))?;
         let chosen = self.chosen()?;
         let files = self.files.open()?;

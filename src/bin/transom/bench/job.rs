@@ -11,8 +11,19 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a worker may take beyond what it was asked to measure.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a worker may take at most: ten times as long as it was asked to measure, for results are checked as well; what it moves and
+/// computes, if that is much, on a slow machine; and so much.
+fn patience(task: &Task) -> Duration {
+    const ANY: Duration = Duration::from_secs(20);
+    /// Bytes that it copies in a second, of some hundred times the size.
+    const BYTES: f64 = 2e8;
+    /// Operations of a factorisation that it carries out in a second.
+    const OPERATIONS: f64 = 2e8;
+    let rows = if task.worker().starts_with("lu") { task.n as f64 } else { 0.0 };
+    let work = task.bytes as f64 * 200.0 / BYTES + rows.powi(3) / OPERATIONS;
+    ANY + 10 * Duration::from_millis(task.millis) + Duration::from_secs_f64(work)
+}
+
 /// More output than this is no report.
 const MOST_OUTPUT: u64 = 64 << 20;
 
@@ -31,7 +42,7 @@ pub enum JobError {
     Start { program: String, source: io::Error },
     #[error("cannot watch it: {0}")]
     Watch(#[source] io::Error),
-    #[error("it has not ended after {} s and was killed", .0.as_secs())]
+    #[error("it has not ended after {} s and was killed; does it hang? (--sizes, --lu-n and --millis make jobs shorter)", .0.as_secs())]
     Deadline(Duration),
     #[error("it ended with {status}{}", said(.stderr))]
     Failed { status: ExitStatus, stderr: String },
@@ -58,7 +69,7 @@ fn own_program() -> io::Result<PathBuf> {
 pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
     let bare = || limits::bare(task.bytes, task.worker() == "random");
     let before = bare();
-    let most = Duration::from_millis(task.millis) + PATIENCE;
+    let most = patience(task);
     let begun = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = interrupt::spawn(&mut command).map_err(|source| {

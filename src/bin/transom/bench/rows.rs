@@ -18,7 +18,7 @@ pub struct Row {
     pub mode: Mode,
     /// How many jobs this is made of.
     pub jobs: usize,
-    /// How many more there were, in which the mode changed.
+    /// How many more there were, in which the mode changed, or that beat their limit.
     pub dropped: usize,
     /// The median of their crossings, in nanoseconds one way.
     pub crossing_ns: Option<f64>,
@@ -53,7 +53,11 @@ pub fn rows(task: &Task, jobs: &[Done]) -> Vec<Row> {
 }
 
 fn row(task: &Task, all: &[Done], mode: Mode) -> Option<Row> {
-    let jobs: Vec<_> = all.iter().filter(|job| job.mode == mode).collect();
+    let mut jobs: Vec<_> = all.iter().filter(|job| job.mode == mode).collect();
+    // Those that beat their limit were done again.
+    if jobs.iter().any(|job| is_good(task, job)) {
+        jobs.retain(|job| is_good(task, job));
+    }
     let first = *jobs.first()?;
     let of = |value: &dyn Fn(&Done) -> Option<f64>| {
         let values: Vec<f64> = jobs.iter().filter_map(|job| value(job)).collect();
@@ -63,7 +67,8 @@ fn row(task: &Task, all: &[Done], mode: Mode) -> Option<Row> {
     let known = limit.as_ref().and_then(|limit| limit.as_ref().ok());
     let figures =
         first.figures.iter().filter_map(|(name, _)| Some((name.clone(), of(&|job| named(&job.figures, name))?)));
-    let dropped = if mode == Mode::Mixed { 0 } else { all.iter().filter(|job| job.mode == Mode::Mixed).count() };
+    let moved = if mode == Mode::Mixed { 0 } else { all.iter().filter(|job| job.mode == Mode::Mixed).count() };
+    let dropped = moved + all.iter().filter(|job| job.mode == mode).count() - jobs.len();
     Some(Row {
         task: task.clone(),
         mode,
@@ -172,6 +177,9 @@ mod tests {
         assert_eq!(of(&rows[0]), (Mode::Near, 1, 1, vec![[24.0, 25.0]]));
         assert_eq!(of(&rows[1]), (Mode::Far, 1, 1, vec![[190.0, 191.0]]));
         assert_eq!(rows.len(), 2);
+        // One that beat its limit was done again.
+        let again = super::rows(&task(), &[job(6.0, [24.0, 25.0]), job(5.0, [24.0, 26.0]), job(8.0, [24.0, 27.0])]);
+        assert_eq!(of(&again[0]), (Mode::Near, 2, 1, vec![[24.0, 25.0], [24.0, 27.0]]));
         let mixed = super::rows(&task(), &[job(9.0, [24.0, 190.0])]);
         assert_eq!(of(&mixed[0]), (Mode::Mixed, 1, 0, vec![[24.0, 190.0]]));
         assert_eq!(mixed.len(), 1);

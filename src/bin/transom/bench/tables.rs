@@ -41,10 +41,12 @@ fn words(titles: &[Title]) -> usize {
     titles.iter().position(|(title, _)| *title == "mode").map_or(0, |mode| mode + 1)
 }
 
-/// The first row that differs from this in its configuration alone, which the others are put beside; none if that is this.
+/// The row that differs from this in having the first of all configurations, which the others are put beside; none if that is this, or
+/// there is no such in this mode.
 fn first<'r>(row: &Row, rows: &'r [Row]) -> Option<&'r Row> {
     let of = |row: &Row| (row.task.sync, row.task.ranks, row.task.bytes, row.mode);
-    rows.iter().find(|other| of(other) == of(row)).filter(|first| first.task.config != row.task.config)
+    let config = &rows.first()?.task.config;
+    rows.iter().find(|other| of(other) == of(row) && other.task.config == *config && row.task.config != *config)
 }
 
 fn latencies(measurement: &Measurement, rows: &[Row]) -> Table {
@@ -72,7 +74,9 @@ fn latencies(measurement: &Measurement, rows: &[Row]) -> Table {
         }
         if several {
             let first = first(row, rows).and_then(|first| first.latency_ns);
-            cells.push(first.map_or("1".into(), |first| number(ns.median / first.median)));
+            let is_first = rows.first().is_some_and(|first| first.task.config == row.task.config);
+            let alone = if is_first { "1" } else { "-" };
+            cells.push(first.map_or(alone.into(), |first| number(ns.median / first.median)));
         }
         let known = |value: Option<f64>| value.map_or("-".into(), number);
         cells.extend([known(row.limit_ns), known(row.times_limit), row.limit.clone().unwrap_or_default()]);

@@ -1,5 +1,7 @@
 //! `transom bench tune`: which algorithm of each collective is the fastest here, as rules for `TRANSOM_COLLECTIVES`.
 
+use super::cores;
+use super::machine::warn_of_circumstances;
 use super::text::{Table, number, parse_size, print, size};
 use super::usage::Usage;
 use clap::Args;
@@ -48,19 +50,19 @@ The file is to be on all hosts: ranks that have different rules are told so in t
 docs/COLLECTIVES.md says what rules are.";
 
 /// Makes a call once.
-type Make = fn(&mut Buffers) -> Result<(), transom::messages::Error>;
+type Make = fn(&World, &mut Buffers) -> Result<(), transom::messages::Error>;
 
 /// Of blocking calls; a barrier has one algorithm.
 const COLLECTIVES: [(Call, Make); 9] = [
-    (Call::Broadcast { root: 0 }, |b| b.team.broadcast(0, &mut b.mine)),
-    (Call::Reduce { root: 0, commutes: true }, |b| b.team.reduce(0, &mut b.mine, Op::Max)),
-    (Call::AllReduce { commutes: true }, |b| b.team.all_reduce(&mut b.mine, Op::Max)),
-    (Call::ReduceScatter, |b| b.team.reduce_scatter(&b.all, &mut b.mine, Op::Max)),
-    (Call::Scan { exclusive: false }, |b| b.team.scan(&mut b.mine, Op::Max)),
-    (Call::Gather { root: 0 }, |b| b.team.gather_into(0, &b.mine, &mut b.all)),
-    (Call::Scatter { root: 0 }, |b| b.team.scatter(0, &b.all, &mut b.mine)),
-    (Call::AllGather, |b| b.team.all_gather_into(&b.mine, &mut b.all)),
-    (Call::AllToAll, |b| b.team.all_to_all(&b.all, &mut b.other)),
+    (Call::Broadcast { root: 0 }, |t, b| t.broadcast(0, &mut b.mine)),
+    (Call::Reduce { root: 0, commutes: true }, |t, b| t.reduce(0, &mut b.mine, Op::Max)),
+    (Call::AllReduce { commutes: true }, |t, b| t.all_reduce(&mut b.mine, Op::Max)),
+    (Call::ReduceScatter, |t, b| t.reduce_scatter(&b.all, &mut b.mine, Op::Max)),
+    (Call::Scan { exclusive: false }, |t, b| t.scan(&mut b.mine, Op::Max)),
+    (Call::Gather { root: 0 }, |t, b| t.gather_into(0, &b.mine, &mut b.all)),
+    (Call::Scatter { root: 0 }, |t, b| t.scatter(0, &b.all, &mut b.mine)),
+    (Call::AllGather, |t, b| t.all_gather_into(&b.mine, &mut b.all)),
+    (Call::AllToAll, |t, b| t.all_to_all(&b.all, &mut b.other)),
 ];
 
 fn collective(name: &str) -> Result<&'static str, String> {
@@ -69,9 +71,8 @@ fn collective(name: &str) -> Result<&'static str, String> {
     known.copied().ok_or_else(|| format!("there are {}", names.join(", ")))
 }
 
-/// What one collective is made on, by the algorithms of its team.
-struct Buffers<'t> {
-    team: &'t World,
+/// What collectives are made on.
+struct Buffers {
     mine: Vec<u64>,
     all: Vec<u64>,
     other: Vec<u64>,
@@ -84,6 +85,14 @@ impl Tune {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
         // Before it takes time.
         let world = transom::start(self.ranks.into())?;
+        if world.rank() == 0 {
+            warn_of_circumstances();
+        }
+        // As `transom bench` has them; where a launcher has bound ranks each finds one core.
+        let choice = cores::choice();
+        if let Some(core) = choice.get(world.rank()).filter(|_| choice.len() >= world.size()) {
+            cores::bind(*core);
+        }
         let file = match self.output.as_ref().filter(|_| world.rank() == 0) {
             Some(path) => {
                 Some(File::create(path).map_err(|error| Usage(format!("cannot write {}: {error}", path.display())))?)
@@ -185,31 +194,28 @@ fn of_size(
     );
     let all = if blocks { len * ranks } else { 0 };
     let other = if call == Call::AllToAll { all } else { 0 };
-    let mut buffers: Vec<_> = teams
-        .iter()
-        .map(|team| Buffers { team, mine: vec![1; len], all: vec![1; all], other: vec![1; other] })
-        .collect();
-    let turn = |buffers: &mut Buffers, count: usize| -> Result<Duration, Box<dyn Error>> {
+    let mut buffers = Buffers { mine: vec![1; len], all: vec![1; all], other: vec![1; other] };
+    let mut turn = |team: &World, count: usize| -> Result<Duration, Box<dyn Error>> {
         world.barrier()?;
         let begun = Instant::now();
-        (0..count).try_for_each(|_| make(buffers))?;
+        (0..count).try_for_each(|_| make(team, &mut buffers))?;
         // The root of a broadcast may be done long before the others.
         world.barrier()?;
         Ok(Duration::from_nanos(world.all_reduce_one(begun.elapsed().as_nanos() as u64, Op::Max)?))
     };
     // As many as it takes; all ranks find the same.
     let mut counts = Vec::new();
-    for buffers in &mut buffers {
+    for team in teams {
         let mut count = 1;
-        while turn(buffers, count)? < Duration::from_millis(millis) && count < 1 << 20 {
+        while turn(team, count)? < Duration::from_millis(millis) && count < 1 << 20 {
             count *= 2;
         }
         counts.push(count);
     }
     let mut least = vec![f64::INFINITY; teams.len()];
     for _ in 0..3 {
-        for (nth, buffers) in buffers.iter_mut().enumerate() {
-            least[nth] = least[nth].min(turn(buffers, counts[nth])?.as_secs_f64() * 1e9 / counts[nth] as f64);
+        for (nth, team) in teams.iter().enumerate() {
+            least[nth] = least[nth].min(turn(team, counts[nth])?.as_secs_f64() * 1e9 / counts[nth] as f64);
         }
     }
     Ok(least)

@@ -45,7 +45,7 @@ void pause_briefly(unsigned tries) {
 #endif
 }
 
-void batches_to(const struct task *task, rounds *run, void *what, long unit, bool together, sampled *take, void *to) {
+void batches_to(const struct task *task, rounds *run, void *what, long unit, enum clock clock, sampled *take, void *to) {
     double least = task->millis * 1e6 / 10000; /* at most some 10,000 samples */
     if (least < 1000) {
         least = 1000;
@@ -53,22 +53,25 @@ void batches_to(const struct task *task, rounds *run, void *what, long unit, boo
     double begun = now_ns(), warm = begun + task->millis * 5e4, end = begun + task->millis * 1e6;
     long count = unit, next = unit, samples = 0;
     for (;;) {
-        if (together) {
+        if (clock != ALONE) {
             MPI_Bcast(&count, 1, MPI_LONG, 0, MPI_COMM_WORLD);
         }
         if (!count) {
             return;
         }
-        if (together) {
+        if (clock != ALONE) {
             MPI_Barrier(MPI_COMM_WORLD);
         }
         double before = now_ns();
         run(what, count);
-        double after = now_ns();
-        if (after - before < least) {
+        double after = now_ns(), took = after - before;
+        if (clock == TO_THE_LAST) {
+            MPI_Allreduce(MPI_IN_PLACE, &took, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        }
+        if (took < least) {
             next = count * 2;
         } else if (after >= warm) {
-            take((after - before) / count, to);
+            take(took / count, to);
             samples++;
         }
         if (task->rank == 0) {
@@ -82,8 +85,8 @@ static void report(double ns, void *to) {
     report_sample(ns);
 }
 
-void batches(const struct task *task, rounds *run, void *what, long unit, bool together) {
-    batches_to(task, run, what, unit, together, report, NULL);
+void batches(const struct task *task, rounds *run, void *what, long unit, enum clock clock) {
+    batches_to(task, run, what, unit, clock, report, NULL);
 }
 
 enum { MOST = 1 << 16 };
@@ -103,7 +106,7 @@ double batches_median(const struct task *task, rounds *run, void *what, long uni
     if (!kept) {
         die("there is no memory for samples");
     }
-    batches_to(task, run, what, unit, true, keep, kept);
+    batches_to(task, run, what, unit, TOGETHER, keep, kept);
     double ns = median(kept->samples, kept->count < MOST ? kept->count : MOST);
     free(kept);
     return ns;

@@ -102,7 +102,7 @@ static void measure(const struct task *task, rounds *run, long given, long got, 
     struct collective c = {.task = task, .count = (int)(task->bytes / 8)};
     c.data = allocate(given * c.count, sizeof *c.data);
     c.into = got ? allocate(got * c.count, sizeof *c.into) : NULL;
-    batches(task, run, &c, 1, true); /* of zeros, which can be added for ever */
+    batches(task, run, &c, 1, TO_THE_LAST); /* of zeros, which can be added for ever */
     for (long at = 0; at < given * c.count; at++) {
         c.data[at] = element(task->rank, at);
     }

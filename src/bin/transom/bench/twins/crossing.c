@@ -19,7 +19,7 @@ static struct {
 } court;
 
 void crossing_open(const struct task *task) {
-    if (task->ranks < 2) {
+    if (task->ranks < 2 || task->cored < 2) { /* on one core nothing crosses */
         return;
     }
     int size;
@@ -112,7 +112,7 @@ static void of_rank_1(void) {
 }
 
 void crossing_measure(const struct task *task) {
-    if (task->ranks < 2) {
+    if (task->ranks < 2 || task->cored < 2) { /* on one core nothing crosses */
         return;
     }
     if (task->rank == 0) {
@@ -130,7 +130,7 @@ void crossing_measure(const struct task *task) {
 }
 
 void crossing_close(const struct task *task) {
-    if (task->ranks >= 2) {
+    if (task->ranks >= 2 && task->cored >= 2) {
         MPI_Win_free(&court.win);
         MPI_Comm_free(&court.node);
     }

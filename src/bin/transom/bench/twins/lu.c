@@ -10,6 +10,7 @@
 struct lu {
     const struct task *task;
     bool clocked; /* a clock around all that is no block operation */
+    bool gets; /* some are under way */
     double outside_ns, waiting_ns; /* the second is part of the first */
     struct inverses inverses; /* of the diagonal block of a step */
     long n, size, blocks; /* rows of the matrix, of a block, of blocks; the last may reach past n */
@@ -131,16 +132,18 @@ static const double *fetch(struct lu *lu, long row, long column, double *room) {
     if (lu->task->sync == LOCK) {
         MPI_Win_unlock(from, lu->win);
     }
+    lu->gets = true;
     outside_end(lu, begun);
     return room;
 }
 
 static void fetched(struct lu *lu) {
-    if (lu->task->sync == FLUSH) {
+    if (lu->task->sync == FLUSH && lu->gets) {
         double begun = outside_begin(lu);
         MPI_Win_flush_local_all(lu->win);
         outside_end(lu, begun);
     }
+    lu->gets = false;
 }
 
 /* What each rank has stored in its blocks before is in what others get after. No fence may be inside lock_all. */
@@ -202,6 +205,7 @@ static void factor(struct lu *lu, const double **upper, double *room) {
         step_done(lu);
         interior(lu, step, upper, room);
     }
+    lu->clocked = false; /* the last is not of the factorisation */
     step_done(lu);
 }
 

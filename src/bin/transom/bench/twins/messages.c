@@ -101,7 +101,7 @@ static void finish(struct messages *m) {
 
 static void measure(const struct task *task, rounds *run, long unit) {
     struct messages m = prepare(task, 1);
-    batches(task, run, &m, unit, true);
+    batches(task, run, &m, unit, TOGETHER);
     finish(&m);
 }
 
@@ -124,6 +124,6 @@ static void report_by(double ns, void *pairs) {
 void measure_message_rate(const struct task *task) {
     long row = UNDER_WAY / task->bytes;
     struct messages m = prepare(task, (int)(row < 1 ? 1 : row > IN_A_ROW ? IN_A_ROW : row));
-    batches_to(task, under_way, &m, m.row, true, report_by, &m.pairs);
+    batches_to(task, under_way, &m, m.row, TOGETHER, report_by, &m.pairs);
     finish(&m);
 }

@@ -215,7 +215,7 @@ static void measure(struct access *a, rounds *run, long unit) {
     if (together(a) || a->task->rank == 0) {
         unit *= together(a) ? a->movers : 1;
         run(a, unit); /* touches all memory, so that no sample pays for its pages */
-        batches(a->task, run, a, unit, together(a));
+        batches(a->task, run, a, unit, together(a) ? TOGETHER : ALONE);
     }
     epoch_close(a);
 }
@@ -394,7 +394,7 @@ static void barriers(void *what, long count) {
 }
 
 void measure_barrier(const struct task *task) {
-    batches(task, barriers, NULL, 1, true);
+    batches(task, barriers, NULL, 1, TOGETHER);
     /* One rank comes late: none may leave before it came. */
     for (int late = 0; late < task->ranks && late < 8; late++) {
         MPI_Barrier(MPI_COMM_WORLD);

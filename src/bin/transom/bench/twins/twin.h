@@ -81,12 +81,14 @@ void pause_briefly(unsigned tries); /* for loops that wait: spins at first, then
 
 /* Carries out `count` operations, of which each takes part in `what`. */
 typedef void rounds(void *what, long count);
+/* Who calls: rank 0 alone; or all ranks, of which rank 0 says how many, by its clock or by that of the rank which takes the longest. */
+enum clock { ALONE, TOGETHER, TO_THE_LAST };
 /* Calls `run` with growing counts, each a multiple of `unit`, for the time of the task, and keeps a sample of each call
-   that was long enough. If `together`, all ranks call this and rank 0 says how many; otherwise rank 0 alone. */
-void batches(const struct task *, rounds *run, void *what, long unit, bool together);
+   that was long enough. */
+void batches(const struct task *, rounds *run, void *what, long unit, enum clock);
 /* The same with each sample given to `take`. */
 typedef void sampled(double ns, void *to);
-void batches_to(const struct task *, rounds *run, void *what, long unit, bool together, sampled *take, void *to);
+void batches_to(const struct task *, rounds *run, void *what, long unit, enum clock, sampled *take, void *to);
 /* Together, and the median of the samples instead of them; rank 0's is the one that counts. */
 double batches_median(const struct task *, rounds *run, void *what, long unit);
 

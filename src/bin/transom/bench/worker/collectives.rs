@@ -30,7 +30,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
             _ => world.all_to_all(data, into),
         }
     };
-    let samples = sampling::together(world, worker.time(), 1, |count| {
+    let samples = sampling::to_the_last(world, worker.time(), 1, |count| {
         Ok((0..count).try_for_each(|_| call(black_box(&mut *data), black_box(&mut *into)))?)
     })?;
     facts.samples(&samples);

@@ -30,14 +30,15 @@ const NAP: Duration = Duration::from_micros(200);
 /// Collective: ranks 0 and 1 play, the others wait. Where the two share no memory, no line crosses: over a network nothing
 /// is measured.
 pub fn take(world: &World, cores: &[usize], facts: &mut Facts) -> Outcome {
-    if world.size() < 2 {
+    // On one core nothing crosses.
+    if world.size() < 2 || cores.len() < 2 {
         return Ok(());
     }
     let me = world.rank();
     let mut window = world.allocate::<u64>(8)?;
     world.barrier()?;
     if me < 2 && window.local().of(1 - me).is_ok() {
-        // Ranks that are not bound, being more than cores, are for this: on one core nothing crosses.
+        // Ranks that are not bound, being more than cores, are for this.
         cores::on(cores.get(me).copied(), || play(me as u64, &mut window, facts))?;
     }
     world.barrier()?;

@@ -2,7 +2,7 @@
 
 use super::facts::Outcome;
 use std::time::{Duration, Instant};
-use transom::{Window, World};
+use transom::{Op, Window, World};
 
 /// More samples than this say nothing more.
 const MOST: u32 = 10_000;
@@ -23,12 +23,24 @@ pub fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome)
     Ok(driver.samples)
 }
 
-/// Collective: samples of what ranks do together; rank 0 says how many operations, a multiple of `unit`, before the clock runs.
-pub fn together(
+/// Collective: samples of what ranks do together; rank 0 says how many operations, a multiple of `unit`, before the clock runs,
+/// which is its own.
+pub fn together(world: &World, time: Duration, unit: usize, run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+    by_the_clock(world, time, unit, run, Ok)
+}
+
+/// The same by the clock of the rank that takes the longest: that of a collective's root may stop long before the others have its data.
+pub fn to_the_last(world: &World, time: Duration, unit: usize, run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
+    let last = |took: Duration| Ok(Duration::from_nanos(world.all_reduce_one(took.as_nanos() as u64, Op::Max)?));
+    by_the_clock(world, time, unit, run, last)
+}
+
+fn by_the_clock(
     world: &World,
     time: Duration,
     unit: usize,
     mut run: impl FnMut(usize) -> Outcome,
+    took: impl Fn(Duration) -> Outcome<Duration>,
 ) -> Outcome<Vec<f64>> {
     let mut told: Window<u64> = world.allocate_with_signals(1, 1)?;
     let epoch = told.lock_all()?;
@@ -50,8 +62,9 @@ pub fn together(
         world.barrier()?;
         let begun = Instant::now();
         run(count)?;
+        let took = took(begun.elapsed())?;
         if world.rank() == 0 {
-            driver.took(begun.elapsed());
+            driver.took(took);
         }
         world.barrier()?;
     }
