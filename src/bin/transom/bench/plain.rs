@@ -148,6 +148,7 @@ impl Plain {
                             measurement: measurement.name,
                             sync,
                             config: config.clone(),
+                            by_itself: !self.configs.is_empty(),
                             bytes,
                             element: "i64",
                             ranks,

@@ -7,10 +7,11 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
-use transom::{Op, World};
+use transom::{Op, Tag, World, variables};
 use transom_collective::{Algorithm, Call, Hosts, Rules, Shape, by_hosts};
 
 /// Measures every algorithm of every collective by size, and prints rules that choose the fastest.
@@ -82,6 +83,12 @@ const WORTH: f64 = 0.95;
 
 impl Tune {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
+        if matches!(variables::get("TRANSOM_TAG"), Ok(Some(Tag::All))) {
+            // Rules are no rules with a tag before each line; of what starts the ranks only the environment can be chosen.
+            let mut again = Command::new(std::env::current_exe()?);
+            let args = std::env::args_os().skip(1);
+            return Err(again.args(args).env("TRANSOM_TAG", Tag::Stderr.to_string()).exec().into());
+        }
         // Before it takes time.
         let world = transom::start(self.ranks.into())?;
         let file = match self.output.as_ref().filter(|_| world.rank() == 0) {
