@@ -113,16 +113,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:<48} {:>12} {:>8}", "", "instructions", "at most");
     let mut beyond: Vec<&str> = Vec::new();
     for (call, most, _) in CALLS {
-        match (collected(&[], &[call, "2000"]), collected(&[], &[call, "1000"])) {
-            (Ok(more), Ok(less)) => {
-                // Each byte of a long copy counts as one.
-                let copied = if *call == ANNOUNCED { LONG } else { 0 };
-                let each = (more - less) as f64 / 1000.0 - copied as f64;
-                println!("{call:<48} {each:>12.1} {most:>8}");
-                beyond.extend((each > *most).then_some(*call));
-            }
-            (Err(error), _) | (_, Err(error)) => println!("{call:<48} {error}"),
-        }
+        let thousand = collected(&[], &[call, "2000"])? - collected(&[], &[call, "1000"])?;
+        // Each byte of a long copy counts as one.
+        let copied = if *call == ANNOUNCED { LONG } else { 0 };
+        let each = thousand as f64 / 1000.0 - copied as f64;
+        println!("{call:<48} {each:>12.1} {most:>8}");
+        beyond.extend((each > *most).then_some(*call));
     }
     if !beyond.is_empty() {
         return Err(format!("more instructions than they may take: {beyond:?}").into());

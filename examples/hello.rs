@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     counter.fence()?; // everyone has added
     if before == 0 {
         let total = counter.lock_shared(0)?.get_one(0)?;
+        assert_eq!(total, world.size() as u64, "each rank has added 1");
         println!("rank {} came first; {total} ranks were counted", world.rank());
     }
     counter.fence()?; // rank 0, whose memory it is, stays until then

@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 const ALL: [&str; 44] = [
@@ -395,11 +395,15 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("readers_writer --ranks 2", "use --ranks 3"),
         ("pipeline --grid 4 --ranks 8", "use --grid 16 or more"),
         ("lu --lu-n 8 --lu-block 16", "larger than the matrix"),
+        ("put barrier --sync flush,barrier,mutex", "--sync mutex: nothing that was chosen is measured by it"),
         ("put --json /nonexistent/file", "cannot be written"),
+        ("put --json same --svg ./same", "--json and --svg name the same file"),
         ("put --svg /nonexistent/file", "cannot be written"),
         ("list put", "unexpected argument"),
         ("compare nonsense", "there is no such measurement"),
         ("compare get", "not compared with others"),
+        ("compare startup scan value", "scan is not compared with others"),
+        ("compare startup value", "value is not compared with others"),
         ("compare --mpi /nonexistent", "no bin/mpirun with a bin/mpicc"),
         ("compare --sizes 7", "multiple of 8 bytes"),
         ("compare --ranks 0", "1..=1024"),
@@ -412,6 +416,98 @@ fn wrong_command_lines_are_answered_with_advice() {
     }
     for args in ["bench --help", "bench list --help", "bench compare --help"] {
         succeeds(transom(args));
+    }
+}
+
+/// Blocks of a matrix only where there is one.
+#[test]
+fn a_kernel_has_no_matrix() {
+    succeeds(transom("bench kernel --lu-n 8 --lu-block 16 --rounds 1 --millis 1"));
+}
+
+/// A job that cannot start, since it takes more files than there are; those before it can.
+fn too_many_ranks(args: &str) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "ulimit -n 100; exec \"$0\" bench $1", env!("CARGO_BIN_EXE_transom"), args]);
+    shell.env("PATH", "/nonexistent").env_remove("VIRTUAL_ENV").stdin(Stdio::null());
+    shell
+}
+
+#[test]
+fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
+    let dir = TempDir::new().unwrap();
+    let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
+    let run = |ranks: &str| {
+        let files = format!("--json {} --svg {}", file.display(), picture.display());
+        let output = too_many_ranks(&format!("startup --rounds 1 --ranks {ranks} {files}")).output().unwrap();
+        let (_, err) = texts(&output);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains("needs 3047 open files"), "{err}");
+        err
+    };
+    fs::write(&file, "before").unwrap();
+    run("1000");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    assert!(!picture.exists());
+    run("1,1000");
+    let all = json(&file);
+    assert_eq!(measured(all["rows"].as_array().unwrap()), BTreeSet::from(["startup none 8 B 1 ranks".to_owned()]));
+    assert!(all["error"].as_str().unwrap().contains("open files"), "{}", all["error"]);
+    assert!(fs::read_to_string(picture).unwrap().starts_with("<svg"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let says = |args: &str, says: &str| {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = transom(args).stdout(full).output().unwrap();
+        let (_, err) = texts(&output);
+        assert_eq!(output.status.code(), Some(1), "{args}\n{err}");
+        assert!(err.contains(&format!("transom: {says}: No space left on device")), "{args}: {err}");
+    };
+    says("bench list", "stdout");
+    says("bench startup --rounds 1 --millis 1", "stdout");
+    says("bench tune scan --sizes 8 --millis 1 -o /dev/full", "`/dev/full`");
+    let output = transom("bench startup --rounds 1 --json /dev/full").output().unwrap();
+    let (_, err) = texts(&output);
+    assert!(output.status.code() == Some(1) && err.contains("transom: `/dev/full`: No space left"), "{err}");
+}
+
+/// What a user sets for programs is neither in what is read of jobs, nor, if it is said so, in what they are.
+#[test]
+fn variables_of_the_user_are_told_and_change_no_job_that_is_to_be_without() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("some.json");
+    let mut bench = transom("bench pingpong --sync messages --millis 1 --rounds 1 --sizes 8 --config");
+    bench.arg("").arg("--json").arg(&file).env("TRANSOM_MESSAGES", "nonsense=1");
+    bench.env("TRANSOM_TAG", "all").env("TRANSOM_SECRET", "12,34").env("TRANSOM_SSH", "sshpass -p secret ssh");
+    succeeds(bench);
+    let set = serde_json::json!({ "TRANSOM_MESSAGES": "nonsense=1", "TRANSOM_TAG": "all" });
+    assert_eq!(json(&file)["machine"]["variables"], set);
+
+    let mut tune = transom("bench tune scan --sizes 8 --millis 1");
+    let (out, _) = succeeds({
+        tune.env("TRANSOM_TAG", "all");
+        tune
+    });
+    out.parse::<transom::collective::Rules>().unwrap();
+}
+
+/// A file is measured to its end.
+#[test]
+fn a_reader_that_goes_away_leaves_what_was_to_be_written() {
+    let dir = TempDir::new().unwrap();
+    for command in ["bench startup --rounds 1", "bench compare overlap --rounds 1 --millis 1"] {
+        let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
+        let args = format!("{command} --json {} --svg {}", file.display(), picture.display());
+        let mut child = transom(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{args}: {}", texts(&output).1);
+        assert!(json(&file)["rows"].is_array() || json(&file)["rows"]["alone"].is_array(), "{args}");
+        assert!(fs::read_to_string(&picture).unwrap().starts_with("<svg"), "{args}");
+        fs::remove_file(file).unwrap();
     }
 }
 

@@ -42,6 +42,17 @@ fn hello_greets_from_every_rank() {
 }
 
 #[test]
+fn ping_sends_all_lengths_up_to_the_longest() {
+    for (longest, lengths) in
+        [("5", &["5"][..]), ("8", &["8"]), ("100", &["8", "32", "100"]), ("128", &["8", "32", "128"])]
+    {
+        let out = succeeds("ping", &format!("--longest {longest} --rounds 3"), &["us one way"]);
+        let sent: Vec<_> = out.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(sent, lengths, "{out}");
+    }
+}
+
+#[test]
 fn lu_is_right_for_any_size_block_and_number_of_ranks() {
     for args in [
         "--ranks 1 -n 1 --block 1",

@@ -8,8 +8,6 @@ use super::text::size;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
-use std::fs::File;
-use std::io::Write;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -30,12 +28,12 @@ const COLOURS: [RGBColor; 8] = [
 type Curve = (String, Vec<(f64, f64)>);
 
 /// For each measurement that has sizes a panel of latency and one of bandwidth, with a curve for each synchronisation.
-pub fn by_size(file: File, rows: &[Row]) -> Result {
+pub fn by_size(rows: &[Row]) -> Result<String> {
     let mut names: Vec<&str> = rows.iter().map(|row| row.task.measurement).collect();
     names.dedup();
     names.retain(|name| catalog::find(name).is_some_and(|measurement| measurement.sized));
     let height = PANEL.1 * names.len().max(1) as u32;
-    draw(file, (2 * PANEL.0, height), |root| {
+    draw((2 * PANEL.0, height), |root| {
         if names.is_empty() {
             let note = "nothing with sizes was measured; put or get_bw, for example, have them";
             return Ok(root.draw(&Text::new(note, (20, 20), ("sans-serif", 16)))?);
@@ -61,9 +59,9 @@ pub fn by_size(file: File, rows: &[Row]) -> Result {
 }
 
 /// A line for each comparison: from the least to the most ratio, with the median marked, and where targets are.
-pub fn ratios(file: File, all: &[Pairs]) -> Result {
+pub fn ratios(all: &[Pairs]) -> Result<String> {
     let lines = all.len().max(1);
-    draw(file, (1000, 90 + 20 * lines as u32), |root| {
+    draw((1000, 90 + 20 * lines as u32), |root| {
         let ends = all.iter().flat_map(|pairs| [pairs.ratio.min, pairs.ratio.max]);
         let (least, most) = range(ends.chain([0.5, 2.0]));
         let mut chart = ChartBuilder::on(root)
@@ -109,7 +107,7 @@ fn peer_number(all: &[Pairs], peer: &str) -> usize {
     peers.iter().position(|&known| known == peer).unwrap_or(0)
 }
 
-fn draw(mut file: File, pixels: (u32, u32), picture: impl FnOnce(&Area) -> Result) -> Result {
+fn draw(pixels: (u32, u32), picture: impl FnOnce(&Area) -> Result) -> Result<String> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, pixels).into_drawing_area();
@@ -117,7 +115,7 @@ fn draw(mut file: File, pixels: (u32, u32), picture: impl FnOnce(&Area) -> Resul
         picture(&root)?;
         root.present()?;
     }
-    Ok(file.write_all(text.as_bytes())?)
+    Ok(text)
 }
 
 /// A curve for each synchronisation, configuration, number of ranks and mode; the latter three named where there are several.

@@ -1,10 +1,10 @@
 //! `transom bench compare`: ours and every MPI's on this machine, pair by pair.
 
-use super::alone::{self, by_itself};
+use super::alone::{self, Alone, by_itself};
 use super::catalog::{self, Measurement, measurement};
 use super::chart;
 use super::figures::{self, Done};
-use super::files::{Files, write_json};
+use super::files::{Files, Outputs, json};
 use super::job::{self, JobError};
 use super::machine::warn_of_circumstances;
 use super::mode::Mode;
@@ -90,16 +90,16 @@ impl Compare {
         let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 3 } else { 5 }));
         let found = peers::find(&self.mpi).map_err(|error: PeerError| Usage(error.to_string()))?;
         let chosen = self.chosen()?;
-        let files = self.files.open()?;
+        let outputs = self.files.check()?;
         warn_of_circumstances();
         let missing = peers::missing(&found);
+        let mut result = Compared::default();
         // Kept until the end: the twins are in it.
-        let mut failures = Vec::new();
         let (_twins, peers) = peers::build(found, |why| {
             complain(&why);
-            failures.push(why);
+            result.failures.push(why);
         })?;
-        let mut complete = failures.is_empty();
+        result.incomplete = !result.failures.is_empty();
         let mut text = missing.iter().map(|line| format!("{line}\n")).collect::<String>();
         for peer in &peers {
             text.push_str(&format!("{}: {}\n", peer.name, peer.place()));
@@ -112,73 +112,22 @@ impl Compare {
         if !peers.is_empty() {
             text.push_str(&format!("\n{}", head()));
         }
-        print(&text)?;
-
-        let progress = Progress::new(chosen.len() * peers.len().max(1) * rounds);
-        let (mut all, mut alone) = (Vec::new(), Vec::new());
-        // Peers whose kernel of LU is not like ours, or not known to be, and why.
-        let mut other_kernels = HashMap::new();
-        for comparison in chosen {
-            let (comparison, mut ours) = (&comparison, Vec::new());
-            for peer in &peers {
-                progress.now(format!("{} --sync {} and {}", comparison.measurement, comparison.sync, peer.name));
-                let found = match other_kernels.get(&peer.name) {
-                    Some(why) if comparison.builds_on_the_kernel() => Err(Failure::Unlike(String::clone(why))),
-                    _ => pairs(comparison, peer, millis, rounds, &progress, &mut ours)?,
-                };
-                let mut failed = None;
-                match found {
-                    Ok((pairs, dropped)) => {
-                        let found = by_mode(comparison, &peer.name, &pairs, dropped);
-                        progress.print(&found.iter().map(line).collect::<String>())?;
-                        all.extend(found);
-                        if comparison.alike {
-                            failed = unlike(comparison, &pairs).map(Failure::Unlike);
-                        }
-                    }
-                    Err(why) => failed = Some(why),
-                }
-                if let Some(why) = failed {
-                    if comparison.alike {
-                        other_kernels.insert(peer.name.clone(), why.to_string());
-                    }
-                    complete &= matches!(why, Failure::Job(JobError::Report(ReportError::Unsupported(_))));
-                    let why = format!(
-                        "{} --sync {}, {} ranks, {}: {why}",
-                        comparison.measurement, comparison.theirs, comparison.ranks, peer.name
-                    );
-                    progress.print(&format!("  {why}\n"))?;
-                    failures.push(why);
-                }
+        outputs.or_unread(print(&text))?;
+        let measured = measure(chosen, &peers, millis, rounds, &outputs, &mut result);
+        let Compared { all, alone, failures, incomplete } = result;
+        // What there is of it, if it failed.
+        let written = match &measured {
+            Err(_) if all.is_empty() && alone.is_empty() => Ok(()),
+            _ => {
+                let rows =
+                    serde_json::json!({ "compared": all, "alone": alone, "failed": failures, "missing": missing });
+                let error = measured.as_ref().err().map(ToString::to_string);
+                outputs.write(|| json(millis, rounds, &rows, error), || chart::ratios(&all))
             }
-            if peers.is_empty() && !comparison.own.is_empty() {
-                progress.now(format!("{} --sync {}", comparison.measurement, comparison.sync));
-                let task = comparison.task(millis);
-                for _ in 0..rounds {
-                    ours.push(our_job(&task)?);
-                    progress.step(1);
-                }
-            } else if peers.is_empty() {
-                progress.step(rounds);
-            }
-            let (rows, wrong) = by_itself(comparison, millis, &ours);
-            alone.extend(rows);
-            for why in wrong {
-                complete = false;
-                progress.print(&format!("  {why}\n"))?;
-                failures.push(why);
-            }
-        }
-        drop(progress);
-        print(&alone::show(&alone))?;
-        if let Some(file) = files.json {
-            let rows = serde_json::json!({ "compared": all, "alone": alone, "failed": failures, "missing": missing });
-            write_json(file, millis, rounds, &rows)?;
-        }
-        if let Some(file) = files.svg {
-            chart::ratios(file, &all)?;
-        }
-        Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        };
+        measured?;
+        written?;
+        Ok(if incomplete { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
     fn chosen(&self) -> Result<Vec<Comparison>, Usage> {
@@ -189,8 +138,8 @@ impl Compare {
         let chosen: Vec<_> =
             COMPARISONS.iter().filter(|comparison| wants(comparison) || lu && comparison.alike).copied().collect();
         let names: Vec<_> = self.measurements.iter().map(|measurement| measurement.name).collect();
-        if chosen.is_empty() {
-            return Err(Usage(format!("{} is not compared with others; put is, for example", names.join(", "))));
+        if let Some(name) = names.iter().find(|name| COMPARISONS.iter().all(|other| other.measurement != **name)) {
+            return Err(Usage(format!("{name} is not compared with others; put is, for example")));
         }
         // Each with so many ranks, of such a size, once; what is asked for by name must be possible.
         let mut all: Vec<Comparison> = Vec::new();
@@ -221,6 +170,83 @@ impl Compare {
         let sizes = if sized && !self.sizes.is_empty() { &self.sizes[..] } else { &[comparison.bytes] };
         ranks.iter().flat_map(|&ranks| sizes.iter().map(move |&bytes| comparison.varied(ranks, bytes))).collect()
     }
+}
+
+/// What was found out so far.
+#[derive(Default)]
+struct Compared {
+    all: Vec<Pairs>,
+    alone: Vec<Alone>,
+    failures: Vec<String>,
+    /// Not all was compared that could have been, or not all was right.
+    incomplete: bool,
+}
+
+/// Compares all, and prints it.
+fn measure(
+    chosen: Vec<Comparison>,
+    peers: &[Peer],
+    millis: u64,
+    rounds: usize,
+    outputs: &Outputs,
+    result: &mut Compared,
+) -> Result<(), Box<dyn Error>> {
+    let progress = Progress::new(chosen.len() * peers.len().max(1) * rounds);
+    // Peers whose kernel of LU is not like ours, or not known to be, and why.
+    let mut other_kernels = HashMap::new();
+    for comparison in chosen {
+        let (comparison, mut ours) = (&comparison, Vec::new());
+        for peer in peers {
+            progress.now(format!("{} --sync {} and {}", comparison.measurement, comparison.sync, peer.name));
+            let found = match other_kernels.get(&peer.name) {
+                Some(why) if comparison.builds_on_the_kernel() => Err(Failure::Unlike(String::clone(why))),
+                _ => pairs(comparison, peer, millis, rounds, &progress, &mut ours)?,
+            };
+            let mut failed = None;
+            match found {
+                Ok((pairs, dropped)) => {
+                    let found = by_mode(comparison, &peer.name, &pairs, dropped);
+                    outputs.or_unread(progress.print(&found.iter().map(line).collect::<String>()))?;
+                    result.all.extend(found);
+                    if comparison.alike {
+                        failed = unlike(comparison, &pairs).map(Failure::Unlike);
+                    }
+                }
+                Err(why) => failed = Some(why),
+            }
+            if let Some(why) = failed {
+                if comparison.alike {
+                    other_kernels.insert(peer.name.clone(), why.to_string());
+                }
+                result.incomplete |= !matches!(why, Failure::Job(JobError::Report(ReportError::Unsupported(_))));
+                let why = format!(
+                    "{} --sync {}, {} ranks, {}: {why}",
+                    comparison.measurement, comparison.theirs, comparison.ranks, peer.name
+                );
+                outputs.or_unread(progress.print(&format!("  {why}\n")))?;
+                result.failures.push(why);
+            }
+        }
+        if peers.is_empty() && !comparison.own.is_empty() {
+            progress.now(format!("{} --sync {}", comparison.measurement, comparison.sync));
+            let task = comparison.task(millis);
+            for _ in 0..rounds {
+                ours.push(our_job(&task)?);
+                progress.step(1);
+            }
+        } else if peers.is_empty() {
+            progress.step(rounds);
+        }
+        let (rows, wrong) = by_itself(comparison, millis, &ours);
+        result.alone.extend(rows);
+        for why in wrong {
+            result.incomplete = true;
+            outputs.or_unread(progress.print(&format!("  {why}\n")))?;
+            result.failures.push(why);
+        }
+    }
+    drop(progress);
+    Ok(outputs.or_unread(print(&alone::show(&result.alone)))?)
 }
 
 /// Why there is no pair.

@@ -1,12 +1,16 @@
 //! What is written besides what is printed.
 
 use super::machine::Machine;
+use super::text;
 use super::usage::Usage;
 use clap::Args;
 use serde::Serialize;
-use std::fs::File;
+use std::error::Error;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct Files {
@@ -18,35 +22,172 @@ pub struct Files {
     svg: Option<PathBuf>,
 }
 
-/// The files that were asked for, open.
-pub struct Open {
-    pub json: Option<File>,
-    pub svg: Option<File>,
+/// The files that were asked for, which can be written.
+pub struct Outputs {
+    json: Option<Output>,
+    svg: Option<Output>,
 }
 
 impl Files {
     /// Finds out whether they can be written before anything is measured.
-    pub fn open(&self) -> Result<Open, Usage> {
-        let open = |path: &Option<PathBuf>| match path {
-            Some(path) => match File::create(path) {
-                Ok(file) => Ok(Some(file)),
-                Err(error) => Err(Usage(format!("`{}` cannot be written: {error}", path.display()))),
-            },
-            None => Ok(None),
-        };
-        Ok(Open { json: open(&self.json)?, svg: open(&self.svg)? })
+    pub fn check(&self) -> Result<Outputs, Usage> {
+        let check = |path: &Option<PathBuf>| path.as_deref().map(Output::at).transpose();
+        let (json, svg) = (check(&self.json)?, check(&self.svg)?);
+        if let (Some(Output { path, .. }), Some(svg)) = (&json, &svg)
+            && *path == svg.path
+        {
+            return Err(Usage(format!("--json and --svg name the same file, `{}`", path.display())));
+        }
+        Ok(Outputs { json, svg })
     }
 }
 
-/// Writes all figures, and what they were taken on.
-pub fn write_json(mut file: File, millis: u64, rounds: usize, rows: &impl Serialize) -> io::Result<()> {
+impl Outputs {
+    /// What became of something that was printed. That nobody reads it, as with `| head`, ends all where it is all there is; a
+    /// file is measured to its end.
+    pub fn or_unread(&self, printed: io::Result<()>) -> io::Result<()> {
+        match printed {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe && (self.json.is_some() || self.svg.is_some()) => {
+                Ok(())
+            }
+            printed => printed,
+        }
+    }
+
+    pub fn write(
+        self,
+        json: impl FnOnce() -> io::Result<Vec<u8>>,
+        svg: impl FnOnce() -> Result<String, Box<dyn Error>>,
+    ) -> Result<(), Box<dyn Error>> {
+        if let Some(output) = self.json {
+            output.write(&json()?)?;
+        }
+        if let Some(output) = self.svg {
+            output.write(svg()?.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// A file that becomes what is written to it as a whole; until then it is what it was, or not there.
+pub struct Output {
+    path: PathBuf,
+    /// The file itself, where no other can take its place: a pipe or a device, or in a folder that takes no files.
+    itself: Option<File>,
+}
+
+impl Output {
+    /// Finds out whether it can be written, and changes nothing.
+    pub fn at(path: &Path) -> Result<Self, Usage> {
+        Self::find(path).map_err(|error| Usage(format!("`{}` cannot be written: {error}", path.display())))
+    }
+
+    fn find(path: &Path) -> io::Result<Self> {
+        let open = || OpenOptions::new().write(true).open(path);
+        match fs::metadata(path) {
+            Ok(there) if there.is_file() => {
+                let itself = open()?;
+                // What a link leads to, not the link.
+                let path = path.canonicalize()?;
+                let itself = beside(&path).is_err().then_some(itself);
+                Ok(Output { path, itself })
+            }
+            Ok(_) => Ok(Output { path: path.to_owned(), itself: Some(open()?) }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let path = std::path::absolute(path)?;
+                let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
+                let path = folder.canonicalize()?.join(name);
+                beside(&path)?;
+                Ok(Output { path, itself: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn write(self, bytes: &[u8]) -> io::Result<()> {
+        let Output { path, itself } = self;
+        let written = match itself {
+            Some(file) => over(file, bytes),
+            None => anew(&path, bytes),
+        };
+        written.map_err(|error| text::of(&format!("`{}`", path.display()), &error))
+    }
+}
+
+fn over(mut file: File, bytes: &[u8]) -> io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(bytes)
+}
+
+fn anew(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = beside(path)?;
+    file.write_all(bytes)?;
+    if let Ok(there) = fs::metadata(path) {
+        file.as_file().set_permissions(there.permissions())?;
+    }
+    file.persist(path)?;
+    Ok(())
+}
+
+/// A file in the same folder, with the permissions of any new file. It is removed unless it takes the place of the other.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().unwrap_or(path);
+    tempfile::Builder::new().prefix(".transom-").permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
+}
+
+/// All figures, and what they were taken on; and why there are no more of them, if something failed.
+pub fn json(millis: u64, rounds: usize, rows: &impl Serialize, error: Option<String>) -> io::Result<Vec<u8>> {
     let all = serde_json::json!({
         "transom": env!("CARGO_PKG_VERSION"),
         "machine": Machine::this(),
         "millis": millis,
         "rounds": rounds,
         "rows": rows,
+        "error": error,
     });
-    serde_json::to_writer_pretty(&mut file, &all)?;
-    file.write_all(b"\n")
+    let mut text = serde_json::to_vec_pretty(&all)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_is_what_it_was_until_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link, new) = (dir.path().join("file"), dir.path().join("link"), dir.path().join("new"));
+        fs::write(&file, "before, and longer").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        symlink("file", &link).unwrap();
+        let (by_link, by_name) = (Output::at(&link).unwrap(), Output::at(&new).unwrap());
+        assert_eq!(fs::read(&file).unwrap(), b"before, and longer");
+        // Nothing was made, or all of it removed.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        by_link.write(b"after").unwrap();
+        by_name.write(b"new").unwrap();
+        assert_eq!((&*fs::read(&file).unwrap(), &*fs::read(&new).unwrap()), (&b"after"[..], &b"new"[..]));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn one_file_is_not_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = |json: &str, svg: &str| {
+            let [json, svg] = [json, svg].map(|name| Some(dir.path().join(name)));
+            Files { json, svg }.check().map(drop)
+        };
+        files("a", "b").unwrap();
+        let why = files("a", "./a").unwrap_err().to_string();
+        assert!(why.contains("--json and --svg name the same file"), "{why}");
+        fs::write(dir.path().join("there"), "").unwrap();
+        symlink("there", dir.path().join("link")).unwrap();
+        assert!(files("there", "link").is_err());
+    }
 }

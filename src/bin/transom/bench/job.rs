@@ -54,10 +54,14 @@ pub enum JobError {
 pub fn ours(task: &Task) -> io::Result<Command> {
     let program = own_program()?;
     let mut command = Command::new(&program);
-    command.args(["run", "-n", &task.ranks.to_string(), "--"]).arg(&program).arg("bench-worker").args(task.args());
-    if !task.config.is_empty() {
-        command.env("TRANSOM_MESSAGES", &task.config);
-    }
+    // What is read is untagged, and what is said tagged, whatever TRANSOM_TAG is.
+    command.args(["run", "-n", &task.ranks.to_string(), "--tag=stderr", "--"]);
+    command.arg(&program).arg("bench-worker").args(task.args());
+    match (&task.config[..], task.by_itself) {
+        ("", true) => command.env_remove("TRANSOM_MESSAGES"),
+        ("", false) => &mut command,
+        (config, _) => command.env("TRANSOM_MESSAGES", config),
+    };
     Ok(command)
 }
 
@@ -143,10 +147,24 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     receive
 }
 
-/// The line of an error output that says most, for a message.
+/// The line of an error output that says most, for a message: the last by which a rank says why it failed, else the launcher,
+/// else whoever was the last.
 fn said(stderr: &str) -> String {
-    let mut lines = stderr.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
-    lines.next().map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
+    let lines = || stderr.lines().rev().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
+    let of_rank = lines().filter_map(untagged).find(|line| is_error(line));
+    let line = of_rank.or_else(|| lines().find(|line| is_error(line))).or_else(|| lines().next());
+    line.map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
+}
+
+/// A line of a rank, without its tag.
+fn untagged(line: &str) -> Option<&str> {
+    let (rank, line) = line.strip_prefix('[')?.split_once("] ")?;
+    rank.parse::<usize>().is_ok().then_some(line)
+}
+
+/// Whether transom says that something failed, not that it takes long.
+fn is_error(line: &str) -> bool {
+    line.starts_with("transom:") && !line.contains(" has waited ")
 }
 
 #[cfg(test)]
@@ -159,6 +177,20 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         stop(&mut child);
         assert_eq!(child.wait().unwrap().signal(), Some(15));
+    }
+
+    #[test]
+    fn the_line_that_says_why_is_told() {
+        let debug = "[0] 2026-11-26T22:27:14Z  INFO transom::start: joined the job rank=0 size=2";
+        let waits = "[1] transom: rank 1 has waited 5s in barrier for rank 0";
+        let (why, launcher) =
+            ("[0] transom: a block is larger than the matrix", "transom: rank 0 exited with status 1");
+        let after = "[0] 2026-11-26T22:27:15Z DEBUG transom_shm_loopback: left the job rank=0";
+        let all = |lines: &[&str]| said(&lines.join("\n"));
+        assert_eq!(all(&[debug, waits, why, launcher, waits, after]), ": transom: a block is larger than the matrix");
+        assert_eq!(all(&[debug, waits, launcher, after]), format!(": {launcher}"));
+        assert_eq!(all(&["----", "mpirun was unable to start", "no slots", "----"]), ": no slots");
+        assert_eq!(all(&["", "--"]), "");
     }
 
     #[test]

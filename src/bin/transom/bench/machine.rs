@@ -3,7 +3,9 @@
 use super::cores;
 use crate::complain;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::Path;
+use transom::variables::{SetBy, TABLE};
 
 #[derive(Serialize)]
 pub struct Machine {
@@ -13,6 +15,8 @@ pub struct Machine {
     kernel: String,
     /// What else ran: the load average of the last minute, this program included.
     load: Option<f64>,
+    /// The TRANSOM_ variables that are set, as jobs have them unless a row's configuration says otherwise.
+    variables: BTreeMap<&'static str, String>,
 }
 
 impl Machine {
@@ -25,8 +29,16 @@ impl Machine {
             processor: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load: read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse().ok()),
+            variables: variables(),
         }
     }
+}
+
+/// Those that users set, which are no secrets; but for the command line of ssh, which jobs of this machine have no use for,
+/// and in which there may be one.
+fn variables() -> BTreeMap<&'static str, String> {
+    let names = TABLE.iter().filter(|row| row.set_by == SetBy::User && row.name != "TRANSOM_SSH").map(|row| row.name);
+    names.filter_map(|name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()))).collect()
 }
 
 /// Says on stderr what no ratio makes up for: that others use the machine, or that this is no release build.

@@ -4,12 +4,12 @@ use super::catalog::{CATALOG, Measurement, measurement, sync};
 use super::chart;
 use super::cores;
 use super::figures::Done;
-use super::files::{Files, write_json};
+use super::files::{Files, Outputs, json};
 use super::job;
 use super::machine::warn_of_circumstances;
 use super::progress::Progress;
 use super::protocol::Task;
-use super::rows::{describe, is_good, rows, wrong_limits};
+use super::rows::{Row, describe, is_good, rows, wrong_limits};
 use super::tables;
 use super::text::{parse_size, print};
 use super::usage::Usage;
@@ -61,6 +61,9 @@ pub struct Plain {
 /// Tasks that differ in their configurations alone.
 type Turns = Vec<Task>;
 
+/// A measurement, and its tasks.
+type Group = (&'static Measurement, Vec<Turns>);
+
 /// What is below the tables.
 const BATCHES: &str = "ns to max: of the means of batches of operations, of 1 us or more; p99, p99.9 and max are not of single operations\n";
 
@@ -72,48 +75,35 @@ impl Plain {
         let millis = self.millis.unwrap_or(if self.quick { 10 } else { 50 });
         let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 1 } else { 3 }));
         let groups = self.groups(millis)?;
-        let files = self.files.open()?;
+        let outputs = self.files.check()?;
         warn_of_circumstances();
-        let tasks = groups.iter().flat_map(|(_, turns)| turns).map(Vec::len).sum::<usize>();
-        let progress = Progress::new(rounds * tasks);
-        let (mut all, mut wrong) = (Vec::new(), Vec::new());
-        for (measurement, turns) in groups {
-            let mut found = Vec::new();
-            for tasks in turns {
-                for (task, jobs) in tasks.iter().zip(jobs(&tasks, rounds, &progress)?) {
-                    found.extend(rows(task, &jobs));
-                }
-            }
-            for why in wrong_limits(&found) {
-                progress.warn(&why);
-                wrong.push(why);
-            }
-            progress.print(&tables::show(measurement, &found))?;
-            all.extend(found);
-        }
-        drop(progress);
-        if all.iter().any(|row| row.latency_ns.is_some()) {
-            print(BATCHES)?;
-        }
-        if let Some(file) = files.json {
-            write_json(file, millis, rounds, &all)?;
-        }
-        if let Some(file) = files.svg {
-            chart::by_size(file, &all)?;
-        }
-        Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let mut all = Vec::new();
+        let measured = measure(groups, rounds, &outputs, &mut all);
+        // What there is of it, if it failed.
+        let written = match &measured {
+            Err(_) if all.is_empty() => Ok(()),
+            _ => outputs.write(
+                || json(millis, rounds, &all, measured.as_ref().err().map(ToString::to_string)),
+                || chart::by_size(&all),
+            ),
+        };
+        let right = measured?;
+        written?;
+        Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// The tasks, by measurement.
-    fn groups(&self, millis: u64) -> Result<Vec<(&'static Measurement, Vec<Turns>)>, Usage> {
-        if self.lu_block > self.lu_n {
-            return Err(Usage(format!("--lu-block {}: larger than the matrix of {}", self.lu_block, self.lu_n)));
-        }
+    fn groups(&self, millis: u64) -> Result<Vec<Group>, Usage> {
         let chosen: Vec<_> = if self.measurements.is_empty() {
             CATALOG.iter().filter(|measurement| self.fits(measurement)).collect()
         } else {
             self.measurements.clone()
         };
+        let factors = chosen.iter().any(|measurement| matches!(measurement.name, "lu" | "lu_outside"));
+        if factors && self.lu_block > self.lu_n {
+            return Err(Usage(format!("--lu-block {}: larger than the matrix of {}", self.lu_block, self.lu_n)));
+        }
+        let unused = self.sync.iter().find(|sync| !chosen.iter().any(|measurement| measurement.syncs.contains(sync)));
         let sizes: Vec<usize> = match (&self.sizes[..], self.quick) {
             ([], true) => vec![8, 4 << 10, 1 << 20],
             ([], false) => (3..=22).map(|power| 1 << power).collect(),
@@ -148,6 +138,7 @@ impl Plain {
                             measurement: measurement.name,
                             sync,
                             config: config.clone(),
+                            by_itself: !self.configs.is_empty(),
                             bytes,
                             element: "i64",
                             ranks,
@@ -167,12 +158,13 @@ impl Plain {
             }
             groups.push((measurement, turns));
         }
-        match groups.is_empty() {
-            true => Err(Usage(
+        match unused {
+            _ if groups.is_empty() => Err(Usage(
                 "nothing is measured by all that with these --ranks, --sync and --config; see `transom bench list`"
                     .into(),
             )),
-            false => Ok(groups),
+            Some(sync) => Err(Usage(format!("--sync {sync}: nothing that was chosen is measured by it"))),
+            None => Ok(groups),
         }
     }
 
@@ -206,6 +198,32 @@ impl Plain {
             && (self.configs.is_empty() || self.configs_of(measurement).is_ok())
             && self.ranks.iter().all(|&ranks| usize::from(ranks) >= measurement.least)
     }
+}
+
+/// Measures all, prints it, and collects its rows; whether all limits were right.
+fn measure(groups: Vec<Group>, rounds: usize, outputs: &Outputs, all: &mut Vec<Row>) -> Result<bool, Box<dyn Error>> {
+    let tasks = groups.iter().flat_map(|(_, turns)| turns).map(Vec::len).sum::<usize>();
+    let progress = Progress::new(rounds * tasks);
+    let mut right = true;
+    for (measurement, turns) in groups {
+        let before = all.len();
+        for tasks in turns {
+            for (task, jobs) in tasks.iter().zip(jobs(&tasks, rounds, &progress)?) {
+                all.extend(rows(task, &jobs));
+            }
+        }
+        let found = &all[before..];
+        for why in wrong_limits(found) {
+            progress.warn(&why);
+            right = false;
+        }
+        outputs.or_unread(progress.print(&tables::show(measurement, found)))?;
+    }
+    drop(progress);
+    if all.iter().any(|row| row.latency_ns.is_some()) {
+        outputs.or_unread(print(BATCHES))?;
+    }
+    Ok(right)
 }
 
 /// What the messages library would refuse is a wrong command line.

@@ -89,6 +89,9 @@ pub struct Task {
     pub sync: &'static str,
     /// What TRANSOM_MESSAGES is for it, if anything is said of that. Ours only.
     pub config: String,
+    /// Without the TRANSOM_MESSAGES that the user set, where there is no configuration. Ours only.
+    #[serde(skip)]
+    pub by_itself: bool,
     pub bytes: usize,
     /// Of accumulate and get_accumulate: `i64`, `f64`.
     #[serde(rename = "type")]

@@ -232,6 +232,7 @@ impl Comparison {
             measurement: self.measurement,
             sync: self.sync,
             config: String::new(),
+            by_itself: false,
             bytes: self.bytes,
             element: self.element,
             ranks: self.ranks,

@@ -96,8 +96,12 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 /// To stdout; an error if nobody reads it any more.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| of("stdout", &error))
+}
+
+/// The same error, which says of what it is.
+pub fn of(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 #[cfg(test)]

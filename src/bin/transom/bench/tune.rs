@@ -1,18 +1,17 @@
 //! `transom bench tune`: which algorithm of each collective is the fastest here, as rules for `TRANSOM_COLLECTIVES`.
 
 use super::cores;
+use super::files::Output;
 use super::machine::warn_of_circumstances;
 use super::text::{Table, number, parse_size, print, size};
-use super::usage::Usage;
 use clap::Args;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
-use transom::{Op, World};
+use transom::{Op, Tag, World, variables};
 use transom_collective::{Algorithm, Call, Hosts, Rules, Shape, by_hosts};
 
 /// Measures every algorithm of every collective by size, and prints rules that choose the fastest.
@@ -83,7 +82,12 @@ const WORTH: f64 = 0.95;
 
 impl Tune {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        // Before it takes time.
+        if matches!(variables::get("TRANSOM_TAG"), Ok(Some(Tag::All))) {
+            // Rules are no rules with a tag before each line; of what starts the ranks only the environment can be chosen.
+            let mut again = Command::new(std::env::current_exe()?);
+            let args = std::env::args_os().skip(1);
+            return Err(again.args(args).env("TRANSOM_TAG", Tag::Stderr.to_string()).exec().into());
+        }
         let world = transom::start(self.ranks.into())?;
         if world.rank() == 0 {
             warn_of_circumstances();
@@ -93,26 +97,30 @@ impl Tune {
         if let Some(core) = choice.get(world.rank()).filter(|_| choice.len() >= world.size()) {
             cores::bind(*core);
         }
-        let file = match self.output.as_ref().filter(|_| world.rank() == 0) {
-            Some(path) => {
-                Some(File::create(path).map_err(|error| Usage(format!("cannot write {}: {error}", path.display())))?)
+        // Before it takes time.
+        let output = self.output.as_deref().filter(|_| world.rank() == 0).map(Output::at).transpose()?;
+        let mut text = String::new();
+        let measured = self.measure(&world, &mut text).and_then(|()| Ok(world.barrier()?));
+        if let Err(why) = &measured {
+            if text.is_empty() {
+                return measured.map(|()| ExitCode::SUCCESS);
             }
-            None => None,
-        };
-        let rules = self.measure(&world)?;
-        world.barrier()?;
+            // Of those that were measured before.
+            write!(text, "\n# It failed before all was measured: {}\n", why.to_string().replace('\n', " "))?;
+        }
         if world.rank() == 0 {
             // As it will be read.
-            rules.parse::<Rules>()?;
-            match file {
-                Some(mut file) => file.write_all(rules.as_bytes())?,
-                None => print(&rules)?,
+            text.parse::<Rules>()?;
+            match output {
+                Some(output) => output.write(text.as_bytes())?,
+                None => print(&text)?,
             }
         }
-        Ok(ExitCode::SUCCESS)
+        measured.map(|()| ExitCode::SUCCESS)
     }
 
-    fn measure(&self, world: &World) -> Result<String, Box<dyn Error>> {
+    /// Writes rules for one collective after the other.
+    fn measure(&self, world: &World, text: &mut String) -> Result<(), Box<dyn Error>> {
         let (hosts, ranks) = (world.hosts(), world.size());
         let between = Algorithm::all().filter_map(|algorithm| Algorithm::named(&format!("leaders:{algorithm}")));
         let teams = Algorithm::all()
@@ -134,7 +142,7 @@ impl Tune {
             }
         };
         let on = format!("{ranks} ranks on {} {}", hosts.count(), if hosts.count() == 1 { "host" } else { "hosts" });
-        let mut text = format!("# Made by `transom bench tune`, transom {}: {on}.\n", env!("CARGO_PKG_VERSION"));
+        let head = format!("# Made by `transom bench tune`, transom {}: {on}.\n", env!("CARGO_PKG_VERSION"));
         let asked = |call: &Call| self.collectives.is_empty() || self.collectives.contains(&call.name());
         for (call, make) in COLLECTIVES.iter().filter(|(call, _)| asked(call)) {
             let shape =
@@ -159,9 +167,12 @@ impl Tune {
                     )
                 })
                 .collect::<Result<Vec<_>, _>>()?;
+            if text.is_empty() {
+                text.push_str(&head);
+            }
             write!(text, "\n{}", rules(call.name(), &names, &sizes, &figures, (ranks, hosts.count())))?;
         }
-        Ok(text)
+        Ok(())
     }
 }
 

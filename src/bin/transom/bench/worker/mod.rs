@@ -65,8 +65,10 @@ impl Worker {
     fn measure(&self, world: &World, facts: &mut Facts) -> Outcome {
         use Measurement::*;
         match self.measurement {
-            Accumulate | GetAccumulate if self.element == Element::F64 => operations::sums::<f64>(self, world, facts),
-            Accumulate | GetAccumulate => operations::sums::<i64>(self, world, facts),
+            Accumulate | GetAccumulate => match self.element {
+                Element::I64 => operations::sums(self, world, facts, |count| count as i64),
+                Element::F64 => operations::sums(self, world, facts, |count| count as f64),
+            },
             Put | Get | PutBw | GetBw if self.from != From::Borrowed => moved::measure(self, world, facts),
             Put | Get | FetchAndOp | CompareAndSwap => operations::latency(self, world, facts),
             PutBw | GetBw => operations::bandwidth(self, world, facts),

@@ -71,17 +71,22 @@ pub fn latency(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     Ok(())
 }
 
-/// Accumulates by sum, of which every one adds 1.
-pub fn sums<T: Atomic + From<u32> + PartialEq>(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+/// Accumulates by sum, of which every one adds 1. As elements counts are exact, of doubles below 2^53.
+pub fn sums<T: Atomic + PartialEq>(
+    worker: &Worker,
+    world: &World,
+    facts: &mut Facts,
+    element: fn(u64) -> T,
+) -> Outcome {
     let len = worker.bytes / 8;
     let mut window = window::<T>(world, len)?;
     if worker.bytes >= LONG {
         window.bulk_accumulates()?;
     }
-    let (source, mut into) = (Buffer::new(len, |_| T::from(1)), Buffer::new(len, |_| T::from(0)));
+    let (source, mut into) = (Buffer::new(len, |_| element(1)), Buffer::new(len, |_| element(0)));
     let (source, into) = (&source[..], &mut into[..]);
     world.barrier()?;
-    let mut done = 0u32;
+    let mut done = 0;
     let fetches = worker.measurement == Measurement::GetAccumulate;
     let samples = match fetches {
         true => under(worker, world, &mut window, |target| {
@@ -96,10 +101,10 @@ pub fn sums<T: Atomic + From<u32> + PartialEq>(worker: &Worker, world: &World, f
     facts.samples(&samples);
     window.fence()?;
     if world.rank() == 0 {
-        let mut there = vec![T::from(0); len];
+        let mut there = vec![element(0); len];
         window.lock_shared(partner(world))?.get(0, &mut there)?;
-        facts.check(there.iter().all(|sum| *sum == T::from(done)), || "the target has other sums".into());
-        let before = !fetches || into.iter().all(|sum| *sum == T::from(done - 1));
+        facts.check(there.iter().all(|sum| *sum == element(done)), || "the target has other sums".into());
+        let before = !fetches || into.iter().all(|sum| *sum == element(done - 1));
         facts.check(before, || "get_accumulate brought other sums".into());
     }
     // The target stays as it is until it has been looked at.
