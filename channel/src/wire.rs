@@ -55,8 +55,8 @@ pub struct Rail {
     pub bandwidth: u32,
 }
 
-/// Names registered memory to a peer, on one rail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Names registered memory to a peer, on one rail. In order, those of one address are side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Where the memory begins, as the provider counts.
     pub address: u64,

@@ -55,8 +55,8 @@ pub struct VerbsWire {
     pub(super) cache: Cache,
     /// Windows by their queue pairs.
     pub(super) open: BTreeMap<u32, Window>,
-    /// Rings, by address and key, and whose they are.
-    pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
+    /// Rings, and whose they are.
+    pub(super) rings: BTreeMap<Key, (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
     /// Peers that are gone, and how often nothing more was found since.
     pub(super) gone: Vec<Gone>,
@@ -383,7 +383,7 @@ impl Wire for VerbsWire {
         let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
         let buffer = Arc::new(buffer.map_err(refused).ok()?);
         let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
-        self.rings.insert((key.address, key.key), (peer, buffer.clone()));
+        self.rings.insert(key, (peer, buffer.clone()));
         Some((Bytes::owned(Ring(buffer)), key))
     }
 
