@@ -1,5 +1,7 @@
 //! What a provider signs for messages: lanes to peers, memory, and events.
 
+use crate::Meter;
+
 /// A rank of the job, counted from 0.
 pub type Rank = u32;
 
@@ -257,34 +259,6 @@ pub enum Left<M> {
     Moved(u64),
 }
 
-/// Counts of a wire on whose way datagrams are lost, since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Losses {
-    /// Packets that were sent again.
-    pub resends: u64,
-    /// Packets that came again.
-    pub again: u64,
-    /// Acknowledgements that nothing took along.
-    pub acknowledgements: u64,
-    /// What came and was no datagram of a peer's, or not as it was sent.
-    pub spoiled: u64,
-    /// Windows that were opened for datagrams which bring what is written.
-    pub windows: u64,
-    /// Pieces of what is written that went as packets, since they were lost, or are the last and short.
-    pub repaired: u64,
-}
-
-/// What is registered for messages, of a wire whose adapter needs that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Registered {
-    /// Bytes that messages use now, or that stay for later ones.
-    pub bytes: u64,
-    /// Messages, or their parts on a rail, whose memory was registered for them.
-    pub made: u64,
-    /// Those whose memory was registered already.
-    pub found: u64,
-}
-
 /// The seam between the machines and a provider.
 ///
 /// `Memory` is a handle on bytes: a slot, a ring, a user's buffer. The machines never see the bytes of a user, only pass
@@ -420,13 +394,10 @@ pub trait Wire {
     fn due(&self) -> Option<u64> {
         None
     }
-    /// What was lost on the way, and made good.
-    fn losses(&self) -> Losses {
-        Losses::default()
-    }
-    /// What is registered.
-    fn registered(&self) -> Registered {
-        Registered::default()
+    /// Adds what the wire has counted itself, since it was opened, to what its engine has: what was lost on the way and made good,
+    /// and what is registered. A wire over others lets those add theirs.
+    fn count(&self, meter: &mut Meter) {
+        let _ = meter;
     }
 
     /// Copies bytes out.

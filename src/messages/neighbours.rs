@@ -4,8 +4,8 @@
 use super::carrier::Adapters;
 use crate::verbs::AMONG_NEIGHBOURS;
 use std::sync::Arc;
-use transom_channel::Wire;
-use transom_channel::wire::{Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request, Why};
+use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, Why};
+use transom_channel::{Meter, Wire};
 use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
 /// By memory to neighbours, and by adapters to the others.
@@ -226,12 +226,9 @@ impl Wire for Neighbours {
         self.far.due()
     }
 
-    fn losses(&self) -> Losses {
-        self.far.losses()
-    }
-
-    fn registered(&self) -> Registered {
-        self.far.registered()
+    fn count(&self, meter: &mut Meter) {
+        self.near.count(meter);
+        self.far.count(meter);
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use transom_channel::Meter;
 use transom_channel::wire::{Key, RAILS};
 use transom_shm_loopback::messages::Bytes;
 
@@ -47,12 +48,12 @@ impl VerbsWire {
             && let Some(known) = self.registered[rail].get_mut(&key)
         {
             known.times += 1;
-            self.registrations.found += 1;
+            self.counted.found_registered += 1;
             return Some(key);
         }
         // What windows and buffers have is registered with each rail.
         if !writable && let Some(registered) = self.service.core_of(by).memory.readable(address, bytes) {
-            self.registrations.found += 1;
+            self.counted.found_registered += 1;
             return Some(self.use_from(rail, address, Used { what: registered, writable, lasts: true, times: 1 }));
         }
         if bytes < self.register_from {
@@ -67,7 +68,7 @@ impl VerbsWire {
         let kept = lasting.and_then(|lasting| self.cache.find::<Kept>(&lasting.place));
         let registered = if let Some(found) = kept.as_ref().and_then(|kept| kept.0[by].as_ref()) {
             memory.found();
-            self.registrations.found += 1;
+            self.counted.found_registered += 1;
             found.clone()
         } else {
             let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
@@ -83,7 +84,7 @@ impl VerbsWire {
             });
             let registered = Arc::new(registered.map_err(|error| memory.refused(error)).ok()?);
             memory.passed();
-            self.registrations.made += 1;
+            self.counted.registered += 1;
             if let Some(lasting) = lasting {
                 let mut kept = kept.as_deref().cloned().unwrap_or_default();
                 kept.0[by] = Some(registered.clone());
@@ -143,13 +144,14 @@ impl VerbsWire {
         (length <= bytes && writable >= written).then(|| unsafe { Bytes::lent(start, bytes, writable) })
     }
 
-    pub(super) fn count_registered(&self) -> transom_channel::wire::Registered {
+    pub(super) fn count_registered(&self, meter: &mut Meter) {
         // What stays may be in use as well.
         let used = self.registered.iter().flat_map(Table::values).map(|used| used.what.clone());
         let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
         let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
-        let bytes = all.values().map(|what| what.bytes() as u64).sum();
-        transom_channel::wire::Registered { bytes, ..self.registrations }
+        meter.registered_bytes += all.values().map(|what| what.bytes() as u64).sum::<u64>();
+        meter.registered += self.counted.registered;
+        meter.found_registered += self.counted.found_registered;
     }
 }
 

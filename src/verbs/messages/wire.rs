@@ -21,10 +21,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
-use transom_channel::Paths;
 use transom_channel::wire::{
     Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
 };
+use transom_channel::{Meter, Paths};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
@@ -49,8 +49,8 @@ pub struct VerbsWire {
     /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
     /// program may send the same memory twice at once. A registration may be of more than that.
     pub(super) registered: [Table; RAILS],
-    /// How often memory was, and was found to be.
-    pub(super) registrations: transom_channel::wire::Registered,
+    /// Of that: how often memory was registered, and was found to be.
+    pub(super) counted: Meter,
     /// What stays registered with the first rail.
     pub(super) cache: Cache,
     /// Windows by their queue pairs.
@@ -147,7 +147,7 @@ impl VerbsWire {
             wanted: Vec::new(),
             moving: Vec::new(),
             registered: Default::default(),
-            registrations: Default::default(),
+            counted: Meter::default(),
             cache: Cache::new(rail.keep),
             open: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -395,8 +395,8 @@ impl Wire for VerbsWire {
         true
     }
 
-    fn registered(&self) -> transom_channel::wire::Registered {
-        self.count_registered()
+    fn count(&self, meter: &mut Meter) {
+        self.count_registered(meter);
     }
 
     fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
