@@ -247,6 +247,44 @@ pub enum Event<M> {
     Worked,
 }
 
+impl<M> Event<M> {
+    /// The lane that it tells of, if it is one's.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_channel::wire::{Event, Lane};
+    /// let lane = Lane { peer: 3, rail: 0 };
+    /// assert_eq!(Event::<()>::Up(lane).lane(), Some(lane));
+    /// assert_eq!(Event::<()>::Done(7, 0).lane(), None);
+    /// ```
+    pub fn lane(&self) -> Option<Lane> {
+        match self {
+            Event::Up(lane) | Event::Immediate(lane, _) | Event::Failed(lane, _) | Event::Cut(lane) => Some(*lane),
+            Event::Arrived { lane, .. } => Some(*lane),
+            Event::Done(..) | Event::Worked => None,
+        }
+    }
+
+    /// The same, told of another lane: for a wire whose peers have other names below.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_channel::wire::{Event, Lane};
+    /// let event = Event::<()>::Immediate(Lane { peer: 3, rail: 0 }, 42).on(|lane| Lane { peer: lane.peer + 8, ..lane });
+    /// assert!(matches!(event, Event::Immediate(Lane { peer: 11, rail: 0 }, 42)));
+    /// ```
+    pub fn on(mut self, of: impl FnOnce(Lane) -> Lane) -> Self {
+        match &mut self {
+            Event::Up(lane) | Event::Immediate(lane, _) | Event::Failed(lane, _) | Event::Cut(lane) => {
+                *lane = of(*lane)
+            }
+            Event::Arrived { lane, .. } => *lane = of(*lane),
+            Event::Done(..) | Event::Worked => {}
+        }
+        self
+    }
+}
+
 /// What had been posted on a lane that was cut, and is not known to have taken effect. It may have: what had, was posted before
 /// all that had not.
 #[derive(Debug)]

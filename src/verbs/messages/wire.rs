@@ -338,14 +338,7 @@ impl Wire for VerbsWire {
         self.wanted.retain(|wanted| wanted.peer != rank);
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.peer != rank);
-        self.events.retain(|event| match event {
-            Event::Arrived { lane, .. }
-            | Event::Up(lane)
-            | Event::Cut(lane)
-            | Event::Failed(lane, _)
-            | Event::Immediate(lane, _) => lane.peer != rank,
-            Event::Done(..) | Event::Worked => true,
-        });
+        self.events.retain(|event| event.lane().is_none_or(|lane| lane.peer != rank));
     }
 
     fn fails_over(&self) -> bool {
