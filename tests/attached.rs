@@ -2,22 +2,11 @@
 //! that nothing is left behind.
 
 mod ranks;
+use ranks::told;
 use std::collections::HashSet;
 use transom::shm_loopback::Loopback;
 use transom::windows::Delayed;
-use transom::{Address, Error, Flavor, Op, Rank, Window, World};
-
-/// Everybody's.
-fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
-    let mut names: Window<T> = world.allocate(1).unwrap();
-    names.local().set(0, mine).unwrap();
-    names.fence().unwrap();
-    let epoch = names.lock_all().unwrap();
-    let all = (0..world.size()).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).collect();
-    epoch.unlock().unwrap();
-    names.fence().unwrap();
-    all
-}
+use transom::{Address, Error, Flavor, Op, Rank, Window};
 
 #[test]
 fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {

@@ -3,6 +3,7 @@
 mod overlap;
 mod ranks;
 use overlap::Overlapping;
+use ranks::told;
 use transom::provider::Provider;
 use transom::shm_loopback::Loopback;
 use transom::windows::{Attached, Target};
@@ -37,18 +38,6 @@ fn make(world: &World, kind: &str, len: usize) -> Made {
     let addresses = mine.map_or(Vec::new(), |mine| told(world, mine));
     let attached = addresses.iter().map(|address| window.reach(address).unwrap()).collect();
     Made { window, attached, mine }
-}
-
-/// Everybody's.
-fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
-    let mut names: Window<T> = world.allocate(1).unwrap();
-    names.local().set(0, mine).unwrap();
-    names.fence().unwrap();
-    let epoch = names.lock_all().unwrap();
-    let all = (0..world.size()).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).collect();
-    epoch.unlock().unwrap();
-    names.fence().unwrap();
-    all
 }
 
 impl Made {

@@ -1,5 +1,7 @@
 //! What a provider signs for messages: lanes to peers, memory, and events.
 
+use crate::Meter;
+
 /// A rank of the job, counted from 0.
 pub type Rank = u32;
 
@@ -55,8 +57,8 @@ pub struct Rail {
     pub bandwidth: u32,
 }
 
-/// Names registered memory to a peer, on one rail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Names registered memory to a peer, on one rail. In order, those of one address are side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Where the memory begins, as the provider counts.
     pub address: u64,
@@ -245,6 +247,44 @@ pub enum Event<M> {
     Worked,
 }
 
+impl<M> Event<M> {
+    /// The lane that it tells of, if it is one's.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_channel::wire::{Event, Lane};
+    /// let lane = Lane { peer: 3, rail: 0 };
+    /// assert_eq!(Event::<()>::Up(lane).lane(), Some(lane));
+    /// assert_eq!(Event::<()>::Done(7, 0).lane(), None);
+    /// ```
+    pub fn lane(&self) -> Option<Lane> {
+        match self {
+            Event::Up(lane) | Event::Immediate(lane, _) | Event::Failed(lane, _) | Event::Cut(lane) => Some(*lane),
+            Event::Arrived { lane, .. } => Some(*lane),
+            Event::Done(..) | Event::Worked => None,
+        }
+    }
+
+    /// The same, told of another lane: for a wire whose peers have other names below.
+    ///
+    /// # Examples
+    /// ```
+    /// # use transom_channel::wire::{Event, Lane};
+    /// let event = Event::<()>::Immediate(Lane { peer: 3, rail: 0 }, 42).on(|lane| Lane { peer: lane.peer + 8, ..lane });
+    /// assert!(matches!(event, Event::Immediate(Lane { peer: 11, rail: 0 }, 42)));
+    /// ```
+    pub fn on(mut self, of: impl FnOnce(Lane) -> Lane) -> Self {
+        match &mut self {
+            Event::Up(lane) | Event::Immediate(lane, _) | Event::Failed(lane, _) | Event::Cut(lane) => {
+                *lane = of(*lane)
+            }
+            Event::Arrived { lane, .. } => *lane = of(*lane),
+            Event::Done(..) | Event::Worked => {}
+        }
+        self
+    }
+}
+
 /// What had been posted on a lane that was cut, and is not known to have taken effect. It may have: what had, was posted before
 /// all that had not.
 #[derive(Debug)]
@@ -255,34 +295,6 @@ pub enum Left<M> {
     Put(M, usize),
     /// A `Write` or `Read` that is not told done, by its token.
     Moved(u64),
-}
-
-/// Counts of a wire on whose way datagrams are lost, since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Losses {
-    /// Packets that were sent again.
-    pub resends: u64,
-    /// Packets that came again.
-    pub again: u64,
-    /// Acknowledgements that nothing took along.
-    pub acknowledgements: u64,
-    /// What came and was no datagram of a peer's, or not as it was sent.
-    pub spoiled: u64,
-    /// Windows that were opened for datagrams which bring what is written.
-    pub windows: u64,
-    /// Pieces of what is written that went as packets, since they were lost, or are the last and short.
-    pub repaired: u64,
-}
-
-/// What is registered for messages, of a wire whose adapter needs that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Registered {
-    /// Bytes that messages use now, or that stay for later ones.
-    pub bytes: u64,
-    /// Messages, or their parts on a rail, whose memory was registered for them.
-    pub made: u64,
-    /// Those whose memory was registered already.
-    pub found: u64,
 }
 
 /// The seam between the machines and a provider.
@@ -420,13 +432,10 @@ pub trait Wire {
     fn due(&self) -> Option<u64> {
         None
     }
-    /// What was lost on the way, and made good.
-    fn losses(&self) -> Losses {
-        Losses::default()
-    }
-    /// What is registered.
-    fn registered(&self) -> Registered {
-        Registered::default()
+    /// Adds what the wire has counted itself, since it was opened, to what its engine has: what was lost on the way and made good,
+    /// and what is registered. A wire over others lets those add theirs.
+    fn count(&self, meter: &mut Meter) {
+        let _ = meter;
     }
 
     /// Copies bytes out.

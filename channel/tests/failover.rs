@@ -3,7 +3,7 @@
 
 mod model;
 
-use model::{Job, Setup};
+use model::{Job, Setup, counts_of_seeds};
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
@@ -92,23 +92,8 @@ fn run(seed: u64) -> Result<Job, String> {
 
 #[test]
 fn every_message_comes_once_whichever_rails_are_cut() {
-    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
-    if let Some(seed) = number("SEED") {
-        run(seed).map(|_| ()).unwrap();
-        return;
-    }
-    let seeds = number("SEEDS").unwrap_or(1000);
-    let (mut rerouted, mut old, mut rings) = (0, 0, 0);
-    for seed in 0..seeds {
-        let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
-        let mut job = said.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
-        for rank in 0..job.setup.ranks {
-            let meter = job.sim.engine(rank).meter();
-            (rerouted, old, rings) = (rerouted + meter.rerouted, old + meter.old, rings + meter.leaves);
-        }
-    }
-    println!("{rerouted} went another way, {old} came again, {rings} rings were left");
-    assert!(seeds < 1000 || rerouted > 1000 && old > 50 && rings > 100);
+    let (seeds, counts) = counts_of_seeds(run);
+    assert!(seeds < 1000 || counts["rerouted"] > 1000 && counts["old"] > 50 && counts["leaves"] > 100);
 }
 
 /// Messages of 1 MiB that came in each of so many thousandths of a second, while 8 are under way; at some of these times a rail is

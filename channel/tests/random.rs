@@ -3,7 +3,7 @@
 
 mod model;
 
-use model::{Job, Setup};
+use model::{Job, Setup, counts_of_seeds};
 use transom_channel::Config;
 use transom_channel::wire::{Rail, RailKind};
 
@@ -36,23 +36,7 @@ fn run(seed: u64) -> Result<Job, String> {
 
 #[test]
 fn every_message_once_whole_and_in_order() {
-    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
-    if let Some(seed) = number("SEED") {
-        run(seed).map(|_| ()).unwrap();
-        return;
-    }
-    let seeds = number("SEEDS").unwrap_or(1000);
-    let mut counts = std::collections::BTreeMap::new();
-    for seed in 0..seeds {
-        let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
-        let mut job = said.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
-        for rank in 0..job.setup.ranks {
-            for (name, count) in job.sim.engine(rank).meter().rows() {
-                *counts.entry(name).or_insert(0) += count;
-            }
-        }
-    }
-    println!("{counts:#?}");
+    let (seeds, counts) = counts_of_seeds(run);
     // Each path was taken.
     if seeds >= 1000 {
         for (name, count) in counts {

@@ -57,7 +57,7 @@ pub struct Launch(Settings);
 impl Launch {
     /// So many ranks of a program, which is found as a shell finds it: by `PATH`, unless there is a `/` in it.
     pub fn new(program: impl Into<PathBuf>, ranks: usize) -> Self {
-        Launch(Settings::new(program.into(), ranks))
+        Launch(Settings { program: program.into(), ranks, ..Settings::default() })
     }
 
     /// More arguments for the program.

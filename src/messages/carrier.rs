@@ -65,10 +65,8 @@ mod several {
     use std::sync::Arc;
     use transom_channel::delivery::{Delivery, HEADER, Settings};
     use transom_channel::packet::SYNC;
-    use transom_channel::wire::{
-        Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request, SHORTEST,
-    };
-    use transom_channel::{Paths, Wire};
+    use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, SHORTEST};
+    use transom_channel::{Meter, Paths, Wire};
     use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
     use transom_windows::Wait;
 
@@ -283,12 +281,8 @@ mod several {
             each!(self, wire => wire.due())
         }
 
-        fn losses(&self) -> Losses {
-            each!(self, wire => wire.losses())
-        }
-
-        fn registered(&self) -> Registered {
-            each!(self, wire => wire.registered())
+        fn count(&self, meter: &mut Meter) {
+            each!(self, wire => wire.count(meter));
         }
 
         #[inline(always)]

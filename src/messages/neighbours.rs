@@ -4,8 +4,8 @@
 use super::carrier::Adapters;
 use crate::verbs::AMONG_NEIGHBOURS;
 use std::sync::Arc;
-use transom_channel::Wire;
-use transom_channel::wire::{Busy, Event, Key, Lane, Left, Losses, Part, Rail, Rank, Registered, Request, Why};
+use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, Why};
+use transom_channel::{Meter, Wire};
 use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
 /// By memory to neighbours, and by adapters to the others.
@@ -68,29 +68,16 @@ impl Neighbours {
 
     fn poll_near(&mut self) -> Option<Event<Bytes>> {
         let event = self.near.poll()?;
-        let of = |lane: Lane| Lane { peer: self.ranks[lane.peer as usize], ..lane };
         Some(match event {
-            Event::Up(lane) => Event::Up(of(lane)),
-            Event::Cut(lane) => Event::Cut(of(lane)),
-            Event::Failed(lane, why) => Event::Failed(of(lane), why),
-            Event::Immediate(lane, value) => Event::Immediate(of(lane), value),
-            Event::Arrived { lane, slot, at, length } => Event::Arrived { lane: of(lane), slot, at, length },
             // It has a beginning of its own to count from.
             Event::Done(token, _) => Event::Done(token, self.now()),
-            Event::Worked => Event::Worked,
+            event => event.on(|lane| Lane { peer: self.ranks[lane.peer as usize], ..lane }),
         })
     }
 
     fn poll_far(&mut self) -> Option<Event<Bytes>> {
         let event = self.far.poll()?;
-        let here = match event {
-            Event::Up(lane) | Event::Cut(lane) | Event::Failed(lane, _) | Event::Immediate(lane, _) => {
-                self.here(lane.peer)
-            }
-            Event::Arrived { lane, .. } => self.here(lane.peer),
-            Event::Done(..) | Event::Worked => None,
-        };
-        let Some(here) = here else { return Some(event) };
+        let Some(here) = event.lane().and_then(|lane| self.here(lane.peer)) else { return Some(event) };
         // By adapters a neighbour says nothing. If the job knows that it is gone, what it has sent is taken before the engine is told.
         if let Event::Failed(_, why) = event {
             self.near.notice(here as usize, why);
@@ -226,12 +213,9 @@ impl Wire for Neighbours {
         self.far.due()
     }
 
-    fn losses(&self) -> Losses {
-        self.far.losses()
-    }
-
-    fn registered(&self) -> Registered {
-        self.far.registered()
+    fn count(&self, meter: &mut Meter) {
+        self.near.count(meter);
+        self.far.count(meter);
     }
 
     #[inline(always)]

@@ -18,47 +18,75 @@ pub struct QueuePairs {
     pub to_itself: usize,
 }
 
-/// What a rank has posted to queue pairs so far; what is posted again, since a connection broke, counts once.
-///
-/// # Examples
-/// See [`Verbs`](super::Verbs).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkRequests {
-    /// Writes of data or words.
-    pub writes: u64,
-    /// Writes that tell a value as well.
-    pub told_writes: u64,
-    /// Messages to a buffer of the far end.
-    pub sends: u64,
-    /// Reads.
-    pub reads: u64,
-    /// Compare-and-swaps.
-    pub compare_and_swaps: u64,
-    /// Fetch-and-adds.
-    pub fetch_and_adds: u64,
-    /// Writes of nothing, that tell when the requests before them are complete.
-    pub markers: u64,
+/// Counts by their names; two of them can be added up, or the earlier taken from the later.
+macro_rules! counts {
+    ($(#[$doc:meta])* $counts:ident { $($(#[$of:meta])* $name:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct $counts {
+            $($(#[$of])* pub $name: u64,)*
+        }
+
+        impl std::ops::Add for $counts {
+            type Output = $counts;
+
+            fn add(self, other: $counts) -> $counts {
+                $counts { $($name: self.$name + other.$name,)* }
+            }
+        }
+
+        impl std::ops::Sub for $counts {
+            type Output = $counts;
+
+            fn sub(self, before: $counts) -> $counts {
+                $counts { $($name: self.$name - before.$name,)* }
+            }
+        }
+    };
 }
 
-/// How often a rank has needed registered memory for what does not travel through slots, and where it came from.
-///
-/// # Examples
-/// See [`Verbs`](super::Verbs).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Registrations {
-    /// Operations and messages whose memory was registered already: a buffer's, a window's, or that of a persistent or partitioned
-    /// send.
-    pub found: u64,
-    /// Operations and messages whose memory was registered for them.
-    pub passing: u64,
-    /// Registrations of those that were refused: they went through slots.
-    pub refused: u64,
-    /// Buffers, and reads of middle length of which nobody waited at once, for which memory that had come back was used again.
-    pub reused: u64,
-    /// The same, for which memory was registered.
-    pub made: u64,
+counts! {
+    /// What a rank has posted to queue pairs so far; what is posted again, since a connection broke, counts once.
+    ///
+    /// # Examples
+    /// See [`Verbs`](super::Verbs).
+    WorkRequests {
+        /// Writes of data or words.
+        writes,
+        /// Writes that tell a value as well.
+        told_writes,
+        /// Messages to a buffer of the far end.
+        sends,
+        /// Reads.
+        reads,
+        /// Compare-and-swaps.
+        compare_and_swaps,
+        /// Fetch-and-adds.
+        fetch_and_adds,
+        /// Writes of nothing, that tell when the requests before them are complete.
+        markers,
+    }
+}
+
+counts! {
+    /// How often a rank has needed registered memory for what does not travel through slots, and where it came from.
+    ///
+    /// # Examples
+    /// See [`Verbs`](super::Verbs).
+    Registrations {
+        /// Operations and messages whose memory was registered already: a buffer's, a window's, or that of a persistent or partitioned
+        /// send.
+        found,
+        /// Operations and messages whose memory was registered for them.
+        passing,
+        /// Registrations of those that were refused: they went through slots.
+        refused,
+        /// Buffers, and reads of middle length of which nobody waited at once, for which memory that had come back was used again.
+        reused,
+        /// The same, for which memory was registered.
+        made,
+    }
 }
 
 impl WorkRequests {
@@ -72,51 +100,5 @@ impl WorkRequests {
             Verb::CompareAndSwap { .. } => &mut self.compare_and_swaps,
             Verb::Add(_) => &mut self.fetch_and_adds,
         } += 1;
-    }
-}
-
-impl std::ops::Add for WorkRequests {
-    type Output = WorkRequests;
-
-    fn add(self, other: WorkRequests) -> WorkRequests {
-        WorkRequests {
-            writes: self.writes + other.writes,
-            told_writes: self.told_writes + other.told_writes,
-            sends: self.sends + other.sends,
-            reads: self.reads + other.reads,
-            compare_and_swaps: self.compare_and_swaps + other.compare_and_swaps,
-            fetch_and_adds: self.fetch_and_adds + other.fetch_and_adds,
-            markers: self.markers + other.markers,
-        }
-    }
-}
-
-impl std::ops::Add for Registrations {
-    type Output = Registrations;
-
-    fn add(self, other: Registrations) -> Registrations {
-        Registrations {
-            found: self.found + other.found,
-            passing: self.passing + other.passing,
-            refused: self.refused + other.refused,
-            reused: self.reused + other.reused,
-            made: self.made + other.made,
-        }
-    }
-}
-
-impl std::ops::Sub for WorkRequests {
-    type Output = WorkRequests;
-
-    fn sub(self, before: WorkRequests) -> WorkRequests {
-        WorkRequests {
-            writes: self.writes - before.writes,
-            told_writes: self.told_writes - before.told_writes,
-            sends: self.sends - before.sends,
-            reads: self.reads - before.reads,
-            compare_and_swaps: self.compare_and_swaps - before.compare_and_swaps,
-            fetch_and_adds: self.fetch_and_adds - before.fetch_and_adds,
-            markers: self.markers - before.markers,
-        }
     }
 }

@@ -264,11 +264,11 @@ impl FromStr for Choice<bool> {
     }
 }
 
-fn choose<T: Copy, E: From<&'static str> + Display>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, E> {
+fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'static str> {
     match words.iter().find(|(word, _)| *word == text.trim()) {
         Some(&(_, value)) => Ok(Choice(Some(value))),
         None if text.trim() == "auto" => Ok(Choice(None)),
-        None => Err("no such choice".into()),
+        None => Err("no such choice"),
     }
 }
 

@@ -78,9 +78,9 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
 /// Of a host that says what it should not as its connection is lost, while its ranks run.
 #[test]
 fn what_is_no_record_ends_the_ranks_of_its_host() {
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let ssh = "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nsleep 1\necho ssh to $1 failed\nexec sleep 1000\n";
-    let ssh = folder.file("ssh", ssh, 0o755);
+    let ssh = file(&folder, "ssh", ssh, 0o755);
     let ended = Call::start_with(&["a", "-n", "1", "sh", "-c", "echo one; sleep 1000"], |command| {
         command.env("TRANSOM_SSH", &ssh);
     })
@@ -131,16 +131,16 @@ fn a_host_that_cannot_start_a_process_ends_its_ranks() {
 
 #[test]
 fn a_connection_that_is_cut_ends_its_rank() {
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let cut = format!("{DEAF} 3>&-");
     let mut call = Call::start_with(&["a,b", "-n", "2", "--grace", "0.3", "sh", "-c", &cut], |command| {
         // One between, as `ssh` is, whose death leaves the other side alone with a closed pipe.
         let between = "#!/bin/sh\nmkfifo $0.$$; exec 4<&0; cat <&4 >$0.$$ & echo $! >>$0.pids\n\
                        exec sh -c \"$2\" <$0.$$ 4<&-\n";
-        command.env("TRANSOM_SSH", folder.file("between", between, 0o755));
+        command.env("TRANSOM_SSH", file(&folder, "between", between, 0o755));
     });
     call.ready(2);
-    let pids = std::fs::read_to_string(folder.0.join("between.pids")).unwrap();
+    let pids = std::fs::read_to_string(folder.path().join("between.pids")).unwrap();
     let pid = Pid::from_raw(pids.lines().next().unwrap().parse().unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     let ended = call.end();

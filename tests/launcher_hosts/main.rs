@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use transom::{Launch, Op};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,37 +21,19 @@ const ROLE: &str = "RUST_TEST_ROLE";
 /// In the environment of all processes of a call.
 const MARK: &str = "RUST_TEST_MARK";
 
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static FOLDERS: AtomicU32 = AtomicU32::new(0);
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("transom-hosts-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A file with this text, in a folder.
+fn file(folder: &TempDir, name: &str, text: &str, mode: u32) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    path
 }
 
 /// A call of `transom run --hosts` with the script for `ssh`.
 struct Call {
     child: Child,
     mark: String,
-    _folder: Folder,
+    _folder: TempDir,
 }
 
 const SCRIPT: &str = "#!/bin/sh
@@ -83,9 +65,9 @@ impl Call {
     }
 
     fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let folder = Folder::new();
-        let ssh = folder.file("ssh", SCRIPT, 0o755);
-        let mark = folder.0.display().to_string();
+        let folder = TempDir::new().unwrap();
+        let ssh = file(&folder, "ssh", SCRIPT, 0o755);
+        let mark = folder.path().display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
         command
             .args(["run", "--hosts"])
@@ -112,7 +94,7 @@ impl Call {
 
     /// Waits until a host is reached that says so by a file.
     fn there(&self) {
-        let (there, until) = (self._folder.0.join("ssh.there"), Instant::now() + LIMIT);
+        let (there, until) = (self._folder.path().join("ssh.there"), Instant::now() + LIMIT);
         while !there.exists() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -218,7 +200,7 @@ fn more_ranks_than_a_host_lets_in_at_once() {
 #[test]
 fn a_host_is_asked_once() {
     let call = Call::start(&["a:20,b:20", "-n", "40", "sh", "-c", "echo $TRANSOM_RANK"]);
-    let calls = call._folder.0.join("ssh.calls");
+    let calls = call._folder.path().join("ssh.calls");
     let (ended, calls) = call.ended_with(|| std::fs::read_to_string(&calls).unwrap());
     assert_eq!((ended.code, ended.lines.len()), (Some(0), 40), "{ended:?}");
     let mut calls: Vec<_> = calls.lines().collect();
@@ -314,14 +296,14 @@ fn arguments_and_environment_come_through_unchanged() {
 
 /// Runs a copy of this program for one test, and gives what it said last of what begins with `said: `.
 fn said(name: &str, role: &str, change: impl FnOnce(&mut Command)) -> String {
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let [program, args @ ..] = copy(name);
     let mut command = Command::new(program);
-    command.args(args).env(ROLE, role).env("TRANSOM_SSH", folder.file("ssh", SCRIPT, 0o755));
-    command.env(MARK, folder.0.display().to_string());
+    command.args(args).env(ROLE, role).env("TRANSOM_SSH", file(&folder, "ssh", SCRIPT, 0o755));
+    command.env(MARK, folder.path().display().to_string());
     change(&mut command);
     let Output { stdout, stderr, .. } = command.output().unwrap();
-    nothing_left(&folder.0.display().to_string());
+    nothing_left(&folder.path().display().to_string());
     let stdout = String::from_utf8_lossy(&stdout).into_owned();
     let said = stdout.rsplit_once("said: ").and_then(|(_, rest)| rest.lines().next());
     said.unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&stderr))).to_owned()
@@ -471,29 +453,29 @@ fn the_real_ssh() {
         let said = "\n*** NOT RUN: sshd and ssh are not installed here; .ci/install does that ***\n";
         return std::io::stderr().write_all(said.as_bytes()).unwrap();
     };
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let key = |name: &str| {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         let made =
             Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path).status().unwrap();
         assert!(made.success());
         path
     };
     let (host_key, my_key) = (key("host_key"), key("my_key"));
-    std::fs::copy(my_key.with_extension("pub"), folder.0.join("authorized_keys")).unwrap();
+    std::fs::copy(my_key.with_extension("pub"), folder.path().join("authorized_keys")).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = format!(
         "ListenAddress 127.0.0.1:{port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
          PasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n",
         host_key.display(),
-        folder.0.join("authorized_keys").display()
+        folder.path().join("authorized_keys").display()
     );
     if rustix::process::getuid().is_root() {
         std::fs::create_dir_all("/run/sshd").unwrap(); // where it shuts itself in
     }
-    let log = std::fs::File::create(folder.0.join("log")).unwrap();
+    let log = std::fs::File::create(folder.path().join("log")).unwrap();
     let mut daemon = Command::new(sshd);
-    daemon.args(["-D", "-e", "-f"]).arg(folder.file("sshd_config", &config, 0o600));
+    daemon.args(["-D", "-e", "-f"]).arg(file(&folder, "sshd_config", &config, 0o600));
     let mut daemon = daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
     let until = Instant::now() + LIMIT;
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() && Instant::now() < until {
@@ -519,19 +501,19 @@ fn the_real_ssh() {
     let config = format!(
         "ControlMaster auto\nControlPersist yes\nControlPath {0}/control\nStrictHostKeyChecking no\n\
          UserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentitiesOnly yes\nIdentityFile {0}/my_key\nPort {port}\n",
-        folder.0.display()
+        folder.path().display()
     );
-    let config = folder.file("config", &config, 0o600);
-    folder.file("ssh", &format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", config.display()), 0o755);
-    let look = format!("test -S {}/control && echo shared || echo its own", folder.0.display());
-    let path = format!("{}:{}", folder.0.display(), std::env::var("PATH").unwrap());
+    let config = file(&folder, "config", &config, 0o600);
+    file(&folder, "ssh", &format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", config.display()), 0o755);
+    let look = format!("test -S {}/control && echo shared || echo its own", folder.path().display());
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let own = with_ssh(&["127.0.0.1", "-n", "1", "sh", "-c", &look], &|command| {
         command.env_remove("TRANSOM_SSH").env("PATH", &path);
     });
     let own = own.end();
     let _ = daemon.kill();
     let _ = daemon.wait();
-    let log = std::fs::read_to_string(folder.0.join("log")).unwrap_or_default();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
     assert_eq!(failed.code, Some(5), "{failed:?}\n{log}");
     assert_eq!(own.lines, ["its own"], "{own:?}\n{log}");
     all_joined(&joined, 4);

@@ -65,8 +65,8 @@ fn a_secret_that_is_not_there_is_said() {
         return println!("said: {}", transom::init().map(drop).unwrap_err());
     }
     let me = std::process::id();
-    let folder = Folder::new();
-    let file = std::fs::File::open(folder.file("else", "something else", 0o600)).unwrap();
+    let folder = TempDir::new().unwrap();
+    let file = std::fs::File::open(file(&folder, "else", "something else", 0o600)).unwrap();
     for (place, wrong) in [
         ("4194305,3".to_owned(), "No such file"),
         (format!("{me},999"), "No such file"),

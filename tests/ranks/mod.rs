@@ -7,7 +7,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use transom::{Failure, HostList, Launch, Outcome, Status, World, messages};
+use transom::{Failure, HostList, Launch, Outcome, Status, Window, World, messages};
 
 pub const SIZES: [usize; 5] = [1, 2, 3, 4, 8];
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -92,6 +92,19 @@ pub fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, messages::E
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
+}
+
+/// Everybody's.
+#[allow(dead_code, reason = "each test file uses what it needs")]
+pub fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
+    let mut names: Window<T> = world.allocate(1).unwrap();
+    names.local().set(0, mine).unwrap();
+    names.fence().unwrap();
+    let epoch = names.lock_all().unwrap();
+    let all = (0..world.size()).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).collect();
+    epoch.unlock().unwrap();
+    names.fence().unwrap();
+    all
 }
 
 /// Of some ways to run a test all, one after the other; a copy that runs it is in one already.

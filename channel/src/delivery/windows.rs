@@ -298,7 +298,7 @@ impl<W: Wire> Delivery<W> {
         let opened = (has < EACH).then(|| self.wire.open_window(Lane { peer, rail }, window_of)).flatten();
         match opened {
             Some(key) => {
-                self.losses.windows += 1;
+                self.counted.datagram_windows += 1;
                 let coming = self.coming(peer, transfer).expect("was looked at");
                 coming
                     .open
@@ -322,7 +322,7 @@ impl<W: Wire> Delivery<W> {
 
     fn grant_copies(&mut self, peer: Rank, transfer: u32, window: u32, wanted: u64) {
         let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { return };
-        self.losses.repaired += u64::from(wanted.count_ones());
+        self.counted.datagram_repairs += u64::from(wanted.count_ones());
         let piece = piece(self.longest(rail)) as u32;
         self.note(peer, Note::Grant { transfer, window, wanted, piece, to: None }, Data::None);
     }

@@ -3,11 +3,10 @@
 use super::note::{COPY, Note};
 use super::windows::{self, Windows, Writes};
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
+use crate::Meter;
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
-use crate::wire::{
-    Busy, Data, Event, Key, Lane, Losses, Part, RAILS, Rail, RailKind, Rank, Registered, Request, Why, Wire,
-};
+use crate::wire::{Busy, Data, Event, Key, Lane, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -31,7 +30,7 @@ pub struct Delivery<W: Wire> {
     over: HashSet<Rank>,
     pub(super) events: VecDeque<Event<W::Memory>>,
     polls: u32,
-    pub(super) losses: Losses,
+    pub(super) counted: Meter,
     pub(super) scratch: Vec<u8>,
 }
 
@@ -86,7 +85,7 @@ impl<W: Wire> Delivery<W> {
             over: HashSet::new(),
             events: VecDeque::new(),
             polls: 0,
-            losses: Losses::default(),
+            counted: Meter::default(),
             scratch: Vec::new(),
         }
     }
@@ -152,7 +151,7 @@ impl<W: Wire> Delivery<W> {
             }
             Ok((Kind::Alone, Ok(()))) => None,
             Ok((_, Err(_))) | Err(_) => {
-                self.losses.spoiled += 1;
+                self.counted.spoiled += 1;
                 self.wire.give(slot);
                 return None;
             }
@@ -170,14 +169,14 @@ impl<W: Wire> Delivery<W> {
                 let note = Note::decode(said, length);
                 let behind = Part { memory: &slot, at: at + HEADER + COPY, length: length.saturating_sub(COPY) };
                 if note.and_then(|note| self.hear(peer, note, behind)).is_none() {
-                    self.losses.spoiled += 1;
+                    self.counted.spoiled += 1;
                 }
             }
             Some((Come::New, false)) => {
                 return Some(Event::Arrived { lane, slot, at: at + HEADER, length: length - HEADER });
             }
-            Some((Come::Again, _)) => self.losses.again += 1,
-            Some((Come::TooFar, _)) => self.losses.spoiled += 1,
+            Some((Come::Again, _)) => self.counted.old += 1,
+            Some((Come::TooFar, _)) => self.counted.spoiled += 1,
             None => {}
         }
         self.wire.give(slot);
@@ -187,7 +186,7 @@ impl<W: Wire> Delivery<W> {
     /// Sends what can go to a peer, and an acknowledgement alone, if that is due and nothing took it along.
     pub(super) fn flush(&mut self, peer: Rank, acknowledge: bool) {
         let permitted = self.permitted();
-        let Delivery { wire, links, losses, .. } = self;
+        let Delivery { wire, links, counted, .. } = self;
         let Some(link) = links.get_mut(&peer) else { return };
         let now = wire.now();
         let mut went = false;
@@ -214,7 +213,7 @@ impl<W: Wire> Delivery<W> {
             let checksum = self.settings.checksum.then_some(0);
             if let Some(rail) = send(wire, peer, link.up, link.turn, &header.encode(checksum), Data::None) {
                 link.turn = rail + 1;
-                losses.acknowledgements += 1;
+                counted.acknowledgements += 1;
                 went = true;
             }
         }
@@ -352,7 +351,7 @@ impl<W: Wire> Wire for Delivery<W> {
     fn sever(&mut self, peer: Rank) {
         self.over.insert(peer);
         if let Some(mut link) = self.links.remove(&peer) {
-            self.losses.resends += link.outgoing.resends();
+            self.counted.resends += link.outgoing.resends();
             link.outgoing.drain().for_each(|packet| packet.give(&mut self.wire));
             self.end_writes(peer, link.writes);
         }
@@ -485,13 +484,15 @@ impl<W: Wire> Wire for Delivery<W> {
         Some(due.max(self.wire.now()))
     }
 
-    fn registered(&self) -> Registered {
-        self.wire.registered()
-    }
-
-    fn losses(&self) -> Losses {
-        let resends: u64 = self.links.values().map(|link| link.outgoing.resends()).sum();
-        Losses { resends: self.losses.resends + resends, ..self.losses }
+    fn count(&self, meter: &mut Meter) {
+        let Meter { old, resends, acknowledgements, spoiled, datagram_windows, datagram_repairs, .. } = self.counted;
+        meter.old += old;
+        meter.resends += resends + self.links.values().map(|link| link.outgoing.resends()).sum::<u64>();
+        meter.acknowledgements += acknowledgements;
+        meter.spoiled += spoiled;
+        meter.datagram_windows += datagram_windows;
+        meter.datagram_repairs += datagram_repairs;
+        self.wire.count(meter);
     }
 
     fn read(&self, memory: &W::Memory, at: usize, into: &mut [u8]) {

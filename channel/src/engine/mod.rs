@@ -29,7 +29,7 @@ use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
 use crate::rules::Path;
 use crate::slab::{Id, Slab};
-use crate::wire::{Lane, Losses, RAILS, RailKind, Rank, Registered, Wire};
+use crate::wire::{Lane, RAILS, RailKind, Rank, Wire};
 use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
@@ -387,11 +387,9 @@ impl<W: Wire> Engine<W> {
 
     /// What was counted.
     pub fn meter(&self) -> Meter {
-        let Losses { resends, again, acknowledgements, spoiled, windows, repaired } = self.wire.losses();
-        let Registered { bytes: registered_bytes, made: registered, found } = self.wire.registered();
-        let of_wire = Meter { registered_bytes, registered, found_registered: found, ..self.meter };
-        let of_datagrams = Meter { datagram_windows: windows, datagram_repairs: repaired, ..of_wire };
-        Meter { old: self.meter.old + again, resends, acknowledgements, spoiled, ..of_datagrams }
+        let mut meter = self.meter;
+        self.wire.count(&mut meter);
+        meter
     }
 
     /// Requests that have not ended, and messages of probes.

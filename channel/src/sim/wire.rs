@@ -329,14 +329,7 @@ impl Wire for SimWire {
             _ => 0,
         };
         let (_, event) = inbox.remove(at)?;
-        Some(match event {
-            Event::Up(lane) => Event::Up(self.lane(lane)),
-            Event::Cut(lane) => Event::Cut(self.lane(lane)),
-            Event::Failed(lane, why) => Event::Failed(self.lane(lane), why),
-            Event::Immediate(lane, value) => Event::Immediate(self.lane(lane), value),
-            Event::Arrived { lane, slot, at, length } => Event::Arrived { lane: self.lane(lane), slot, at, length },
-            event @ (Event::Done(..) | Event::Worked) => event,
-        })
+        Some(event.on(|lane| self.lane(lane)))
     }
 
     fn now(&self) -> u64 {

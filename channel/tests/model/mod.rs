@@ -2,7 +2,7 @@
 //! packets: it keeps what was called and what came back, and judges that.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use transom_channel::polling::Order;
 use transom_channel::ring::Shape;
 use transom_channel::rules::Rules;
@@ -10,6 +10,27 @@ use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select, Wire};
+
+/// Runs `SEED`, or the first `SEEDS`, and adds up what their ranks counted; says how many there were.
+pub fn counts_of_seeds<W>(run: fn(u64) -> Result<Job<W>, String>) -> (u64, BTreeMap<&'static str, u64>)
+where
+    W: Wire<Memory = Memory>,
+{
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(1000), |seed| seed..seed + 1);
+    let mut counts = BTreeMap::new();
+    for seed in seeds.clone() {
+        let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
+        let mut job = said.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
+        for rank in 0..job.setup.ranks {
+            for (name, count) in job.sim.engine(rank).meter().rows() {
+                *counts.entry(name).or_insert(0) += count;
+            }
+        }
+    }
+    println!("{counts:#?}");
+    (seeds.end - seeds.start, counts)
+}
 
 /// What a seed makes of a job.
 pub struct Setup {

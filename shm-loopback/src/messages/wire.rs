@@ -336,14 +336,9 @@ impl Wire for ShmWire {
         self.awaited.retain(|awaited| *awaited != rank);
         self.gone.retain(|gone| gone.0 != rank);
         // Cells of its messages, and those that it will never fill.
-        let (of, rest) = std::mem::take(&mut self.events).into_iter().partition(|event| match event {
-            Event::Arrived { lane, .. } | Event::Up(lane) | Event::Cut(lane) | Event::Failed(lane, _) => {
-                lane.peer as usize == rank
-            }
-            Event::Done(..) | Event::Immediate(..) | Event::Worked => false,
-        });
+        let is_of = |event: &Event<Bytes>| event.lane().is_some_and(|lane| lane.peer as usize == rank);
+        let (of, rest): (VecDeque<_>, _) = std::mem::take(&mut self.events).into_iter().partition(is_of);
         self.events = rest;
-        let of: VecDeque<Event<Bytes>> = of;
         for event in of {
             if let Event::Arrived { slot, .. } = event {
                 self.give(slot);

@@ -221,9 +221,9 @@ mod tests {
     }
 
     fn line_of(env: &[(&str, &str)], args: &[&str]) -> io::Result<Vec<u8>> {
-        let mut settings = Settings::new("true".into(), 1);
-        settings.env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        settings.args = args.iter().map(Into::into).collect();
+        let env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let args = args.iter().map(Into::into).collect();
+        let settings = Settings { program: "true".into(), ranks: 1, env, args, ..Settings::default() };
         line(&settings, "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
     }
 

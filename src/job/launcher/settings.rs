@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     pub program: PathBuf,
     pub ranks: usize,
@@ -20,22 +20,4 @@ pub(super) struct Settings {
     pub capture: bool,
     pub reap_orphans: bool,
     pub handle_signals: bool,
-}
-
-impl Settings {
-    pub fn new(program: PathBuf, ranks: usize) -> Self {
-        Settings {
-            program,
-            ranks,
-            hosts: None,
-            args: Vec::new(),
-            env: Vec::new(),
-            grace: None,
-            deadline: None,
-            tag: None,
-            capture: false,
-            reap_orphans: false,
-            handle_signals: false,
-        }
-    }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use transom_channel::Meter;
 use transom_channel::wire::{Key, RAILS};
 use transom_shm_loopback::messages::Bytes;
 
@@ -23,9 +24,9 @@ pub(super) struct Used {
     times: usize,
 }
 
-/// Those of a rail, by the address that they are used from, and their key. None is added for what one serves that is there: so of those
+/// Those of a rail, by their key, at the address that they are used from. None is added for what one serves that is there: so of those
 /// that serve a message the shortest is its own.
-pub(super) type Table = BTreeMap<(u64, u64), Used>;
+pub(super) type Table = BTreeMap<Key, Used>;
 
 /// What is kept beside memory that messages are sent from again and again: its registrations, by the rails that have one.
 #[derive(Clone, Default)]
@@ -43,16 +44,16 @@ impl VerbsWire {
         // Datagrams have the first adapter.
         let by = if self.is_of_datagrams(rail) { 0 } else { rail };
         let (address, bytes, writable) = whole;
-        if let Some(used) = find(&self.registered[rail], whole).map(|(key, _)| key)
-            && let Some(known) = self.registered[rail].get_mut(&used)
+        if let Some(key) = find(&self.registered[rail], whole).map(|(key, _)| key)
+            && let Some(known) = self.registered[rail].get_mut(&key)
         {
             known.times += 1;
-            self.registrations.found += 1;
-            return Some(Key { address, key: used.1 });
+            self.counted.found_registered += 1;
+            return Some(key);
         }
         // What windows and buffers have is registered with each rail.
         if !writable && let Some(registered) = self.service.core_of(by).memory.readable(address, bytes) {
-            self.registrations.found += 1;
+            self.counted.found_registered += 1;
             return Some(self.use_from(rail, address, Used { what: registered, writable, lasts: true, times: 1 }));
         }
         if bytes < self.register_from {
@@ -67,7 +68,7 @@ impl VerbsWire {
         let kept = lasting.and_then(|lasting| self.cache.find::<Kept>(&lasting.place));
         let registered = if let Some(found) = kept.as_ref().and_then(|kept| kept.0[by].as_ref()) {
             memory.found();
-            self.registrations.found += 1;
+            self.counted.found_registered += 1;
             found.clone()
         } else {
             let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
@@ -83,7 +84,7 @@ impl VerbsWire {
             });
             let registered = Arc::new(registered.map_err(|error| memory.refused(error)).ok()?);
             memory.passed();
-            self.registrations.made += 1;
+            self.counted.registered += 1;
             if let Some(lasting) = lasting {
                 let mut kept = kept.as_deref().cloned().unwrap_or_default();
                 kept.0[by] = Some(registered.clone());
@@ -99,19 +100,18 @@ impl VerbsWire {
     }
 
     fn use_from(&mut self, rail: usize, address: u64, used: Used) -> Key {
-        let key = u64::from(used.what.remote_key());
-        self.registered[rail].insert((address, key), used);
-        Key { address, key }
+        let key = Key { address, key: used.what.remote_key().into() };
+        self.registered[rail].insert(key, used);
+        key
     }
 
     pub(super) fn forget(&mut self, rail: usize, released: Key) {
-        let at = (released.address, released.key);
-        if let Some(used) = self.registered[rail].get_mut(&at) {
+        if let Some(used) = self.registered[rail].get_mut(&released) {
             used.times -= 1;
             if used.times == 0 {
-                self.registered[rail].remove(&at);
+                self.registered[rail].remove(&released);
             }
-        } else if let Some((peer, ring)) = self.rings.remove(&(released.address, released.key))
+        } else if let Some((peer, ring)) = self.rings.remove(&released)
             && self.peers.get(&peer).is_some_and(|peer| peer.over)
         {
             // A peer that has not heard of it may still write there, which would end the connection.
@@ -121,12 +121,12 @@ impl VerbsWire {
 
     /// The memory of a key of this rank's: its length, whether it may be written, and its registration.
     pub(super) fn known(&self, rail: usize, of: Key) -> Option<(usize, bool, &Arc<Registered>)> {
-        let used = self.registered[rail].get(&(of.address, of.key))?;
+        let used = self.registered[rail].get(&of)?;
         Some((used.bytes(of.address), used.writable, &used.what))
     }
 
     pub(super) fn known_key(&self, memory: &Bytes, rail: usize) -> Option<Key> {
-        find(&self.registered[rail], whole(memory)?).map(|((address, key), _)| Key { address, key })
+        find(&self.registered[rail], whole(memory)?).map(|(key, _)| key)
     }
 
     /// The registration of a message's memory, and how far from where that begins it does.
@@ -144,13 +144,14 @@ impl VerbsWire {
         (length <= bytes && writable >= written).then(|| unsafe { Bytes::lent(start, bytes, writable) })
     }
 
-    pub(super) fn count_registered(&self) -> transom_channel::wire::Registered {
+    pub(super) fn count_registered(&self, meter: &mut Meter) {
         // What stays may be in use as well.
         let used = self.registered.iter().flat_map(Table::values).map(|used| used.what.clone());
         let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
         let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
-        let bytes = all.values().map(|what| what.bytes() as u64).sum();
-        transom_channel::wire::Registered { bytes, ..self.registrations }
+        meter.registered_bytes += all.values().map(|what| what.bytes() as u64).sum::<u64>();
+        meter.registered += self.counted.registered;
+        meter.found_registered += self.counted.found_registered;
     }
 }
 
@@ -162,8 +163,9 @@ impl Used {
 }
 
 /// What a message from, or to, this memory uses.
-fn find(table: &Table, (address, bytes, writable): Whole) -> Option<((u64, u64), &Used)> {
-    let there = table.range((address, 0)..=(address, u64::MAX)).map(|(key, used)| (*key, used));
+fn find(table: &Table, (address, bytes, writable): Whole) -> Option<(Key, &Used)> {
+    let of = |key| Key { address, key };
+    let there = table.range(of(0)..=of(u64::MAX)).map(|(key, used)| (*key, used));
     let serves = |used: &Used| {
         let covered = used.bytes(address);
         used.writable == writable && (covered == bytes || used.lasts && covered > bytes)

@@ -2,6 +2,7 @@
 
 use super::wire::VerbsWire;
 use crate::verbs::wr::Piece;
+use transom_channel::Wire;
 use transom_channel::delivery::{Place, arrange};
 use transom_channel::wire::{Busy, Event, Key, Lane, Part, Window};
 use transom_shm_loopback::messages::Bytes;
@@ -58,7 +59,8 @@ impl VerbsWire {
         let piece = registered.piece(begins + from.at, from.length);
         let (Some(mailbox), Some(to)) = (&mut self.mailbox, place) else {
             // A key that is no queue pair's: the peer finds out that nothing comes.
-            self.events.extend(token.map(|token| Event::Done(token, self.began.elapsed().as_nanos() as u64)));
+            let now = self.now();
+            self.events.extend(token.map(|token| Event::Done(token, now)));
             return Ok(());
         };
         // SAFETY: the engine ends a registration once what it is for was told done, or the peer was severed.
@@ -69,7 +71,7 @@ impl VerbsWire {
     /// Tells of pieces that have gone.
     pub(super) fn look_for_pieces(&mut self) -> bool {
         let gone = self.mailbox.as_mut().map_or(Vec::new(), |mailbox| mailbox.windows.gone());
-        let now = self.began.elapsed().as_nanos() as u64;
+        let now = self.now();
         let any = !gone.is_empty();
         self.events.extend(gone.into_iter().map(|token| Event::Done(token, now)));
         any

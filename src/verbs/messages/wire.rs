@@ -21,10 +21,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
-use transom_channel::Paths;
 use transom_channel::wire::{
     Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
 };
+use transom_channel::{Meter, Paths};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Owner, Turn};
 use transom_windows::{Exchange, FabricError};
@@ -49,14 +49,14 @@ pub struct VerbsWire {
     /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
     /// program may send the same memory twice at once. A registration may be of more than that.
     pub(super) registered: [Table; RAILS],
-    /// How often memory was, and was found to be.
-    pub(super) registrations: transom_channel::wire::Registered,
+    /// Of that: how often memory was registered, and was found to be.
+    pub(super) counted: Meter,
     /// What stays registered with the first rail.
     pub(super) cache: Cache,
     /// Windows by their queue pairs.
     pub(super) open: BTreeMap<u32, Window>,
-    /// Rings, by address and key, and whose they are.
-    pub(super) rings: BTreeMap<(u64, u64), (Rank, Arc<Buffer>)>,
+    /// Rings, and whose they are.
+    pub(super) rings: BTreeMap<Key, (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
     /// Peers that are gone, and how often nothing more was found since.
     pub(super) gone: Vec<Gone>,
@@ -147,7 +147,7 @@ impl VerbsWire {
             wanted: Vec::new(),
             moving: Vec::new(),
             registered: Default::default(),
-            registrations: Default::default(),
+            counted: Meter::default(),
             cache: Cache::new(rail.keep),
             open: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -338,14 +338,7 @@ impl Wire for VerbsWire {
         self.wanted.retain(|wanted| wanted.peer != rank);
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.peer != rank);
-        self.events.retain(|event| match event {
-            Event::Arrived { lane, .. }
-            | Event::Up(lane)
-            | Event::Cut(lane)
-            | Event::Failed(lane, _)
-            | Event::Immediate(lane, _) => lane.peer != rank,
-            Event::Done(..) | Event::Worked => true,
-        });
+        self.events.retain(|event| event.lane().is_none_or(|lane| lane.peer != rank));
     }
 
     fn fails_over(&self) -> bool {
@@ -383,7 +376,7 @@ impl Wire for VerbsWire {
         let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
         let buffer = Arc::new(buffer.map_err(refused).ok()?);
         let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
-        self.rings.insert((key.address, key.key), (peer, buffer.clone()));
+        self.rings.insert(key, (peer, buffer.clone()));
         Some((Bytes::owned(Ring(buffer)), key))
     }
 
@@ -395,8 +388,8 @@ impl Wire for VerbsWire {
         true
     }
 
-    fn registered(&self) -> transom_channel::wire::Registered {
-        self.count_registered()
+    fn count(&self, meter: &mut Meter) {
+        self.count_registered(meter);
     }
 
     fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
