@@ -94,9 +94,9 @@ fn what_is_no_record_ends_the_ranks_of_its_host() {
 #[test]
 fn output_for_which_a_host_has_no_room_ends_its_rank() {
     let write = "head -c 20000 /dev/zero | tr '\\0' x; [ $TRANSOM_SIZE = 1 ] || exec sleep 1000";
-    for (hosts, ranks, code) in [("small", "1", 1), ("a,small", "2", 137)] {
+    for (hosts, ranks) in [("small", "1"), ("a,small", "2")] {
         let ended = script(hosts, ranks, write);
-        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert_eq!(ended.code, Some(1), "{ended:?}");
         let said =
             format!("transom: the output of rank {} is lost: host small cannot", ranks.parse::<u8>().unwrap() - 1);
         assert!(ended.stderr.starts_with(&said), "{ended:?}");

@@ -252,8 +252,9 @@ impl Ranks {
                 }
             };
             if let There { exited: Some(status), ended: 2, lost } = self.there[rank] {
-                // It had ended well before.
-                let status = if lost && status.success() { Status::Exited(1) } else { status };
+                // It had ended well before, or was killed for that.
+                let spoilt = lost && (status.success() || status == Status::Killed(Signal::KILL.as_raw()));
+                let status = if spoilt { Status::Exited(1) } else { status };
                 ended.push((rank, status));
             }
         }
