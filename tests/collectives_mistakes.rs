@@ -252,19 +252,22 @@ fn a_call_that_differed_long_ago_is_told() {
     });
 }
 
-/// It waited for nobody, and has dropped the team.
-#[test]
-fn a_call_that_differed_by_who_has_left_is_told() {
+/// Rank 0 does away with its team, and lives on; each other rank fails in it, and soon.
+fn left_by_rank_0(
+    name: &str,
+    leaves: impl Fn(World) + Sync,
+    calls: impl Fn(&World) -> Error + Sync,
+    is_right: fn(&Error) -> bool,
+) {
     const TOLD: Tag<u8> = Tag::new(2);
-    on(&[2, 3], "a_call_that_differed_by_who_has_left_is_told", |world| {
+    on(&[2, 3], name, |world| {
         let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
         if world.rank() == 0 {
-            team.ibroadcast(0, vec![1_u8]).wait().unwrap();
-            drop(team);
+            leaves(team);
             (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
         } else {
-            let error = team.ibroadcast(0, vec![1_u8, 2]).wait().unwrap_err().error;
-            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            let error = calls(&team);
+            assert!(is_right(&error), "{error}");
             assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
             world.send(0, TOLD, &[1]).unwrap();
         }
@@ -272,27 +275,33 @@ fn a_call_that_differed_by_who_has_left_is_told() {
     });
 }
 
+/// It waited for nobody.
+#[test]
+fn a_call_that_differed_by_who_has_left_is_told() {
+    left_by_rank_0(
+        "a_call_that_differed_by_who_has_left_is_told",
+        |team| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()),
+        |team| team.ibroadcast(0, vec![1_u8, 2]).wait().unwrap_err().error,
+        |error| matches!(error, Error::Mismatch { .. }),
+    );
+}
+
 /// No collective was called in the team; and the panic is caught.
 #[test]
 fn who_left_a_team_by_a_panic_is_not_waited_for() {
-    const TOLD: Tag<u8> = Tag::new(2);
-    on(&[2, 3], "who_left_a_team_by_a_panic_is_not_waited_for", |world| {
-        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
-        if world.rank() == 0 {
-            let panics = std::panic::AssertUnwindSafe(|| {
-                let _team = team;
-                panic!("it drops its team (the test means it)");
-            });
-            std::panic::catch_unwind(panics).unwrap_err();
-            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
-        } else {
-            let error = team.barrier().unwrap_err();
-            assert!(matches!(error, Error::PeerLeft { .. } | Error::PeerDied { .. }), "{error}");
-            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
-            world.send(0, TOLD, &[1]).unwrap();
-        }
-        world.barrier().unwrap();
-    });
+    let panics = |team: World| {
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _team = team;
+            panic!("it drops its team (the test means it)");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+    };
+    left_by_rank_0(
+        "who_left_a_team_by_a_panic_is_not_waited_for",
+        panics,
+        |team| team.barrier().unwrap_err(),
+        |error| matches!(error, Error::PeerLeft { .. } | Error::PeerDied { .. }),
+    );
 }
 
 /// Who is asked about a call of long ago that it has started and not ended says that it makes the same.

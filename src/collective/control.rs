@@ -46,7 +46,7 @@ impl Saying {
             Error::OperatorPanicked { rank } => Some(Saying::Panicked(*rank)),
             Error::Mismatch { why } => Some(Saying::Mismatch(why.clone())),
             Error::Closed => None,
-            other => Some(Saying::Mismatch(other.to_string())),
+            other => Some(Saying::Mismatch(format!("a collective failed at another rank: {other}"))),
         }
     }
 

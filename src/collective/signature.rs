@@ -64,7 +64,7 @@ pub(super) struct Signature {
 
 /// A call that waits and one that is started go by other ways: through memory or by messages. So they do not match.
 const STARTED: u64 = 1 << 7;
-/// Long data is folded by other algorithms.
+/// Of an operation that does not commute: by it, long data is folded by other algorithms.
 const ORDERED: u64 = 1 << 6;
 const KIND: u64 = ORDERED - 1;
 const OPERATION: u32 = 8;

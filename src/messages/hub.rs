@@ -255,8 +255,8 @@ impl Hub {
         let _ = self.with(|core| core.engine.wire().look_for_the_gone());
     }
 
-    /// Says that this rank receives nothing any more, and ends all; before that, unless `in_haste`, waits until the collectives that it
-    /// has started are over; and behind it until what was sent is with those who are to have it, or they are gone.
+    /// The rank leaves. Unless `in_haste`, it waits until the collectives that it has started are over. Then it says that it receives
+    /// nothing any more, waits, unless in haste, until what was sent is with those who are to have it, or they are gone, and ends all.
     pub fn close(&self, in_haste: bool) {
         if !in_haste {
             // Two ranks that both leave would take each other for gone.

@@ -417,7 +417,7 @@ impl<F: Fabric> Fabric for Delayed<F> {
     fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
         match moving {
             Moving::Get(reading) if !reading.has_result() => {
-                // One that failed fills no slot: who takes it out is told. That may be another's, whose call is told of it.
+                // One that failed fills no slot. The error stays, for the call that finishes it: it may be another operation's.
                 Ok(self.line.held().queues[reading.rank].failed.is_some())
             }
             _ => Ok(true),

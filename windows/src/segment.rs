@@ -30,7 +30,7 @@ pub(crate) struct Segment<F: Fabric> {
     asked: Seldom,
 }
 
-/// What was given last.
+/// The next [serial](Segment::serial).
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Ten times a second at most.

@@ -11,17 +11,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a worker may take at most: ten times as long as it was asked to measure, for results are checked as well; what it moves and
-/// computes, if that is much, on a slow machine; and so much.
+/// How long a worker may take at most, on a slow machine: to start; ten times as long as it was asked to measure, since results are checked
+/// too; to copy some hundred times the size; and to factor a matrix.
 fn patience(task: &Task) -> Duration {
-    const ANY: Duration = Duration::from_secs(20);
-    /// Bytes that it copies in a second, of some hundred times the size.
+    const START: Duration = Duration::from_secs(20);
+    /// Bytes copied in a second.
     const BYTES: f64 = 2e8;
-    /// Operations of a factorisation that it carries out in a second.
+    /// Floating-point operations in a second.
     const OPERATIONS: f64 = 2e8;
     let rows = if task.worker().starts_with("lu") { task.n as f64 } else { 0.0 };
     let work = task.bytes as f64 * 200.0 / BYTES + rows.powi(3) / OPERATIONS;
-    ANY + 10 * Duration::from_millis(task.millis) + Duration::from_secs_f64(work)
+    START + 10 * Duration::from_millis(task.millis) + Duration::from_secs_f64(work)
 }
 
 /// More output than this is no report.
@@ -57,11 +57,11 @@ pub fn ours(task: &Task) -> io::Result<Command> {
     // What is read is untagged, and what is said tagged, whatever TRANSOM_TAG is.
     command.args(["run", "-n", &task.ranks.to_string(), "--tag=stderr", "--"]);
     command.arg(&program).arg("bench-worker").args(task.args());
-    match (&task.config[..], task.by_itself) {
-        ("", true) => command.env_remove("TRANSOM_MESSAGES"),
-        ("", false) => &mut command,
-        (config, _) => command.env("TRANSOM_MESSAGES", config),
-    };
+    if !task.config.is_empty() {
+        command.env("TRANSOM_MESSAGES", &task.config);
+    } else if task.by_itself {
+        command.env_remove("TRANSOM_MESSAGES");
+    }
     Ok(command)
 }
 
