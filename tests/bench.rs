@@ -442,8 +442,11 @@ fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
         let output = too_many_ranks(&format!("startup --rounds 1 --ranks {ranks} {files}")).output().unwrap();
         let (_, err) = texts(&output);
         assert_eq!(output.status.code(), Some(1), "{err}");
-        assert!(err.contains("needs 3047 open files"), "{err}");
-        err
+        // How many more than three to each rank depends on what is open here already.
+        assert!(
+            err.contains("a launcher of 1000 ranks needs 3") && err.contains("open files, and 100 is the limit"),
+            "{err}"
+        );
     };
     fs::write(&file, "before").unwrap();
     run("1000");
