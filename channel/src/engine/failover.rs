@@ -209,14 +209,18 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// Has these go by other rails, those of one stripe in their order by one.
+    /// Has these go by other rails, those of one message by one and in their order: so no FIN comes before a write that it tells of.
     fn send_on(&mut self, rank: Rank, items: Vec<Item<W::Memory>>) {
         let mut again: Vec<(Option<usize>, Item<W::Memory>)> = Vec::new();
         for item in items {
             match item {
                 Item::Move(mut next) => {
                     next.any = Rails::default();
-                    let rail = self.other_rail(rank, &next);
+                    let before = again.iter().find_map(|(rail, item)| match item {
+                        Item::Move(of) if of.id == next.id => Some(*rail),
+                        _ => None,
+                    });
+                    let rail = before.unwrap_or_else(|| self.other_rail(rank, &next));
                     next.rail = rail.unwrap_or(next.rail);
                     again.push((rail, Item::Move(next)));
                 }
@@ -228,7 +232,8 @@ impl<W: Wire> Engine<W> {
                     _ => again.push((None, Item::Unposted(next))),
                 },
                 Item::Reply(body) => {
-                    let write = again.iter_mut().find_map(|(_, item)| match item {
+                    // The FINs of the first have gone, those of the last may not have.
+                    let write = again.iter_mut().rev().find_map(|(_, item)| match item {
                         Item::Move(of)
                             if of.fin.is_none() && self.receiver_of(of).is_some_and(|id| is_fin(&body, id)) =>
                         {

@@ -174,10 +174,10 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
-    /// where that could be done. On two at least, of all that there are, since one may be cut. Processors that share memory need no
-    /// registration of what they move themselves.
+    /// where that could be done. Where rails are cut, on the others too: each may be the last that passes. Processors that share
+    /// memory need no registration of what they move themselves.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: Rails, mover: By) -> Rails {
-        let Peer { near, weights, up, .. } = &self.peers[&peer];
+        let Peer { near, weights, .. } = &self.peers[&peer];
         let routes = &self.routes[*near];
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
         let (memory, keys) = match self.requests.get_mut(id) {
@@ -200,11 +200,8 @@ impl<W: Wire> Engine<W> {
             left = left.but(rail);
             chosen = if registered(rail) { chosen.and(rail) } else { chosen };
         }
-        if chosen.len() == 1 && routes.fails_over {
-            // Another to fall back to, one that is up before one that is not.
-            let others = || (0..routes.rails.len()).filter(|rail| !chosen.has(*rail));
-            let (there, not) = (others().filter(|rail| up[*rail]), others().filter(|rail| !up[*rail]));
-            there.chain(not).find(|rail| registered(*rail));
+        if routes.fails_over && !chosen.is_empty() {
+            (0..routes.rails.len()).filter(|rail| !chosen.has(*rail)).for_each(|rail| _ = registered(rail));
         }
         chosen
     }

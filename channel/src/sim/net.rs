@@ -436,7 +436,7 @@ impl Net {
             let known = lane.landed.back().map_or(known, |(before, _)| known.max(*before));
             done_at = known;
             if self.conditions.rails.len() > 1 {
-                lane.landed.retain(|(until, _)| *until > now);
+                lane.landed.retain(|(until, _)| *until >= now);
                 lane.landed.extend(landed.and_then(|flight| Some((known, flight.whole?))));
             }
             if let Some(next) = lane.queue.front() {
