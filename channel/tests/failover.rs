@@ -167,6 +167,41 @@ fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
     }
 }
 
+/// Two ranks send more short messages than a third one takes in a turn, all the time, by the first rail; the second, by which a fourth sends
+/// parts of long ones, is cut: these go on.
+#[test]
+fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
+    let config = Config { spread: Spread::First, rings: 0, batch: 4, ..Config::default() };
+    let one = Conditions::default().rails[0];
+    let conditions = Conditions { rails: vec![one; 2], pause: 1000..1001, slots: 4096, ..Conditions::default() };
+    let mut sim = Sim::new(5, 4, conditions, &config).unwrap();
+    let begin = |sim: &mut Sim, from: u32| {
+        let length = if from == 1 { 1 << 20 } else { 64 };
+        sim.engine(0).receive(Select { context: 0, source: Some(from), tag: None }, Room::Allocate);
+        sim.engine(from).send(0, 0, 0, Memory::pattern(from.into(), length), length, false);
+        sim.wake(from, 0);
+    };
+    (0..8).for_each(|_| begin(&mut sim, 1));
+    (0..256).for_each(|_| [2, 3].into_iter().for_each(|from| begin(&mut sim, from)));
+    let (mut came, mut short, mut is_cut) = ([0; 8], 0, false);
+    while sim.step().is_some() && sim.now() < 8_000_000 {
+        if !is_cut && sim.now() > 2_000_000 {
+            sim.cut(1, true);
+            is_cut = true;
+        }
+        while let Some(done) = sim.engine(0).completed() {
+            let from = done.result.unwrap().peer;
+            came[(sim.now() / 1_000_000) as usize] += u32::from(from == 1);
+            short += u32::from(from > 1);
+            begin(&mut sim, from);
+        }
+        (1..4).for_each(|rank| while sim.engine(rank).completed().is_some() {});
+    }
+    println!("messages of 1 MiB in each millisecond: {came:?}; {short} short ones");
+    assert!(short > 8 * 1000, "all the time");
+    assert!(came[4..].iter().all(|came| *came > 0));
+}
+
 /// What a ring of the rail that is cut had has to go by a queue, which takes less at once.
 #[test]
 fn a_ring_brings_no_more_at_once_than_a_queue() {
