@@ -139,16 +139,16 @@ fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
 const LOSES_ALL: &str = "loss 100%";
 
 /// A link of the guests that is not what it was, for what its own guest sends.
-struct Shaped(&'static str);
+struct Shaped<'a>(&'a str);
 
-impl Shaped {
-    fn begin(link: &'static str, how: &str) -> Self {
+impl<'a> Shaped<'a> {
+    fn begin(link: &'a str, how: &str) -> Self {
         shell(&format!("tc qdisc replace dev {link} root netem {how}"));
         Shaped(link)
     }
 }
 
-impl Drop for Shaped {
+impl Drop for Shaped<'_> {
     fn drop(&mut self) {
         shell(&format!("tc qdisc del dev {} root", self.0));
     }
@@ -277,39 +277,47 @@ fn messages_go_on_without_a_rail_that_is_cut() {
     meet(&world).unwrap();
 }
 
-/// Has a rail lose what this host sends for a second, again and again, while `act` acts.
-fn while_it_flaps<R>(link: &'static str, world: &World, act: impl FnOnce() -> R) -> R {
-    let (ends, rank) = (AtomicBool::new(false), world.rank() as u64);
+/// The links of all rails but the one that the hub is on.
+fn links() -> Vec<String> {
+    let all = (1..).map(|rail| format!("rail{rail}"));
+    all.take_while(|link| std::path::Path::new("/sys/class/net").join(link).exists()).collect()
+}
+
+/// Has rails lose what this host sends for a second, again and again, each in its own time, while `act` acts.
+fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) -> R {
+    let (ends, rank) = (&AtomicBool::new(false), world.rank() as u64);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for turn in 0.. {
-                std::thread::sleep(Duration::from_millis(700 + 400 * rank + 130 * (turn % 5)));
-                if ends.load(Relaxed) {
-                    break;
+        for (link, nth) in links.iter().zip(0..) {
+            scope.spawn(move || {
+                for turn in 0.. {
+                    std::thread::sleep(Duration::from_millis(700 + 400 * rank + 270 * nth + 130 * (turn % (5 + nth))));
+                    if ends.load(Relaxed) {
+                        break;
+                    }
+                    let lossy = Shaped::begin(link, LOSES_ALL);
+                    std::thread::sleep(Duration::from_secs(1));
+                    drop(lossy);
                 }
-                let lossy = Shaped::begin(link, LOSES_ALL);
-                std::thread::sleep(Duration::from_secs(1));
-                drop(lossy);
-            }
-        });
+            });
+        }
         let acted = act();
         ends.store(true, Relaxed);
         acted
     })
 }
 
-/// Messages under load, and a rail that flaps. By hand, as above.
+/// Messages under load, and a rail that flaps, or each of several but one. By hand, as above.
 #[test]
 fn messages_survive_a_rail_that_flaps() {
-    const LINK: &str = "rail1";
-    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+    let links = links();
+    if std::env::var_os(ROLE).is_none() || links.is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
     let world = transom::init().expect("a rank can join its job");
     let (mut rng, mut number) = (fastrand::Rng::with_seed(77 + world.rank() as u64), 0);
     let mut rounds = |seconds: u64| exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
     rounds(4);
-    let flapped = while_it_flaps(LINK, &world, || rounds(40));
+    let flapped = while_they_flap(&links, &world, || rounds(40));
     let made = verbs(&world).queue_pairs().to_others;
     rounds(5);
     let quiet = rounds(5);
@@ -322,9 +330,9 @@ fn messages_survive_a_rail_that_flaps() {
 /// A pipe keeps to the first rail, which flaps, and so does what goes by that with it: both wait. By hand, as above.
 #[test]
 fn a_pipe_waits_for_a_rail_that_flaps() {
-    const LINK: &str = "rail1";
     const LEN: usize = 30_000;
-    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+    let links = links();
+    if std::env::var_os(ROLE).is_none() || links.is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
     let world = transom::init().expect("a rank can join its job");
@@ -332,7 +340,7 @@ fn a_pipe_waits_for_a_rail_that_flaps() {
     let (mut rng, mut number) = (fastrand::Rng::with_seed(99 + world.rank() as u64), 0);
     let pipe = world.pipe(other).unwrap();
     let begun = Instant::now();
-    let rounds = while_it_flaps(LINK, &world, || {
+    let rounds = while_they_flap(&links, &world, || {
         for round in 0_u64.. {
             let bytes = |rank: usize| -> Vec<u8> { (0..LEN).map(|at| (at * 7 + rank) as u8 ^ round as u8).collect() };
             (&mut &pipe).write_all(&bytes(world.rank())).unwrap();
@@ -355,7 +363,8 @@ fn a_pipe_waits_for_a_rail_that_flaps() {
     drop(pipe);
     std::thread::sleep(Duration::from_secs(2));
     // The rail may be cut then.
-    let again = while_it_flaps(LINK, &world, || exchange_for(&world, &mut rng, &mut number, Duration::from_secs(15)));
+    let again =
+        while_they_flap(&links, &world, || exchange_for(&world, &mut rng, &mut number, Duration::from_secs(15)));
     println!("| rank {} | without the pipe {again} |", world.rank());
     meet(&world).unwrap();
 }
