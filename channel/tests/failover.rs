@@ -79,6 +79,7 @@ fn run(seed: u64, traffic: Traffic) -> Result<Job, String> {
     setup.conditions.rails = rails;
     setup.actions = rng.usize(10..80);
     if traffic == Traffic::Pieces {
+        setup.actions = 150;
         let conditions = &mut setup.conditions;
         (conditions.unregistered, conditions.busy, conditions.depth) = (300, 700, 64);
         for config in &mut setup.configs {
@@ -88,7 +89,7 @@ fn run(seed: u64, traffic: Traffic) -> Result<Job, String> {
     }
     // What could not be registered with another rail waits for its own.
     let stays = setup.conditions.unregistered == 0 && rng.bool();
-    let cuts = if traffic == Traffic::Pieces { rng.u32(10..40) } else { rng.u32(1..12) };
+    let cuts = if traffic == Traffic::Pieces { rng.u32(40..120) } else { rng.u32(1..12) };
     let pause = *rng.choice(&[10, 100, 1000]).unwrap();
     let cut = vec![false; setup.conditions.rails.len()];
     if cut.len() < RAILS && rng.u8(..3) == 0 {
