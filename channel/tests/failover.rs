@@ -47,7 +47,10 @@ impl Cuts {
     }
 
     fn restore(&mut self, job: &mut Job) {
-        for rail in (0..self.cut.len()).filter(|_| !self.stays) {
+        if self.stays {
+            return;
+        }
+        for rail in 0..self.cut.len() {
             if std::mem::take(&mut self.cut[rail]) {
                 job.sim.cut(rail, false);
             }

@@ -232,7 +232,7 @@ impl<W: Wire> Engine<W> {
                     _ => again.push((None, Item::Unposted(next))),
                 },
                 Item::Reply(body) => {
-                    // The FINs of the first have gone, those of the last may not have.
+                    // FINs go in the order of their writes: one that waits is of the last write that has none.
                     let write = again.iter_mut().rev().find_map(|(_, item)| match item {
                         Item::Move(of)
                             if of.fin.is_none() && self.receiver_of(of).is_some_and(|id| is_fin(&body, id)) =>

@@ -201,7 +201,9 @@ impl<W: Wire> Engine<W> {
             chosen = if registered(rail) { chosen.and(rail) } else { chosen };
         }
         if routes.fails_over && !chosen.is_empty() {
-            (0..routes.rails.len()).filter(|rail| !chosen.has(*rail)).for_each(|rail| _ = registered(rail));
+            for rail in (0..routes.rails.len()).filter(|rail| !chosen.has(*rail)) {
+                registered(rail);
+            }
         }
         chosen
     }
