@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
+use transom_collective::Order;
 use transom_shm_loopback::collective::{Board, Failure};
 use transom_shm_loopback::{Invitation, Job, Loopback};
 use transom_windows::{Exchange, Fabric};
@@ -34,7 +35,7 @@ fn time(rounds: usize, mut round: impl FnMut() -> Result<(), Failure>) -> Result
     Ok((times[times.len() / 2], times[0]))
 }
 
-fn add(into: &mut [u8], with: &[u8]) {
+fn add(into: &mut [u8], with: &[u8], _: Order) {
     let (into, _) = into.as_chunks_mut::<8>();
     for (into, with) in into.iter_mut().zip(with.as_chunks::<8>().0) {
         *into = (f64::from_ne_bytes(*into) + f64::from_ne_bytes(*with)).to_ne_bytes();
@@ -68,7 +69,7 @@ fn rank(team: &Loopback) -> Result<(), Failure> {
             Ok(())
         })?;
         let pass = time(rounds, || {
-            add(black_box(&mut other), black_box(&data));
+            add(black_box(&mut other), black_box(&data), Order::After);
             Ok(())
         })?;
         let kib = len as f64 / 1024.0;

@@ -78,7 +78,10 @@ impl<T: Atomic> Reduction<T> for Op {
             }
             return;
         }
-        fold_many(*self, elements, operands, order);
+        match order {
+            Order::After => T::apply_all(*self, elements, operands),
+            Order::Before => T::apply_all_swapped(*self, elements, operands),
+        }
     }
 
     fn number(&self) -> u8 {
@@ -93,20 +96,6 @@ impl<T: Atomic> Reduction<T> for Op {
             }
             op if !T::supports(*op) => Err(Error::Misuse { why: format!("{op:?} means nothing on {type_name}") }),
             _ => Ok(()),
-        }
-    }
-}
-
-#[inline(never)]
-fn fold_many<T: Atomic>(op: Op, elements: &mut [T], operands: &[T], order: Order) {
-    // What `apply_all` reads must be apart from what it writes.
-    let mut before = [T::zeroed(); 256];
-    for (elements, operands) in elements.chunks_mut(256).zip(operands.chunks(256)) {
-        let before = &mut before[..elements.len()];
-        before.copy_from_slice(elements);
-        match order {
-            Order::After => T::apply_all(op, before, operands, elements),
-            Order::Before => T::apply_all(op, operands, before, elements),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::reduction::Fold;
 use crate::messages::Error;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use transom_collective::{Call, Order, Rank};
+use transom_collective::{Call, Rank};
 use transom_shm_loopback::collective::{Board, Failure};
 use transom_windows::FabricError;
 
@@ -29,7 +29,7 @@ pub(super) enum Stop {
 #[inline(always)]
 pub(super) fn call<F: Fold>(board: &mut Board, what: Call, call: u64, buffers: Buffers<'_, F>) -> Result<(), Stop> {
     let Buffers { given, data, element, fold } = buffers;
-    let fold = &mut |into: &mut [u8], with: &[u8]| fold.fold(into, with, Order::After);
+    let fold = &mut |into: &mut [u8], with: &[u8], order| fold.fold(into, with, order);
     let done = match what {
         Call::Broadcast { root } => board.broadcast(call, root, data),
         Call::Reduce { root, .. } => return folding(|| board.reduce(call, root, data, element, fold)),

@@ -203,10 +203,20 @@ impl World {
         tags: impl Into<Tags<U>>,
         into: &mut [U],
     ) -> Result<Status, Error> {
-        let (from, tags) = (from.into(), tags.into());
+        let (to, from, tags) = (to.into(), from.into(), tags.into());
+        let comm = self.space().comm()?;
+        let sent = match comm.target(to)? {
+            Some(to) => send_now(comm, to, tag, bytemuck::cast_slice(data)).is_some(),
+            None => true,
+        };
+        if sent {
+            return self.recv_into(from, tags, into);
+        }
+        // Announced first: the other rank may begin to read it while this one reads.
         self.scope(|scope| {
+            let going = scope.isend(to, tag, data);
             let coming = scope.irecv(from, tags, into);
-            scope.isend(to, tag, data).wait()?;
+            going.wait()?;
             Ok(coming.wait_status()?.1)
         })
     }

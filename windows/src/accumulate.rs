@@ -338,29 +338,16 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         let (at, operands) = (at + done * size_of::<T>(), &operands[done..]);
         let mut results = results.map(|results| &mut results[done..]);
         if size_of_val(operands) <= SMALL {
-            let (mut were, mut new) = ([0u64; SMALL / 8], [0u64; SMALL / 8]);
-            let were = match results {
-                Some(results) => results,
-                None => &mut bytemuck::cast_slice_mut(&mut were)[..operands.len()],
-            };
-            return self.change_piece(
-                at,
-                op,
-                operands,
-                were,
-                &mut bytemuck::cast_slice_mut(&mut new)[..operands.len()],
-            );
+            let mut elements = [0u64; SMALL / 8];
+            let elements = &mut bytemuck::cast_slice_mut(&mut elements)[..operands.len()];
+            return self.change_piece(at, op, operands, elements, results);
         }
         let piece = PIECE / size_of::<T>();
-        let scratch = piece.min(operands.len());
-        let (mut were, mut new) =
-            (vec![T::zeroed(); if results.is_some() { 0 } else { scratch }], vec![T::zeroed(); scratch]);
+        let mut elements = vec![T::zeroed(); piece.min(operands.len())];
         for (index, operands) in (0..).step_by(piece).zip(operands.chunks(piece)) {
-            let were = match &mut results {
-                Some(results) => &mut results[index..][..operands.len()],
-                None => &mut were[..operands.len()],
-            };
-            self.change_piece(at + index * size_of::<T>(), op, operands, were, &mut new[..operands.len()])?;
+            let results = results.as_mut().map(|results| &mut results[index..][..operands.len()]);
+            let elements = &mut elements[..operands.len()];
+            self.change_piece(at + index * size_of::<T>(), op, operands, elements, results)?;
         }
         Ok(())
     }
@@ -385,13 +372,15 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         at: usize,
         op: Op,
         operands: &[T],
-        were: &mut [T],
-        new: &mut [T],
+        elements: &mut [T],
+        results: Option<&mut [T]>,
     ) -> Result<(), FabricError> {
-        let fabric = &self.core.data.fabric;
-        fabric.get(self.remote, at, bytemuck::cast_slice_mut(were))?;
-        T::apply_all(op, were, operands, new);
-        self.write_back(at, new)
+        self.core.data.fabric.get(self.remote, at, bytemuck::cast_slice_mut(elements))?;
+        if let Some(results) = results {
+            results.copy_from_slice(elements);
+        }
+        T::apply_all(op, elements, operands);
+        self.write_back(at, elements)
     }
 
     /// Puts elements that nobody else changes meanwhile. An accumulate is over when it returns: what this rank does later,

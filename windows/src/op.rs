@@ -89,18 +89,14 @@ pub trait Atomic: Pod + sealed::Sealed {
     /// The result of an operation; of one that the element does not support, the element as it was.
     fn apply(op: Op, element: Self, operand: Self) -> Self;
 
-    /// [`apply`](Self::apply) to each of some elements, with its operand; as many results.
-    fn apply_all(op: Op, elements: &[Self], operands: &[Self], results: &mut [Self]) {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            #[target_feature(enable = "avx2")]
-            fn wide<T: Atomic>(op: Op, elements: &[T], operands: &[T], results: &mut [T]) {
-                each(op, elements, operands, results);
-            }
-            // SAFETY: the processor has AVX2, as just asked.
-            return unsafe { wide(op, elements, operands, results) };
-        }
-        each(op, elements, operands, results);
+    /// [`apply`](Self::apply) to each of some elements, with its operand.
+    fn apply_all(op: Op, elements: &mut [Self], operands: &[Self]) {
+        each::<_, false>(op, elements, operands);
+    }
+
+    /// The same with each operand as the element, and the element as the operand.
+    fn apply_all_swapped(op: Op, elements: &mut [Self], operands: &[Self]) {
+        each::<_, true>(op, elements, operands);
     }
 
     /// Whether the operation means something on such an element.
@@ -128,11 +124,25 @@ macro_rules! by_constant {
 }
 pub(crate) use by_constant;
 
+/// By the vector instructions that the processor has.
+fn each<T: Atomic, const SWAPPED: bool>(op: Op, elements: &mut [T], operands: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn wide<T: Atomic, const SWAPPED: bool>(op: Op, elements: &mut [T], operands: &[T]) {
+            loops::<T, SWAPPED>(op, elements, operands);
+        }
+        // SAFETY: the processor has AVX2, as just asked.
+        return unsafe { wide::<T, SWAPPED>(op, elements, operands) };
+    }
+    loops::<T, SWAPPED>(op, elements, operands);
+}
+
 /// A loop for each operation, which the compiler makes of such vector instructions as its caller may use.
 #[inline(always)]
-fn each<T: Atomic>(op: Op, elements: &[T], operands: &[T], results: &mut [T]) {
-    by_constant!(op, |OP| for (result, (&element, &operand)) in results.iter_mut().zip(elements.iter().zip(operands)) {
-        *result = T::apply(OP, element, operand);
+fn loops<T: Atomic, const SWAPPED: bool>(op: Op, elements: &mut [T], operands: &[T]) {
+    by_constant!(op, |OP| for (element, &operand) in elements.iter_mut().zip(operands) {
+        *element = if SWAPPED { T::apply(OP, operand, *element) } else { T::apply(OP, *element, operand) };
     })
 }
 

@@ -37,7 +37,7 @@ use transom_windows::{Exchange, FabricError};
 /// let ranks: Vec<_> = Loopback::threads(3)?.into_iter().map(|team| std::thread::spawn(move || {
 ///     let mut board = Board::open(&team).unwrap();
 ///     let mut data = [team.rank() as u8 + 1; 2];
-///     board.all_reduce(7, &mut data, 1, &mut |into, with| {
+///     board.all_reduce(7, &mut data, 1, &mut |into, with, _| {
 ///         into.iter_mut().zip(with).for_each(|(into, with)| *into += with);
 ///     }).unwrap();
 ///     data

@@ -6,6 +6,7 @@ use super::slate::{Slate, Word};
 use crate::bell;
 use crate::memory::View;
 use std::sync::atomic::Ordering::*;
+use transom_collective::Order;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
@@ -129,9 +130,9 @@ impl<S: Slate> Lines<S> {
 
     /// Calls the caller's function; the board is broken if it panics.
     #[inline(always)]
-    pub(super) fn fold<F>(&self, fold: &mut F, into: &mut [u8], with: &[u8])
+    pub(super) fn fold<F>(&self, fold: &mut F, into: &mut [u8], with: &[u8], order: Order)
     where
-        F: FnMut(&mut [u8], &[u8]) + ?Sized,
+        F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
     {
         struct Panics<'l, S: Slate>(&'l Lines<S>);
         impl<S: Slate> Drop for Panics<'_, S> {
@@ -143,7 +144,7 @@ impl<S: Slate> Lines<S> {
             return;
         }
         let panics = Panics(self);
-        fold(into, with);
+        fold(into, with, order);
         std::mem::forget(panics);
     }
 

@@ -6,6 +6,7 @@
 
 use super::board::Board;
 use super::broken::Failure;
+use super::lines::Lines;
 use super::reduce::Fold;
 use super::slate::Slate as _;
 use crate::reach::{self, Reach};
@@ -14,9 +15,9 @@ use std::sync::atomic::Ordering::Acquire;
 use transom_channel::wire::Key;
 use transom_locks::Rank;
 
-/// Bytes that are read at once to be folded: they stay in the cache that a core has to itself, and a call of the kernel, of 2.5 us beside
-/// its copy, is worth it.
-const PIECE: usize = if cfg!(test) { 10_000 } else { 256 << 10 };
+/// Bytes that are read at once to be folded: they stay in the cache that a core has to itself, or not far from it. Each call of the
+/// kernel more took 5 to 10 us where two ranks read each other.
+const PIECE: usize = if cfg!(test) { 10_000 } else { 512 << 10 };
 
 /// A buffer that others may read, as long as this is there.
 struct Offered(Key);
@@ -40,15 +41,7 @@ impl Drop for Offered {
     }
 }
 
-impl Board {
-    /// What a rank has offered in a round, which this rank waits for.
-    pub(super) fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
-        let mut bytes = [0; 16];
-        self.lines.take(rank, round, (16, 0), &mut bytes)?;
-        let [address, key] = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
-        Ok(Key { address, key })
-    }
-
+impl Lines {
     /// Reads what a rank has offered, into what is this rank's alone.
     pub(super) fn read_directly(
         &self,
@@ -61,11 +54,21 @@ impl Board {
         let read = unsafe { reach.read(rank, from, (into.as_mut_ptr(), into.len())) };
         // Who has found the board broken takes back what it offered, and may write there: so what was read counts only if
         // the board is whole still. What others found is what went wrong.
-        self.lines.slate.fence(Acquire);
+        self.slate.fence(Acquire);
         match read {
-            _ if self.lines.is_broken() => Err(self.lines.why_broken()),
-            read => read.map_err(|error| self.lines.give_up(error)),
+            _ if self.is_broken() => Err(self.why_broken()),
+            read => read.map_err(|error| self.give_up(error)),
         }
+    }
+}
+
+impl Board {
+    /// What a rank has offered in a round, which this rank waits for.
+    pub(super) fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
+        let mut bytes = [0; 16];
+        self.lines.take(rank, round, (16, 0), &mut bytes)?;
+        let [address, key] = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+        Ok(Key { address, key })
     }
 
     /// Every other rank reads the `data` of the root where it is.
@@ -80,7 +83,7 @@ impl Board {
         let round = self.lines.post(&[])?;
         self.meet(round)?;
         let key = self.offered(root, round)?;
-        self.read_directly(reach, root, (key, 0), data)?;
+        self.lines.read_directly(reach, root, (key, 0), data)?;
         self.lines.post(&[]).map(drop)
     }
 
@@ -98,7 +101,7 @@ impl Board {
         into[me * len..][..len].copy_from_slice(&given[at(me)..][..len]);
         for rank in self.lines.others() {
             let key = self.offered(rank, round)?;
-            self.read_directly(reach, rank, (key, at(me)), &mut into[rank * len..][..len])?;
+            self.lines.read_directly(reach, rank, (key, at(me)), &mut into[rank * len..][..len])?;
         }
         // Nobody reads any more what was offered, once all have posted this.
         let last = self.lines.post(&[])?;
@@ -127,30 +130,17 @@ impl Board {
         let keys = (0..ranks).map(|rank| if rank == me { Ok(offered.0) } else { self.offered(rank, given) });
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (into, with) = scratch.bytes(2 * Self::stride(piece)).split_at_mut(Self::stride(piece));
         for begin in share(me).step_by(piece) {
             let mine = part(begin..share(me).end.min(begin + piece));
-            let (into, with) = (&mut into[..mine.len()], &mut with[..mine.len()]);
-            if me > 0 {
-                self.read_directly(reach, 0, (keys[0], begin), into)?;
-            }
-            for (rank, key) in keys.iter().enumerate().skip(1) {
-                if rank == me {
-                    self.lines.fold(fold, into, mine);
-                    continue;
-                }
-                self.read_directly(reach, rank, (*key, begin), with)?;
-                self.lines.fold(fold, if me == 0 { &mut *mine } else { &mut *into }, with);
-            }
-            if me > 0 {
-                mine.copy_from_slice(into);
-            }
+            self.lines.fold_in_order(ranks, mine, scratch.two(Self::stride(piece)), fold, |lines, rank, into| {
+                lines.read_directly(reach, rank, (keys[rank], begin), into)
+            })?;
         }
         self.scratch = scratch;
         let folded = self.lines.post(&[])?;
         for rank in self.lines.others() {
             self.lines.see(rank, folded)?;
-            self.read_directly(reach, rank, (keys[rank], share(rank).start), part(share(rank)))?;
+            self.lines.read_directly(reach, rank, (keys[rank], share(rank).start), part(share(rank)))?;
         }
         // Nobody reads any more what was offered, once all have posted this.
         let last = self.lines.post(&[])?;

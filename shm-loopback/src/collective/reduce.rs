@@ -3,8 +3,9 @@
 use super::block::HALF_CARRIES;
 use super::board::Board;
 use super::broken::Failure;
-use super::lines::Says;
+use super::lines::{Lines, Says};
 use super::ways::Kind;
+use transom_collective::Order;
 use transom_locks::Rank;
 
 /// Up to so many bytes each rank folds those of all by itself, where ranks are few; one element is never cut.
@@ -21,16 +22,16 @@ pub(super) fn whole(ranks: usize, crowded: bool) -> usize {
 #[repr(align(64))]
 struct Short([u8; HALF_CARRIES]);
 
-/// The caller's operation: `into = into o with`, element by element.
-pub(super) type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8]);
+/// The caller's operation: `into = into o with`, element by element, or `with o into`.
+pub(super) type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8], Order);
 
 impl Board {
     /// Folds the elements of all ranks, of `element` bytes each: `data` is the same at all ranks afterwards, bit by bit.
     ///
-    /// `fold(into, with)` is to do `into = into o with` for each of the elements it is given, an equal number in both. It is
-    /// called with elements of ranks in their order, `((0 o 1) o 2) o 3`, whatever the number of elements, so `o` need not
-    /// commute. Each of the two slices begins at a cache line, or is a part of `data`, from an element on. It must
-    /// do the same at all ranks.
+    /// `fold(into, with, order)` is to do `into = into o with`, or `with o into`, for each of the elements it is given, an equal
+    /// number in both. It is called with elements of ranks in their order, `((0 o 1) o 2) o 3`, whatever the number of elements,
+    /// so `o` need not commute. Each of the two slices begins at a cache line, or is a part of `data`, from an element on. It
+    /// must do the same at all ranks.
     ///
     /// # Errors
     /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `data` are not whole elements.
@@ -40,7 +41,7 @@ impl Board {
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
-    /// board.all_reduce(7, &mut data, 1, &mut |into, with| {
+    /// board.all_reduce(7, &mut data, 1, &mut |into, with, _| {
     ///     into.iter_mut().zip(with).for_each(|(into, with)| *into = *with.max(into));
     /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -48,24 +49,17 @@ impl Board {
     #[inline]
     pub fn all_reduce<F>(&mut self, call: u64, data: &mut [u8], element: usize, fold: &mut F) -> Result<(), Failure>
     where
-        F: FnMut(&mut [u8], &[u8]) + ?Sized,
+        F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
     {
         if data.len() > HALF_CARRIES || self.ranks() != 2 {
-            return self.all_reduce_of_many(call, data, element, &mut |into, with| fold(into, with));
+            return self.all_reduce_of_many(call, data, element, &mut |into, with, order| fold(into, with, order));
         }
         // What is short is folded here, where the compiler knows the operation.
         let mut theirs = Short([0; HALF_CARRIES]);
         let theirs = &mut theirs.0[..data.len()];
         self.exchange(call, data, element, theirs)?;
-        if self.lines.me == 0 {
-            self.lines.fold(fold, data, theirs);
-            return Ok(());
-        }
-        self.lines.fold(fold, theirs, data);
-        match (<&mut [u8; 8]>::try_from(&mut *data), <[u8; 8]>::try_from(&*theirs)) {
-            (Ok(data), Ok(theirs)) => *data = theirs,
-            _ => data.copy_from_slice(theirs),
-        }
+        let order = if self.lines.me == 0 { Order::After } else { Order::Before };
+        self.lines.fold(fold, data, theirs, order);
         Ok(())
     }
 
@@ -97,7 +91,7 @@ impl Board {
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
-    /// board.reduce(8, 0, &mut data, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
+    /// board.reduce(8, 0, &mut data, 1, &mut |into, with, order| unreachable!("of one rank nothing is folded"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reduce(
@@ -124,7 +118,7 @@ impl Board {
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
-    /// board.scan(9, false, &mut data, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
+    /// board.scan(9, false, &mut data, 1, &mut |into, with, order| unreachable!("of one rank nothing is folded"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scan(
@@ -152,7 +146,7 @@ impl Board {
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut mine = [0; 3];
-    /// board.reduce_scatter(10, b"abc", &mut mine, 1, &mut |into, with| unreachable!("of one rank nothing is folded"))?;
+    /// board.reduce_scatter(10, b"abc", &mut mine, 1, &mut |into, with, order| unreachable!("of one rank nothing is folded"))?;
     /// assert_eq!(&mine, b"abc");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -264,36 +258,14 @@ impl Board {
     /// The same of what fits into a cell: each rank's is folded when it is there. `met`: no others are to be met.
     #[inline(always)]
     fn reduce_piece(&mut self, first: usize, met: bool, part: &mut [u8], fold: Fold<'_>) -> Result<(), Failure> {
-        let (me, len, round) = (self.lines.me, part.len(), self.lines.post(part)?);
+        let (len, round) = (part.len(), self.lines.post(part)?);
         if !met {
             self.meet(round)?;
         }
-        if first == 0 {
-            return Ok(());
-        }
         let Board { lines, scratch, .. } = self;
-        let (into, with) = scratch.bytes(2 * Self::stride(len)).split_at_mut(Self::stride(len));
-        let (into, with) = (&mut into[..len], &mut with[..len]);
-        // Rank 0 folds into its own, which comes first.
-        let (into, mine) = match me {
-            0 => (part, None),
-            _ => {
-                lines.take(0, round, (len, 0), into)?;
-                (into, Some(part))
-            }
-        };
-        for rank in 1..first {
-            match &mine {
-                Some(mine) if rank == me => lines.fold(fold, into, mine),
-                _ => {
-                    lines.take(rank, round, (len, 0), with)?;
-                    lines.fold(fold, into, with);
-                }
-            }
-        }
-        if let Some(mine) = mine {
-            mine.copy_from_slice(into);
-        }
+        lines.fold_in_order(first, part, scratch.two(Self::stride(len)), fold, |lines, rank, into| {
+            lines.take(rank, round, (len, 0), into)
+        })?;
         if first == lines.block.ranks() {
             lines.all_seen(round);
         }
@@ -341,7 +313,7 @@ impl Board {
         let (into, rest) = self.scratch.bytes(first * stride).split_at_mut(stride);
         let into = &mut into[..part.len()];
         for with in rest.chunks(stride) {
-            self.lines.fold(fold, into, &with[..part.len()]);
+            self.lines.fold(fold, into, &with[..part.len()], Order::After);
         }
         part.copy_from_slice(into);
     }
@@ -420,40 +392,22 @@ impl Shares {
     ) -> Result<u64, Failure> {
         let Board { lines, scratch, .. } = board;
         let (me, part) = (lines.me, self.part(step, lines.me));
-        let keep = root.is_none_or(|root| root == me);
         let stride = Board::stride(self.piece);
-        let (into, with) = scratch.bytes(2 * stride).split_at_mut(stride);
-        let (into, with) = (&mut into[..part.len()], &mut with[..part.len()]);
-        let at = me * self.piece;
-        // Rank 0 folds into its data, if it may: these elements come first.
-        let mine = &mut data[part];
-        let (into, mine) = match (me, keep) {
-            (0, true) => (mine, None),
-            (0, false) => {
-                into.copy_from_slice(mine);
-                (into, None)
-            }
-            _ => {
-                lines.take(0, given, (self.piece * self.ranks, at), into)?;
-                (into, Some(mine))
-            }
+        let (copy, rest) = scratch.bytes(3 * stride).split_at_mut(stride);
+        // What others alone are to have stays as it was here.
+        let mine = if root.is_none_or(|root| root == me) {
+            &mut data[part]
+        } else {
+            let copy = &mut copy[..part.len()];
+            copy.copy_from_slice(&data[part]);
+            copy
         };
-        for rank in 1..self.ranks {
-            match &mine {
-                Some(mine) if rank == me => lines.fold(fold, into, mine),
-                _ => {
-                    lines.take(rank, given, (self.piece * self.ranks, at), with)?;
-                    lines.fold(fold, into, with);
-                }
-            }
-        }
-        if let Some(mine) = mine
-            && keep
-        {
-            mine.copy_from_slice(into);
-        }
+        let at = me * self.piece;
+        lines.fold_in_order(self.ranks, mine, rest.split_at_mut(stride), fold, |lines, rank, into| {
+            lines.take(rank, given, (self.piece * self.ranks, at), into)
+        })?;
         // The root's own share is for nobody else.
-        lines.post(if root == Some(me) { &[] } else { into })
+        lines.post(if root == Some(me) { &[] } else { mine })
     }
 
     /// Takes what the others have folded.
@@ -471,6 +425,41 @@ impl Shares {
         for rank in board.lines.others() {
             let part = self.part(step, rank);
             board.lines.take(rank, folded, (part.len(), 0), &mut data[part])?;
+        }
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Folds the elements of the `first` ranks, in their order, into this rank's, which count only if it is one of these. `take`
+    /// brings those of another rank; there is room for as many twice.
+    #[inline(always)]
+    pub(super) fn fold_in_order<F>(
+        &mut self,
+        first: usize,
+        mine: &mut [u8],
+        (before, with): (&mut [u8], &mut [u8]),
+        fold: &mut F,
+        mut take: impl FnMut(&mut Self, Rank, &mut [u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure>
+    where
+        F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
+    {
+        let (me, before, with) = (self.me, &mut before[..mine.len()], &mut with[..mine.len()]);
+        if me.min(first) > 0 {
+            take(self, 0, before)?;
+            for rank in 1..me.min(first) {
+                take(self, rank, with)?;
+                self.fold(fold, before, with, Order::After);
+            }
+            match me < first {
+                true => self.fold(fold, mine, before, Order::Before),
+                false => mine.copy_from_slice(before),
+            }
+        }
+        for rank in me + 1..first {
+            take(self, rank, with)?;
+            self.fold(fold, mine, with, Order::After);
         }
         Ok(())
     }

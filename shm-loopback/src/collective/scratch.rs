@@ -9,6 +9,12 @@ pub(super) struct Scratch(Vec<Line>);
 struct Line([u8; 64]);
 
 impl Scratch {
+    /// Twice so many bytes; the second begin at a cache line if these are whole lines.
+    #[inline]
+    pub fn two(&mut self, len: usize) -> (&mut [u8], &mut [u8]) {
+        self.bytes(2 * len).split_at_mut(len)
+    }
+
     /// So many bytes, whatever is in them.
     #[inline]
     pub fn bytes(&mut self, len: usize) -> &mut [u8] {

@@ -8,6 +8,7 @@ use super::{Board, Failure};
 use crate::{Invitation, Job, Loopback};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use transom_collective::Order;
 use transom_locks::Rank;
 use transom_windows::Exchange;
 
@@ -80,29 +81,41 @@ fn given(call: u64, rank: Rank, len: usize) -> Vec<u8> {
     (begin..begin + len).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
 }
 
-/// Neither commutes nor associates, so that it tells the order.
-fn mix(into: &mut [u8], with: &[u8]) {
-    into.iter_mut().zip(with).for_each(|(into, with)| *into = into.wrapping_mul(3).wrapping_add(*with));
+/// What is of ranks before, and what of ranks behind.
+fn in_order<'e, T: ?Sized>(into: &'e T, with: &'e T, order: Order) -> (&'e T, &'e T) {
+    match order {
+        Order::After => (into, with),
+        Order::Before => (with, into),
+    }
 }
 
-/// Composition of the maps x -> a x + b modulo 2^64: `into` first.
-fn compose(into: &mut [u8], with: &[u8]) {
+/// Neither commutes nor associates, so that it tells the order.
+fn mix(into: &mut [u8], with: &[u8], order: Order) {
+    for (into, with) in into.iter_mut().zip(with) {
+        let (left, right) = in_order(&*into, with, order);
+        *into = left.wrapping_mul(3).wrapping_add(*right);
+    }
+}
+
+/// Composition of the maps x -> a x + b modulo 2^64: the left one first.
+fn compose(into: &mut [u8], with: &[u8], order: Order) {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     for (into, with) in into.chunks_exact_mut(16).zip(with.chunks_exact(16)) {
-        let [a, b, c, d] = [&into[..8], &into[8..], &with[..8], &with[8..]].map(word);
+        let (left, right) = in_order(&*into, with, order);
+        let [a, b, c, d] = [&left[..8], &left[8..], &right[..8], &right[8..]].map(word);
         into[..8].copy_from_slice(&a.wrapping_mul(c).to_le_bytes());
         into[8..].copy_from_slice(&b.wrapping_mul(c).wrapping_add(d).to_le_bytes());
     }
 }
 
-fn operation(element: usize) -> fn(&mut [u8], &[u8]) {
+fn operation(element: usize) -> fn(&mut [u8], &[u8], Order) {
     if element == 16 { compose } else { mix }
 }
 
 /// What the first ranks' elements are, folded.
 fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
     let mut into = given(call, 0, len);
-    (1..ranks).for_each(|rank| operation(element)(&mut into, &given(call, rank, len)));
+    (1..ranks).for_each(|rank| operation(element)(&mut into, &given(call, rank, len), Order::After));
     into
 }
 
@@ -112,9 +125,9 @@ const KINDS: usize = 11;
 fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
     let (me, ranks, len) = (board.lines.me, board.ranks(), count * element);
     let mine = given(call, me, len);
-    let fold = &mut |into: &mut [u8], with: &[u8]| {
+    let fold = &mut |into: &mut [u8], with: &[u8], order| {
         assert!(into.len() == with.len() && into.len().is_multiple_of(element), "whole elements");
-        operation(element)(into, with);
+        operation(element)(into, with, order);
     };
     let blocks = || (0..ranks).flat_map(|rank| given(call, rank, len)).collect::<Vec<_>>();
     let what = || format!("kind {kind}, rank {me} of {ranks}, root {root}, {count} elements of {element}");
@@ -281,7 +294,7 @@ fn who_need_not_wait_runs_ahead() {
                 if call % 1000 == 0 {
                     let mut count = 1_u64.to_le_bytes();
                     let last = ranks - 1;
-                    board.reduce(2, last, &mut count, 8, &mut |into, with| into[0] += with[0]).unwrap();
+                    board.reduce(2, last, &mut count, 8, &mut |into, with, _| into[0] += with[0]).unwrap();
                     assert_eq!(count[0] as usize, if team.rank() == last { ranks } else { 1 });
                 }
             }

@@ -177,7 +177,7 @@ fn a_fold_that_panics_is_told_to_all() {
             let mut data = vec![0; len];
             let rank = team.rank();
             let mut folds = 0;
-            let reduced = board.all_reduce(1, &mut data, 8, &mut |_, _| {
+            let reduced = board.all_reduce(1, &mut data, 8, &mut |_, _, _| {
                 folds += 1;
                 assert!(rank != 1 || folds < 2 && ranks > 2, "this fold fails");
             });
@@ -242,7 +242,7 @@ fn what_is_read_from_a_broken_board_does_not_count() {
             let offered = board.offered(0, round).unwrap();
             reads.wait();
             written.wait();
-            let read = board.read_directly(&reach, 0, (offered, 0), &mut data);
+            let read = board.lines.read_directly(&reach, 0, (offered, 0), &mut data);
             done.wait();
             assert!(matches!(read, Err(Failure::Fabric(FabricError::GivenUp { rank: 0 }))), "{read:?}");
         }
