@@ -48,6 +48,8 @@ use transom_windows::{Exchange, FabricError};
 pub struct Board {
     pub(super) lines: Lines,
     pub(super) scratch: Scratch,
+    /// What others read while the scratch memory is used.
+    pub(super) apart: Scratch,
     /// How buffers of others are reached, if each rank reaches those of all.
     pub(super) reach: Option<Reach>,
     pub(super) ways: Ways,
@@ -111,7 +113,7 @@ impl Board {
         let strict = cfg!(debug_assertions);
         let crowded = !all(2);
         let (ways, whole) = (Ways::new(crowded), reduce::whole(team.size(), crowded));
-        Ok(Board { lines, scratch: Scratch::default(), reach, ways, whole, strict })
+        Ok(Board { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, ways, whole, strict })
     }
 
     /// What breaks the board while a call waits at it.

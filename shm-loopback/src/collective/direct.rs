@@ -71,26 +71,30 @@ impl Board {
         Ok(Key { address, key })
     }
 
-    /// Every other rank reads the `data` of the root where it is.
-    pub(super) fn read_root(&mut self, reach: &Reach, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
-        if self.lines.me == root {
-            let offered = Offered::new(reach, data.as_ptr(), data.len());
-            let round = self.lines.post(&offered.to_bytes())?;
-            self.meet(round)?;
-            let last = self.lines.post(&[])?;
-            return self.lines.see_all(last);
-        }
+    /// The root's part: every other rank reads what it [needs](Self::read_root) of `given`, where that is. `act` is called meanwhile.
+    pub(super) fn offer_to_all(&mut self, reach: &Reach, given: &[u8], act: impl FnOnce()) -> Result<(), Failure> {
+        let offered = Offered::new(reach, given.as_ptr(), given.len());
+        let round = self.lines.post(&offered.to_bytes())?;
+        self.meet(round)?;
+        act();
+        let last = self.lines.post(&[])?;
+        self.lines.see_all(last)
+    }
+
+    /// The part of the others: reads what the root gives, from byte `at` on.
+    pub(super) fn read_root(&mut self, reach: &Reach, root: Rank, at: usize, into: &mut [u8]) -> Result<(), Failure> {
         let round = self.lines.post(&[])?;
         self.meet(round)?;
         let key = self.offered(root, round)?;
-        self.lines.read_directly(reach, root, (key, 0), data)?;
+        self.lines.read_directly(reach, root, (key, at), into)?;
         self.lines.post(&[]).map(drop)
     }
 
-    /// Every rank has the block at `at(reader)` of what it gives read by each reader, into its place of `into`.
+    /// Every rank, or the root alone, reads the block at `at(reader)` of what each rank gives, into that one's place of `into`.
     pub(super) fn read_blocks(
         &mut self,
         reach: &Reach,
+        root: Option<Rank>,
         given: &[u8],
         (len, at): (usize, impl Fn(Rank) -> usize),
         into: &mut [u8],
@@ -98,52 +102,113 @@ impl Board {
         let me = self.lines.me;
         let offered = Offered::new(reach, given.as_ptr(), given.len());
         let round = self.lines.post(&offered.to_bytes())?;
-        into[me * len..][..len].copy_from_slice(&given[at(me)..][..len]);
-        for rank in self.lines.others() {
-            let key = self.offered(rank, round)?;
-            self.lines.read_directly(reach, rank, (key, at(me)), &mut into[rank * len..][..len])?;
+        if root.is_none_or(|root| root == me) {
+            into[me * len..][..len].copy_from_slice(&given[at(me)..][..len]);
+            for rank in self.lines.others() {
+                let key = self.offered(rank, round)?;
+                self.lines.read_directly(reach, rank, (key, at(me)), &mut into[rank * len..][..len])?;
+            }
+        } else {
+            self.meet(round)?;
         }
-        // Nobody reads any more what was offered, once all have posted this.
+        // Nobody reads any more what was offered, once all readers have posted this.
         let last = self.lines.post(&[])?;
-        self.lines.see_all(last)
+        match root {
+            None => self.lines.see_all(last),
+            Some(root) if root != me => self.lines.see(root, last),
+            Some(_) => Ok(()),
+        }
     }
 
-    /// Every rank folds its share of the elements, read where the others have them, into its own; then each reads the shares of the
-    /// others where they have folded them. What a rank writes nobody reads at that time.
+    /// Every rank folds its share of the elements, read where the others have them; then those that are to have them read the
+    /// shares of the others where these have folded them. What a rank writes nobody reads at that time.
     pub(super) fn reduce_directly(
         &mut self,
         reach: &Reach,
+        root: Option<Rank>,
         data: &mut [u8],
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        let (me, ranks, len) = (self.lines.me, self.ranks(), data.len());
-        let share = (len / element).div_ceil(ranks) * element;
+        let (me, len) = (self.lines.me, data.len());
+        let share = (len / element).div_ceil(self.ranks()) * element;
         let share = |rank: Rank| len.min(rank * share)..len.min((rank + 1) * share);
-        let piece = (PIECE / element).max(1) * element;
+        let mine = share(me);
         let start = data.as_mut_ptr();
         // SAFETY: a part of the data, of which there is one slice at a time. By `start`, as others read: no part is behind a
         // reference of its own while they do.
         let part = |range: Range<usize>| unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) };
         let offered = Offered::new(reach, start, len);
-        let given = self.lines.post(&offered.to_bytes())?;
-        let keys = (0..ranks).map(|rank| if rank == me { Ok(offered.0) } else { self.offered(rank, given) });
-        let keys = keys.collect::<Result<Vec<_>, _>>()?;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        for begin in share(me).step_by(piece) {
-            let mine = part(begin..share(me).end.min(begin + piece));
-            self.lines.fold_in_order(ranks, mine, scratch.two(Self::stride(piece)), fold, |lines, rank, into| {
-                lines.read_directly(reach, rank, (keys[rank], begin), into)
-            })?;
-        }
-        self.scratch = scratch;
-        let folded = self.lines.post(&[])?;
-        for rank in self.lines.others() {
-            self.lines.see(rank, folded)?;
-            self.lines.read_directly(reach, rank, (keys[rank], share(rank).start), part(share(rank)))?;
+        let keys = self.all_offer(&offered)?;
+        // What the root alone is to have is folded apart: here the data stay as they were.
+        let has = root.is_none_or(|root| root == me);
+        let mut apart = std::mem::take(&mut self.apart);
+        let into = if has {
+            part(mine.clone())
+        } else {
+            let apart = apart.bytes(mine.len());
+            apart.copy_from_slice(part(mine.clone()));
+            apart
+        };
+        self.fold_offered(reach, &keys, mine.start, into, element, fold)?;
+        let folded = Offered::new(reach, into.as_ptr(), into.len());
+        let round = self.lines.post(&folded.to_bytes())?;
+        for rank in self.lines.others().filter(|_| has) {
+            let key = self.offered(rank, round)?;
+            self.lines.read_directly(reach, rank, (key, 0), part(share(rank)))?;
         }
         // Nobody reads any more what was offered, once all have posted this.
         let last = self.lines.post(&[])?;
+        self.lines.see_all(last)?;
+        drop(folded);
+        self.apart = apart;
+        Ok(())
+    }
+
+    /// Every rank folds its block of what each of the ranks gives, read where that is.
+    pub(super) fn reduce_blocks_directly(
+        &mut self,
+        reach: &Reach,
+        given: &[u8],
+        into: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        let at = self.lines.me * into.len();
+        let offered = Offered::new(reach, given.as_ptr(), given.len());
+        let keys = self.all_offer(&offered)?;
+        into.copy_from_slice(&given[at..][..into.len()]);
+        self.fold_offered(reach, &keys, at, into, element, fold)?;
+        // As above.
+        let last = self.lines.post(&[])?;
         self.lines.see_all(last)
+    }
+
+    /// What each rank offers, this one's among it.
+    fn all_offer(&mut self, mine: &Offered) -> Result<Vec<Key>, Failure> {
+        let round = self.lines.post(&mine.to_bytes())?;
+        let me = self.lines.me;
+        (0..self.ranks()).map(|rank| if rank == me { Ok(mine.0) } else { self.offered(rank, round) }).collect()
+    }
+
+    /// Folds what all ranks have from byte `at` on into as much of this rank's, in the order of ranks.
+    fn fold_offered(
+        &mut self,
+        reach: &Reach,
+        keys: &[Key],
+        at: usize,
+        into: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        let piece = (PIECE / element).max(1) * element;
+        let stride = Self::stride(piece.min(into.len()));
+        for (begin, mine) in (at..).step_by(piece).zip(into.chunks_mut(piece)) {
+            let Board { lines, scratch, .. } = self;
+            lines.fold_in_order(keys.len(), mine, scratch.two(stride), fold, |lines, rank, into| {
+                lines.read_directly(reach, rank, (keys[rank], begin), into)
+            })?;
+        }
+        Ok(())
     }
 }

@@ -75,7 +75,8 @@ impl Board {
             return self.copy_piece_from_root(Place::Half, root, true, data);
         }
         self.either_way(Kind::Broadcast, data.len(), |board, reach| match reach {
-            Some(reach) => board.read_root(reach, root, data),
+            Some(reach) if board.lines.me == root => board.offer_to_all(reach, data, || {}),
+            Some(reach) => board.read_root(reach, root, 0, data),
             None => board.copy_from_root(root, data),
         })
     }
@@ -125,7 +126,7 @@ impl Board {
         self.lines.begin("all_gather", call, Says::All(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
         self.either_way(Kind::AllGather, mine.len(), |board, reach| match reach {
-            Some(reach) => board.read_blocks(reach, mine, (mine.len(), |_| 0), into),
+            Some(reach) => board.read_blocks(reach, None, mine, (mine.len(), |_| 0), into),
             None => board.gather_blocks(None, mine, into),
         })
     }
@@ -149,7 +150,10 @@ impl Board {
         if self.lines.me == root {
             self.must_hold_blocks(into, mine)?;
         }
-        self.gather_blocks(Some(root), mine, into)
+        self.either_way(Kind::Gather, mine.len(), |board, reach| match reach {
+            Some(reach) => board.read_blocks(reach, Some(root), mine, (mine.len(), |_| 0), into),
+            None => board.gather_blocks(Some(root), mine, into),
+        })
     }
 
     pub(super) fn must_hold_blocks(&self, into: &[u8], mine: &[u8]) -> Result<(), Failure> {
@@ -208,7 +212,7 @@ impl Board {
         })?;
         let len = given.len() / ranks;
         self.either_way(Kind::AllToAll, len, |board, reach| match reach {
-            Some(reach) => board.read_blocks(reach, given, (len, |reader| reader * len), into),
+            Some(reach) => board.read_blocks(reach, None, given, (len, |reader| reader * len), into),
             None => board.copy_blocks(len, given, into),
         })
     }
@@ -249,9 +253,23 @@ impl Board {
     pub fn scatter(&mut self, call: u64, root: Rank, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("scatter", call, Says::Some(into.len().saturating_mul(self.ranks())))?;
         self.must_be_rank(root)?;
-        let (me, ranks, len) = (self.lines.me, self.ranks(), into.len());
+        let (me, len) = (self.lines.me, into.len());
         if me == root {
             self.must_hold_blocks(given, into)?;
+        }
+        self.either_way(Kind::Scatter, len, |board, reach| match reach {
+            Some(reach) if me == root => {
+                board.offer_to_all(reach, given, || into.copy_from_slice(&given[me * len..][..len]))
+            }
+            Some(reach) => board.read_root(reach, root, me * len, into),
+            None => board.scatter_blocks(root, given, into),
+        })
+    }
+
+    /// The root posts the blocks for all others, a piece of each in each round, and they take theirs.
+    fn scatter_blocks(&mut self, root: Rank, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
+        let (me, ranks, len) = (self.lines.me, self.ranks(), into.len());
+        if me == root {
             into.copy_from_slice(&given[me * len..][..len]);
         }
         let cut = Cut::of(len, self.lines.block.cell_bytes() / ranks);

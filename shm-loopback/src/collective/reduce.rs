@@ -161,6 +161,14 @@ impl Board {
         self.lines.begin("reduce_scatter", call, Says::All(given.len()))?;
         self.must_hold_blocks(given, into)?;
         self.must_be_elements(into, element)?;
+        self.either_way(Kind::ReduceScatter, into.len(), |board, reach| match reach {
+            Some(reach) => board.reduce_blocks_directly(reach, given, into, element, fold),
+            None => board.reduce_blocks(given, into, element, fold),
+        })
+    }
+
+    /// Piece by piece, by cells.
+    fn reduce_blocks(&mut self, given: &[u8], into: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
         let cell = self.lines.block.cell_bytes() / self.ranks();
         // An element that is longer than what a cell has for each rank comes in pieces, and is folded when it is there.
         let most = if element > cell { element } else { cell / element * element };
@@ -227,12 +235,10 @@ impl Board {
             let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
             return self.reduce_whole(all, data, element, fold);
         }
-        if root.is_some() {
-            return self.reduce_shares(root, data, element, fold);
-        }
-        self.either_way(Kind::AllReduce, data.len() / self.ranks(), |board, reach| match reach {
-            Some(reach) => board.reduce_directly(reach, data, element, fold),
-            None => board.reduce_shares(None, data, element, fold),
+        let kind = if root.is_some() { Kind::Reduce } else { Kind::AllReduce };
+        self.either_way(kind, data.len() / self.ranks(), |board, reach| match reach {
+            Some(reach) => board.reduce_directly(reach, root, data, element, fold),
+            None => board.reduce_shares(root, data, element, fold),
         })
     }
 

@@ -28,6 +28,10 @@ pub(super) enum Kind {
     Broadcast,
     AllGather,
     AllToAll,
+    Gather,
+    Scatter,
+    Reduce,
+    ReduceScatter,
     AllReduce,
 }
 
