@@ -120,9 +120,23 @@ impl Board {
         }
     }
 
+    /// Folds elements, shared among the ranks, for all or the root. What it takes of memory does not depend on how many they are.
+    pub(super) fn reduce_directly(
+        &mut self,
+        reach: &Reach,
+        root: Option<Rank>,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        // What only the root is to have the others fold apart.
+        let most = if root.is_some() { self.ranks() * whole_elements(PIECE, element) } else { data.len() };
+        data.chunks_mut(most).try_for_each(|data| self.reduce_part_directly(reach, root, data, element, &mut *fold))
+    }
+
     /// Every rank folds its share of the elements, read where the others have them; then those that are to have them read the
     /// shares of the others where these have folded them. What a rank writes nobody reads at that time.
-    pub(super) fn reduce_directly(
+    fn reduce_part_directly(
         &mut self,
         reach: &Reach,
         root: Option<Rank>,
@@ -140,17 +154,14 @@ impl Board {
         let part = |range: Range<usize>| unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) };
         let offered = Offered::new(reach, start, len);
         let keys = self.all_offer(&offered)?;
-        // What the root alone is to have is folded apart: here the data stay as they were.
+        // Where they are not for this rank its data stay as they were.
         let has = root.is_none_or(|root| root == me);
         let mut apart = std::mem::take(&mut self.apart);
-        let into = if has {
-            part(mine.clone())
-        } else {
-            let apart = apart.bytes(mine.len());
-            apart.copy_from_slice(part(mine.clone()));
-            apart
+        let (own, into) = match has {
+            true => (None, part(mine.clone())),
+            false => (Some(&*part(mine.clone())), apart.bytes(mine.len())),
         };
-        self.fold_offered(reach, &keys, mine.start, into, element, fold)?;
+        self.fold_offered(reach, (&keys, mine.start), own, into, element, fold)?;
         let folded = Offered::new(reach, into.as_ptr(), into.len());
         let round = self.lines.post(&folded.to_bytes())?;
         for rank in self.lines.others().filter(|_| has) {
@@ -177,8 +188,7 @@ impl Board {
         let at = self.lines.me * into.len();
         let offered = Offered::new(reach, given.as_ptr(), given.len());
         let keys = self.all_offer(&offered)?;
-        into.copy_from_slice(&given[at..][..into.len()]);
-        self.fold_offered(reach, &keys, at, into, element, fold)?;
+        self.fold_offered(reach, (&keys, at), Some(&given[at..][..into.len()]), into, element, fold)?;
         // As above.
         let last = self.lines.post(&[])?;
         self.lines.see_all(last)
@@ -191,24 +201,33 @@ impl Board {
         (0..self.ranks()).map(|rank| if rank == me { Ok(mine.0) } else { self.offered(rank, round) }).collect()
     }
 
-    /// Folds what all ranks have from byte `at` on into as much of this rank's, in the order of ranks.
+    /// Folds what all ranks offer from byte `at` on, in their order: what this rank has is `mine`, or else what it becomes.
     fn fold_offered(
         &mut self,
         reach: &Reach,
-        keys: &[Key],
-        at: usize,
+        (keys, at): (&[Key], usize),
+        mine: Option<&[u8]>,
         into: &mut [u8],
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        let piece = (PIECE / element).max(1) * element;
-        let stride = Self::stride(piece.min(into.len()));
-        for (begin, mine) in (at..).step_by(piece).zip(into.chunks_mut(piece)) {
+        let (ranks, most) = (keys.len(), whole_elements(PIECE, element));
+        for (begin, into) in (0..).step_by(most).zip(into.chunks_mut(most)) {
             let Board { lines, scratch, .. } = self;
-            lines.fold_in_order(keys.len(), mine, scratch.two(stride), fold, |lines, rank, into| {
-                lines.read_directly(reach, rank, (keys[rank], begin), into)
-            })?;
+            let room = scratch.two(Self::stride(into.len()));
+            let read = |lines: &mut Lines, rank: Rank, into: &mut [u8]| {
+                lines.read_directly(reach, rank, (keys[rank], at + begin), into)
+            };
+            match mine {
+                Some(mine) => lines.fold_apart(&mine[begin..][..into.len()], into, room.0, fold, read)?,
+                None => lines.fold_in_order(ranks, into, room, fold, read)?,
+            }
         }
         Ok(())
     }
+}
+
+/// Bytes of as many elements as there are in so many bytes: one at least.
+fn whole_elements(bytes: usize, element: usize) -> usize {
+    (bytes / element).max(1) * element
 }

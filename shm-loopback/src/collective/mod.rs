@@ -12,16 +12,16 @@
 //! whole: up to 8 KiB where ranks share cores, or are two, and else as far as the cube of their number leaves it worth it (`whole` in
 //! `reduce.rs`): 7.4 KiB by 3, 3.1 KiB by 4, 400 bytes by 8, 64 from 15 on.
 //!
-//! Broadcasts of 32 KiB and more, blocks as long that each gets of each (all-gather, all-to-all), and shares as long of an
-//! all-reduction may be read from where they are (`direct.rs`), by one copy in place of two, if all ranks may read each other's
+//! Broadcasts of 32 KiB and more, blocks as long (of gathers, scatters, all-to-alls and reduce-scatters), and shares as long of a
+//! reduction may be read from where they are (`direct.rs`), by one copy in place of two, if all ranks may read each other's
 //! memory (that is mapped, or of this process, or by the kernel), which they try when they open a board, and share no cores. Which way is
-//! faster the first calls of each kind and length find out, and some many calls later again (`ways.rs`).
+//! faster the first calls of each kind and length find out, and some many calls later again (`ways.rs`). Scans are never read so.
 //!
 //! # Memory
 //! One block for all ranks: `1,152 + ranks x (704 + 16 x 128)` bytes of lines and at most 4 KiB of padding, then
 //! `ranks x 8 x max(32 KiB, 64 x ranks)` bytes of cells, of which pages that were never used take none. Calls of at most 112 bytes
-//! use no cell, others the beginning of each. Each rank has besides at most as much private memory as two cells, or `ranks` times
-//! 8 KiB or an element, whichever is most, once it has reduced or scanned.
+//! use no cell, others the beginning of each. Each rank has besides at most as much private memory as three cells, or `ranks` times
+//! 8 KiB or an element, whichever is most, once it has reduced or scanned; and 1.5 MiB if it has read what it folds where that is.
 
 mod block;
 mod board;

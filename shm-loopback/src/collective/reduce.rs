@@ -399,19 +399,19 @@ impl Shares {
         let Board { lines, scratch, .. } = board;
         let (me, part) = (lines.me, self.part(step, lines.me));
         let stride = Board::stride(self.piece);
-        let (copy, rest) = scratch.bytes(3 * stride).split_at_mut(stride);
+        let (apart, rest) = scratch.bytes(3 * stride).split_at_mut(stride);
+        let (apart, rest) = (&mut apart[..part.len()], rest.split_at_mut(stride));
+        let take = |lines: &mut Lines, rank, into: &mut [u8]| {
+            lines.take(rank, given, (self.piece * self.ranks, me * self.piece), into)
+        };
         // What others alone are to have stays as it was here.
         let mine = if root.is_none_or(|root| root == me) {
-            &mut data[part]
+            lines.fold_in_order(self.ranks, &mut data[part.clone()], rest, fold, take)?;
+            &data[part]
         } else {
-            let copy = &mut copy[..part.len()];
-            copy.copy_from_slice(&data[part]);
-            copy
+            lines.fold_apart(&data[part], apart, rest.0, fold, take)?;
+            &*apart
         };
-        let at = me * self.piece;
-        lines.fold_in_order(self.ranks, mine, rest.split_at_mut(stride), fold, |lines, rank, into| {
-            lines.take(rank, given, (self.piece * self.ranks, at), into)
-        })?;
         // The root's own share is for nobody else.
         lines.post(if root == Some(me) { &[] } else { mine })
     }
@@ -466,6 +466,34 @@ impl Lines {
         for rank in me + 1..first {
             take(self, rank, with)?;
             self.fold(fold, mine, with, Order::After);
+        }
+        Ok(())
+    }
+
+    /// The same of all ranks, into what is apart from this rank's.
+    pub(super) fn fold_apart<F>(
+        &mut self,
+        mine: &[u8],
+        into: &mut [u8],
+        with: &mut [u8],
+        fold: &mut F,
+        mut take: impl FnMut(&mut Self, Rank, &mut [u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure>
+    where
+        F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
+    {
+        let with = &mut with[..into.len()];
+        match self.me {
+            0 => into.copy_from_slice(mine),
+            _ => take(self, 0, into)?,
+        }
+        for rank in 1..self.block.ranks() {
+            if rank == self.me {
+                self.fold(fold, into, mine, Order::After);
+            } else {
+                take(self, rank, with)?;
+                self.fold(fold, into, with, Order::After);
+            }
         }
         Ok(())
     }
