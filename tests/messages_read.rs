@@ -80,9 +80,15 @@ fn a_sender_that_waits_has_what_is_mapped_read() {
     on(&[2], "a_sender_that_waits_has_what_is_mapped_read", |world| {
         let mut buffer = world.buffer::<u8>(LENGTH).unwrap();
         buffer.fill(7);
-        for _ in 0..20 {
+        for round in 0..20 {
             if world.rank() == 0 {
+                // Rank 1 waits already, who has said nothing yet: the first message is read as others are.
+                std::thread::sleep(Duration::from_millis(if round == 0 { 30 } else { 0 }));
                 world.send(1, DATA, &buffer).unwrap();
+            } else if round % 2 == 0 {
+                let mut into = vec![0; LENGTH];
+                world.recv_into(0, DATA, &mut into).unwrap();
+                assert!(into == [7; LENGTH]);
             } else {
                 assert!(world.recv(0, DATA).unwrap().0 == [7; LENGTH]);
             }

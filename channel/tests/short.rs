@@ -2,7 +2,7 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part};
-use transom_channel::{Config, Rank, Room, Select, Short, Taken};
+use transom_channel::{Config, Error, Rank, Room, Select, Short, Taken};
 
 fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
@@ -42,7 +42,7 @@ fn with_a_ring() -> Sim {
 
 fn short(sim: &mut Sim, tag: Option<u32>) -> (Short, Option<u64>) {
     let mut into = [0; 8];
-    let short = sim.engine(1).try_receive(0, 0, tag, &mut into);
+    let short = sim.engine(1).try_receive(0, 0, tag, &mut into[..]);
     (short, (0..2000).find(|number| bytes(*number) == into))
 }
 
@@ -101,7 +101,7 @@ fn nothing_is_overtaken() {
     assert!(send(&mut sim, 7, 4));
     settle(&mut sim, false);
     let mut into = [0; 3];
-    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into), Short::Done(Taken::new(7, 8)));
+    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..]), Short::Done(Taken::new(7, 8)));
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
@@ -138,6 +138,38 @@ fn receives_that_were_posted_have_what_lies_before() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
+/// As much as the message has: on the short path, by a turn, and of a message that is announced.
+#[test]
+fn receives_may_make_their_memory() {
+    let mut sim = with_a_ring();
+    let make = |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), Room::Make(|length| Some(Memory::zero(length))));
+    let posted = make(&mut sim);
+    assert!(send(&mut sim, 7, 10) && send(&mut sim, 7, 11));
+    settle(&mut sim, false);
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(11)));
+    let done = sim.engine(1).completed().expect("it lay before that");
+    assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(10)));
+    for (number, length) in [(12, 8), (13, 0), (14, 100_000)] {
+        let posted = make(&mut sim);
+        sim.engine(0).send(1, 0, 7, Memory::pattern(number, length), length, false);
+        settle(&mut sim, true);
+        let done = sim.engine(1).completed().expect("it was sent");
+        assert_eq!((done.id, done.result.unwrap().length), (posted, length as u64));
+        assert!(length == 0 || done.memory.unwrap().whose(length) == Some(number), "message {number}");
+    }
+    // There is none: it is told of, and the next message is not in the way of it.
+    let posted = sim.engine(1).receive(of(Some(7)), Room::Make(|_| None));
+    assert!(send(&mut sim, 7, 15) && send(&mut sim, 7, 16));
+    settle(&mut sim, false);
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(16)));
+    let done = sim.engine(1).completed().expect("it has met its message");
+    assert_eq!(done.id, posted);
+    assert!(matches!(done.result, Err(Error::NoMemory { status }) if status.length == 8));
+    (0..2).for_each(|rank| while sim.engine(rank).completed().is_some() {});
+    settle(&mut sim, true);
+    (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
 /// What was spilled for a receive that waits goes back with each message that is received on the short path: the sender must be able to go
 /// on then, though the engine makes no turn.
 #[test]
@@ -160,7 +192,7 @@ fn what_is_received_in_between_leaves_room_for_what_is_waited_for() {
     assert!((0..4).all(|_| sim.engine(0).try_send(1, 0, 2, Data::None)));
     settle(&mut sim, false);
     for _ in 0..4 {
-        assert_eq!(sim.engine(1).try_receive(0, 0, Some(2), &mut []), Short::Done(Taken::new(2, 0)));
+        assert_eq!(sim.engine(1).try_receive(0, 0, Some(2), &mut [][..]), Short::Done(Taken::new(2, 0)));
     }
     send(&mut sim, 3, 3);
     settle(&mut sim, true);

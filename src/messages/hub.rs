@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
-use transom_channel::{Meter, Short};
+use transom_channel::{Meter, Short, Space};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::{Look, Turn};
 use transom_shm_loopback::{Biased, Held};
@@ -152,7 +152,13 @@ impl Hub {
     /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
     /// none if the rank has left.
     #[inline(never)]
-    pub fn receive_short(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+    pub fn receive_short<S: Space + ?Sized>(
+        &self,
+        context: u32,
+        source: u32,
+        tag: Option<u32>,
+        into: &mut S,
+    ) -> Option<Short> {
         match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
             Some(Short::Nothing) if !self.crowded => self.receive_soon(context, source, tag, into),
             look => look,
@@ -161,7 +167,13 @@ impl Hub {
 
     #[cold]
     #[inline(never)]
-    fn receive_soon(&self, context: u32, source: u32, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+    fn receive_soon<S: Space + ?Sized>(
+        &self,
+        context: u32,
+        source: u32,
+        tag: Option<u32>,
+        into: &mut S,
+    ) -> Option<Short> {
         for _ in 0..LOOKS {
             std::hint::spin_loop();
             match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {

@@ -2,6 +2,7 @@
 
 use super::hold::{Parts, Share, lend_mut, lent_mut};
 use bytemuck::Pod;
+use transom_channel::Space;
 use transom_shm_loopback::messages::Bytes;
 
 /// Memory that one message is received into.
@@ -39,6 +40,19 @@ impl<T: Pod> Landing for Share<T> {
     }
 
     fn came(self, _: usize) {}
+}
+
+/// As many elements as a short message has, made when it has come.
+pub(crate) struct Fresh<T>(pub Vec<T>);
+
+impl<T: Pod> Space for Fresh<T> {
+    #[inline]
+    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        // What are no whole elements, or for what there is no memory, is a request's to tell of.
+        let len = length.checked_div(size_of::<T>()).filter(|len| len * size_of::<T>() == length)?;
+        self.0 = bytemuck::allocation::try_zeroed_vec(len).ok()?;
+        Some(bytemuck::cast_slice_mut(&mut self.0))
+    }
 }
 
 /// Elements that a scope lends.

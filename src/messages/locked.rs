@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::{Error as Failure, Id, Room, Status as Came};
+use transom_channel::{Error as Failure, Id, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
 pub(crate) type Engine = transom_channel::Engine<Carrier>;
@@ -87,8 +87,6 @@ pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 /// What is to be done when a request ends.
 #[derive(Default)]
 struct Watch {
-    /// Makes a buffer of so many bytes, once the message is known.
-    make: Option<fn(usize) -> Option<Bytes>>,
     waker: Option<Waker>,
     /// Nobody will ask for it.
     detached: bool,
@@ -146,11 +144,6 @@ impl Core {
             self.checked = now;
             self.engine.wire().look_for_the_gone();
         }
-    }
-
-    /// A receive that the program will ask for has no buffer yet: `make` makes one when the message is known.
-    pub fn make_room(&mut self, id: Id, make: fn(usize) -> Option<Bytes>) {
-        self.watched.insert(Key::Message(id), Watch { make: Some(make), ..Watch::default() });
     }
 
     /// A scope begins.
@@ -297,18 +290,10 @@ impl Core {
     #[inline(never)]
     fn end_message(&mut self, id: Id) {
         let key = Key::Message(id);
-        let Some(watch) = self.watched.get_mut(&key) else { return };
-        if let (Some(make), Some(came)) = (watch.make.take(), self.engine.probed(id)) {
-            let length = came.length as usize;
-            // Without memory the engine finds out as well, and says so.
-            let room = make(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
-            let received = self.engine.receive_message(id, room);
-            debug_assert!(received.is_ok(), "a message that was matched is there");
-        } else if let Some(watch) = self.watched.remove(&key) {
-            self.wakers.extend(watch.waker);
-            if watch.detached {
-                self.engine.take(id);
-            }
+        let Some(watch) = self.watched.remove(&key) else { return };
+        self.wakers.extend(watch.waker);
+        if watch.detached {
+            self.engine.take(id);
         }
     }
 
@@ -338,22 +323,14 @@ impl Core {
         match key {
             Key::Message(id) => match self.engine.take(id) {
                 Some(done) => Some((done.result.map_err(Fault::Message), done.memory)),
-                None => self.probed(id),
+                // A probe ends when it has its message.
+                None => self.engine.probed(id).map(|came| (Ok(came), None)),
             },
             Key::Work(_) => {
                 self.watched.get(&key)?.ended.as_ref()?;
                 self.watched.remove(&key)?.ended
             }
         }
-    }
-
-    /// A probe ends when it has its message; a receive that makes its buffer then goes on.
-    #[cold]
-    #[inline(never)]
-    fn probed(&self, id: Id) -> Option<Ended> {
-        let came = self.engine.probed(id)?;
-        let goes_on = self.watched.get(&Key::Message(id)).is_some_and(|watch| watch.make.is_some());
-        (!goes_on).then_some((Ok(came), None))
     }
 
     /// Whether the request has ended, and what came, if it ended well.

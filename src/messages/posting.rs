@@ -3,7 +3,7 @@
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
-use super::landing::Landing;
+use super::landing::{Fresh, Landing};
 use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::scope::Scope;
@@ -143,13 +143,24 @@ pub(super) fn request_receive<'a, L: Landing>(
 
 /// Starts to receive into memory that is taken when the length is known.
 pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
-    let id = comm.hub.with(|core| {
-        let id = core.engine.receive(select, Room::Probe);
-        core.make_room(id, hold::vector::<T>);
-        Key::Message(id)
+    let element = size_of::<T>();
+    let mut fresh = Fresh(Vec::new());
+    let started = comm.hub.with(|core| {
+        if let Some(source) = select.source
+            && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, &mut fresh)
+        {
+            return Err(came_short(comm, source, Some(short), usize::MAX, element));
+        }
+        Ok(Key::Message(core.engine.receive(select, Room::Make(hold::vector::<T>))))
     })?;
-    let call = Call::Message { name: "recv", tag: select.tag };
-    let (element, awaited) = (size_of::<T>(), comm.awaited(select.source));
-    let under = Under { comm: kept(comm, None), id, element, call, awaited };
-    Ok(Request::under_way(under, <Vec<T> as hold::Parts>::back))
+    Ok(match started {
+        Ok(id) => {
+            let call = Call::Message { name: "recv", tag: select.tag };
+            let under = Under { comm: kept(comm, None), id, element, call, awaited: comm.awaited(select.source) };
+            Request::under_way(under, <Vec<T> as hold::Parts>::back)
+        }
+        Err(Some(Ok(status))) => Request::over(Ok((fresh.0, status))),
+        Err(Some(Err(error))) => Request::over(Err(Failed { error, buffer: None })),
+        Err(None) => unreachable!("what was received has come"),
+    })
 }

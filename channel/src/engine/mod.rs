@@ -17,7 +17,7 @@ mod short;
 pub use links::Channels;
 pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
-pub use short::{Short, Taken};
+pub use short::{Short, Space, Taken};
 
 use crate::config::{Config, Misconfigured};
 use crate::credit::Budget;

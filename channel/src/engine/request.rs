@@ -15,6 +15,9 @@ pub enum Room<M> {
     Into(M, usize),
     /// Into memory that is taken when the message is matched.
     Allocate,
+    /// Into memory that this makes then, of as many bytes as the message has; it must not use the engine. Where it makes none the
+    /// message is received as by `Allocate`.
+    Make(fn(usize) -> Option<M>),
     /// Nowhere yet: the request completes when it is matched, and its number is that of a message then; see
     /// [`Engine::receive_message`](super::Engine::receive_message).
     Probe,
@@ -25,7 +28,16 @@ impl<M> Room<M> {
     pub fn into_memory(self) -> Option<M> {
         match self {
             Room::Into(memory, _) => Some(memory),
-            Room::Allocate | Room::Probe => None,
+            Room::Allocate | Room::Make(_) | Room::Probe => None,
+        }
+    }
+
+    /// What it is for a message of so many bytes.
+    pub(super) fn of(self, length: u64) -> Self {
+        match (self, usize::try_from(length)) {
+            (Room::Make(make), Ok(length)) => make(length).map_or(Room::Allocate, |memory| Room::Into(memory, length)),
+            (Room::Make(_), Err(_)) => Room::Allocate,
+            (room, _) => room,
         }
     }
 }

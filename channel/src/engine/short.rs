@@ -45,6 +45,20 @@ pub enum Short {
     Long,
 }
 
+/// Where a short message is received.
+pub trait Space {
+    /// Memory for the first bytes of a message of so many; none if that is to be received by a request.
+    fn room(&mut self, length: usize) -> Option<&mut [u8]>;
+}
+
+impl Space for [u8] {
+    #[inline(always)]
+    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        let length = self.len().min(length);
+        Some(&mut self[..length])
+    }
+}
+
 /// The tag of a message and its length in bytes, in one word: what tells of a short receive is returned in registers. In memory it
 /// would be read back by wider loads than it was written by, which processors wait for.
 ///
@@ -149,7 +163,13 @@ impl<W: Wire> Engine<W> {
     /// Receives a message that lies in the ring of a source, if nothing else is to have it; what lies before it for receives that
     /// were posted goes to them.
     #[inline(always)]
-    pub fn try_receive(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
+    pub fn try_receive<S: Space + ?Sized>(
+        &mut self,
+        context: u32,
+        source: Rank,
+        tag: Option<u32>,
+        into: &mut S,
+    ) -> Short {
         match self.look(context, source, tag, into) {
             Some(short) => short,
             None => self.try_behind(context, source, tag, into),
@@ -158,7 +178,7 @@ impl<W: Wire> Engine<W> {
 
     #[cold]
     #[inline(never)]
-    fn try_behind(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut [u8]) -> Short {
+    fn try_behind<S: Space + ?Sized>(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut S) -> Short {
         while self.matching.posted() > 0 && self.receive_posted(source) == Some(true) {
             if let Some(short) = self.look(context, source, tag, into) {
                 return short;
@@ -168,7 +188,7 @@ impl<W: Wire> Engine<W> {
     }
 
     #[inline(always)]
-    fn look(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut [u8]) -> Option<Short> {
+    fn look<S: Space + ?Sized>(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut S) -> Option<Short> {
         let waiting = !self.matching.is_empty();
         if waiting && self.matching.peek(Select { context, source: Some(rank), tag }).is_some() {
             return None;
@@ -185,9 +205,9 @@ impl<W: Wire> Engine<W> {
         if !fits || wanted || self.in_a_row == IN_A_ROW {
             return None;
         }
+        let into = into.room(envelope.length as usize)?;
         let ring = admitted(peer, &next, &mut self.budget)?;
-        let length = into.len().min(envelope.length as usize);
-        self.wire.read(&ring.memory, next.at, &mut into[..length]);
+        self.wire.read(&ring.memory, next.at, into);
         self.taken(rank, envelope.length);
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
@@ -208,16 +228,23 @@ impl<W: Wire> Engine<W> {
         let envelope = next.envelope;
         let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
         let Some((number, &id)) = self.matching.first(label) else { return Some(false) };
-        let Some(request::Request::Receive(Receive { room: Room::Into(memory, room), .. })) = self.requests.get(id)
+        let Some(request::Request::Receive(Receive { room: room @ (Room::Into(..) | Room::Make(_)), .. })) =
+            self.requests.get_mut(id)
         else {
             return Some(false);
         };
-        let room = *room;
         let Some(ring) = admitted(peer, &next, &mut self.budget) else { return Some(false) };
-        let part = Part { memory: &ring.memory, at: next.at, length: room.min(envelope.length as usize) };
-        self.wire.copy(part, memory, 0);
+        *room = std::mem::replace(room, Room::Allocate).of(envelope.length);
+        let room = match room {
+            Room::Into(memory, room) => {
+                let part = Part { memory: &ring.memory, at: next.at, length: (*room).min(envelope.length as usize) };
+                self.wire.copy(part, memory, 0);
+                Some(*room as u64)
+            }
+            _ => None,
+        };
         self.matching.cancel(number);
-        self.complete(id, outcome(rank, envelope, Some(room as u64)));
+        self.complete(id, outcome(rank, envelope, room));
         self.taken(rank, envelope.length);
         Some(true)
     }

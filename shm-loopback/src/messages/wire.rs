@@ -53,6 +53,8 @@ pub(super) struct Peer {
     /// Cells filled there.
     filled: u32,
     reads: Option<bool>,
+    /// The engine was told that it is up.
+    up: bool,
     /// The engine was told that it is gone, or has cut it off.
     pub over: bool,
     /// It is in the list of those that are gone.
@@ -150,6 +152,12 @@ impl ShmWire {
         Ok(true)
     }
 
+    fn is_up(&mut self, rank: usize) {
+        if !std::mem::replace(&mut self.peers[rank].up, true) {
+            self.events.push_back(Event::Up(Lane { peer: rank as Rank, rail: 0 }));
+        }
+    }
+
     pub(super) fn ring_for(&mut self, rank: usize) {
         if let Ok(true) = self.reach(rank)
             && let Some(inbox) = &self.peers[rank].inbox
@@ -186,13 +194,17 @@ impl ShmWire {
                 drop(slot);
                 self.give_cell(number);
             } else {
+                // First: so the first that it announces is read, too.
+                if !self.peers[owner].up && matches!(self.reach(owner), Ok(true)) {
+                    self.is_up(owner);
+                }
                 let lane = Lane { peer: owner as Rank, rail: 0 };
                 self.events.push_back(Event::Arrived { lane, slot, at: 0, length });
             }
         }
         for rank in std::mem::take(&mut self.awaited) {
             match self.reach(rank) {
-                Ok(true) => self.events.push_back(Event::Up(Lane { peer: rank as Rank, rail: 0 })),
+                Ok(true) => self.is_up(rank),
                 Ok(false) => self.awaited.push(rank),
                 Err(error) => self.unreachable(rank, &error),
             }
@@ -321,7 +333,7 @@ impl Wire for ShmWire {
     fn connect(&mut self, lane: Lane) {
         let rank = lane.peer as usize;
         match self.reach(rank) {
-            Ok(true) => self.events.push_back(Event::Up(lane)),
+            Ok(true) => self.is_up(rank),
             Ok(false) => self.awaited.push(rank),
             Err(error) => self.unreachable(rank, &error),
         }
