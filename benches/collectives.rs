@@ -18,7 +18,7 @@ const CALLS: &[(&str, [f64; 2], Call)] = &[
         black_box(world.broadcast_one(0, black_box(7_u64))?);
         Ok(())
     }),
-    ("all_reduce", [480.0, 480.0], |world| {
+    ("all_reduce", [470.0, 470.0], |world| {
         black_box(world.all_reduce_one(black_box(0.0), Op::Sum)?);
         Ok(())
     }),

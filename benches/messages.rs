@@ -44,6 +44,28 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
+    ("send 8 B, recv what is there", 1100.0, |world, times| {
+        (0..times).try_for_each(|i| {
+            world.send(0, SHORT, &[i as u64])?;
+            black_box(world.recv(0, SHORT)?);
+            Ok(())
+        })
+    }),
+    ("sendrecv 8 B", 760.0, |world, times| {
+        let mut got = [0];
+        (0..times).try_for_each(|i| {
+            world.sendrecv(0, SHORT, &[i as u64], 0, SHORT, &mut got)?;
+            black_box(got);
+            Ok(())
+        })
+    }),
+    ("isend of a vector, irecv of what is there, both waited for", 1550.0, |world, times| {
+        (0..times).try_for_each(|i| {
+            let sent = world.isend(0, SHORT, vec![i as u64]);
+            black_box(world.irecv(0, SHORT).wait()?);
+            sent.wait().map(drop).map_err(Error::from)
+        })
+    }),
     ("irecv, isend, both waited for; 20 at a time", 2500.0, |world, times| at_once(world, times, First::Receives)),
     ("isend, irecv of what is there; 20 at a time", 1500.0, |world, times| at_once(world, times, First::Sends)),
     ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, First::Messages)),
