@@ -429,5 +429,12 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     // The first messages go now, and not when somebody waits.
     group.comm.hub.turn_now();
     let call = Name::Other { name: signature.name() };
-    Ok(Under { comm: Cow::Owned(group.comm.clone()), id, element: size_of::<T>(), call, awaited: Awaited::Anyone })
+    Ok(Under {
+        comm: Cow::Owned(group.comm.clone()),
+        id,
+        element: size_of::<T>(),
+        call,
+        awaited: Awaited::Anyone,
+        source: None,
+    })
 }

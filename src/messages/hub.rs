@@ -2,7 +2,7 @@
 
 use super::carrier::{self, Waiter};
 use super::error::Error;
-use super::locked::{Core, Engine};
+use super::locked::{Core, Engine, Key};
 use super::progress::{Events, Progress, Thread};
 use crate::provider::Provider;
 use std::cell::Cell;
@@ -12,9 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
-use transom_channel::{Meter, Short, Space};
+use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
-use transom_shm_loopback::messages::{Look, Turn};
+use transom_shm_loopback::messages::{Bytes, Look, Turn};
 use transom_shm_loopback::{Biased, Held};
 use transom_windows::Wait;
 
@@ -182,6 +182,27 @@ impl Hub {
             }
         }
         Some(Short::Nothing)
+    }
+
+    /// Has receives that were posted take what lies in the ring of a source, or comes there soon, without a turn, until one of them
+    /// has ended well: what came to it.
+    #[inline(never)]
+    pub fn receive_posted(&self, source: u32, id: Key) -> Option<(Came, Option<Bytes>)> {
+        for _ in 0..if self.crowded { 1 } else { LOOKS } {
+            let (lies, ended) = self.enter(|core| {
+                let mut lies = core.engine.receive_posted(source);
+                while lies == Some(true) {
+                    lies = core.engine.receive_posted(source);
+                }
+                (lies, core.ended_well(id))
+            })?;
+            // What lies there and no receive takes on this path is a turn's.
+            if ended.is_some() || lies.is_some() {
+                return ended;
+            }
+            std::hint::spin_loop();
+        }
+        None
     }
 
     /// Waits until `look` finds what it looks for, after a turn of the engine.

@@ -324,7 +324,14 @@ impl Pipe {
             Ok(Ok(id)) => {
                 let (call, awaited) = (Call::Other { name }, self.comm.awaited(Some(self.peer)));
                 return Request::under_way(
-                    Under { comm: Cow::Owned(self.comm.clone()), id: Key::Message(id), element: 1, call, awaited },
+                    Under {
+                        comm: Cow::Owned(self.comm.clone()),
+                        id: Key::Message(id),
+                        element: 1,
+                        call,
+                        awaited,
+                        source: None,
+                    },
                     back,
                 );
             }

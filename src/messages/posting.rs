@@ -100,7 +100,14 @@ pub(super) fn request_send<'a, T, B>(
     })?;
     let call = Call::Message { name: "isend", tag: Some(tag) };
     Ok(Request::under_way(
-        Under { comm: kept(comm, scope), id, element: size_of::<T>(), call, awaited: comm.awaited(Some(to)) },
+        Under {
+            comm: kept(comm, scope),
+            id,
+            element: size_of::<T>(),
+            call,
+            awaited: comm.awaited(Some(to)),
+            source: None,
+        },
         back,
     ))
 }
@@ -130,7 +137,10 @@ pub(super) fn request_receive<'a, L: Landing>(
             let call = Call::Message { name: "irecv", tag: select.tag };
             let awaited = comm.awaited(select.source);
             let back = |bytes, received| L::back(bytes, received).map(|into| into.came(usize::MAX));
-            Request::under_way(Under { comm: kept(comm, scope), id, element, call, awaited }, back)
+            Request::under_way(
+                Under { comm: kept(comm, scope), id, element, call, awaited, source: select.source },
+                back,
+            )
         }
         Err((into, Some(Ok(status)))) => Request::over(Ok((into.came(status.len), status))),
         Err((into, Some(Err(error)))) => {
@@ -156,7 +166,14 @@ pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Reque
     Ok(match started {
         Ok(id) => {
             let call = Call::Message { name: "recv", tag: select.tag };
-            let under = Under { comm: kept(comm, None), id, element, call, awaited: comm.awaited(select.source) };
+            let under = Under {
+                comm: kept(comm, None),
+                id,
+                element,
+                call,
+                awaited: comm.awaited(select.source),
+                source: select.source,
+            };
             Request::under_way(under, <Vec<T> as hold::Parts>::back)
         }
         Err(Some(Ok(status))) => Request::over(Ok((fresh.0, status))),

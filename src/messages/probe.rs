@@ -151,6 +151,7 @@ impl<T: Pod> Message<T> {
             element: size_of::<T>(),
             call,
             awaited: Awaited::Rank(self.status.from),
+            source: None,
         })
     }
 }

@@ -78,6 +78,8 @@ pub(crate) struct Under<'a> {
     pub element: usize,
     pub call: Call,
     pub awaited: Awaited,
+    /// Whose message it receives, if only that rank's.
+    pub source: Option<u32>,
 }
 
 /// A call, as errors and reports name it.
@@ -191,10 +193,13 @@ impl<'a, B> Request<'a, B> {
 
     #[inline(never)]
     fn wait_long(&mut self) {
-        if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
-            let ended = comm.hub.wait(call, *awaited, |core| core.ended(*id));
-            self.end(ended);
+        let State::UnderWay(Under { comm, id, call, awaited, source, element }) = &self.state else { return };
+        if let Some((came, bytes)) = source.and_then(|source| comm.hub.receive_posted(source, *id)) {
+            self.state = well(comm, came, bytes, *element, self.back).into();
+            return;
         }
+        let ended = comm.hub.wait(call, *awaited, |core| core.ended(*id));
+        self.end(ended);
     }
 
     /// Waits for so long at most.

@@ -215,7 +215,7 @@ impl<W: Wire> Engine<W> {
     /// Receives what lies in the ring of a peer, if a receive into memory waits for it. Whether it did; none if nothing lies
     /// there.
     #[inline]
-    pub(super) fn receive_posted(&mut self, rank: Rank) -> Option<bool> {
+    pub fn receive_posted(&mut self, rank: Rank) -> Option<bool> {
         let Some(peer) = self.peers.get_mut(&rank) else { return Some(false) };
         let next = match next_in_ring(&self.wire, peer) {
             Next::Message(next) => next,
