@@ -4,6 +4,7 @@ mod aliases;
 pub mod collective;
 mod error;
 mod job;
+mod lock;
 pub mod messages;
 pub use messages::pipe;
 pub mod provider;

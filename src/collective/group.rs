@@ -5,12 +5,13 @@ use super::history::{History, Made};
 use super::signature::{Kind, Signature};
 use super::sinks::Sinks;
 use crate::job::variables;
+use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
@@ -157,13 +158,13 @@ impl Group {
     /// [`begin`](Self::begin), of one that is waited for later.
     pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         let made = self.begin(turn, call)?;
-        locked(&self.under_way).push(made);
+        lock(&self.under_way).push(made);
         Ok(made)
     }
 
     /// A call that was started has ended.
     pub fn has_ended(&self, made: Made) {
-        locked(&self.under_way).retain(|other| *other != made);
+        lock(&self.under_way).retain(|other| *other != made);
     }
 
     /// The board that was opened.
@@ -274,17 +275,17 @@ impl Group {
     /// Receives into nothing all that others send to collectives that are no more.
     fn take_all(&self, core: &mut Core) {
         let ranks = self.others().filter_map(|rank| self.comm.to_job(rank).ok());
-        locked(&self.sinks).begin(core, self.comm.context + COLLECTIVES, ranks);
+        lock(&self.sinks).begin(core, self.comm.context + COLLECTIVES, ranks);
     }
 
     /// A rank of the job has left.
     pub fn end_sink(&self, of: u32) {
-        locked(&self.sinks).end(of);
+        lock(&self.sinks).end(of);
     }
 
     /// This rank has left: the others may not have.
     pub fn take_sinks(&self) -> Sinks {
-        std::mem::take(&mut locked(&self.sinks))
+        std::mem::take(&mut lock(&self.sinks))
     }
 
     /// Asks a rank that is waited for whether it makes the same call.
@@ -315,7 +316,7 @@ impl Group {
             return true;
         }
         let number = theirs.number;
-        let started = || locked(&self.under_way).iter().find(|made| made.number == number).copied();
+        let started = || lock(&self.under_way).iter().find(|made| made.number == number).copied();
         match self.made.find(number).or_else(started) {
             Some(mine) if mine != theirs => {
                 self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
@@ -329,14 +330,14 @@ impl Group {
 
     /// A rank has ended its call of this number.
     pub fn hear_over(&self, from: Rank, number: u32) {
-        let mut over = locked(&self.over);
+        let mut over = lock(&self.over);
         over.retain(|(rank, _)| *rank != from);
         over.push((from, number));
     }
 
     /// Whether a rank is known to have ended its call of this number. What it sent there came before it said so.
     pub fn is_over(&self, rank: Rank, number: u32) -> bool {
-        locked(&self.over).contains(&(rank, number))
+        lock(&self.over).contains(&(rank, number))
     }
 
     /// A rank has ended its call of this number without what this one waits for.
@@ -359,10 +360,6 @@ impl Group {
             self.others().for_each(|rank| self.ask_one(core, rank, made));
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cold]

@@ -4,12 +4,13 @@ use super::carrier::{self, Waiter};
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
 use super::progress::{Events, Progress, Thread};
+use crate::lock::lock;
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
@@ -140,7 +141,7 @@ impl Hub {
     }
 
     fn disbanded(&self) -> MutexGuard<'_, Vec<RangeInclusive<u32>>> {
-        self.disbanded.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.disbanded)
     }
 
     /// Sends a message whole without a request, or does nothing; none if the rank has left.

@@ -3,11 +3,12 @@
 use super::error::Error;
 use super::hub::Hub;
 use crate::job::variables::{self, VariableError};
+use crate::lock::lock;
 use crate::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 /// What TRANSOM_PROGRESS asks for.
@@ -42,7 +43,7 @@ pub(crate) struct Thread(Mutex<Option<JoinHandle<()>>>);
 
 impl Thread {
     fn lock(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Starts it, unless it runs. It ends when the rank leaves.

@@ -3,7 +3,8 @@
 use super::endpoint::Endpoints;
 use super::rail::{Broken, Health, Polled, Rail};
 use super::wr::{Completions, WorkQueue};
-use std::sync::{Mutex, PoisonError};
+use crate::lock::lock;
+use std::sync::Mutex;
 
 /// Lets in what has completed on a rail. Who finds another thread at a queue leaves it to that: it is not to wait.
 #[inline]
@@ -27,7 +28,7 @@ fn poll_one<Q: WorkQueue, L>(
 
 /// Returns when all that has completed there is told, by whomever.
 pub(super) fn settle<Q: WorkQueue, L>(polled: &Polled, endpoints: &Endpoints<Q, L>) {
-    let _polling = polled.polling.lock().unwrap_or_else(PoisonError::into_inner);
+    let _polling = lock(&polled.polling);
     poll_locked(&*polled.queue, endpoints, &polled.health);
 }
 

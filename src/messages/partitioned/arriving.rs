@@ -2,6 +2,7 @@
 
 use super::cut::{Announcement, Cut};
 use super::pieces::{Piece, Pieces};
+use crate::lock::lock;
 use crate::messages::comm::{ANNOUNCED, Comm, PARTS};
 use crate::messages::error::Error;
 use crate::messages::hold::{Parts as _, Shares};
@@ -9,7 +10,7 @@ use crate::messages::locked::{Core, Ended, Key, Work};
 use crate::messages::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Room, Select, Status as Came};
 
 /// A buffer that is received again and again, whose parts can be used as they come.
@@ -121,7 +122,7 @@ impl<T: Pod + Send + Sync> Work for Expecting<T> {
 
 impl<T: Pod + Send + Sync> Coming<T> {
     fn round(&self) -> MutexGuard<'_, Round> {
-        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.round)
     }
 
     /// Receives all parts, or does when they are announced.

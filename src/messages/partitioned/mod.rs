@@ -15,12 +15,13 @@ use super::error::Error;
 use super::hold::{Parts as _, Shares};
 use super::locked::{Core, Key};
 use super::tag::{Peer, Tag};
+use crate::lock::lock;
 use crate::world::World;
 use bytemuck::Pod;
 use cut::{Announcement, Cut};
 use pieces::{Piece, Pieces};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::wire::Data;
 
 /// A buffer that is sent again and again, part by part: whichever thread has filled a part says so.
@@ -139,7 +140,7 @@ impl<T: Pod + Send> Partitioned<T> {
     }
 
     fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pieces)
     }
 
     /// Sends a part, which nobody uses from now on until it has gone.

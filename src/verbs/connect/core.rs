@@ -4,6 +4,7 @@ use super::address::Address;
 use super::elsewhere::{LaneQueue, Twins};
 use super::message::Message;
 use super::service;
+use crate::lock::lock;
 use crate::verbs::VerbsError;
 use crate::verbs::datagram::Mailbox;
 use crate::verbs::endpoint::Endpoints;
@@ -213,14 +214,14 @@ impl Core {
 
     /// From now on others may reach windows of this rank: connections stay.
     pub fn has_window(&self) {
-        *self.has_window.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.has_window) = true;
     }
 
     /// Messages use the connection to a peer no more, at both ends: ends it, if nobody else may use it. Of an atomic of a window's that
     /// was executed, and not answered, the result would be lost, and this end does not see whether there is one; all ranks of a window make
     /// it together, before any reaches it.
     pub fn part(&self, peer: Rank) {
-        let has_window = self.has_window.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_window = lock(&self.has_window);
         let Some(lane) = self.endpoints.lane(peer).filter(|_| !*has_window) else { return };
         // The peer has taken all that came by it.
         lane.return_to_messages(true);
@@ -279,18 +280,18 @@ impl Core {
     }
 
     pub(super) fn hears(&self, peer: Rank) {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, Instant::now());
+        lock(&self.heard).insert(peer, Instant::now());
     }
 
     /// Whether a peer was heard by this rail within that time.
     pub(super) fn has_heard(&self, peer: Rank, within: Duration) -> bool {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = lock(&self.heard);
         heard.get(&peer).is_some_and(|heard| heard.elapsed() <= within)
     }
 
     /// What takes and sends messages as datagrams, once.
     pub fn take_mailbox(&self) -> Option<Mailbox> {
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.mailbox).take()
     }
 
     /// From now on whoever waits turns these.
@@ -331,7 +332,7 @@ impl Core {
     }
 
     fn command(&self, command: Command) {
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commands = lock(&self.commands);
         match (commands.as_mut(), command) {
             (Some(commands), command) => commands.push(command),
             (None, Command::Connect(peer)) => self.note(peer, NOBODY_CONNECTS),
@@ -343,13 +344,13 @@ impl Core {
 
     pub(super) fn commands(&self) -> Vec<Command> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commands = lock(&self.commands);
         commands.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Nobody takes commands any more: whoever waits for what one brings about waits no more.
     pub(super) fn takes_no_more(&self) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.commands).take();
         self.links().values_mut().filter(|link| **link == Link::Wanted).for_each(|link| *link = NOBODY_CONNECTS);
         self.changed.notify_all();
     }
@@ -366,6 +367,6 @@ impl Core {
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<Rank, Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.links)
     }
 }

@@ -2,12 +2,13 @@
 //! memory as that rail does, here and there, and atomics are left to the peer's own adapter.
 
 use super::core::Core;
+use crate::lock::lock;
 use crate::verbs::sys::{Access, QueuePair, Registered};
 use crate::verbs::wr::{Course, Kind, Place, Request, Verb, WorkQueue};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::Rank;
 
 /// The queue of a lane.
@@ -44,7 +45,7 @@ impl LaneQueue {
 
 impl Elsewhere {
     fn registered(&self) -> MutexGuard<'_, VecDeque<(u32, Arc<Registered>)>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registered)
     }
 
     /// A request as this rail names it.
@@ -199,7 +200,7 @@ impl Twins {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

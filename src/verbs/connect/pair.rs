@@ -5,6 +5,7 @@ use super::core::Core;
 use super::elsewhere::LaneQueue;
 use super::machine::Effects;
 use super::message::{End, MESSAGE, Message};
+use crate::lock::lock;
 use crate::random::random;
 use crate::verbs::VerbsError;
 use crate::verbs::datagram::{Post, Recipient};
@@ -15,8 +16,8 @@ use crate::verbs::sys::{Event, FarEnd};
 use crate::verbs::wr::{Failure, Received, Why, WorkQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use transom_channel::wire::RAILS;
 use transom_locks::Rank;
@@ -104,7 +105,7 @@ impl Doing<'_> {
         let (received, shared) = of.receives.ends()?;
         let queue = of.rail.queue_pair(polled, received, shared)?;
         // What one of the same number may have said.
-        of.ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number());
+        lock(&of.ended).remove(&queue.number());
         let queue = match by {
             0 => {
                 self.core.receives.expect(queue.number(), self.peer as u32);
@@ -153,7 +154,7 @@ fn received(queue: &LaneQueue, core: &Core, of: &Core) -> Result<u32, VerbsError
     }
     let began = Instant::now();
     // The adapter, or its driver, may be in the midst of a packet.
-    while !of.ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number()) {
+    while !lock(&of.ended).remove(&queue.number()) {
         if began.elapsed() > END {
             let source = std::io::ErrorKind::TimedOut.into();
             return Err(VerbsError::system("a queue pair that does not end", source));
@@ -182,7 +183,7 @@ pub(super) fn heed(core: &Core) {
     };
     tracing::debug!(rank, ?event, "the RDMA device says");
     if let Event::LastBuffer { number } = event {
-        core.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        lock(&core.ended).insert(number);
     }
     if let Some(failed) = rail.health.note(event, rail.port())
         && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.has_own(failed))

@@ -2,6 +2,7 @@
 //! several that send in turn. Which of them come, and how often, is for others to find out.
 
 use super::{ROUTE, Recipient, Ways, Windows};
+use crate::lock::lock;
 use crate::verbs::VerbsError;
 use crate::verbs::memory::{Buffer, Slot, Slots};
 use crate::verbs::rail::Rail;
@@ -9,7 +10,7 @@ use crate::verbs::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagr
 use crate::verbs::wr::{Completions, Piece, Token};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Datagrams that may come before anybody looks, as far as the device has room.
 pub(in crate::verbs) const ROOM: u32 = 1024;
@@ -290,7 +291,7 @@ impl Home {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -24,12 +24,13 @@ pub(super) use unfinished::{Kept, Unfinished as Account};
 
 use super::counts::WorkRequests;
 use super::wr::{Completion, Course, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
+use crate::lock::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use unfinished::Unfinished;
 
 /// One lane to a peer, through a queue `Q`, which may have something of type `L` while requests need it.
@@ -260,7 +261,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     }
 
     fn sending(&self) -> MutexGuard<'_, Sending<Q, L>> {
-        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sending)
     }
 }
 
@@ -300,7 +301,7 @@ impl<Q, L> Lane<Q, L> {
             self.end(failure);
             return;
         }
-        self.broke.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        lock(&self.broke).get_or_insert(failure);
         // Never back to a state before: each of them is more than the last.
         if self.state.fetch_max(state, Release) < state {
             tracing::info!(lane = self.number, ?failure, "a connection broke; it is to be made anew");

@@ -1,6 +1,7 @@
 //! A lane's next queue, where one broke whose peer lives.
 
 use super::*;
+use crate::lock::lock;
 use crate::verbs::wr::Why;
 use std::ops::RangeInclusive;
 
@@ -38,7 +39,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         };
         let why = self.why_broken();
         let fits = self.fits(&queue);
-        *self.broke.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.broke) = None;
         let mut lost = Vec::new();
         let begun = sending.unfinished.begin(start, received, |number| lost.push(number));
         if sending.fruitless.0 >= FRUITLESS || !fits || begun.is_err() {
@@ -113,7 +114,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
 
     /// Why it ends if there is no other queue: whatever its own said, the peer is not reached.
     pub fn why_broken(&self) -> Failure {
-        let why = *self.broke.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = *lock(&self.broke);
         Failure { why: Why::Silence, ..why.unwrap_or(Failure::known(Why::Silence)) }
     }
 

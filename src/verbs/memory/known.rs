@@ -4,8 +4,9 @@
 //! An entry is there no longer than whoever registered the memory has it. So what is found at an address that a caller may use
 //! is the registration of just that memory, and never of what was there before.
 
+use crate::lock::lock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Registrations of type `R`, by the addresses that they cover.
 pub(in crate::verbs) struct Known<R>(Mutex<Ranges<R>>);
@@ -50,7 +51,7 @@ impl<R> Known<R> {
     }
 
     fn ranges(&self) -> MutexGuard<'_, Ranges<R>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

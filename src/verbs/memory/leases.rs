@@ -1,9 +1,10 @@
 //! Registered memory that is lent and comes back: registering takes longer than a large read does, so what came back is kept
 //! for the next that needs as much, within bounds; what was longest of no use goes first.
 
+use crate::lock::lock;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Memory of type `B` to be lent.
 pub(in crate::verbs) struct Leases<B> {
@@ -95,7 +96,7 @@ impl<B> Leases<B> {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept<B>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.kept)
     }
 }
 

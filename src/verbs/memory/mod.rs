@@ -21,10 +21,11 @@ use super::VerbsError;
 use super::counts::Registrations;
 use super::sys::{Access, Domain, Registered};
 use super::wr::Piece;
+use crate::lock::lock;
 use known::Known;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
 
 /// Bytes of a piece in which puts and gets that do not fit their requests travel.
@@ -163,7 +164,7 @@ impl Memory {
     /// From now on buffers are registered with this further rail, too.
     pub fn also(&self, further: &Memory) {
         let further = (further.domain.clone(), further.known.clone());
-        self.further.lock().unwrap_or_else(PoisonError::into_inner).push(further);
+        lock(&self.further).push(further);
     }
 
     /// What a write from owned bytes needs; they come back if slots do, or must.
@@ -226,7 +227,7 @@ impl Memory {
             let none = |_| VerbsError::system("buffers", std::io::ErrorKind::OutOfMemory.into());
             let pinned = Pinned::new(&self.domain, OfProgram::zeroed(size).map_err(none)?, Access::Buffer);
             let mut pinned = pinned.map_err(|(error, _)| error)?.known_by(&self.known);
-            for (domain, known) in &*self.further.lock().unwrap_or_else(PoisonError::into_inner) {
+            for (domain, known) in &*lock(&self.further) {
                 pinned.also(domain, known, Access::Buffer).unwrap_or_else(|error| self.refused(error));
             }
             Ok(pinned)

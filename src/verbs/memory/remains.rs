@@ -4,9 +4,10 @@
 //! it counts itself on a word of its owner.
 
 use super::Slot;
+use crate::lock::lock;
 use crate::verbs::sys::Registered;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use transom_shm_loopback::View;
 
 /// Memory that nobody here needs. It goes in this order.
@@ -51,7 +52,7 @@ const ENTRY: usize = 8;
 
 impl<M> Remains<M> {
     fn state(&self) -> MutexGuard<'_, State<M>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The number of what so many ranks have just made together. All ranks call this alike, also those without a part.

@@ -2,11 +2,12 @@
 //! is copied in and out of them.
 
 use super::Buffer;
+use crate::lock::lock;
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{Access, Domain};
 use crate::verbs::wr::{Piece, Place};
 use std::sync::atomic::Ordering::Acquire;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Slots of one size. Locked to take one and to give it back, not while one is copied or memory is registered.
 pub(in crate::verbs) struct Slots {
@@ -67,7 +68,7 @@ impl Slots {
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pool)
     }
 }
 

@@ -5,10 +5,11 @@
 //! queues, on a device whose queues are large enough.
 
 use super::health::Health;
+use crate::lock::lock;
 use crate::verbs::VerbsError;
 use crate::verbs::sys::{CompletionQueue, Context};
 use std::iter::successors;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Lanes of the first queue.
 const FIRST: usize = 8;
@@ -71,7 +72,7 @@ impl Queues {
 
     /// The queue for one lane more, whose queue pairs, one after the other, it is for.
     pub fn take(&self) -> Result<Arc<Polled>, VerbsError> {
-        let mut made = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.lanes);
         let at = queue_of(*made, self.depth, self.most());
         let existing = nodes(&self.queues).nth(at).map(|node| node.polled.clone());
         let queue = match existing {

@@ -9,9 +9,10 @@ use super::VerbsError;
 use super::memory::Buffer;
 use super::sys::{Access, CompletionQueue, Domain, SharedQueue};
 use super::wr::{Completions, Token};
+use crate::lock::lock;
 use account::{Account, What};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Bytes of a buffer: 8 KiB of a message, and its header.
 pub(super) const LONGEST: usize = (8 << 10) + 192;
@@ -207,7 +208,7 @@ impl Receives {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

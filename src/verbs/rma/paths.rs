@@ -7,11 +7,12 @@
 use super::far::Far;
 use super::member::{Member, Way};
 use super::striped::Striped;
+use crate::lock::lock;
 use crate::verbs::connect::{Link, Service};
 use crate::verbs::settings::Division;
 use crate::verbs::wr::Verb;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 use transom_channel::striping::{Part, Rails, Timed, Weights};
 use transom_channel::wire::RAILS;
@@ -88,11 +89,11 @@ impl Paths {
 
 impl Path {
     fn under_way(&self) -> MutexGuard<'_, Vec<Arc<Striped>>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.under_way)
     }
 
     fn weights(&self) -> MutexGuard<'_, Weights> {
-        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.weights)
     }
 }
 

@@ -8,11 +8,12 @@ use super::failure::{Halt, UNSERVED};
 use super::far::Far;
 use super::member::{Member, Way};
 use super::operations::{RailLane, retry};
+use crate::lock::lock;
 use crate::verbs::lane::{Signal, Stop};
 use crate::verbs::memory::Lent;
 use crate::verbs::sys::Registered;
 use crate::verbs::wr::{Failure, Piece, Place, Verb, Why};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use transom_channel::striping::{Part, Timed};
 use transom_windows::FabricError;
@@ -282,7 +283,7 @@ impl Striped {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

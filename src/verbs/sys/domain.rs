@@ -2,6 +2,7 @@
 
 use super::library::Library;
 use super::{Context, refused};
+use crate::lock::lock;
 use crate::verbs::VerbsError;
 use crate::verbs::wr::{Piece, Place};
 use ibverbs_sys::*;
@@ -10,7 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A protection domain of an open device. Deallocated when dropped.
 pub(in crate::verbs) struct Domain {
@@ -40,7 +41,7 @@ impl Domain {
 
     /// Whether that is a word of what peers may do atomics on.
     pub fn has_word(&self, place: Place) -> bool {
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = lock(&self.words);
         let inside = |&(start, bytes): &(u64, usize)| {
             place.address.checked_sub(start).is_some_and(|at| at.checked_add(8).is_some_and(|end| end <= bytes as u64))
         };
@@ -131,7 +132,7 @@ impl Registered {
         let readable = !matches!(access, Access::Source | Access::Local | Access::Words);
         let registered = Registered { region, address, readable, domain: domain.clone() };
         if matches!(access, Access::Words | Access::All) {
-            let mut words = domain.words.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut words = lock(&domain.words);
             words.insert(registered.remote_key(), (address, bytes));
         }
         Ok(registered)
@@ -170,7 +171,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         self.domain.registered.fetch_sub(self.bytes(), Relaxed);
         // Before its key may be another's.
-        self.domain.words.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.remote_key());
+        lock(&self.domain.words).remove(&self.remote_key());
         // SAFETY: registered by `new`, once.
         unsafe { (self.domain.library().ibv_dereg_mr)(self.region.as_ptr()) };
     }

@@ -2,6 +2,7 @@
 //! read of these bytes by it.
 
 use super::{Said, Steps};
+use crate::lock::lock;
 use crate::verbs::connect::Twin;
 use crate::verbs::memory::Buffer;
 use crate::verbs::rma::far::Far;
@@ -12,8 +13,8 @@ use crate::verbs::sys::Access;
 use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Place;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
@@ -46,7 +47,7 @@ fn one<R>(
     call: &'static str,
     run: impl FnOnce(&mut Collective<'_>, Rank, usize) -> Result<R, FabricError>,
 ) -> Result<R, FabricError> {
-    let mut turn = mail.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut turn = lock(&mail.turn);
     if let Some(lost) = member.exchange.lost() {
         return Err(lost);
     }
