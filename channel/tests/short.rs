@@ -105,6 +105,71 @@ fn nothing_is_overtaken() {
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
+/// Each source in turn, and nothing before what has come by other ways or what a receive was posted for.
+#[test]
+fn any_source_is_heard_in_turn() {
+    let mut sim = Sim::new(3, 4, Conditions::default(), &Config::default()).unwrap();
+    let send = |sim: &mut Sim, from: Rank, tag, number| {
+        let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
+        assert!(sim.engine(from).try_send(1, 0, tag, Data::Of(part)));
+    };
+    let settle = |sim: &mut Sim, turns_of_1: bool| {
+        sim.stop(1, !turns_of_1);
+        (0..4).for_each(|rank| sim.wake(rank, 0));
+        while sim.step().is_some() {}
+    };
+    let any = |tag| Select { context: 0, source: None, tag };
+    for number in 0..20 {
+        for from in [0, 2, 3] {
+            sim.engine(from).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
+            sim.engine(1).receive(any(None), Room::Allocate);
+        }
+        settle(&mut sim, true);
+    }
+    while sim.engine(1).completed().is_some() {}
+    let mut into = [0; 8];
+    let mut receive = |sim: &mut Sim, tag| (sim.engine(1).try_receive_any(0, tag, &mut into[..]), into);
+    assert_eq!(receive(&mut sim, None).0, (0, Short::Nothing));
+    for number in 0..3 {
+        (0..3).for_each(|_| send(&mut sim, 3, 7, 100 + number));
+        send(&mut sim, 0, 7, 200 + number);
+        send(&mut sim, 2, 7, 300 + number);
+        settle(&mut sim, false);
+        let mut came: Vec<_> = (0..5)
+            .map(|at| match receive(&mut sim, Some(7)) {
+                ((rank, Short::Done(taken)), into) => {
+                    assert_eq!(taken, Taken::new(7, 8));
+                    assert_eq!(into, bytes([200, 0, 300, 100][rank as usize] + number));
+                    rank
+                }
+                other => panic!("message {at} of round {number}: {other:?}"),
+            })
+            .collect();
+        assert_eq!(came[3..], [3, 3], "what others have comes before the second of one");
+        came.sort_unstable();
+        assert_eq!(came, [0, 2, 3, 3, 3]);
+        assert_eq!(receive(&mut sim, None).0, (0, Short::Nothing));
+    }
+    // One that has come to be matched is first; another tag, and what a receive waits for, is a turn's.
+    send(&mut sim, 2, 8, 1);
+    settle(&mut sim, true);
+    send(&mut sim, 3, 8, 2);
+    settle(&mut sim, false);
+    assert_eq!(receive(&mut sim, Some(8)).0.1, Short::Long);
+    let id = sim.engine(1).receive(any(Some(8)), Room::Allocate);
+    let done = sim.engine(1).completed().expect("it had come");
+    assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(1)));
+    assert_eq!(receive(&mut sim, Some(9)).0, (3, Short::Long));
+    let posted = sim.engine(1).receive(any(Some(8)), Room::Allocate);
+    assert_eq!(receive(&mut sim, Some(8)).0.1, Short::Long);
+    settle(&mut sim, true);
+    let done = sim.engine(1).completed().expect("it was posted before");
+    assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(2)));
+    (0..4).for_each(|rank| while sim.engine(rank).completed().is_some() {});
+    settle(&mut sim, true);
+    (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
 /// A send that finds its ring full lets in what has come: who waits for that is to be told, since no turn will find it.
 #[test]
 fn what_a_send_lets_in_is_news() {

@@ -185,6 +185,18 @@ impl Hub {
         Some(Short::Nothing)
     }
 
+    /// The same from any source: from whom.
+    #[inline(never)]
+    pub fn receive_any<S: Space + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
+        for _ in 0..if self.crowded { 1 } else { LOOKS } {
+            match self.enter(|core| core.engine.try_receive_any(context, tag, into))? {
+                (_, Short::Nothing) => std::hint::spin_loop(),
+                found => return Some(found),
+            }
+        }
+        Some((0, Short::Nothing))
+    }
+
     /// Has receives that were posted take what lies in the ring of a source, or comes there soon, without a turn, until one of them
     /// has ended well: what came to it.
     #[inline(never)]

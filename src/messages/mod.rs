@@ -57,7 +57,9 @@ pub use transom_channel::{Lost, Meter};
 use crate::world::World;
 use bytemuck::Pod;
 use landing::Fresh;
-use posting::{NOTHING, came_short, receive_long, request_receive, request_send, send_long, send_now, start_receive};
+use posting::{
+    NOTHING, came_short, receive_long, receive_short, request_receive, request_send, send_long, send_now, start_receive,
+};
 use std::future::Future;
 use std::time::Duration;
 
@@ -130,12 +132,10 @@ impl World {
     pub fn recv<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<(Vec<T>, Status), Error> {
         let comm = self.space().comm()?;
         let (from, tags) = (from.into(), tag.into());
-        if let Source::Rank(rank) = from {
-            let (source, mut fresh) = (comm.to_job(rank)?, Fresh(Vec::new()));
-            let short = comm.hub.receive_short(comm.context, source, tags.number(), &mut fresh);
-            if let Some(came) = came_short(comm, source, short, usize::MAX, size_of::<T>()) {
-                return came.map(|status| (fresh.0, status));
-            }
+        let mut fresh = Fresh(Vec::new());
+        let (source, short) = receive_short(comm, from, tags.number(), &mut fresh)?;
+        if let Some(came) = came_short(comm, source, short, usize::MAX, size_of::<T>()) {
+            return came.map(|status| (fresh.0, status));
         }
         let Some(select) = comm.select(from, tags.number())? else { return Ok((Vec::new(), NOTHING)) };
         Ok(start_receive(comm, select)?.wait_status()?)
@@ -172,12 +172,9 @@ impl World {
         let comm = self.space().comm()?;
         let (from, tag) = (from.into(), tag.into().number());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
-        if let Source::Rank(rank) = from {
-            let source = comm.to_job(rank)?;
-            let short = comm.hub.receive_short(comm.context, source, tag, bytes);
-            if let Some(came) = came_short(comm, source, short, bytes.len(), size_of::<T>()) {
-                return came;
-            }
+        let (source, short) = receive_short(comm, from, tag, bytes)?;
+        if let Some(came) = came_short(comm, source, short, bytes.len(), size_of::<T>()) {
+            return came;
         }
         let Some(select) = comm.select(from, tag)? else { return Ok(NOTHING) };
         comm.outcome(receive_long(comm, select, bytes)?, size_of::<T>())

@@ -7,10 +7,10 @@ use super::landing::{Fresh, Landing};
 use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::scope::Scope;
-use super::tag::{Status, Tag};
+use super::tag::{Source, Status, Tag};
 use bytemuck::Pod;
 use std::borrow::Cow;
-use transom_channel::{Error as Failure, Room, Select, Short, Status as Came};
+use transom_channel::{Error as Failure, Room, Select, Short, Space, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
 /// Of a message from, or to, nobody.
@@ -44,6 +44,27 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
     let call = Call::Message { name: "recv", tag: select.tag };
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
+}
+
+/// Receives what lies in a ring, or comes there soon, without a request: from whom, and what came of it.
+#[inline(always)]
+pub(super) fn receive_short<S: Space + ?Sized>(
+    comm: &Comm,
+    from: Source,
+    tag: Option<u32>,
+    into: &mut S,
+) -> Result<(u32, Option<Short>), Error> {
+    Ok(match from {
+        Source::Rank(rank) => {
+            let source = comm.to_job(rank)?;
+            (source, comm.hub.receive_short(comm.context, source, tag, into))
+        }
+        Source::Any => match comm.hub.receive_any(comm.context, tag, into) {
+            Some((source, short)) => (source, Some(short)),
+            None => (0, None),
+        },
+        Source::None => (0, Some(Short::Long)),
+    })
 }
 
 /// What came of a short receive into so many bytes; none if that has to be done by a request.

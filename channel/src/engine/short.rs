@@ -176,6 +176,28 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// The same from any source: from whom, each in turn.
+    pub fn try_receive_any<S: Space + ?Sized>(
+        &mut self,
+        context: u32,
+        tag: Option<u32>,
+        into: &mut S,
+    ) -> (Rank, Short) {
+        if !self.matching.is_empty() && self.matching.peek(Select { context, source: None, tag }).is_some() {
+            return (0, Short::Long);
+        }
+        let mut polled = std::mem::take(&mut self.turn);
+        self.polling.both().iter().for_each(|polling| polling.turn_into(&mut polled));
+        let last = polled.iter().position(|rank| *rank == self.row_of).map_or(0, |last| last + 1);
+        polled.rotate_left(last);
+        let found = polled.drain(..).find_map(|rank| match self.look(context, rank, tag, into) {
+            Some(Short::Nothing) => None,
+            short => Some((rank, short.unwrap_or(Short::Long))),
+        });
+        self.turn = polled;
+        found.unwrap_or((0, Short::Nothing))
+    }
+
     #[cold]
     #[inline(never)]
     fn try_behind<S: Space + ?Sized>(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut S) -> Short {

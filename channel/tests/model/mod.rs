@@ -353,6 +353,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             0 if !matched => Room::Probe,
             0..3 => Room::Allocate,
             3 => short(self.rng.usize(1..400)),
+            4..6 => Room::Make(|length| Some(Memory::zero(length))),
             _ => short(8 << 20),
         }
     }
