@@ -15,8 +15,8 @@ pub enum Room<M> {
     Into(M, usize),
     /// Into memory that is taken when the message is matched.
     Allocate,
-    /// Into memory that this makes then, of as many bytes as the message has; it must not use the engine. Where it makes none the
-    /// message is received as by `Allocate`.
+    /// Into memory that this function makes when the message is matched, of as many bytes as that has. It must not use the engine. Where
+    /// it makes none the message is received as by `Allocate`.
     Make(fn(usize) -> Option<M>),
     /// Nowhere yet: the request completes when it is matched, and its number is that of a message then; see
     /// [`Engine::receive_message`](super::Engine::receive_message).
