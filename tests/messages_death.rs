@@ -304,7 +304,9 @@ fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
 fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
     ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
         let other = 1 - world.rank();
-        let long = vec![world.rank() as u64; 1_000_000];
+        // Who panics waits for a second, in which all of it must come.
+        let many = ranks::rounds(1_000_000);
+        let long = vec![world.rank() as u64; many];
         if world.rank() == VICTIM {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 world.scope::<(), Error>(|scope| {
@@ -315,7 +317,7 @@ fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
             assert!(panicked.is_err());
         } else {
             std::thread::sleep(IN_TIME / 5);
-            assert!(world.recv(other, TWO).unwrap().0 == vec![VICTIM as u64; 1_000_000]);
+            assert!(world.recv(other, TWO).unwrap().0 == vec![VICTIM as u64; many]);
         }
         world.barrier().unwrap();
     });
