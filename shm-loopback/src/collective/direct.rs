@@ -6,8 +6,8 @@
 
 use super::board::Board;
 use super::broken::Failure;
+use super::fold::Fold;
 use super::lines::Lines;
-use super::reduce::Fold;
 use super::slate::Slate as _;
 use crate::reach::{self, Reach};
 use std::ops::Range;

@@ -27,6 +27,7 @@ mod block;
 mod board;
 mod broken;
 mod direct;
+mod fold;
 mod lines;
 mod moves;
 mod reduce;

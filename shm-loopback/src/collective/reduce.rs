@@ -3,6 +3,7 @@
 use super::block::HALF_CARRIES;
 use super::board::Board;
 use super::broken::Failure;
+use super::fold::Fold;
 use super::lines::{Lines, Says};
 use super::ways::Kind;
 use transom_collective::Order;
@@ -21,9 +22,6 @@ pub(super) fn whole(ranks: usize, crowded: bool) -> usize {
 /// At the beginning of a cache line.
 #[repr(align(64))]
 struct Short([u8; HALF_CARRIES]);
-
-/// The caller's operation: `into = into o with`, element by element, or `with o into`.
-pub(super) type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8], Order);
 
 impl Board {
     /// Folds the elements of all ranks, of `element` bytes each: `data` is the same at all ranks afterwards, bit by bit.
@@ -431,69 +429,6 @@ impl Shares {
         for rank in board.lines.others() {
             let part = self.part(step, rank);
             board.lines.take(rank, folded, (part.len(), 0), &mut data[part])?;
-        }
-        Ok(())
-    }
-}
-
-impl Lines {
-    /// Folds the elements of the `first` ranks, in their order, into this rank's, which count only if it is one of these. `take`
-    /// brings those of another rank; there is room for as many twice.
-    #[inline(always)]
-    pub(super) fn fold_in_order<F>(
-        &mut self,
-        first: usize,
-        mine: &mut [u8],
-        (before, with): (&mut [u8], &mut [u8]),
-        fold: &mut F,
-        mut take: impl FnMut(&mut Self, Rank, &mut [u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure>
-    where
-        F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
-    {
-        let (me, before, with) = (self.me, &mut before[..mine.len()], &mut with[..mine.len()]);
-        if me.min(first) > 0 {
-            take(self, 0, before)?;
-            for rank in 1..me.min(first) {
-                take(self, rank, with)?;
-                self.fold(fold, before, with, Order::After);
-            }
-            match me < first {
-                true => self.fold(fold, mine, before, Order::Before),
-                false => mine.copy_from_slice(before),
-            }
-        }
-        for rank in me + 1..first {
-            take(self, rank, with)?;
-            self.fold(fold, mine, with, Order::After);
-        }
-        Ok(())
-    }
-
-    /// The same of all ranks, into what is apart from this rank's.
-    pub(super) fn fold_apart<F>(
-        &mut self,
-        mine: &[u8],
-        into: &mut [u8],
-        with: &mut [u8],
-        fold: &mut F,
-        mut take: impl FnMut(&mut Self, Rank, &mut [u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure>
-    where
-        F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
-    {
-        let with = &mut with[..into.len()];
-        match self.me {
-            0 => into.copy_from_slice(mine),
-            _ => take(self, 0, into)?,
-        }
-        for rank in 1..self.block.ranks() {
-            if rank == self.me {
-                self.fold(fold, into, mine, Order::After);
-            } else {
-                take(self, rank, with)?;
-                self.fold(fold, into, with, Order::After);
-            }
         }
         Ok(())
     }
