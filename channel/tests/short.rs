@@ -119,6 +119,8 @@ fn any_source_is_heard_in_turn() {
         while sim.step().is_some() {}
     };
     let any = |tag| Select { context: 0, source: None, tag };
+    let none_yet = sim.engine(1).try_receive_any(0, None, &mut [][..]);
+    assert_eq!(none_yet, (0, Short::Long), "there is no ring to look into");
     for number in 0..20 {
         for from in [0, 2, 3] {
             sim.engine(from).send(1, 0, 0, Memory::pattern(number, 8), 8, false);

@@ -46,6 +46,13 @@ pub enum Short {
 }
 
 /// Where a short message is received.
+///
+/// ```
+/// use transom_channel::Space;
+/// let mut into = [0; 8];
+/// assert_eq!(into[..].room(3).map(|room| room.len()), Some(3));
+/// assert_eq!(into[..].room(20).map(|room| room.len()), Some(8)); // the rest is lost
+/// ```
 pub trait Space {
     /// Memory for the first bytes of a message of so many; none if that is to be received by a request.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
@@ -184,6 +191,9 @@ impl<W: Wire> Engine<W> {
         into: &mut S,
     ) -> (Rank, Short) {
         if !self.matching.is_empty() && self.matching.peek(Select { context, source: None, tag }).is_some() {
+            return (0, Short::Long);
+        }
+        if self.polling.both().iter().all(|polling| polling.is_empty()) {
             return (0, Short::Long);
         }
         let mut polled = std::mem::take(&mut self.turn);

@@ -21,7 +21,8 @@
 //! One block for all ranks: `1,152 + ranks x (704 + 16 x 128)` bytes of lines and at most 4 KiB of padding, then
 //! `ranks x 8 x max(32 KiB, 64 x ranks)` bytes of cells, of which pages that were never used take none. Calls of at most 112 bytes
 //! use no cell, others the beginning of each. Each rank has besides at most as much private memory as three cells, or `ranks` times
-//! 8 KiB or an element, whichever is most, once it has reduced or scanned; and 1.5 MiB if it has read what it folds where that is.
+//! 8 KiB or an element, whichever is most, once it has reduced or scanned; and 1.5 MiB, or two
+//! elements, if it has read what it folds where that is.
 
 mod block;
 mod board;

@@ -104,10 +104,7 @@ impl Tried {
 impl Ways {
     /// Of ranks that share cores, if so: they do not wait for each other longer than they must.
     pub fn new(crowded: bool) -> Self {
-        Ways {
-            always: if std::env::var("DIRECT").is_ok() { Some(true) } else { crowded.then_some(false) },
-            tried: Default::default(),
-        }
+        Ways { always: crowded.then_some(false), tried: Default::default() }
     }
 
     fn of(&mut self, kind: Kind, bytes: usize) -> &mut Tried {
