@@ -88,6 +88,16 @@ impl Comparison {
         };
         self.sign & is != 0
     }
+
+    /// It holds for sizes below that, and no others; none if it is of another kind.
+    fn below(&self) -> Option<u64> {
+        const UP_TO: u8 = LESS | EQUAL;
+        match (self.variable, self.sign) {
+            (SIZE, UP_TO) => Some(self.number.saturating_add(1)),
+            (SIZE, LESS) => Some(self.number),
+            _ => None,
+        }
+    }
 }
 
 /// All its comparisons must hold.
@@ -175,14 +185,22 @@ impl Rules {
     /// granted.
     pub(crate) fn short_below(&self) -> usize {
         let first = &self.0[0];
-        const UP_TO: u8 = LESS | EQUAL;
-        let below = |when: &Comparison| match (when.variable, when.sign) {
-            (SIZE, UP_TO) => usize::try_from(when.number).unwrap_or(usize::MAX).saturating_add(1),
-            (SIZE, LESS) => usize::try_from(when.number).unwrap_or(usize::MAX),
-            _ => 0,
-        };
+        let below = |when: &Comparison| usize::try_from(when.below().unwrap_or(0)).unwrap_or(usize::MAX);
         let ring = first.path == Path::Ring;
         if ring { first.when.iter().map(below).min().unwrap_or(usize::MAX) } else { 0 }
+    }
+
+    /// What is as long as that goes in place wherever a rail can do that, whatever else holds; nothing, if there is no such rule.
+    pub(crate) fn in_place_from(&self) -> Option<u64> {
+        let mut from = 0;
+        for rule in &self.0 {
+            if rule.path == Path::Move && rule.when.is_empty() {
+                return Some(from);
+            }
+            // Any of its conditions keeps what is longer from it.
+            from = from.max(rule.when.iter().filter_map(Comparison::below).min()?);
+        }
+        None
     }
 }
 

@@ -423,6 +423,11 @@ pub trait Wire {
 
     /// Posts a request.
     fn post(&mut self, lane: Lane, request: Request<'_, Self::Memory>) -> Result<(), Busy>;
+    /// Posts a [`Request::Read`] of what begins where the key says. Whether it is done already, as it can be where memory is shared: then
+    /// no event tells so.
+    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Self::Memory>, token: u64) -> Result<bool, Busy> {
+        self.post(lane, Request::Read { from, at: 0, into, token }).map(|()| false)
+    }
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event<Self::Memory>>;
     /// The time in nanoseconds, from any beginning.

@@ -15,6 +15,8 @@ fn run(seed: u64) -> Result<Job, String> {
         0 => {
             setup.conditions.rails.truncate(1);
             setup.conditions.rails[0].kind = RailKind::Memory;
+            // Where nothing is written, what is announced is read at once.
+            setup.conditions.rails[0].write &= rng.bool();
             setup.conditions.host = setup.ranks;
         }
         // Of several, whose ranks share memory, and have it as is chosen for that.

@@ -1,7 +1,7 @@
 //! The short path: what lies in a ring is received without a request, and overtakes nothing.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Data, Part};
+use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Config, Error, Rank, Room, Select, Short, Taken};
 
 fn of(tag: Option<u32>) -> Select {
@@ -264,4 +264,104 @@ fn what_is_received_in_between_leaves_room_for_what_is_waited_for() {
     send(&mut sim, 3, 3);
     settle(&mut sim, true);
     assert_eq!(sim.engine(1).completed().map(|done| done.id), Some(waits), "it is behind nothing");
+}
+
+/// Two ranks of a host, which have rings of each other, and read what is long.
+fn of_one_host(config: &Config) -> Sim {
+    let rail = Rail { kind: RailKind::Memory, write: false, ..Conditions::default().rails[0] };
+    let mut sim = Sim::new(5, 2, Conditions { rails: vec![rail], host: 2, ..Conditions::default() }, config).unwrap();
+    for number in 0..40 {
+        let (from, to) = (number % 2, 1 - number % 2);
+        sim.engine(to).receive(Select { source: Some(from), ..of(None) }, Room::Allocate);
+        sim.engine(from).send(to, 0, 0, Memory::pattern(1, 8), 8, false);
+        settle(&mut sim, true);
+    }
+    (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
+    sim
+}
+
+const LONG: usize = 100_000;
+
+/// An announcement and an acknowledgement, both by rings, and one read: also where the receiver makes no turn.
+#[test]
+fn what_is_announced_to_a_receive_is_read_at_once() {
+    let mut sim = of_one_host(&Config::default());
+    let mut at_once = 0;
+    for number in 0..100 {
+        let before = [0, 1].map(|rank| sim.engine(rank).meter());
+        let received = sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(LONG + 8), LONG + 8));
+        let sent = sim.engine(0).send(1, 0, 7, Memory::pattern(number, LONG), LONG, false);
+        settle(&mut sim, false);
+        assert_eq!(sim.engine(1).receive_posted(0), Some(true), "it lies there");
+        match sim.engine(1).completed() {
+            Some(done) => {
+                at_once += 1;
+                assert_eq!((done.id, done.memory.unwrap().whose(LONG)), (received, Some(number)));
+                // What the message frees is told by that.
+                sim.stop(1, true);
+                sim.wake(0, 0);
+                while sim.step().is_some() {}
+                assert_eq!(sim.engine(0).completed().expect("it was acknowledged").id, sent);
+                settle(&mut sim, true);
+            }
+            // The sender has still to do a part of it.
+            None => {
+                assert!(sim.engine(0).completed().is_none(), "the memory is the receiver's still");
+                settle(&mut sim, true);
+                let done = sim.engine(1).completed().expect("it is read");
+                assert_eq!((done.id, done.memory.unwrap().whose(LONG)), (received, Some(number)));
+                assert_eq!(sim.engine(0).completed().expect("it was acknowledged").id, sent);
+            }
+        }
+        for (rank, before) in (0..2).zip(before) {
+            let after = sim.engine(rank).meter();
+            let packets = after.ring_packets - before.ring_packets + after.queue_packets - before.queue_packets;
+            assert_eq!(packets - (after.controls - before.controls), 1, "rank {rank}");
+            assert_eq!(after.read_bytes - before.read_bytes, u64::from(rank) * LONG as u64);
+        }
+    }
+    assert!((20..80).contains(&at_once), "{at_once}");
+    (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
+/// What came before and nobody has taken goes first, and so does what a receive that was posted before takes.
+#[test]
+fn what_is_announced_overtakes_nothing() {
+    let mut sim = of_one_host(&Config::default());
+    let into = || Room::Into(Memory::zero(LONG), LONG);
+    let first = sim.engine(1).receive(of(None), into());
+    let second = sim.engine(1).receive(of(Some(8)), into());
+    for (number, tag) in [(1, 8), (2, 7), (3, 8)] {
+        sim.engine(0).send(1, 0, tag, Memory::pattern(number, LONG), LONG, false);
+    }
+    settle(&mut sim, false);
+    assert_eq!(sim.engine(1).receive_posted(0), Some(true), "the first has the first");
+    assert_eq!(sim.engine(1).receive_posted(0), Some(false), "nobody waits for the next");
+    settle(&mut sim, true);
+    let third = sim.engine(1).receive(of(Some(7)), into());
+    settle(&mut sim, true);
+    let came: Vec<_> = std::iter::from_fn(|| sim.engine(1).completed())
+        .map(|done| (done.id, done.memory.unwrap().whose(LONG)))
+        .collect();
+    let expected = [(first, Some(1)), (second, Some(3)), (third, Some(2))];
+    assert!(expected.iter().all(|one| came.contains(one)) && came.len() == 3, "{came:?}");
+}
+
+/// What is not to be read goes as it would: pieces that are asked for, whole messages, and those of which only a part has room.
+#[test]
+fn what_is_not_read_at_once_comes_all_the_same() {
+    let whole = Config::default();
+    let copied = Config { zero_copy_from: u64::MAX, ..Config::default() };
+    let hidden = Config { offer: false, ..Config::default() };
+    for (config, room) in [(&whole, 10), (&copied, LONG), (&hidden, LONG)] {
+        let mut sim = of_one_host(config);
+        sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(room), room));
+        sim.engine(0).send(1, 0, 7, Memory::pattern(4, LONG), LONG, false);
+        settle(&mut sim, true);
+        let done = sim.engine(1).completed().expect("it came");
+        assert_eq!(done.memory.unwrap().whose(room), Some(4));
+        let truncated = matches!(done.result, Err(Error::Truncated { room: 10, .. }));
+        assert_eq!(truncated, room < LONG, "{:?}", done.result);
+        sim.engine(0).completed().expect("it has gone").result.unwrap();
+    }
 }

@@ -267,6 +267,10 @@ mod several {
             each!(self, wire => wire.post(lane, request))
         }
 
+        fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Bytes>, token: u64) -> Result<bool, Busy> {
+            each!(self, wire => wire.read_now(lane, from, into, token))
+        }
+
         #[inline(always)]
         fn poll(&mut self) -> Option<Event<Bytes>> {
             each!(self, wire => wire.poll())

@@ -194,6 +194,11 @@ impl Wire for Neighbours {
         by!(self, lane.peer, peer => self.near.post(Lane { peer, ..lane }, request), self.far.post(lane, request))
     }
 
+    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Bytes>, token: u64) -> Result<bool, Busy> {
+        by!(self, lane.peer, peer => self.near.read_now(Lane { peer, ..lane }, from, into, token),
+            self.far.read_now(lane, from, into, token))
+    }
+
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.in_a_row < IN_A_ROW
             && let Some(event) = self.poll_near()

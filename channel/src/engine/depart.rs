@@ -26,6 +26,8 @@ macro_rules! post {
     };
 }
 
+pub(super) use post;
+
 /// What came of trying to post.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {

@@ -3,6 +3,7 @@
 mod arrive;
 mod cuts;
 mod depart;
+mod direct;
 mod fail;
 mod failover;
 mod links;
@@ -176,6 +177,7 @@ impl<W: Wire> Engine<W> {
         let send = Send { to, envelope, sync, memory, state: Sending::Queued, keys: None, receiver: None, timed: None };
         let id = self.requests.insert(Request::Send(send));
         match reached {
+            Ok(()) if self.announce(id, to) => {}
             Ok(()) => {
                 self.peers.get_mut(&to).expect("was reached").sends.push_back(id);
                 self.list(to);

@@ -13,7 +13,7 @@ use crate::rendezvous::{Facts, Mover, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
 use crate::striping::{self, Rails, Timed, Weights};
-use crate::wire::{Lane, Part, RAILS, RailKind, Rank, Wire};
+use crate::wire::{Key, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn post_receive(&mut self, id: Id, select: Select) {
@@ -109,7 +109,15 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Chooses how the data of an announced message comes, and begins.
-    fn begin(&mut self, id: Id, from: Rank, envelope: Envelope, sender: Id, offered: Keys, receiver_first: bool) {
+    pub(super) fn begin(
+        &mut self,
+        id: Id,
+        from: Rank,
+        envelope: Envelope,
+        sender: Id,
+        offered: Keys,
+        receiver_first: bool,
+    ) {
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
         if let Room::Allocate = receive.room
             && let Some(memory) = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length))
@@ -119,6 +127,15 @@ impl<W: Wire> Engine<W> {
         let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
         let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None, way: None };
         let length = moving.length();
+        if let Some(offered) = offered[0].filter(|_| receiver_first && self.is_read_at_once(from, length)) {
+            moving.way = self.way(from, length, 0, offered);
+            if moving.way != Some(Way::Sent) {
+                match self.read_at_once(id, moving, offered) {
+                    Ok(()) => return,
+                    Err(back) => moving = back,
+                }
+            }
+        }
         // What the rules of this rank say. A message that would go at once, had it been granted, is copied.
         let peer = &self.peers[&from];
         let path = self.routes[peer.near].choose(length, 0, peer);
@@ -130,13 +147,12 @@ impl<W: Wire> Engine<W> {
         let readable: Rails = readable.filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
         let writable: Rails = up().filter(|rail| path.writes_by(&rails[*rail])).collect();
         let in_place = matches!(path, Path::Move | Path::DatagramMove);
-        let sends = |rail| {
-            let lane = Lane { peer: from, rail };
-            offered[rail].is_some_and(|key| self.wire.may_send_faster(lane, key))
-        };
-        if in_place && !self.config.read_waiting && length > 0 && readable.iter().next().is_some_and(sends) {
-            let peer = self.peers.get_mut(&from).expect("it sent this");
-            moving.way = Some(peer.rates.get_or_insert_default().begin(length, || self.wire.now()));
+        if in_place
+            && moving.way.is_none()
+            && let Some(rail) = readable.iter().next()
+            && let Some(offered) = offered[rail]
+        {
+            moving.way = self.way(from, length, rail, offered);
         }
         let in_place = in_place && moving.way != Some(Way::Sent);
         let facts = Facts { in_place, receiver_first, readable: !readable.is_empty(), writable: !writable.is_empty() };
@@ -174,6 +190,16 @@ impl<W: Wire> Engine<W> {
             self.reply(from, Body::Cts { sender, receiver: id, mover, length, keys });
             self.arrived_whole(id);
         }
+    }
+
+    /// By which way a message comes that can be read, if its sender may send it faster.
+    fn way(&mut self, from: Rank, length: u64, rail: usize, offered: Key) -> Option<Way> {
+        let may = !self.config.read_waiting && length > 0;
+        if !(may && self.wire.may_send_faster(Lane { peer: from, rail }, offered)) {
+            return None;
+        }
+        let peer = self.peers.get_mut(&from).expect("it sent this");
+        Some(peer.rates.get_or_insert_default().begin(length, || self.wire.now()))
     }
 
     /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
@@ -345,13 +371,19 @@ impl<W: Wire> Engine<W> {
             && moving.state == Receiving::Done
         {
             let result = outcome(moving.from, moving.envelope, moving.room);
-            if moving.way.is_some()
-                && let Some(Peer { rates: Some(rates), .. }) = self.peers.get_mut(&moving.from)
-            {
-                rates.end(|| self.wire.now());
-            }
-            self.complete(id, result);
+            let (from, way) = (moving.from, moving.way);
+            self.is_there(id, from, way, result);
         }
+    }
+
+    /// The message of a receive is there: it ends.
+    pub(super) fn is_there(&mut self, id: Id, from: Rank, way: Option<Way>, result: Result<Status, Error>) {
+        if way.is_some()
+            && let Some(Peer { rates: Some(rates), .. }) = self.peers.get_mut(&from)
+        {
+            rates.end(|| self.wire.now());
+        }
+        self.complete(id, result);
     }
 
     pub(super) fn sending(&mut self, from: Rank, id: Id) -> Result<&mut Send<W::Memory>, Lost> {

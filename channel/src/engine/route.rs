@@ -1,5 +1,6 @@
 //! By what a message and a packet go: the one place where a path is chosen.
 
+use super::direct::UP_TO;
 use super::peer::Peer;
 use crate::config::Config;
 use crate::meter::Meter;
@@ -7,7 +8,7 @@ use crate::packet::{Body, EAGER, LONGEST};
 use crate::ring::{Marker, Shape};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{Busy, Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 
 /// Something for the peers that are near, and something for the others: see [`Wire::is_near`].
 pub(super) struct Each<T>([T; 2]);
@@ -53,6 +54,9 @@ pub(super) struct Routes {
     /// Messages shorter than this the short path may send by a ring without asking the table; 0 where there is more to a ring than a
     /// put. See [`Rules`].
     pub short_below: usize,
+    /// Messages as long as these are read where they are, without asking the table; none where there is more to that. See
+    /// [`direct`](super::direct).
+    pub read_at_once: Range<u64>,
     /// The rails of packets of each kind, which go round in it.
     rows: [Vec<u8>; KINDS.len()],
     /// Those of them that this rank has talked with.
@@ -117,12 +121,18 @@ impl Routes {
         }
         let longest = rails.iter().map(|rail| rail.longest).chain([config.ring.longest()]).max();
         let short_below = rules.short_below().min(longest_put.saturating_sub(EAGER).saturating_add(1));
+        let by_ring = marker == Some(Marker::Last);
+        // Its one rail reads what this rank can read itself, and writes nothing.
+        let direct = |rail: &Rail| rail.kind == RailKind::Memory && rail.read && !rail.write;
+        let is_direct = by_ring && config.offer && rails.len() == 1 && rails.iter().all(direct);
+        let from = rules.in_place_from().filter(|_| is_direct).unwrap_or(u64::MAX);
         Routes {
             ring: config.ring,
             window: config.window,
             marker,
             fails_over,
-            short_below: if marker == Some(Marker::Last) { short_below } else { 0 },
+            short_below: if by_ring { short_below } else { 0 },
+            read_at_once: from.max(1)..UP_TO,
             rules,
             rows: KINDS.map(row),
             longest_whole: longest.unwrap_or(0).saturating_sub(EAGER),
@@ -224,17 +234,21 @@ impl<W: Wire> Post<'_, W> {
             Some(rail) => self.send(peer, rail, head, data),
             None => {
                 let routes = self.routes;
-                let facts = routes.facts(data.length() as u64, peer);
-                let mut refused = [control, false, false];
                 // What lets the peer go on does not wait behind data that is written to it.
                 let first = (data.length() == 0 && peer.is_written_to()).then_some(Path::Datagram);
+                // That the first rule holds need not be found out.
+                let is_short = !control && first.is_none() && data.length() < peer.short_below;
+                let by_ring = is_short && self.put(peer, head, data);
+                let facts = routes.facts(data.length() as u64, peer);
+                let mut refused = [control || is_short, false, false];
                 let mut takes = |path| {
                     let Some(at) = ANY.iter().position(|any| *any == path) else { return false };
                     let taken = !refused[at] && self.by(path, peer, head, data);
                     refused[at] = !taken;
                     taken
                 };
-                first.is_some_and(&mut takes)
+                by_ring
+                    || first.is_some_and(&mut takes)
                     || routes.rules.paths(facts).any(&mut takes)
                     || ANY.into_iter().any(&mut takes)
             }

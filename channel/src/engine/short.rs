@@ -238,7 +238,7 @@ impl<W: Wire> Engine<W> {
             return None;
         }
         let into = into.room(envelope.length as usize)?;
-        let ring = admitted(peer, &next, &mut self.budget)?;
+        let ring = admitted(peer, next.values, envelope.length, &mut self.budget)?;
         self.wire.read(&ring.memory, next.at, into);
         self.taken(rank, envelope.length);
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
@@ -252,7 +252,7 @@ impl<W: Wire> Engine<W> {
         let next = match next_in_ring(&self.wire, peer) {
             Next::Message(next) => next,
             Next::Nothing => return None,
-            Next::Other => return Some(false),
+            Next::Other => return Some(self.take_announced(rank)),
         };
         if self.in_a_row == IN_A_ROW {
             return Some(false);
@@ -265,7 +265,9 @@ impl<W: Wire> Engine<W> {
         else {
             return Some(false);
         };
-        let Some(ring) = admitted(peer, &next, &mut self.budget) else { return Some(false) };
+        let Some(ring) = admitted(peer, next.values, envelope.length, &mut self.budget) else {
+            return Some(false);
+        };
         *room = std::mem::replace(room, Room::Allocate).of(envelope.length);
         let room = match room {
             Room::Into(memory, room) => {
@@ -283,7 +285,7 @@ impl<W: Wire> Engine<W> {
 
     /// The short message that lay next in the ring of a peer was taken, and its slot is free again.
     #[inline(always)]
-    fn taken(&mut self, rank: Rank, length: u64) {
+    pub(super) fn taken(&mut self, rank: Rank, length: u64) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
         let Some(ring) = &mut peer.ring_in else { return };
         peer.values.freed = ring.half.free();
@@ -365,10 +367,16 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &Peer<W::Memory>) -> Next {
     Next::Message(InRing { at: at + EAGER, values, envelope })
 }
 
-/// That message is taken from what its sender was granted; nothing, if that breaks the rules: the long path cuts it off.
+/// A message with so many bytes behind its header, in a ring, is taken from what its sender was granted; nothing, if that breaks the
+/// rules: the long path cuts it off.
 #[inline(always)]
-fn admitted<'p, M>(peer: &'p mut Peer<M>, next: &InRing, budget: &mut Budget) -> Option<&'p RingIn<M>> {
-    peer.credited(next.values).ok()?;
-    budget.pass(&mut peer.grant, u64::from(HEADER) + next.envelope.length).ok()?;
+pub(super) fn admitted<'p, M>(
+    peer: &'p mut Peer<M>,
+    values: Values,
+    bytes: u64,
+    budget: &mut Budget,
+) -> Option<&'p RingIn<M>> {
+    peer.credited(values).ok()?;
+    budget.pass(&mut peer.grant, cost(bytes)).ok()?;
     peer.ring_in.as_ref()
 }

@@ -317,6 +317,23 @@ impl Wire for SimWire {
         Ok(())
     }
 
+    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Memory>, token: u64) -> Result<bool, Busy> {
+        let (near, number) = (self.is_near(lane.peer), self.number(lane).rail);
+        let mut net = self.net.borrow_mut();
+        let is_up = net.lanes.contains_key(&(self.rank, lane.peer, number));
+        // As processors that share memory do; else the owner has still to do its part.
+        if near && is_up && net.rng.bool() {
+            let source = net.ranks[lane.peer as usize].keys.get(&from.key);
+            if let Some(source) = source.filter(|source| source.ring_of.is_none() && into.length <= source.memory.len())
+            {
+                into.memory.write(into.at, &source.memory.slice(0, into.length));
+                return Ok(true);
+            }
+        }
+        drop(net);
+        self.post(lane, Request::Read { from, at: 0, into, token }).map(|()| false)
+    }
+
     fn poll(&mut self) -> Option<Event<Memory>> {
         let net = &mut *self.net.borrow_mut();
         let inbox = &mut net.ranks[self.rank as usize].inbox;

@@ -469,6 +469,17 @@ impl Wire for ShmWire {
         }
     }
 
+    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Bytes>, token: u64) -> Result<bool, Busy> {
+        let to = lane.peer as usize;
+        let inbox = self.peers[to].inbox.as_ref();
+        match self.reading.read((to, inbox, &self.own), (from, 0), into, token) {
+            Some((.., Ok(()))) => return Ok(true),
+            Some(failed) => self.has_read(failed),
+            None => {}
+        }
+        Ok(false)
+    }
+
     #[inline]
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {

@@ -1,0 +1,121 @@
+//! Long messages on the short path, between ranks that share memory: announced in the ring of the peer at once, read as soon as that is
+//! seen, and acknowledged in the peer's ring. What stands in the way takes the long path, to the same packets.
+
+use super::depart::{post, stripe_token};
+use super::request::{Moving, Receive, Request, outcome};
+use super::route::Post;
+use super::short::admitted;
+use super::{Engine, Room};
+use crate::credit::HEADER;
+use crate::matching::Label;
+use crate::packet::{Body, LONGEST, Packet};
+use crate::rendezvous::{Mover, Receiving};
+use crate::ring::Look;
+use crate::slab::Id;
+use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
+
+/// Longer messages take so long that nothing else of their time counts.
+pub(super) const UP_TO: u64 = 256 << 10;
+
+/// Messages in a row, at most: then a turn of progress is due, so that other peers are heard.
+const IN_A_ROW: u32 = 16;
+
+impl<W: Wire> Engine<W> {
+    /// Announces a message, or does nothing: then it waits for its turn.
+    pub(super) fn announce(&mut self, id: Id, to: Rank) -> bool {
+        let (Some(peer), Some(Request::Send(send))) = (self.peers.get_mut(&to), self.requests.get_mut(id)) else {
+            return false;
+        };
+        let is_free = peer.clear && peer.up[0] && peer.purse.room() >= HEADER && peer.outgoing.room() > 0;
+        if !is_free || !self.routes[peer.near].read_at_once.contains(&send.envelope.length) {
+            return false;
+        }
+        let Some(key) = self.wire.register(&send.memory, Lane { peer: to, rail: 0 }) else { return false };
+        let keys = send.keys.insert(Box::default());
+        keys[0] = Some(key);
+        let body = Body::Rts { envelope: send.envelope, sender: id, keys: **keys };
+        if !post!(self, peer, &body, Data::None, None) {
+            return false;
+        }
+        peer.purse.spend(HEADER);
+        self.meter.rendezvous += 1;
+        let announced = send.state.announce();
+        debug_assert_eq!(announced, Ok(()));
+        true
+    }
+
+    /// Takes an announcement that lies next in the ring of a peer, if a receive into memory waits for its message. Whether it did.
+    #[inline(never)]
+    pub(super) fn take_announced(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get_mut(&rank) else { return false };
+        let read_at_once = &self.routes[peer.near].read_at_once;
+        let Some(ring) = peer.ring_in.as_ref().filter(|_| peer.joined && peer.clear && !read_at_once.is_empty()) else {
+            return false;
+        };
+        let Some(place) = ring.half.place() else { return false };
+        let Look::Message { at, length } = ring.half.look(self.wire.word(&ring.memory, place)) else { return false };
+        let mut head = [0; LONGEST];
+        let head = &mut head[..length.min(LONGEST)];
+        self.wire.read(&ring.memory, at, head);
+        let Ok((Packet { source, sequence, values, body }, _)) = Packet::decode(head, length) else { return false };
+        let Body::Rts { envelope, sender, keys } = body else { return false };
+        let next = source == rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
+        if !next || !read_at_once.contains(&envelope.length) || self.in_a_row >= IN_A_ROW {
+            return false;
+        }
+        let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
+        let Some((number, &id)) = self.matching.first(label) else { return false };
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { return false };
+        if !matches!(receive.room, Room::Into(..) | Room::Make(_))
+            || admitted(peer, values, 0, &mut self.budget).is_none()
+        {
+            return false;
+        }
+        receive.room = std::mem::replace(&mut receive.room, Room::Allocate).of(envelope.length);
+        receive.posted = None;
+        self.matching.cancel(number);
+        // First, so that what it frees is told beside the acknowledgement.
+        self.taken(rank, envelope.length);
+        self.begin(id, rank, envelope, sender, keys, true);
+        // It may come another way, which its sender is to be told.
+        if self.peers.get(&rank).is_some_and(|peer| !peer.clear) {
+            self.flush(rank);
+        }
+        true
+    }
+
+    /// Whether a message is one of those that are read at once, and this rank can read it.
+    pub(super) fn is_read_at_once(&mut self, from: Rank, length: u64) -> bool {
+        let peer = &self.peers[&from];
+        let suits = peer.clear && peer.up[0] && self.routes[peer.near].read_at_once.contains(&length);
+        suits && self.wire.reads(Lane { peer: from, rail: 0 })
+    }
+
+    /// Reads a message that has met its receive. Gives it back if the wire does not take it now.
+    pub(super) fn read_at_once(&mut self, id: Id, mut moving: Moving, offered: Key) -> Result<(), Moving> {
+        let Some(Request::Receive(receive @ Receive { room: Room::Into(..), .. })) = self.requests.get_mut(id) else {
+            return Err(moving);
+        };
+        let Room::Into(memory, _) = &receive.room else { unreachable!("was looked at") };
+        let (from, length) = (moving.from, moving.length());
+        let into = Part { memory, at: 0, length: length as usize };
+        let Ok(done) = self.wire.read_now(Lane { peer: from, rail: 0 }, offered, into, stripe_token(id, 0)) else {
+            return Err(moving);
+        };
+        self.meter.read_bytes += length;
+        if !done {
+            // The sender is copying a part of it.
+            self.has_moved = true;
+            moving.state = Receiving::new(Mover::Read, length, 1);
+            receive.moving = Some(Box::new(moving));
+            return Ok(());
+        }
+        let body = Body::Ack { sender: moving.sender };
+        let peer = self.peers.get_mut(&from).expect("it sent this");
+        if peer.outgoing.room() == 0 || !post!(self, peer, &body, Data::None, None) {
+            self.reply(from, body);
+        }
+        self.is_there(id, from, moving.way, outcome(from, moving.envelope, moving.room));
+        Ok(())
+    }
+}
