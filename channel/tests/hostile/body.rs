@@ -161,7 +161,11 @@ pub fn job(seed: u64) -> (Sim, usize) {
         // Of which it may say that one is cut.
         1 => conditions.rails.push(first),
         // Of one host: it leaves what it likes beside its ring.
-        _ if seed.is_multiple_of(2) => (conditions.rails[0].kind, conditions.host) = (RailKind::Memory, 3),
+        _ if seed.is_multiple_of(2) => {
+            (conditions.rails[0].kind, conditions.host) = (RailKind::Memory, 3);
+            // Where nothing is written, what is announced is read at once.
+            conditions.rails[0].write = seed.is_multiple_of(4);
+        }
         _ => {}
     }
     let mut sim = Sim::new(seed, 3, conditions, &config).unwrap();
