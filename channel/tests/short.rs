@@ -347,6 +347,43 @@ fn what_is_announced_overtakes_nothing() {
     assert!(expected.iter().all(|one| came.contains(one)) && came.len() == 3, "{came:?}");
 }
 
+/// What went by the queue, since the ring was full, was sent before what is announced in the ring.
+#[test]
+fn what_is_announced_does_not_overtake_the_queue() {
+    let mut config = Config::default();
+    config.ring.slots = 8;
+    let mut sim = of_one_host(&config);
+    let queued = sim.engine(0).meter().queue_packets;
+    let mut sent = 0;
+    while sim.engine(0).meter().queue_packets == queued {
+        sim.engine(0).send(1, 0, 7, Memory::pattern(sent, 8), 8, false);
+        settle(&mut sim, false);
+        sent += 1;
+    }
+    // All but that one are taken, and the next packet tells so.
+    for number in 0..sent - 1 {
+        assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(number)));
+    }
+    assert!(sim.engine(1).try_send(0, 0, 9, Data::None));
+    settle(&mut sim, false);
+    let ring = sim.engine(0).meter().ring_packets;
+    sim.engine(0).send(1, 0, 7, Memory::pattern(1000, LONG), LONG, false);
+    assert_eq!(sim.engine(0).meter().ring_packets, ring + 1, "it is announced in the ring");
+    settle(&mut sim, false);
+    let posted = [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(room), room)));
+    assert_eq!(sim.engine(1).receive_posted(0), Some(false), "another message is due");
+    settle(&mut sim, true);
+    for (id, room, number) in [(posted[0], 8, sent - 1), (posted[1], LONG, 1000)] {
+        let done = sim.engine(1).completed().expect("both have come");
+        assert_eq!((done.id, done.memory.unwrap().whose(room)), (id, Some(number)));
+    }
+    while sim.engine(0).completed().is_some() {}
+    sim.engine(0).receive(Select { source: Some(1), ..of(Some(9)) }, Room::Allocate);
+    settle(&mut sim, true);
+    while sim.engine(0).completed().is_some() {}
+    (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
 /// What is not to be read goes as it would: pieces that are asked for, whole messages, and those of which only a part has room.
 #[test]
 fn what_is_not_read_at_once_comes_all_the_same() {
