@@ -11,10 +11,10 @@ use transom_shm_loopback::messages::ShmWire;
 #[cfg(feature = "verbs")]
 use super::neighbours::Neighbours;
 #[cfg(feature = "verbs")]
-pub(super) use several::{Adapters, Carrier, Waiter};
+pub(super) use several::{Adapters, Carrier};
 
 #[cfg(not(feature = "verbs"))]
-pub(super) use transom_shm_loopback::messages::{ShmWire as Carrier, Waiter};
+pub(super) use transom_shm_loopback::messages::ShmWire as Carrier;
 
 /// The wire of this rank, with what suits it and TRANSOM_MESSAGES: for peers that are near, and for the others.
 pub(super) struct Opened {
@@ -61,26 +61,19 @@ pub(super) fn misconfigured(error: Misconfigured) -> Error {
 mod several {
     use super::super::neighbours::Neighbours;
     use super::{Changes, Config, Error, Shape};
-    use crate::verbs::{self, Verbs, VerbsWire};
+    use crate::verbs::{Verbs, VerbsWire};
     use std::sync::Arc;
     use transom_channel::delivery::{Delivery, HEADER, Settings};
     use transom_channel::packet::SYNC;
     use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, SHORTEST};
     use transom_channel::{Meter, Paths, Wire};
-    use transom_shm_loopback::messages::{self, Bytes, Look, ShmWire, Turn};
-    use transom_windows::Wait;
+    use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
     /// By shared memory, by adapters, or by memory to neighbours and by adapters to the others.
     pub enum Carrier {
         Shared(Box<ShmWire>),
         Adapters(Box<dyn Adapters>),
         Both(Box<Neighbours>),
-    }
-
-    /// How threads wait for what comes by it.
-    pub enum Waiter {
-        Bell(messages::Waiter),
-        Naps(verbs::Waiter),
     }
 
     /// A wire by adapters: by connections, or also by datagrams.
@@ -144,9 +137,9 @@ mod several {
     impl Carrier {
         pub fn waiter(&self) -> Waiter {
             match self {
-                Carrier::Shared(wire) => Waiter::Bell(wire.waiter()),
-                Carrier::Adapters(wire) => Waiter::Naps(wire.verbs().waiter()),
-                Carrier::Both(wire) => Waiter::Bell(wire.waiter()),
+                Carrier::Shared(wire) => wire.waiter(),
+                Carrier::Adapters(wire) => wire.verbs().waiter(),
+                Carrier::Both(wire) => wire.waiter(),
             }
         }
 
@@ -312,45 +305,6 @@ mod several {
         #[inline(always)]
         fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
             each!(self, wire => wire.copy(from, to, at));
-        }
-    }
-
-    impl Waiter {
-        #[inline(always)]
-        pub fn wait<R>(&self, wait: Wait<'_>, look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
-            match self {
-                Waiter::Bell(waiter) => waiter.wait(wait, look, check),
-                Waiter::Naps(waiter) => waiter.wait(wait, look, check),
-            }
-        }
-
-        pub fn attend<R>(&self, look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
-            match self {
-                Waiter::Bell(waiter) => waiter.attend(look, check),
-                Waiter::Naps(waiter) => waiter.attend(look, check),
-            }
-        }
-
-        /// Wakes the threads of this rank that sleep in it. Where messages come by adapters they sleep shortly.
-        #[inline(always)]
-        pub fn ring(&self) {
-            if let Waiter::Bell(waiter) = self {
-                waiter.ring();
-            }
-        }
-
-        pub fn is_crowded(&self) -> bool {
-            match self {
-                Waiter::Bell(waiter) => waiter.is_crowded(),
-                Waiter::Naps(waiter) => waiter.is_crowded(),
-            }
-        }
-
-        pub fn rank(&self) -> transom_locks::Rank {
-            match self {
-                Waiter::Bell(waiter) => waiter.rank(),
-                Waiter::Naps(waiter) => waiter.rank(),
-            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of.
 
-use super::carrier::{self, Waiter};
+use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
 use super::progress::{Events, Progress, Thread};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
-use transom_shm_loopback::messages::{Bytes, Look, Turn};
+use transom_shm_loopback::messages::{Bytes, Look, Turn, Waiter};
 use transom_shm_loopback::{Biased, Held};
 use transom_windows::Wait;
 

@@ -2,7 +2,6 @@
 //! one of the two, always.
 
 use super::carrier::Adapters;
-use crate::verbs::AMONG_NEIGHBOURS;
 use std::sync::Arc;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, Why};
 use transom_channel::{Meter, Wire};
@@ -40,7 +39,7 @@ impl Neighbours {
 
     /// How threads of this rank wait for what comes: neighbours ring its bell, adapters do not.
     pub fn waiter(&self) -> Waiter {
-        self.near.waiter().beside_others(self.far.verbs().waiter().rank(), AMONG_NEIGHBOURS)
+        self.near.waiter().beside(self.far.verbs().waiter())
     }
 
     /// From now on all waits of this rank call `turn`.

@@ -206,7 +206,7 @@ mod wr;
 pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub(crate) use messages::{AMONG_NEIGHBOURS, VerbsWire, Waiter};
+pub(crate) use messages::VerbsWire;
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
 /// Opens the rails that a job would use, and describes them in a line.

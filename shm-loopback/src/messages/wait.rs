@@ -17,11 +17,12 @@ const CHECK: Duration = Duration::from_millis(100);
 pub struct Waiter {
     rank: Rank,
     crowded: bool,
-    inbox: Inbox,
+    /// Has the bell, where messages come by memory. One of these two there is.
+    inbox: Option<Inbox>,
     naps: Option<Naps>,
 }
 
-/// How long threads of a rank sleep to which messages come by ways that ring no bell, too.
+/// How long threads of a rank sleep to which messages come by ways that ring no bell.
 #[derive(Debug, Clone, Copy)]
 pub struct Naps {
     /// At first; then twice as long each time.
@@ -45,24 +46,41 @@ pub enum Look<R> {
 
 impl Waiter {
     pub(super) fn new(rank: Rank, crowded: bool, inbox: &Inbox) -> Waiter {
-        Waiter { rank, crowded, inbox: inbox.clone(), naps: None }
+        Waiter { rank, crowded, inbox: Some(inbox.clone()), naps: None }
     }
 
-    /// Of a rank to which messages come by ways that ring no bell, too, and which has this number in its job.
-    pub fn beside_others(self, rank: Rank, naps: Naps) -> Waiter {
-        Waiter { rank, naps: Some(naps), ..self }
+    /// Of a rank to which messages come only by ways that ring no bell.
+    pub fn without_a_bell(rank: Rank, crowded: bool, naps: Naps) -> Waiter {
+        Waiter { rank, crowded, inbox: None, naps: Some(naps) }
+    }
+
+    /// Of a rank to which messages come by other ways, too: their waiter has its number in the job, and how long it may sleep.
+    pub fn beside(self, others: Waiter) -> Waiter {
+        Waiter { rank: others.rank, naps: others.naps, ..self }
     }
 
     /// Sleeps until something comes, unless `awake` finds something; if not all ring, only so long, and then longer the next time.
     fn sleep<R, E>(
         &self,
         naps: &mut Option<Naps>,
-        awake: impl FnMut() -> Result<Option<R>, E>,
+        mut awake: impl FnMut() -> Result<Option<R>, E>,
     ) -> Result<Option<R>, E> {
-        let bell = &self.inbox.view.header().bell;
-        let Some(Naps { first, longest, .. }) = naps else { return nap(bell, awake) };
-        let most = std::mem::replace(first, (*first * 2).min(*longest));
-        nap(&Brief(bell, most), awake)
+        let brief = naps.as_mut().map(|Naps { first, longest, .. }| {
+            let next = (*first * 2).min(*longest);
+            std::mem::replace(first, next)
+        });
+        let bell = self.inbox.as_ref().map(|inbox| &inbox.view.header().bell);
+        match (bell, brief) {
+            (Some(bell), None) => nap(bell, awake),
+            (Some(bell), Some(brief)) => nap(&Brief(bell, brief), awake),
+            (None, brief) => {
+                let found = awake()?;
+                if found.is_none() {
+                    std::thread::sleep(brief.unwrap_or_default());
+                }
+                Ok(found)
+            }
+        }
     }
 
     /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
@@ -80,7 +98,7 @@ impl Waiter {
     #[cold]
     #[inline(never)]
     fn wait_long<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
-        let _attending = self.inbox.attend();
+        let _attending = self.inbox.as_ref().map(Inbox::attend);
         let busy = Cell::new(false);
         let found = || {
             let looked = look();
@@ -132,13 +150,15 @@ impl Waiter {
         }
     }
 
-    /// Wakes the threads of this rank that sleep here: something of theirs may be done.
+    /// Wakes the threads of this rank that sleep here: something of theirs may be done. Without a bell they sleep shortly.
     #[inline(always)]
     pub fn ring(&self) {
-        ring(&self.inbox.view.header().bell);
+        if let Some(inbox) = &self.inbox {
+            ring(&inbox.view.header().bell);
+        }
     }
 
-    /// Whether ranks of the job share cores.
+    /// Whether ranks share cores.
     pub fn is_crowded(&self) -> bool {
         self.crowded
     }

@@ -55,9 +55,7 @@ mod handles;
 mod memory;
 mod moves;
 mod posting;
-mod waiter;
 mod windows;
 mod wire;
 
-pub use waiter::{AMONG_NEIGHBOURS, Waiter};
 pub use wire::VerbsWire;

@@ -7,7 +7,6 @@ use super::handles::{Arrived, Opened, Ring};
 use super::memory::Table;
 use super::moves::Moves;
 use super::posting::{BUFFER, write};
-use super::waiter::Waiter;
 use crate::verbs::bootstrap::Bootstrap;
 use crate::verbs::connect::{Core, Link, Service};
 use crate::verbs::datagram::{Mailbox, ROOM};
@@ -16,18 +15,22 @@ use crate::verbs::progress;
 use crate::verbs::receive::{Came, LONGEST};
 use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
+use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Verb;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transom_channel::wire::{
     Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
 };
 use transom_channel::{Meter, Paths};
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Owner, Turn};
+use transom_shm_loopback::messages::{Bytes, Naps, Owner, Turn, Waiter};
 use transom_windows::{Exchange, FabricError};
+
+/// How long threads sleep that wait for messages: adapters ring no bell.
+const SLEEP: Naps = Naps { first: NAPS[0], longest: NAPS[1], longest_idle: Duration::from_millis(5) };
 
 /// The wire of one rank: the lanes that it uses, and what it has registered for messages.
 pub struct VerbsWire {
@@ -139,7 +142,7 @@ impl VerbsWire {
             register_from: rail.register_from,
             rails,
             mailbox,
-            waiter: Waiter::new(service.core.me, here.size()),
+            waiter: Waiter::without_a_bell(service.core.me, is_crowded(here.size()), SLEEP),
             service: service.clone(),
             exchange: exchange.clone(),
             here: here.clone(),
@@ -171,7 +174,7 @@ impl VerbsWire {
 
     /// How threads of this rank wait for what comes.
     pub fn waiter(&self) -> Waiter {
-        self.waiter
+        self.waiter.clone()
     }
 
     /// From how many bytes on messages are not copied.
