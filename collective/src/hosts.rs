@@ -1,6 +1,7 @@
 //! Which ranks are on which host.
 
-use crate::plan::Rank;
+/// A rank of the team, counted from 0.
+pub type Rank = usize;
 
 /// The hosts of a team: ranks of one share memory.
 ///

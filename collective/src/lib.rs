@@ -26,6 +26,6 @@ pub use algorithms::{
     Algorithm, ByHosts, Grid, Stage, all_gather_v, all_to_all_v, by_hosts, gather_v, neighbours, reduce_scatter_v,
     scatter_v,
 };
-pub use hosts::Hosts;
-pub use plan::{Call, Local, Order, Place, Plan, Rank, Round, Shape, Span, block};
+pub use hosts::{Hosts, Rank};
+pub use plan::{Call, Local, Order, Place, Plan, Round, Shape, Span, block};
 pub use rules::{Rules, RulesError};

@@ -1,10 +1,7 @@
 //! What one rank does in one collective.
 
-use crate::hosts::Hosts;
+use crate::hosts::{Hosts, Rank};
 use std::ops::Range;
-
-/// A rank of the team, counted from 0.
-pub type Rank = usize;
 
 /// Which collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

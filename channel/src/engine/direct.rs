@@ -14,9 +14,6 @@ use crate::ring::Look;
 use crate::slab::Id;
 use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
 
-/// Longer messages take so long that nothing else of their time counts.
-pub(super) const UP_TO: u64 = 256 << 10;
-
 /// Messages in a row, at most: then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 16;
 

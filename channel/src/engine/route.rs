@@ -1,6 +1,5 @@
 //! By what a message and a packet go: the one place where a path is chosen.
 
-use super::direct::UP_TO;
 use super::peer::Peer;
 use crate::config::Config;
 use crate::meter::Meter;
@@ -9,6 +8,9 @@ use crate::ring::{Marker, Shape};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{Busy, Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
 use std::ops::{Index, IndexMut, Range};
+
+/// Longer messages take so long that nothing else of their time counts.
+const READ_AT_ONCE_UP_TO: u64 = 256 << 10;
 
 /// Something for the peers that are near, and something for the others: see [`Wire::is_near`].
 pub(super) struct Each<T>([T; 2]);
@@ -132,7 +134,7 @@ impl Routes {
             marker,
             fails_over,
             short_below: if by_ring { short_below } else { 0 },
-            read_at_once: from.max(1)..UP_TO,
+            read_at_once: from.max(1)..READ_AT_ONCE_UP_TO,
             rules,
             rows: KINDS.map(row),
             longest_whole: longest.unwrap_or(0).saturating_sub(EAGER),

@@ -2,7 +2,8 @@
 //! to p + b, where b is its lowest bit that is set.
 
 use super::{turned, turned_back};
-use crate::plan::{Call, Order, Plan, Rank, Shape, Span};
+use crate::hosts::Rank;
+use crate::plan::{Call, Order, Plan, Shape, Span};
 
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     match call {

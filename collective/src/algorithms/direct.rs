@@ -1,7 +1,8 @@
 //! Straight from each to each, all at once: one round, and as many messages as there are pairs. For few ranks, and where blocks differ in
 //! length.
 
-use crate::plan::{Call, Plan, Rank, Shape, Span};
+use crate::hosts::Rank;
+use crate::plan::{Call, Plan, Shape, Span};
 use std::ops::Range;
 
 pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape<'_>) -> Option<Plan> {

@@ -2,7 +2,8 @@
 //! where the number of ranks is no power of two: then of the first ranks each even one lets the odd one behind it speak for both.
 //! Folds are in the order of ranks, so operations need not commute, and all ranks have the same bits.
 
-use crate::plan::{Call, Order, Plan, Rank, Shape, Span};
+use crate::hosts::Rank;
+use crate::plan::{Call, Order, Plan, Shape, Span};
 
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     match call {

@@ -8,7 +8,8 @@ use super::direct::{all_gather_v, gather_v, scatter_v};
 use super::pairwise::{all_to_all_v, reduce_scatter_v};
 use crate::choose::best;
 use crate::hosts::Hosts;
-use crate::plan::{Call, Order, Plan, Rank, Round, Shape, Span};
+use crate::hosts::Rank;
+use crate::plan::{Call, Order, Plan, Round, Shape, Span};
 use crate::rules::Rules;
 
 /// What a rank of a team on several hosts does in one collective.

@@ -1,6 +1,7 @@
 //! Ranks on a grid, and what neighbours on it give each other.
 
-use crate::plan::{Plan, Rank, Span};
+use crate::hosts::Rank;
+use crate::plan::{Plan, Span};
 
 /// Ranks on a grid of `D` dimensions, the last of which varies fastest; around, a dimension's last is next to its first.
 ///

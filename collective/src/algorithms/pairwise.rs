@@ -2,7 +2,8 @@
 //! number of messages under way. Folds are in the order of ranks.
 
 use super::direct::blocks;
-use crate::plan::{Call, Order, Plan, Rank, Shape, Span, block};
+use crate::hosts::Rank;
+use crate::plan::{Call, Order, Plan, Shape, Span, block};
 
 /// Steps of one round.
 const TOGETHER: usize = 8;

@@ -2,7 +2,8 @@
 //! way. What is folded goes around, so the operation must commute.
 
 use super::{turned, turned_back};
-use crate::plan::{Call, Order, Plan, Rank, Shape, Span, block};
+use crate::hosts::Rank;
+use crate::plan::{Call, Order, Plan, Shape, Span, block};
 use std::ops::Range;
 
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {

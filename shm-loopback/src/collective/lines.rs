@@ -16,19 +16,14 @@
 //!
 //! The bell is one for all: whoever waits, waits for a line, and every line may be what somebody waits for.
 
-use super::block::{Block, HALF_CARRIES, LINE, LINES_CARRY, Place, STAMP};
+use super::block::{Block, CELLS, HALF_CARRIES, LINE, LINES_CARRY, MODEL, Place, SLOTS, STAMP};
 use super::broken::{Differ, Failure};
 use super::slate::{Shared, Slate, Word};
 use std::sync::atomic::Ordering::*;
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
-/// Rounds whose lines are there at once, powers of two, and whose cells are; and how many rounds back a rank may still read when it
-/// posts. Lines are many, since whoever asks how far others are takes lines from them that they are about to write. A model has
-/// as few as there can be, so that they are soon written again.
-const MODEL: bool = cfg!(all(test, feature = "loom"));
-pub(super) const SLOTS: usize = if MODEL { 3 } else { 16 };
-pub(super) const CELLS: usize = if MODEL { 3 } else { 8 };
+/// How many rounds back a rank may still read when it posts.
 pub(super) const LAG: u64 = if MODEL { 1 } else { 3 };
 const AHEAD: u64 = SLOTS as u64 - LAG;
 const CELLS_AHEAD: u64 = CELLS as u64 - LAG;

@@ -2,9 +2,9 @@
 //! loom reports whoever reads what is not there yet, or is written again. A wake-up that is lost leaves both ranks asleep, which
 //! loom reports too. `tests/mutants` has the lines that this must notice.
 
-use super::block::Block;
+use super::block::{Block, SLOTS};
 use super::broken::Failure;
-use super::lines::{Lines, SLOTS, Says};
+use super::lines::{Lines, Says};
 use super::slate::{Slate, Word};
 use crate::bell::{self, model::Modelled};
 use loom::cell::UnsafeCell;
