@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use transom_channel::connection::{Act, Connection, Here, Say};
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
-use transom_channel::wire::{Rail, RailKind};
+use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Config, Rank, Room, Select};
 
 /// Two sides, what each has said that the other has not heard, in order; and what they may still start.
@@ -122,13 +122,17 @@ fn nobody_says_what_does_not_fit() {
 type Wires = Delivery<SimWire>;
 
 fn job(ranks: Rank, host: Rank, lost: u32, config: &Config) -> Sim<Wires> {
+    job_of(5, ranks, host, lost, config)
+}
+
+fn job_of(seed: u64, ranks: Rank, host: Rank, lost: u32, config: &Config) -> Sim<Wires> {
     let rail = Conditions::default().rails[0];
     let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 96, read: false, write: false, ..rail };
     let memory = Rail { kind: RailKind::Memory, ..rail };
     let faults = Some(Faults { lost, doubled: 0, late: 0, delay: 0..1, flipped: 0 });
     let conditions = Conditions { rails: vec![rail, datagrams, memory], host, faults, ..Conditions::default() };
     let configs = vec![config.clone(); ranks as usize];
-    Sim::over(5, conditions, configs, |wire| Delivery::new(wire, Settings::default())).unwrap()
+    Sim::over(seed, conditions, configs, |wire| Delivery::new(wire, Settings::default())).unwrap()
 }
 
 fn aptus(text: &str) -> Config {
@@ -207,6 +211,40 @@ fn what_is_idle_is_given_up() {
     exchange(&mut sim, &[(0, 2)], 1, 300_000);
     assert_eq!(bytes(&mut sim), 600_000);
     (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
+}
+
+/// Its peer has not heard yet that the connection goes: what is written there then is lost.
+#[test]
+fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
+    let (mut leaving, memory) = (0, Memory::pattern(1, 100));
+    for seed in 0..50 {
+        let mut sim = job_of(seed, 3, 0, 0, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=9"));
+        exchange(&mut sim, &[(0, 1), (1, 0)], 8, 100);
+        exchange(&mut sim, &[(0, 2)], 3, 100);
+        // For the ninth rank 1 offers a ring. Rank 2 is spoken with so much that it has the place of rank 1.
+        for to in std::iter::once(1).chain([2; 60]) {
+            sim.engine(0).send(to, 1, 0, Memory::pattern(1, 100), 100, false);
+        }
+        (0..3).for_each(|rank| sim.wake(rank, 0));
+        let mut sent = 0;
+        while sim.step().is_some() {
+            let is_leaving = sim.engine(0).at_rest().is_err_and(|why| why.contains("Leaving"));
+            let part = Data::Of(Part { memory: &memory, at: 0, length: 100 });
+            if is_leaving && sent < 40 && sim.engine(0).try_send(1, 2, sent, part) {
+                sent += 1;
+                sim.wake(0, 100);
+            }
+        }
+        leaving += sent;
+        for tag in 0..sent {
+            let id = sim.engine(1).receive(Select { context: 2, source: Some(0), tag: Some(tag) }, Room::Allocate);
+            sim.wake(1, 0);
+            while sim.step().is_some() {}
+            assert!(sim.engine(1).take(id).is_some(), "seed {seed}: message {tag} of {sent} is lost");
+        }
+        sim.engine(0).at_rest().unwrap();
+    }
+    assert!(leaving > 0);
 }
 
 #[test]

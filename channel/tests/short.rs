@@ -2,7 +2,7 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Config, Error, Rank, Room, Select, Short, Taken};
+use transom_channel::{Config, Error, Rank, Room, Select, Short, Space, Taken};
 
 fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
@@ -205,6 +205,23 @@ fn receives_that_were_posted_have_what_lies_before() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
+/// Where there is more room than the message has bytes, the rest stays as it is.
+#[test]
+fn no_more_is_received_than_was_sent() {
+    struct All([u8; 64]);
+    impl Space for All {
+        fn room(&mut self, _: usize) -> Option<&mut [u8]> {
+            Some(&mut self.0)
+        }
+    }
+    let mut sim = with_a_ring();
+    assert!(send(&mut sim, 7, 1));
+    settle(&mut sim, false);
+    let mut all = All([9; 64]);
+    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut all), Short::Done(Taken::new(7, 8)));
+    assert_eq!((&all.0[..8], &all.0[8..]), (&bytes(1)[..], &[9; 56][..]));
+}
+
 /// As much as the message has: on the short path, by a turn, and of a message that is announced.
 #[test]
 fn receives_may_make_their_memory() {
@@ -224,14 +241,13 @@ fn receives_may_make_their_memory() {
         assert_eq!((done.id, done.result.unwrap().length), (posted, length as u64));
         assert!(length == 0 || done.memory.unwrap().whose(length) == Some(number), "message {number}");
     }
-    // There is none: it is told of, and the next message is not in the way of it.
+    // There is none: the engine takes some.
     let posted = sim.engine(1).receive(of(Some(7)), Room::Make(|_| None));
     assert!(send(&mut sim, 7, 15) && send(&mut sim, 7, 16));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(16)));
     let done = sim.engine(1).completed().expect("it has met its message");
-    assert_eq!(done.id, posted);
-    assert!(matches!(done.result, Err(Error::NoMemory { status }) if status.length == 8));
+    assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(15)));
     (0..2).for_each(|rank| while sim.engine(rank).completed().is_some() {});
     settle(&mut sim, true);
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());

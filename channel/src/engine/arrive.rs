@@ -287,6 +287,8 @@ impl<W: Wire> Engine<W> {
                     return Err(HASTY);
                 }
                 peer.ring_out = Some(Sender::new(ring, shape, key));
+                // Whether something is in its way, such as a connection that is being given up, is looked at anew.
+                self.list(from);
             }
             Body::Leave { ring } => {
                 let peer = self.peers.get_mut(&from).expect("was reached");

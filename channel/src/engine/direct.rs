@@ -56,8 +56,7 @@ impl<W: Wire> Engine<W> {
         self.wire.read(&ring.memory, at, head);
         let Ok((Packet { source, sequence, values, body }, _)) = Packet::decode(head, length) else { return false };
         let Body::Rts { envelope, sender, keys } = body else { return false };
-        let next = source == rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
-        if !next || !read_at_once.contains(&envelope.length) || self.in_a_row >= IN_A_ROW {
+        if !peer.is_next(source, sequence) || !read_at_once.contains(&envelope.length) || self.in_a_row >= IN_A_ROW {
             return false;
         }
         let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
@@ -71,8 +70,9 @@ impl<W: Wire> Engine<W> {
         receive.room = std::mem::replace(&mut receive.room, Room::Allocate).of(envelope.length);
         receive.posted = None;
         self.matching.cancel(number);
-        // First, so that what it frees is told beside the acknowledgement.
+        // First, so that what it frees is told beside the acknowledgement. It loses nobody, since nothing waits for the peer.
         self.taken(rank, envelope.length);
+        debug_assert!(self.peers.contains_key(&rank));
         self.begin(id, rank, envelope, sender, keys, true);
         // It may come another way, which its sender is to be told.
         if self.peers.get(&rank).is_some_and(|peer| !peer.clear) {
@@ -90,10 +90,11 @@ impl<W: Wire> Engine<W> {
 
     /// Reads a message that has met its receive. Gives it back if the wire does not take it now.
     pub(super) fn read_at_once(&mut self, id: Id, mut moving: Moving, offered: Key) -> Result<(), Moving> {
-        let Some(Request::Receive(receive @ Receive { room: Room::Into(..), .. })) = self.requests.get_mut(id) else {
+        let Some(Request::Receive(Receive { room: Room::Into(memory, _), moving: way, .. })) =
+            self.requests.get_mut(id)
+        else {
             return Err(moving);
         };
-        let Room::Into(memory, _) = &receive.room else { unreachable!("was looked at") };
         let (from, length) = (moving.from, moving.length());
         let into = Part { memory, at: 0, length: length as usize };
         let Ok(done) = self.wire.read_now(Lane { peer: from, rail: 0 }, offered, into, stripe_token(id, 0)) else {
@@ -104,7 +105,7 @@ impl<W: Wire> Engine<W> {
             // The sender is copying a part of it.
             self.has_moved = true;
             moving.state = Receiving::new(Mover::Read, length, 1);
-            receive.moving = Some(Box::new(moving));
+            *way = Some(Box::new(moving));
             return Ok(());
         }
         let body = Body::Ack { sender: moving.sender };

@@ -206,6 +206,12 @@ impl<M> Peer<M> {
         [ack.wrapping_sub(self.told.ack), granted.wrapping_sub(self.told.granted), freed.wrapping_sub(self.told.freed)]
     }
 
+    /// Whether a packet of this number, from this rank, is the next that is to be received.
+    #[inline(always)]
+    pub fn is_next(&self, source: Rank, sequence: u32) -> bool {
+        source == self.rank && sequence == self.incoming.expected() && !self.incoming.is_holding()
+    }
+
     pub fn owes(&self) -> bool {
         self.untold() != [0; 3]
     }

@@ -64,9 +64,7 @@ impl<W: Wire> Engine<W> {
             self.ended.push_back(id);
             return;
         }
-        if let Room::Make(_) = receive.room {
-            receive.room = std::mem::replace(&mut receive.room, Room::Allocate).of(message.envelope.length);
-        }
+        receive.room = std::mem::replace(&mut receive.room, Room::Allocate).of(message.envelope.length);
         self.release(message.from, message.cost());
         let Unexpected { from, envelope, what } = message;
         match what {

@@ -237,9 +237,11 @@ impl<W: Wire> Engine<W> {
         if !fits || wanted || self.in_a_row == IN_A_ROW {
             return None;
         }
-        let into = into.room(envelope.length as usize)?;
+        let length = envelope.length as usize;
+        let into = into.room(length)?;
+        let within = into.len().min(length);
         let ring = admitted(peer, next.values, envelope.length, &mut self.budget)?;
-        self.wire.read(&ring.memory, next.at, into);
+        self.wire.read(&ring.memory, next.at, &mut into[..within]);
         self.taken(rank, envelope.length);
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
@@ -269,6 +271,11 @@ impl<W: Wire> Engine<W> {
             return Some(false);
         };
         *room = std::mem::replace(room, Room::Allocate).of(envelope.length);
+        if let Room::Allocate = room
+            && let Some(memory) = self.wire.take(envelope.length as usize)
+        {
+            *room = Room::Into(memory, envelope.length as usize);
+        }
         let room = match room {
             Room::Into(memory, room) => {
                 let part = Part { memory: &ring.memory, at: next.at, length: (*room).min(envelope.length as usize) };
@@ -299,10 +306,10 @@ impl<W: Wire> Engine<W> {
         let tell = peer.is_half_untold() || !peer.clear;
         let first = !peer.owing || rank != self.row_of;
         let is_dry = peer.grant.room() < HEADER;
-        self.in_a_row += 1;
         if first {
             self.first_of_a_row(rank);
         }
+        self.in_a_row += 1;
         // What was spilled for it is not granted again: a receive may wait for what its sender cannot send now.
         if is_dry {
             self.feed(rank);
@@ -318,11 +325,8 @@ impl<W: Wire> Engine<W> {
     fn first_of_a_row(&mut self, rank: Rank) {
         self.owe(rank);
         if rank != self.row_of {
-            // This one is of the new row.
-            self.in_a_row -= 1;
             self.count_the_row();
             self.row_of = rank;
-            self.in_a_row += 1;
         }
     }
 
@@ -360,8 +364,7 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &Peer<W::Memory>) -> Next {
     let mut head = [0; EAGER];
     wire.read(&ring.memory, at, &mut head);
     let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };
-    let next = source == peer.rank && sequence == peer.incoming.expected() && !peer.incoming.is_holding();
-    if !(next && peer.joined) {
+    if !(peer.is_next(source, sequence) && peer.joined) {
         return Next::Other;
     }
     Next::Message(InRing { at: at + EAGER, values, envelope })
