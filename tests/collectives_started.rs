@@ -5,8 +5,11 @@ mod numbers;
 mod ranks;
 use numbers::{folded, number, numbers};
 use ranks::on;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use transom::collective::{Grid, Ordered, Ragged};
+use transom::collective::{Commuting, Grid, Ordered, Ragged};
 use transom::messages::{Error, Persistent, Request, Requests, Source, Tag};
 use transom::{Op, World};
 
@@ -426,6 +429,46 @@ fn collectives_are_started_again_and_again() {
 }
 
 /// Both leave before the last has called.
+/// Nor of another rank of the process, which may take what the call lends: it panics before it has lent anything.
+#[test]
+fn an_operation_lends_nothing_to_a_call() {
+    static OTHER: Mutex<Option<Arc<World>>> = Mutex::new(None);
+    static DONE: AtomicBool = AtomicBool::new(false);
+    const TAG: Tag<u8> = Tag::new(77);
+    let came = transom::threads(2, |world| {
+        let (me, world) = (world.rank(), Arc::new(world));
+        if me == 1 {
+            *OTHER.lock().unwrap() = Some(world.clone());
+        }
+        world.barrier().unwrap();
+        let sum = move |a: u64, b: u64| {
+            if me == 0 {
+                let other = OTHER.lock().unwrap().clone().unwrap();
+                for _ in 0..20 {
+                    let data = vec![7; 1 << 20];
+                    let sent = catch_unwind(AssertUnwindSafe(|| other.ssend(0, TAG, &data)));
+                    sent.expect_err("it must not call the library");
+                }
+            }
+            a + b
+        };
+        let started = world.iall_reduce(vec![1], Commuting(sum));
+        if me == 1 {
+            while !DONE.load(SeqCst) {
+                world.progress().unwrap();
+                // Its lock is free now and then.
+                (0..2000).for_each(|_| std::hint::spin_loop());
+            }
+        }
+        assert_eq!(started.wait().unwrap(), [2]);
+        let came = me == 0 && world.probe_for(Source::Any, TAG, Duration::from_millis(300)).unwrap().is_some();
+        DONE.store(true, SeqCst);
+        *OTHER.lock().unwrap() = None;
+        came
+    });
+    assert_eq!(came.unwrap(), [false, false]);
+}
+
 #[test]
 fn what_two_ranks_left_behind_is_done() {
     on(&[3, 4], "what_two_ranks_left_behind_is_done", |world| {

@@ -2,6 +2,7 @@
 
 mod ranks;
 use std::time::Duration;
+use transom::messages::Tag;
 use transom::{Launch, Outcome, Window};
 
 /// Runs the test `name` of this file as so many ranks; nothing in a rank itself.
@@ -14,6 +15,8 @@ fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) ->
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env("WAITING_TEST", "1")
         .env("TRANSOM_WAIT_REPORT", report)
+        // Who receives what is long waits for its sender.
+        .env("TRANSOM_MESSAGES", "offer=no")
         .grace(Duration::from_secs(10))
         .deadline(Duration::from_secs(if report == "3" { 20 } else { 3 }))
         .capture(true);
@@ -108,6 +111,68 @@ fn a_collective_that_takes_long_names_a_rank_that_is_not_there() {
     let named = |rank| format!("transom: rank {rank} has waited in barrier for rank 1");
     assert!(lines.contains(&named(0)) || lines.contains(&named(2)), "{lines:?}");
     assert!(lines.iter().all(|line| line.contains(" in barrier for rank ")), "{lines:?}");
+}
+
+/// Of another thread of the process, which waits itself, and has the lock of `stderr` meanwhile.
+#[test]
+fn who_reports_a_wait_waits_for_no_lock() {
+    let ran = run("who_reports_a_wait_waits_for_no_lock", 1, "0.2", |world| {
+        drop(world);
+        let tag = Tag::<u8>::new(1);
+        let body = |world: transom::World| match world.rank() {
+            0 => {
+                let _locked = std::io::stderr().lock();
+                assert_eq!(world.recv(1, tag).unwrap().0, [7]);
+            }
+            1 => {
+                let got = world.recv(2, tag).unwrap().0;
+                world.send(0, tag, &got).unwrap();
+            }
+            _ => {
+                std::thread::sleep(Duration::from_millis(800));
+                world.send(1, tag, &[7]).unwrap();
+            }
+        };
+        transom::threads(3, body).unwrap();
+    });
+    let Some(outcome) = ran else { return };
+    assert!(outcome.success(), "{outcome}");
+    let mut said: Vec<_> = said(&outcome, 0).iter().map(|line| without_time(line)).collect();
+    said.sort();
+    let waits = |rank| format!("transom: rank {rank} has waited in recv with tag 1 for rank {}", rank + 1);
+    assert_eq!(said, [waits(0), waits(1)]);
+}
+
+/// Ranks have their numbers in the job, whichever world the call is of.
+#[test]
+fn ranks_of_teams_are_named_as_ranks_of_the_job() {
+    if ranks::over_network() {
+        return;
+    }
+    let ran = run("ranks_of_teams_are_named_as_ranks_of_the_job", 3, "0.2", |world| {
+        let Some(team) = world.split((world.rank() > 0).then_some(1), 0).unwrap() else { return };
+        let other = 1 - team.rank();
+        for (tag, probed) in [(1, false), (2, true)] {
+            let tag = Tag::<u8>::new(tag);
+            // Each has connected to the other.
+            team.send(other, Tag::<u8>::new(3), &[1]).unwrap();
+            team.recv(other, Tag::<u8>::new(3)).unwrap();
+            if team.rank() == 0 {
+                let sent = team.isend(1, tag, vec![1_u8; 1 << 20]);
+                std::thread::sleep(Duration::from_millis(600));
+                sent.wait().unwrap();
+            } else if probed {
+                team.probe(0, tag).unwrap().recv().unwrap();
+            } else {
+                team.recv(0, tag).unwrap();
+            }
+        }
+    });
+    let Some(outcome) = ran else { return };
+    assert!(outcome.success(), "{outcome}");
+    let said: Vec<_> = said(&outcome, 2).iter().map(|line| without_time(line)).collect();
+    let waits = |tag| format!("transom: rank 2 has waited in recv with tag {tag} for rank 1");
+    assert_eq!(said, [waits(1), waits(2)]);
 }
 
 #[test]

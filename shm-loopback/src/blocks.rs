@@ -4,7 +4,6 @@ use crate::memory::{Memory, View};
 use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use transom_locks::Rank;
 
 /// The blocks, by their tags, and by where they begin.
 #[derive(Default)]
@@ -16,7 +15,7 @@ struct Known {
     /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
     /// Buffers of others, and whose they are: mapped here until their owner gives them up, or has died.
-    kept: HashMap<u64, (Rank, View), RandomState>,
+    kept: HashMap<u64, (u64, View), RandomState>,
 }
 
 struct Block {
@@ -63,7 +62,7 @@ impl Blocks {
     }
 
     /// As [`note`](Self::note), and keeps it mapped until its owner, a rank of the job that messages are of, gives it up.
-    pub fn keep(&self, owner: Rank, tag: u64, view: View) {
+    pub fn keep(&self, owner: u64, tag: u64, view: View) {
         self.sweep();
         self.note(tag, view.memory());
         self.lock().kept.insert(tag, (owner, view));
@@ -75,11 +74,11 @@ impl Blocks {
     }
 
     /// Unmaps what is kept of a rank that is gone, and can give up nothing.
-    pub fn forget(&self, gone: Rank) {
+    pub fn forget(&self, gone: u64) {
         self.unmap(|owner, _| owner == gone);
     }
 
-    fn unmap(&self, which: impl Fn(Rank, &View) -> bool) {
+    fn unmap(&self, which: impl Fn(u64, &View) -> bool) {
         let unmapped: Vec<_> = self.lock().kept.extract_if(|_, (owner, view)| which(*owner, view)).collect();
         // Without the lock.
         drop(unmapped);

@@ -124,7 +124,7 @@ impl Reach {
         let address = key.address & ((1 << ADDRESS) - 1);
         let end = address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
         end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
-        if let Some(memory) = self.mapped(peer, pid, key) {
+        if let Some(memory) = self.mapped(pid, key) {
             let place = memory.of_owner(address + at as u64, length);
             return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
         }
@@ -141,21 +141,21 @@ impl Reach {
     /// Whether what a key of a peer leads to is mapped here, or can be.
     pub fn is_mapped(&self, peer: Rank, key: Key) -> bool {
         let pid = self.control.process(peer);
-        pid == self.control.process(self.rank) || self.mapped(peer, pid, key).is_some()
+        pid == self.control.process(self.rank) || self.mapped(pid, key).is_some()
     }
 
     /// The block that a key of a peer, whose process has this number, leads into, if it is mapped here, or can be.
-    fn mapped(&self, peer: Rank, pid: u64, key: Key) -> Option<Arc<Memory>> {
+    fn mapped(&self, owner: u64, key: Key) -> Option<Arc<Memory>> {
         if !self.across_processes {
             return None;
         }
         let fd = (key.address >> ADDRESS).checked_sub(1);
         self.blocks.get(key.key).or_else(|| {
-            let (pid, fd) = (u32::try_from(pid).ok()?, fd? as u32);
+            let (pid, fd) = (u32::try_from(owner).ok()?, fd? as u32);
             let opened = Memory::open_of(pid, fd, None, key.key);
             let memory = opened.inspect_err(|(why, _)| tracing::debug!(why, "cannot map a buffer of a peer")).ok()?;
             let memory = Arc::new(memory);
-            self.blocks.keep(peer, key.key, View::whole(&memory));
+            self.blocks.keep(owner, key.key, View::whole(&memory));
             Some(memory)
         })
     }

@@ -34,7 +34,6 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
         let neighbours = verbs.memory_of_host().filter(|memory| transom_windows::Exchange::size(*memory) > 1);
-        // What the adapters' wire takes it takes for good: first what may be tried again.
         // SAFETY: the engine drives it.
         let shared = neighbours.map(|memory| unsafe { ShmWire::open(memory) }).transpose()?;
         let (adapters, config) = several::adapters(verbs, &asked)?;

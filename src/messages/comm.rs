@@ -9,7 +9,7 @@ use crate::provider::{self, Provider};
 use std::collections::HashMap;
 use std::ops::{Deref, RangeInclusive};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use transom_channel::{Error as Failure, Lost, Select, Status as Came};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{Exchange, FabricError};
@@ -30,8 +30,8 @@ pub(super) const PARTS: u32 = 5;
 pub(crate) struct Presence {
     /// The provider of the whole job.
     root: Provider,
-    hub: OnceLock<Arc<Hub>>,
-    opening: Mutex<()>,
+    /// What opening it came to, the first time that it was needed.
+    hub: OnceLock<Result<Arc<Hub>, Error>>,
     /// How many worlds this rank leads, that of the job among them.
     led: AtomicU32,
 }
@@ -85,18 +85,13 @@ impl Deref for Comm {
 
 impl Presence {
     fn hub(&self) -> Result<&Arc<Hub>, Error> {
-        let _opening = self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(hub) = self.hub.get() {
-            return Ok(hub);
-        }
-        let hub = Hub::open(&self.root)?;
-        Ok(self.hub.get_or_init(|| hub))
+        self.hub.get_or_init(|| Hub::open(&self.root)).as_ref().map_err(Error::clone)
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        if let Some(hub) = self.hub.get() {
+        if let Some(Ok(hub)) = self.hub.get() {
             hub.close(std::thread::panicking());
         }
     }
@@ -105,7 +100,7 @@ impl Drop for Presence {
 impl Space {
     /// Of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
-        let presence = Presence { root, hub: OnceLock::new(), opening: Mutex::new(()), led: AtomicU32::new(1) };
+        let presence = Presence { root, hub: OnceLock::new(), led: AtomicU32::new(1) };
         // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
         #[cfg(feature = "verbs")]
         let unasked = matches!(presence.root, Provider::Verbs(_));

@@ -1,5 +1,6 @@
 //! Buffers that messages are sent from and received into, as bytes: the rim.
 
+use super::hub::must_not_be_in_operation;
 use bytemuck::Pod;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -288,6 +289,7 @@ impl<T: Pod> Parts for Share<T> {
 /// # Safety
 /// The borrow lasts until the engine has dropped the handle.
 pub(crate) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
+    must_not_be_in_operation();
     let bytes: &[u8] = bytemuck::cast_slice(data);
     // SAFETY: nobody changes what is borrowed, as long as the caller says.
     unsafe { Bytes::lent(NonNull::from(bytes).cast(), bytes.len(), false) }
@@ -298,6 +300,7 @@ pub(crate) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
 /// # Safety
 /// As for [`lend`].
 pub(crate) unsafe fn lend_mut<T: Pod>(data: &mut [T]) -> Bytes {
+    must_not_be_in_operation();
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
     // SAFETY: nobody else uses what is borrowed exclusively, as long as the caller says; plain data may have any value.
     unsafe { Bytes::lent(NonNull::from(&mut *bytes).cast(), bytes.len(), true) }

@@ -46,6 +46,11 @@ pub(crate) fn in_operation(act: impl FnOnce()) {
     IN_OPERATION.set(before);
 }
 
+/// To be called before memory is lent to the engine, since nothing may unwind past that.
+pub(crate) fn must_not_be_in_operation() {
+    assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
+}
+
 /// Looks at a ring before a receive becomes a request.
 const LOOKS: usize = 64;
 
@@ -78,17 +83,18 @@ impl Hub {
             thread: Thread::default(),
             events: OnceLock::new(),
         });
-        hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
+        // First what may fail: what turns in waits keeps the hub.
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
             hub.thread.begin(&hub)?;
         }
+        hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)
     }
 
     #[inline(always)]
     fn lock(&self) -> Held<'_, Option<Core>> {
         self.core.try_lock().unwrap_or_else(|| {
-            assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
+            must_not_be_in_operation();
             self.core.lock()
         })
     }

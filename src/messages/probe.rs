@@ -145,14 +145,8 @@ impl<T: Pod> Message<T> {
             received.map_err(|(failure, _)| comm.failure(failure, size_of::<T>()))
         })??;
         let call = Call::Message { name: "recv", tag: Some(self.status.tag) };
-        Ok(Under {
-            comm: Cow::Owned(comm),
-            id: Key::Message(id),
-            element: size_of::<T>(),
-            call,
-            awaited: Awaited::Rank(self.status.from),
-            source: None,
-        })
+        let awaited = comm.awaited(comm.to_job(self.status.from).ok());
+        Ok(Under { comm: Cow::Owned(comm), id: Key::Message(id), element: size_of::<T>(), call, awaited, source: None })
     }
 }
 

@@ -5,6 +5,9 @@ use crate::FabricError;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
@@ -193,12 +196,14 @@ impl Wait<'_> {
     /// of each rank.
     fn report(&self, waited: Duration) {
         static REPORTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
-        let mut reported = REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if reported.get_or_insert_default().insert(self.to_string()) {
+        let reported = || REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if reported().get_or_insert_default().insert(self.to_string()) {
             let Wait { rank, call, .. } = self;
             let line = format!("transom: rank {rank} has waited {waited:.0?} in {call}{}\n", self.whom());
-            // One write, so that lines of ranks do not mix.
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+            // One write, so that lines of ranks do not mix; and without the lock of `stderr`, which who has it may keep until this
+            // wait has ended.
+            let stderr = std::io::stderr().as_fd().try_clone_to_owned();
+            let _ = stderr.and_then(|stderr| File::from(stderr).write_all(line.as_bytes()));
         }
     }
 

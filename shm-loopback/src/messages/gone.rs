@@ -46,7 +46,7 @@ impl ShmWire {
         if !self.peers[rank].reclaimed && self.job.control.ended(rank).is_err() {
             self.peers[rank].reclaimed = true;
             self.own.desk().forget(rank);
-            self.job.blocks.forget(rank);
+            self.job.blocks.forget(self.job.control.process(rank));
             for waiting in self.own.reclaim(rank, self.peers.len()) {
                 self.ring_for(waiting);
             }
