@@ -14,7 +14,7 @@ struct Known {
     by_tag: HashMap<u64, Block, RandomState>,
     /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
-    /// Buffers of others, and whose they are: mapped here until their owner gives them up, or has died.
+    /// Buffers of others, and by which process number they are known: mapped here until their owner gives them up, or has died.
     kept: HashMap<u64, (u64, View), RandomState>,
 }
 
@@ -61,7 +61,7 @@ impl Blocks {
         known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: None });
     }
 
-    /// As [`note`](Self::note), and keeps it mapped until its owner, a rank of the job that messages are of, gives it up.
+    /// As [`note`](Self::note), and keeps it mapped until its owner, by its process number, gives it up.
     pub fn keep(&self, owner: u64, tag: u64, view: View) {
         self.sweep();
         self.note(tag, view.memory());
@@ -73,7 +73,7 @@ impl Blocks {
         self.unmap(|_, view| view.header().is_over());
     }
 
-    /// Unmaps what is kept of a rank that is gone, and can give up nothing.
+    /// Unmaps what is kept of a process that is gone, and can give up nothing.
     pub fn forget(&self, gone: u64) {
         self.unmap(|owner, _| owner == gone);
     }
@@ -101,6 +101,24 @@ impl Blocks {
         let memory = known.by_tag.get(tag)?.memory.upgrade()?;
         let inside = address.checked_add(len)? <= start.checked_add(memory.len())?;
         inside.then_some(Found { tag: *tag, fd: *fd })
+    }
+}
+
+/// Takes a block out of the list of those that ranks of this process can attach to.
+pub(crate) struct Forget {
+    pub blocks: Arc<Blocks>,
+    pub tag: u64,
+}
+
+impl std::fmt::Debug for Forget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "block {:x}", self.tag)
+    }
+}
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        self.blocks.remove(self.tag);
     }
 }
 

@@ -106,7 +106,8 @@ impl World {
     /// other things as well, by `poll`, `epoll` or the reactor of an async runtime. Only to be polled for reading; it is the same
     /// for all worlds of the rank. From now on a thread moves the messages, as with TRANSOM_PROGRESS=thread.
     ///
-    /// It is told once for each [`arm`](Self::arm): arm, look (at requests, probes, pipes), and only then sleep.
+    /// It is told once for each [`arm`](Self::arm): arm, look (at requests, probes, pipes), and only then sleep. One thread of a rank does so:
+    /// what another arms takes back what this one has not looked at yet.
     ///
     /// # Errors
     /// [`Error::Unavailable`].

@@ -7,6 +7,7 @@ use super::reduce;
 use super::scratch::Scratch;
 use super::slate::Shared;
 use super::ways::Ways;
+use crate::blocks::Forget;
 use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
 use crate::memory::View;
@@ -77,8 +78,9 @@ impl Board {
     pub fn open(team: &Loopback) -> Result<Self, FabricError> {
         let (me, block) = (team.rank(), Block::of(team.size()));
         let made = (me == 0).then(|| team.0.block(block.bytes())).transpose();
-        let key =
-            made.as_ref().map_or(Vec::new(), |made| made.as_ref().map_or(Vec::new(), |(_, key, _)| key.to_bytes()));
+        let key = made.as_ref().ok().and_then(|made| made.as_ref()).map(|(_, key, _)| *key);
+        let attachable = key.map(|key| Forget { blocks: team.0.blocks.clone(), tag: key.tag });
+        let key = key.map_or_else(Vec::new, |key| key.to_bytes());
         let reach = Reach::from(&*team.0);
         reach.admit();
         // A word of this rank's own, for others to try whether they can read it.
@@ -99,10 +101,8 @@ impl Board {
         let outcomes = [view.is_err(), reads, !team.0.control.is_crowded()].map(u8::from);
         let outcomes = team.all_gather(&outcomes)?;
         drop(probe);
-        let (view, made) = view?;
-        if let Some((_, key, _)) = made {
-            team.0.blocks.remove(key.tag);
-        }
+        let (view, _) = view?;
+        drop(attachable);
         if let Some(rank) = outcomes.iter().position(|outcome| outcome.first() != Some(&0)) {
             return Err(FabricError::GivenUp { rank });
         }

@@ -100,10 +100,11 @@ impl<S: Slate> Lines<S> {
     fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
         if self.slate.word(self.verdict(self.me, KIND)).load(Relaxed) == 0 {
             let Differ { theirs, mine, round } = differ;
-            let found = [(KIND, kind), (ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)];
-            for (word, value) in found {
+            for (word, value) in [(ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)] {
                 self.slate.word(self.verdict(self.me, word)).store(value, Relaxed);
             }
+            // Whoever sees the kind sees the rest: a breaker of this rank may claim the board just before.
+            self.slate.word(self.verdict(self.me, KIND)).store(kind, Release);
         }
         self.slate.word(self.block.broken()).claim(self.me as u64 + 1);
         self.slate.ring();
@@ -160,12 +161,13 @@ impl<S: Slate> Lines<S> {
         let Some(by) = usize::try_from(said).ok().filter(|&by| by < self.block.ranks()) else {
             return corrupt(format!("rank {said} is said to have broken a board of {} ranks", self.block.ranks()));
         };
+        let kind = self.slate.word(self.verdict(by, KIND)).load(Acquire);
         let found = |word| self.slate.word(self.verdict(by, word)).load(Relaxed);
         let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
             Some(rank) => Ok(rank),
             None => Err(corrupt(format!("rank {by} has broken the board because of rank {}", found(ABOUT)))),
         };
-        match found(KIND) {
+        match kind {
             MISMATCH => {
                 // Of the two that differ the one that this rank does not agree with.
                 let about = match about() {

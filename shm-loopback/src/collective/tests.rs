@@ -5,6 +5,7 @@ mod failures;
 use super::reduce;
 use super::ways::Ways;
 use super::{Board, Failure};
+use crate::reach::Reach;
 use crate::{Invitation, Job, Loopback};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -329,4 +330,32 @@ fn the_formula_of_memory_holds() {
         let bytes = super::block::Block::of(ranks).bytes();
         assert!(bytes <= lines + 4096 + cells && bytes >= cells, "{bytes} bytes of {ranks} ranks");
     }
+}
+
+/// By its owner, whatever number that has in a team.
+#[test]
+fn what_a_board_of_a_team_maps_is_unmapped_with_its_owner() {
+    let body = |job: Loopback| {
+        // The other way round: rank 0 of the team is rank 2 of the job.
+        let team = job.split(Some(0), 10 - job.rank() as u64).unwrap().unwrap();
+        let mut board = open(&team, false);
+        let mut buffer = crate::buffer::Buffer::new(&job.0, 64 << 10).unwrap();
+        buffer.fill(team.rank() as u8 + 1);
+        let key = Reach::from(&*job.0).lead_to(buffer.as_ptr().addr(), buffer.len());
+        let mut tag = key.key.to_le_bytes();
+        board.broadcast(1, 0, &mut tag).unwrap();
+        board.broadcast(2, 0, &mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 1));
+        if team.rank() != 0 {
+            let (blocks, tag) = (&job.0.blocks, u64::from_le_bytes(tag));
+            blocks.forget(job.0.control.process(0));
+            assert!(blocks.get(tag).is_some(), "it is mapped, and of another");
+            blocks.forget(job.0.control.process(2));
+            assert!(blocks.get(tag).is_none());
+        }
+        board.barrier(3).unwrap();
+    };
+    let name = "what_a_board_of_a_team_maps_is_unmapped_with_its_owner";
+    let Some(ended) = on_processes(3, name, body) else { return };
+    assert_eq!(ended, [true; 3]);
 }

@@ -1,5 +1,6 @@
 //! Bytes that the machines of messages pass on, and never see.
 
+use crate::blocks::Forget;
 use crate::copy;
 use crate::memory::View;
 use std::any::Any;
@@ -47,27 +48,9 @@ impl std::fmt::Debug for Part {
     }
 }
 
-/// Takes a block out of the list of those that ranks of this process can attach to.
-pub(super) struct Forget {
-    pub blocks: Arc<crate::blocks::Blocks>,
-    pub tag: u64,
-}
-
 impl std::fmt::Debug for dyn Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("an owner")
-    }
-}
-
-impl std::fmt::Debug for Forget {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "block {:x}", self.tag)
-    }
-}
-
-impl Drop for Forget {
-    fn drop(&mut self) {
-        self.blocks.remove(self.tag);
     }
 }
 

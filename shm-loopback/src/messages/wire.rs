@@ -1,11 +1,12 @@
 //! The wire of `transom-channel` on shared memory.
 
-use super::bytes::{Bytes, Forget, Kind, Part as Shared, Ring};
+use super::bytes::{Bytes, Kind, Part as Shared, Ring};
 use super::inbox::{self, BESIDE, Cell, Inbox};
 use super::joint;
 use super::reading::{Read, Reading};
 use super::wait::Waiter;
 use crate::bell;
+use crate::blocks::Forget;
 use crate::key::Key as BlockKey;
 use crate::loopback::{Loopback, Membership};
 use crate::memory::View;
