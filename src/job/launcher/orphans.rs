@@ -44,6 +44,10 @@ impl Orphans {
             if left.is_empty() && (!self.before.is_empty() || no_children()) {
                 return;
             }
+            if left.is_empty() {
+                // Some are there of which the kernel does not tell.
+                std::thread::sleep(Duration::from_millis(10));
+            }
             for pid in left {
                 tracing::debug!(pid = pid.as_raw_pid(), "killing what a rank left behind");
                 // Only this reaps it, so the number still means this process.
