@@ -339,13 +339,9 @@ impl View {
         if self.other_process().is_some() { NO_ATOMICS } else { outside }
     }
 
-    /// How many bytes are here.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// How many bytes are mapped here.
-    pub fn bytes_here(&self) -> usize {
+    #[expect(clippy::len_without_is_empty, reason = "an empty one is of no use")]
+    pub fn len(&self) -> usize {
         self.len
     }
 

@@ -4,6 +4,7 @@
 use super::group::{Group, Patience};
 use super::history::Made;
 use super::sinks::Sinks;
+use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::CONTROL;
 use crate::messages::hub::Hub;
@@ -154,7 +155,7 @@ impl Control {
     }
 
     fn changes(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.changes)
     }
 
     /// From now on this rank hears what others say.

@@ -36,6 +36,7 @@ pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
 pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError};
 
+use crate::lock::lock;
 use crate::messages::{Error, Space, hold};
 use crate::provider;
 use crate::world::World;
@@ -101,7 +102,7 @@ impl World {
         if let Some(member) = member.get() {
             return Ok(member);
         }
-        let _making = making.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _making = lock(making);
         if let Some(member) = member.get() {
             return Ok(member);
         }

@@ -316,10 +316,7 @@ impl Pipe {
         back: fn(Bytes, usize) -> Option<B>,
         start: impl FnOnce(&mut super::locked::Engine) -> Result<Id, Failure>,
     ) -> Request<'static, B> {
-        let started = self.comm.hub.with(|core| {
-            let id = start(&mut core.engine)?;
-            Ok(id)
-        });
+        let started = self.comm.hub.with(|core| start(&mut core.engine));
         let error = match started {
             Ok(Ok(id)) => {
                 let (call, awaited) = (Call::Other { name }, self.comm.awaited(Some(self.peer)));
@@ -358,10 +355,7 @@ impl Pipe {
         name: &'static str,
         start: impl FnOnce(&mut super::locked::Engine) -> Result<Id, Failure>,
     ) -> Result<usize, Error> {
-        let id = self.comm.hub.with(|core| {
-            let id = start(&mut core.engine)?;
-            Ok(id)
-        })?;
+        let id = self.comm.hub.with(|core| start(&mut core.engine))?;
         let id = id.map_err(|failure| self.comm.failure(failure, 1))?;
         let (result, _) =
             self.comm.hub.wait(&name, self.comm.awaited(Some(self.peer)), |core| core.ended(Key::Message(id)))?;

@@ -83,9 +83,8 @@ impl Drop for Ending<'_, '_, '_> {
                 world.space().fail();
             }
         }
-        let waited = comm.hub.wait(call, Awaited::Anyone, over);
         // An error says that the engine is gone, and has given back all buffers.
-        let _ = waited;
+        let _ = comm.hub.wait(call, Awaited::Anyone, over);
         let _ = comm.hub.with(|core| core.close_scope(*lender));
     }
 }

@@ -288,7 +288,7 @@ impl Board {
         let (me, cell, stride) = (self.lines.me, self.lines.block.cell_bytes(), Self::stride(part.len()));
         let blocks = self.scratch.bytes(first * stride);
         let mut begin = 0;
-        while begin < part.len() || begin == 0 {
+        while begin < part.len() {
             let end = part.len().min(begin + cell);
             let round = self.lines.post(&part[begin..end])?;
             if self.strict && !*met {
@@ -303,7 +303,7 @@ impl Board {
                     self.lines.take(rank, round, (end - begin, 0), into)?;
                 }
             }
-            begin = end.max(1);
+            begin = end;
         }
         Ok(())
     }

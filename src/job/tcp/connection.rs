@@ -3,6 +3,7 @@
 use super::frames::{GATHERED, GONE, JOB, LONGEST, State, parse_gone};
 use super::silence::{self, Silence};
 use super::wire::{Body, Frame, Opener, Sealer};
+use crate::lock::lock;
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -75,7 +76,7 @@ impl Connection {
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<u64, Arc<Group>>> {
-        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.groups)
     }
 
     /// The group of all ranks.
@@ -98,7 +99,7 @@ impl Connection {
 
     pub fn send(&self, kind: u8, group: u64, body: &[u8]) {
         let body = Body::new(body.to_vec());
-        let mut to_hub = self.to_hub.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut to_hub = lock(&self.to_hub);
         let (stream, sealer) = &mut *to_hub;
         // The thread that reads notices an error.
         if body.and_then(|body| sealer.frame(kind, group, &body).write_to(stream)).is_err() {
@@ -195,7 +196,7 @@ impl Group {
     }
 
     fn gathered(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        self.gathered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.gathered)
     }
 
     /// Waits for the round under way to be complete, and takes it.

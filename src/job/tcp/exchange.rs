@@ -6,6 +6,7 @@ use super::frames::{BYE, FAIL, FORM, JOB, LEAVE, LONGEST, PART, State, TOO_LONG,
 use super::hub::Hub;
 use super::wire::{self, Answer, Hello};
 use crate::job::process::ProcessId;
+use crate::lock::lock;
 use crate::random::random;
 use std::io;
 use std::net::SocketAddr;
@@ -144,7 +145,7 @@ impl Tcp {
         connection.add(team.clone());
         connection.send(FORM, id, &body);
         let team = Self::of(team, self.0.line.clone());
-        self.0.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(Arc::downgrade(&team.0));
+        lock(&self.0.teams).push(Arc::downgrade(&team.0));
         Ok(Some(team))
     }
 
@@ -195,7 +196,7 @@ impl Member {
 
     fn leave_with_teams(&self) {
         self.leave();
-        let teams = std::mem::take(&mut *self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let teams = std::mem::take(&mut *lock(&self.teams));
         teams.iter().filter_map(Weak::upgrade).for_each(|team| team.leave_with_teams());
     }
 }
@@ -211,7 +212,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let died = std::thread::panicking() || self.connection.job().dead().is_some();
         self.connection.end(BYE, HEARD_WITHIN);
-        let hub = self.hub.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let hub = lock(&self.hub).take();
         match hub {
             // The others still need the hub. After a death they do not: it has told them.
             Some(hub) if !died => hub.linger(),
@@ -231,7 +232,7 @@ impl Exchange for Tcp {
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         let (group, connection) = (&self.0.group, &self.0.line.connection);
-        let _turn = self.0.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _turn = lock(&self.0.turn);
         if let Some(error) = group.lost() {
             return Err(error);
         }

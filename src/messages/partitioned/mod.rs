@@ -164,7 +164,8 @@ impl<T: Pod + Send> Partitioned<T> {
         if !self.pieces().all().iter().any(Piece::is_held) {
             return;
         }
-        let lost = self.comm.hub.with(|core| {
+        // An error says that the world is gone, and whoever waits is told so.
+        let _ = self.comm.hub.with(|core| {
             let mut pieces = self.pieces();
             for (index, piece) in pieces.all().iter_mut().enumerate().filter(|(_, piece)| piece.is_held()) {
                 if let Some(to) = self.to {
@@ -175,8 +176,6 @@ impl<T: Pod + Send> Partitioned<T> {
                 *piece = Piece::Lost;
             }
         });
-        // Else the world is gone, and whoever waits is told so.
-        let _ = lost;
     }
 
     fn finish(&mut self) -> Result<(), Error> {

@@ -248,7 +248,7 @@ impl Verbs {
             return Err(NO_ATOMICS);
         }
         self.0.service.cores().for_each(Core::has_window);
-        let (start, bytes) = (region.view().start(), region.view().bytes_here());
+        let (start, bytes) = (region.view().start(), region.view().len());
         let (mut registrations, mut known) = (Vec::new(), Vec::new());
         for (rail, core) in self.0.service.cores().enumerate() {
             let Some(start) = start.filter(|_| bytes > 0) else { break };
