@@ -2,7 +2,7 @@
 //! things too.
 
 mod ranks;
-use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, within};
+use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, outcome_with, over_network, within};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::future::Future;
@@ -80,6 +80,25 @@ fn collectives_and_pipes_go_on_while_a_rank_computes() {
             assert!(sum.wait().unwrap() == vec![expected; 100_000]);
         }
     });
+}
+
+/// Each call says why, not only the first.
+#[test]
+fn that_there_can_be_no_thread_stays_known() {
+    let no_thread = ("RUST_MIN_STACK", "1152921504606846976");
+    if over_network() {
+        return; // adapters need threads of their own
+    }
+    let name = "that_there_can_be_no_thread_stays_known";
+    let ran = outcome_with(&[THREAD, no_thread], 2, name, |world| {
+        for _ in 0..3 {
+            let error = world.send(1 - world.rank(), ONE, &[1]).unwrap_err().to_string();
+            assert!(error.contains("a thread that moves them cannot be started"), "{error}");
+        }
+    });
+    if let Some(outcome) = ran {
+        assert!(outcome.success(), "{outcome}");
+    }
 }
 
 #[test]
