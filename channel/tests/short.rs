@@ -2,7 +2,7 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Config, Error, Rank, Room, Select, Short, Space, Taken};
+use transom_channel::{Config, Error, Rank, Room, Select, Short, Taken};
 
 fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
@@ -203,23 +203,6 @@ fn receives_that_were_posted_have_what_lies_before() {
     }
     settle(&mut sim, true);
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
-}
-
-/// Where there is more room than the message has bytes, the rest stays as it is.
-#[test]
-fn no_more_is_received_than_was_sent() {
-    struct All([u8; 64]);
-    impl Space for All {
-        fn room(&mut self, _: usize) -> Option<&mut [u8]> {
-            Some(&mut self.0)
-        }
-    }
-    let mut sim = with_a_ring();
-    assert!(send(&mut sim, 7, 1));
-    settle(&mut sim, false);
-    let mut all = All([9; 64]);
-    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut all), Short::Done(Taken::new(7, 8)));
-    assert_eq!((&all.0[..8], &all.0[8..]), (&bytes(1)[..], &[9; 56][..]));
 }
 
 /// As much as the message has: on the short path, by a turn, and of a message that is announced.

@@ -93,10 +93,14 @@ impl Hub {
 
     #[inline(always)]
     fn lock(&self) -> Held<'_, Option<Core>> {
-        self.core.try_lock().unwrap_or_else(|| {
-            must_not_be_in_operation();
-            self.core.lock()
-        })
+        self.core.try_lock().unwrap_or_else(|| self.wait_for_lock())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_lock(&self) -> Held<'_, Option<Core>> {
+        must_not_be_in_operation();
+        self.core.lock()
     }
 
     /// Calls `act` with the engine.

@@ -54,7 +54,7 @@ pub enum Short {
 /// assert_eq!(into[..].room(20).map(|room| room.len()), Some(8)); // the rest is lost
 /// ```
 pub trait Space {
-    /// Memory for the first bytes of a message of so many; none if that is to be received by a request.
+    /// Memory for the first bytes of a message of so many, at most as many; none if that is to be received by a request.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
 }
 
@@ -237,11 +237,10 @@ impl<W: Wire> Engine<W> {
         if !fits || wanted || self.in_a_row == IN_A_ROW {
             return None;
         }
-        let length = envelope.length as usize;
-        let into = into.room(length)?;
-        let within = into.len().min(length);
+        let into = into.room(envelope.length as usize)?;
+        debug_assert!(into.len() as u64 <= envelope.length);
         let ring = admitted(peer, next.values, envelope.length, &mut self.budget)?;
-        self.wire.read(&ring.memory, next.at, &mut into[..within]);
+        self.wire.read(&ring.memory, next.at, into);
         self.taken(rank, envelope.length);
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
