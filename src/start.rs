@@ -7,6 +7,8 @@ use crate::job::variables::{self, LogFilter, Micros, SecondsOrOff};
 use crate::messages::Progress;
 use crate::provider;
 use crate::world::World;
+use std::fs::File;
+use std::os::fd::AsFd;
 use transom_shm_loopback::Loopback;
 use transom_windows::{Exchange, Waiting};
 
@@ -138,7 +140,8 @@ fn settings_from_env() -> Result<(), StartError> {
 }
 
 /// Prints to stderr the events that TRANSOM_LOG names, unless the program has a subscriber of its own. [`init`],
-/// [`start`] and [`threads`] call it; a program calls it earlier to see events before these.
+/// [`start`] and [`threads`] call it; a program calls it earlier to see events before these. A subscriber must not call this library,
+/// nor wait for who does: some events are raised while messages of the rank are locked.
 ///
 /// # Errors
 /// [`StartError::Variable`] if TRANSOM_LOG is neither a level nor a list of crate=level.
@@ -150,8 +153,11 @@ fn settings_from_env() -> Result<(), StartError> {
 /// ```
 pub fn log_from_env() -> Result<(), StartError> {
     use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
-    if let Some(LogFilter(filter)) = variables::get("TRANSOM_LOG")? {
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Without the lock of `stderr`, which the program may hold while it waits for messages.
+    if let Some(LogFilter(filter)) = variables::get("TRANSOM_LOG")?
+        && let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned()
+    {
+        let lines = tracing_subscriber::fmt::layer().with_writer(File::from(stderr));
         let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     }
     Ok(())
