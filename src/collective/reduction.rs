@@ -26,6 +26,10 @@ use transom_windows::{Atomic, Op};
 /// assert!(results.into_iter().all(|gcd| gcd.unwrap() == 6));
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no operation on `{T}`",
+    note = "a function of two elements is one within `Commuting(|a, b| ..)`, or `Ordered(|a, b| ..)` if their order matters"
+)]
 pub trait Reduction<T: Pod>: Send + Sync {
     /// Whether `a o b = b o a`: long data is folded with fewer bytes sent then.
     const COMMUTES: bool;

@@ -23,6 +23,10 @@ use transom_windows::Buffer;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a request cannot own `{Self}` as a buffer of `{T}`",
+    note = "pass a `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]` or `Buffer<T>`, or lend a slice within `world.scope(..)`"
+)]
 pub trait Held<T>: Parts + Send + 'static {}
 
 impl<T: Pod + Send> Held<T> for Vec<T> {}
