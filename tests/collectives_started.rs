@@ -8,7 +8,7 @@ use ranks::on;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transom::collective::{Commuting, Grid, Ordered, Ragged};
 use transom::messages::{Error, Persistent, Request, Requests, Source, Tag};
 use transom::{Op, World};
@@ -428,8 +428,7 @@ fn collectives_are_started_again_and_again() {
     });
 }
 
-/// Both leave before the last has called.
-/// Nor of another rank of the process, which may take what the call lends: it panics before it has lent anything.
+/// A call of another rank of the process panics in it, too, before that rank's engine has what the call would lend.
 #[test]
 fn an_operation_lends_nothing_to_a_call() {
     static OTHER: Mutex<Option<Arc<World>>> = Mutex::new(None);
@@ -454,7 +453,9 @@ fn an_operation_lends_nothing_to_a_call() {
         };
         let started = world.iall_reduce(vec![1], Commuting(sum));
         if me == 1 {
+            let begun = Instant::now();
             while !DONE.load(SeqCst) {
+                assert!(begun.elapsed() < Duration::from_secs(20), "rank 0 has failed");
                 world.progress().unwrap();
                 // Its lock is free now and then.
                 (0..2000).for_each(|_| std::hint::spin_loop());
@@ -469,6 +470,7 @@ fn an_operation_lends_nothing_to_a_call() {
     assert_eq!(came.unwrap(), [false, false]);
 }
 
+/// Both leave before the last has called.
 #[test]
 fn what_two_ranks_left_behind_is_done() {
     on(&[3, 4], "what_two_ranks_left_behind_is_done", |world| {
