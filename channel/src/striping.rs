@@ -236,15 +236,20 @@ impl Weights {
         self.settle(&used, together);
     }
 
-    /// None of these has less than the least, and together they have so much.
+    /// None of these has less than the least, and together they have so much: the heaviest gets what is left over, and gives
+    /// what is missing. `together` is the least of each at least.
     fn settle(&mut self, rails: &[usize], together: u32) {
         for rail in rails {
             self.now[*rail] = self.now[*rail].max(FLOOR);
         }
-        let sum: u32 = rails.iter().map(|rail| self.now[*rail]).sum();
+        let mut sum: u32 = rails.iter().map(|rail| self.now[*rail]).sum();
         // Of equals the first.
-        if let Some(heaviest) = rails.iter().rev().max_by_key(|rail| self.now[**rail]) {
-            self.now[*heaviest] = (self.now[*heaviest] + together).saturating_sub(sum);
+        while sum != together
+            && let Some(heaviest) = rails.iter().rev().max_by_key(|rail| self.now[**rail])
+        {
+            let was = self.now[*heaviest];
+            self.now[*heaviest] = (was + together).saturating_sub(sum).max(FLOOR);
+            sum = sum + self.now[*heaviest] - was;
         }
     }
 }

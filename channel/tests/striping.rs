@@ -84,6 +84,19 @@ fn formula_four() {
     let parts = cut(&three, 1 << 20, &[0, 2], 1);
     learn(&mut three, &parts, &[1000, 3000]);
     assert_eq!(three.now(), [1485, 1024, 563]);
+    // Those that a message used have hardly more than the floor together: the heaviest alone cannot give what the third lacks.
+    let mut four = Weights::new(Stripe::Adaptive, [1, 1, 1, 1].into_iter());
+    for slow in [0, 1, 2, 0, 1, 2] {
+        let parts = cut(&four, 3 << 20, &[slow, 3], 1);
+        learn(&mut four, &parts, &[1_000_000_000, 1]);
+    }
+    for (rails, took, then) in
+        [(&[0, 3][..], &[1000, 1280][..], [58, 48, 48, 2918]), (&[0, 1, 2], &[1000, 1000, 3000], [48, 58, 48, 2918])]
+    {
+        let parts = cut(&four, 3 << 20, rails, 1);
+        learn(&mut four, &parts, took);
+        assert_eq!(four.now(), then);
+    }
     for policy in [Stripe::Even, Stripe::Weighted] {
         let mut weights = Weights::new(policy, [1, 1].into_iter());
         let parts = cut(&weights, 1 << 20, &[0, 1], 1);
