@@ -9,6 +9,7 @@ use crate::provider;
 use crate::world::World;
 use std::fs::File;
 use std::os::fd::AsFd;
+use transom_channel::Changes;
 use transom_shm_loopback::Loopback;
 use transom_windows::{Exchange, Waiting};
 
@@ -134,6 +135,7 @@ fn settings_from_env() -> Result<(), StartError> {
     }
     // Read again where messages begin.
     Progress::asked()?;
+    variables::get::<Changes>("TRANSOM_MESSAGES")?;
     // A process that has several worlds, as tests have, says so once.
     waiting.set();
     Ok(())

@@ -132,31 +132,6 @@ fn pipes_are_as_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_told_by_each_call() {
-    for (asked, says) in ranks::each(&[
-        ("wndow=4", "TRANSOM_MESSAGES=\"wndow=4\": there is no field \"wndow\"; there are eager, ring_slots"),
-        ("window=1", "TRANSOM_MESSAGES=\"window=1\": window is 1, and must be 2 to 1024; expected FIELD=VALUE"),
-        (
-            "rules=TRUE, RC-SR",
-            "TRANSOM_MESSAGES=\"rules=TRUE, RC-SR\": rules: line 1, column 1: the last rule may have no path",
-        ),
-    ]) {
-        on_with(
-            &[("TRANSOM_MESSAGES", asked), ("TEST_SAYS", says)],
-            &[1, 2],
-            "what_cannot_be_is_told_by_each_call",
-            |world| {
-                let says = std::env::var("TEST_SAYS").unwrap();
-                for _ in 0..2 {
-                    let error = world.send(0, DATA, &[1]).unwrap_err().to_string();
-                    assert!(error.contains(&says), "{error}");
-                }
-            },
-        );
-    }
-}
-
-#[test]
 fn each_field_is_documented() {
     let text = include_str!("../docs/MESSAGES.md");
     let (_, section) = text.split_once("## What can be chosen").unwrap();

@@ -217,23 +217,40 @@ fn who_spins_hears_of_a_death() {
 
 #[test]
 fn values_that_cannot_be_are_refused() {
-    if let Ok(name) = std::env::var("WAITING_TEST") {
-        for started in [transom::start(1), transom::init()] {
+    if let Ok(says) = std::env::var("WAITING_TEST") {
+        for started in
+            [transom::start(1), transom::init(), transom::threads(1, |world| world).map(|mut all| all.remove(0))]
+        {
             let error = started.map(drop).unwrap_err().to_string();
-            assert!(error.contains(&name), "{error}");
+            assert!(error.contains(&says), "{error}");
         }
         return;
     }
     let wrong = [
-        ("TRANSOM_SPIN", "-1"),
-        ("TRANSOM_SPIN", "soon"),
-        ("TRANSOM_WAIT_REPORT", "0"),
-        ("TRANSOM_PROGRESS", "always"),
+        ("TRANSOM_SPIN", "-1", "TRANSOM_SPIN"),
+        ("TRANSOM_SPIN", "soon", "TRANSOM_SPIN"),
+        ("TRANSOM_WAIT_REPORT", "0", "TRANSOM_WAIT_REPORT"),
+        ("TRANSOM_PROGRESS", "always", "TRANSOM_PROGRESS"),
+        (
+            "TRANSOM_MESSAGES",
+            "wndow=4",
+            "TRANSOM_MESSAGES=\"wndow=4\": there is no field \"wndow\"; there are eager, ring_slots",
+        ),
+        (
+            "TRANSOM_MESSAGES",
+            "window=1",
+            "TRANSOM_MESSAGES=\"window=1\": window is 1, and must be 2 to 1024; expected FIELD=VALUE",
+        ),
+        (
+            "TRANSOM_MESSAGES",
+            "rules=TRUE, RC-SR",
+            "TRANSOM_MESSAGES=\"rules=TRUE, RC-SR\": rules: line 1, column 1: the last rule may have no path",
+        ),
     ];
-    for (name, value) in wrong {
+    for (name, value, says) in wrong {
         let outcome = Launch::new(std::env::current_exe().unwrap(), 1)
             .args(["--exact", "values_that_cannot_be_are_refused", "--nocapture"])
-            .env("WAITING_TEST", name)
+            .env("WAITING_TEST", says)
             .env(name, value)
             .capture(true)
             .run()

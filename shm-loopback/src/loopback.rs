@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
 use crate::memory::Memory;
+use crate::messages::Own;
 use crate::order;
 use crate::progress::Progress;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -46,6 +47,8 @@ pub(crate) struct Membership {
     pub across_processes: bool,
     /// What turns the rank's messages while it waits; its teams have the same.
     pub progress: Arc<Progress>,
+    /// The rank's inbox in its job, until its wire has it. A team has none.
+    pub inbox: Mutex<Option<Own>>,
 }
 
 impl Membership {
@@ -60,6 +63,10 @@ impl Membership {
 
     pub fn teams(&self) -> MutexGuard<'_, Vec<Weak<Membership>>> {
         self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn inbox(&self) -> MutexGuard<'_, Option<Own>> {
+        self.inbox.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn leave_with_teams(&self) {
@@ -102,7 +109,10 @@ impl Loopback {
         let control = Arc::new(Control::create(memory, ranks));
         control.set_crowded(ranks > cores::usable());
         let blocks = Arc::new(Blocks::default());
-        (0..ranks).map(|rank| Self::member(rank, control.clone(), blocks.clone(), false, Arc::default())).collect()
+        let member = |rank| Self::member(rank, control.clone(), blocks.clone(), false, Arc::default());
+        let members: Vec<_> = (0..ranks).map(member).collect::<Result<_, _>>()?;
+        members.iter().try_for_each(Self::open_inbox)?;
+        Ok(members)
     }
 
     /// Leaves the job and its teams now, whoever still holds clones: the others' collectives no longer wait for this
@@ -135,6 +145,7 @@ impl Loopback {
     /// A rank of a job of processes; collective. Who knows the processes before watches them from the start.
     pub(crate) fn process(rank: Rank, control: Control, processes: Option<&[u32]>) -> Result<Self, FabricError> {
         let member = Self::member(rank, Arc::new(control), Arc::default(), true, Arc::default())?;
+        member.open_inbox()?;
         match processes {
             Some(processes) => member.0.control.watch_processes(rank, processes.iter().copied().map(u64::from))?,
             None => {
@@ -142,10 +153,16 @@ impl Loopback {
                 member.0.control.watch(rank)?;
             }
         }
-        // Everyone watches, before anyone can leave.
+        // Everyone watches, before anyone can leave; and has an inbox, before anyone can send.
         let cores = member.all_gather(&cores::mine())?;
         member.0.control.set_crowded(member.size() > cores::of_all(&cores));
         Ok(member)
+    }
+
+    fn open_inbox(&self) -> Result<(), FabricError> {
+        let own = Own::make(&self.0)?;
+        *self.0.inbox() = Some(own);
+        Ok(())
     }
 
     /// The rank's place in the exchange, which its threads take in turn.
@@ -171,6 +188,7 @@ impl Loopback {
             regions: AtomicUsize::new(0),
             across_processes: processes,
             progress,
+            inbox: Mutex::default(),
         })))
     }
 }

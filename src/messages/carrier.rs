@@ -23,6 +23,9 @@ pub(super) struct Opened {
     pub near: Config,
 }
 
+/// What all ranks of a machine may send to one of them before it has heard of any, in bytes: in shares, each of so much at most.
+const UNHEARD: (usize, usize) = (4 << 20, 64 << 10);
+
 /// Once for each rank of a job.
 pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let asked = variables::get::<Changes>("TRANSOM_MESSAGES");
@@ -48,7 +51,11 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let wire = unsafe { ShmWire::open(job) }?;
     #[cfg(feature = "verbs")]
     let wire = Carrier::Shared(Box::new(wire));
-    Ok(Opened { wire, config: near.clone(), near })
+    // So that the first message to a rank goes at once as later ones do. Between hosts each would keep a buffer of the adapter.
+    let (all, most) = UNHEARD;
+    let floor = (all / transom_windows::Exchange::size(job)).clamp(near.floor as usize, most) as u32;
+    let config = Config { floor, ..near };
+    Ok(Opened { wire, near: config.clone(), config })
 }
 
 /// No engine can be so.

@@ -3,7 +3,6 @@
 use super::error::Error;
 use super::hub::Hub;
 use super::locked::Fault;
-use super::progress::Progress;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
@@ -30,8 +29,8 @@ pub(super) const PARTS: u32 = 5;
 pub(crate) struct Presence {
     /// The provider of the whole job.
     root: Provider,
-    /// What opening it came to, the first time that it was needed.
-    hub: OnceLock<Result<Arc<Hub>, Error>>,
+    /// All messages of this rank, or why it has none.
+    hub: Result<Arc<Hub>, Error>,
     /// How many worlds this rank leads, that of the job among them.
     led: AtomicU32,
 }
@@ -83,15 +82,9 @@ impl Deref for Comm {
     }
 }
 
-impl Presence {
-    fn hub(&self) -> Result<&Arc<Hub>, Error> {
-        self.hub.get_or_init(|| Hub::open(&self.root)).as_ref().map_err(Error::clone)
-    }
-}
-
 impl Drop for Presence {
     fn drop(&mut self) {
-        if let Some(Ok(hub)) = self.hub.get() {
+        if let Ok(hub) = &self.hub {
             hub.close(std::thread::panicking());
         }
     }
@@ -100,20 +93,10 @@ impl Drop for Presence {
 impl Space {
     /// Of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
-        let presence = Presence { root, hub: OnceLock::new(), led: AtomicU32::new(1) };
-        // By adapters messages come unasked: whoever sends must find a rank that serves them in its waits.
-        #[cfg(feature = "verbs")]
-        let unasked = matches!(presence.root, Provider::Verbs(_));
-        #[cfg(not(feature = "verbs"))]
-        let unasked = false;
-        // A wrong variable is told where the rank starts.
-        let attended = Progress::asked().is_ok_and(|asked| asked == Progress::Thread);
-        if (unasked || attended)
-            && let Err(error) = presence.hub()
-        {
-            tracing::warn!(%error, "no messages by this rank");
-        }
-        Space { presence: Arc::new(presence), context: 0, team: None, comm: OnceLock::new() }
+        // Messages come unasked: whoever sends finds a rank that takes them in its waits.
+        let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let presence = Arc::new(Presence { root, hub, led: AtomicU32::new(1) });
+        Space { presence, context: 0, team: None, comm: OnceLock::new() }
     }
 
     /// Collective, of a team of ranks of this world.
@@ -145,9 +128,9 @@ impl Space {
         Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
     }
 
-    /// All messages of this rank, which are opened for that if they are not.
+    /// All messages of this rank, for its first call of them in this world.
     pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
-        self.presence.hub()
+        self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
     }
 
     pub(crate) fn context(&self) -> u32 {

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
@@ -29,6 +30,8 @@ pub(crate) struct Hub {
     /// Contexts of teams that nobody has any more, which the engine is told when the next team is made: whoever drops the last of one
     /// may hold the engine.
     disbanded: Mutex<Vec<RangeInclusive<u32>>>,
+    /// Nothing was sent or received yet: as long as nothing has come, waits have no messages to turn.
+    untouched: AtomicBool,
     /// Turns the engine where the program does not, if it is to.
     pub thread: Thread,
     events: OnceLock<Events>,
@@ -80,6 +83,7 @@ impl Hub {
             waiter,
             core,
             disbanded: Mutex::default(),
+            untouched: AtomicBool::new(true),
             thread: Thread::default(),
             events: OnceLock::new(),
         });
@@ -89,6 +93,21 @@ impl Hub {
         }
         hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
         Ok(hub)
+    }
+
+    /// This rank calls something of messages or collectives: from now on waits turn them.
+    pub fn touch(&self) {
+        self.untouched.store(false, Relaxed);
+    }
+
+    fn may_do_something(&self) -> bool {
+        if self.untouched.load(Relaxed) {
+            if !self.waiter.may_have_come() {
+                return false;
+            }
+            self.touch();
+        }
+        true
     }
 
     #[inline(always)]
@@ -376,11 +395,13 @@ fn contained(act: impl FnOnce()) {
 
 impl Turn for Hub {
     fn turn(&self) -> bool {
-        self.with(|core| core.turn()).unwrap_or(false)
+        self.may_do_something() && self.with(|core| core.turn()).unwrap_or(false)
     }
 
     fn turn_unless_another_does(&self) {
-        if let Some(held) = self.core.try_lock() {
+        if self.may_do_something()
+            && let Some(held) = self.core.try_lock()
+        {
             self.act(held, |core| core.turn());
         }
     }

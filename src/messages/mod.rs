@@ -65,8 +65,7 @@ use std::time::Duration;
 
 impl World {
     /// Sends elements. It returns when they can be used again: a short message is with the receiver then, or on its way, whether it
-    /// receives or not; a long one, or one of many that it has not received, waits until it does. The first one to a rank of this machine
-    /// waits until that rank has called something of messages or collectives.
+    /// receives or not; a long one, or one of many that it has not received, waits until it does.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank;

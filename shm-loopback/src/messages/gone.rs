@@ -65,10 +65,12 @@ impl ShmWire {
     /// The memory of a rank cannot be reached.
     pub(super) fn unreachable(&mut self, rank: usize, error: &FabricError) {
         // If it is gone, or about to, that is why.
-        let why = match self.job.control.ends_soon(rank) {
+        let control = &self.job.control;
+        let has_left = control.has_left_messages(rank);
+        let why = match if has_left { control.ended(rank) } else { control.ends_soon(rank) } {
             Err(FabricError::PeerDied { .. }) => Why::Died,
-            _ if self.job.control.failed() == Some(rank) => Why::Died,
-            _ if self.job.control.has_left_messages(rank) => Why::Left,
+            _ if control.failed() == Some(rank) => Why::Died,
+            _ if has_left || control.has_left_messages(rank) => Why::Left,
             _ => {
                 tracing::warn!(rank_of_host = rank, %error, "cannot reach the memory of a rank for messages");
                 Why::Unreachable

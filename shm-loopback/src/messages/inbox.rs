@@ -15,10 +15,15 @@
 
 use super::joint::Desk;
 use crate::bell::Bell;
+use crate::blocks::Forget;
+use crate::loopback::Membership;
 use crate::memory::{HEADER, View};
+use crate::reach::Reach;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use transom_locks::Rank;
+use transom_windows::FabricError;
 
 /// Cells of an inbox.
 pub const CELLS: usize = 64;
@@ -75,6 +80,30 @@ const fn cells(ranks: usize) -> usize {
 pub(super) struct Inbox {
     pub view: View,
     cells: usize,
+}
+
+/// A rank's own inbox, which others may fill from when it is made.
+pub(crate) struct Own {
+    pub(super) inbox: Inbox,
+    /// Others open it by this.
+    _fd: Option<OwnedFd>,
+    _listed: Forget,
+    /// A peer that can read this can read buffers.
+    _probe: Box<u64>,
+}
+
+impl Own {
+    /// Once for each rank.
+    pub fn make(job: &Membership) -> Result<Own, FabricError> {
+        let ranks = job.control.ranks();
+        let (memory, key, fd) = job.block(len(ranks))?;
+        let _listed = Forget { blocks: job.blocks.clone(), tag: key.tag };
+        let (inbox, _probe) = (Inbox::new(View::whole(&memory), ranks), Box::new(key.tag));
+        inbox.open((&raw const *_probe).expose_provenance() as u64);
+        Reach::from(job).admit();
+        job.control.publish_inbox(job.rank, key.tag, key.fd);
+        Ok(Own { inbox, _fd: fd, _listed, _probe })
+    }
 }
 
 /// See [`Inbox::attend`].

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! # Memory
-//! A rank that uses messages has an inbox, however many peers it has: 64 cells of 16 KiB, and a bit for each peer
+//! A rank has an inbox from when it joins, however many peers it has: 64 cells of 16 KiB, and a bit for each peer
 //! ([`inbox_bytes`]). Pages of it that were never used take none. Each of the few peers that it hears from most
 //! ([`Config::rings`](transom_channel::Config::rings)) has a ring of its own beside it, made when that pair has talked a
 //! while ([`ring_bytes`]). So a rank has at most
@@ -19,6 +19,7 @@ mod wire;
 
 pub use crate::progress::Turn;
 pub use bytes::{Bytes, Lasting, Owner, Place};
+pub(crate) use inbox::Own;
 pub use inbox::{CELLS, inbox_bytes, ring_bytes};
 pub(crate) use joint::FROM as BOTH_COPY_FROM;
 pub use wait::{Look, Naps, Waiter};

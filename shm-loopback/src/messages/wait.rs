@@ -158,6 +158,12 @@ impl Waiter {
         }
     }
 
+    /// Whether something lies in the inbox; or may have come by ways that ring no bell.
+    #[inline(always)]
+    pub fn may_have_come(&self) -> bool {
+        self.naps.is_some() || self.inbox.as_ref().is_none_or(Inbox::has_work)
+    }
+
     /// Whether ranks share cores.
     pub fn is_crowded(&self) -> bool {
         self.crowded

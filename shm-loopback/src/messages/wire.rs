@@ -1,7 +1,7 @@
 //! The wire of `transom-channel` on shared memory.
 
 use super::bytes::{Bytes, Kind, Part as Shared, Ring};
-use super::inbox::{self, BESIDE, Cell, Inbox};
+use super::inbox::{self, BESIDE, Cell, Inbox, Own};
 use super::joint;
 use super::reading::{Read, Reading};
 use super::wait::Waiter;
@@ -13,7 +13,6 @@ use crate::memory::View;
 use crate::progress::Turn;
 use crate::reach::{self, Reach};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -28,16 +27,10 @@ pub struct ShmWire {
     rails: [Rail; 1],
     pub(super) me: usize,
     pub(super) own: Inbox,
-    /// Others open the inbox by it.
-    _fd: Option<OwnedFd>,
-    _listed: Forget,
-    /// A peer that can read this can read buffers.
-    probe: Box<u64>,
+    _kept: Own,
     pub(super) peers: Vec<Peer>,
     pub(super) events: VecDeque<Event<Bytes>>,
     reading: Reading,
-    /// Peers that have no inbox yet.
-    awaited: Vec<usize>,
     /// Peers that are gone. The engine is told at the next look that finds nothing more in the inbox.
     pub(super) gone: Vec<(usize, Why)>,
     pub(super) closing: bool,
@@ -65,7 +58,7 @@ pub(super) struct Peer {
 }
 
 impl ShmWire {
-    /// Opens this rank's inbox. Once for each rank.
+    /// Of this rank, whose inbox it takes. Once for each rank.
     ///
     /// # Safety
     /// Whoever drives the wire keeps memory until it is done with, as the engine of `transom-channel` does: what is
@@ -73,20 +66,12 @@ impl ShmWire {
     /// severed. The handles of both are of this wire, or of the program's buffers.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory; [`FabricError::Misuse`] the second time.
+    /// [`FabricError::Misuse`] the second time, and of a team.
     pub unsafe fn open(job: &Loopback) -> Result<ShmWire, FabricError> {
         let job = job.0.clone();
         let (me, ranks) = (job.rank, job.control.ranks());
-        if job.control.inbox(me).is_some() {
-            return Err(FabricError::Misuse { why: format!("rank {me} has opened its inbox before") });
-        }
-        let (memory, key, fd) = job.block(inbox::len(ranks))?;
-        let own = Inbox::new(View::whole(&memory), ranks);
-        let probe = Box::new(key.tag);
-        own.open((&raw const *probe).expose_provenance() as u64);
-        let reach = Reach::from(&*job);
-        reach.admit();
-        job.control.publish_inbox(me, key.tag, key.fd);
+        let own = job.inbox().take();
+        let own = own.ok_or_else(|| FabricError::Misuse { why: format!("rank {me} has opened its inbox before") })?;
         let rail = Rail {
             kind: RailKind::Memory,
             longest: inbox::LONGEST,
@@ -97,29 +82,19 @@ impl ShmWire {
             read: true,
             bandwidth: 0,
         };
-        let mut wire = ShmWire {
+        Ok(ShmWire {
             rails: [rail],
             me,
-            own,
-            _fd: fd,
-            _listed: Forget { blocks: job.blocks.clone(), tag: key.tag },
-            probe,
+            own: own.inbox.clone(),
+            _kept: own,
             peers: (0..ranks).map(|_| Peer::default()).collect(),
             events: VecDeque::new(),
-            reading: Reading::new(reach),
-            awaited: Vec::new(),
+            reading: Reading::new(Reach::from(&*job)),
             gone: Vec::new(),
             closing: false,
             began: Instant::now(),
             job,
-        };
-        // Whoever waits for this inbox has one; it rings for those that come later.
-        for peer in (0..ranks).filter(|peer| *peer != me) {
-            if wire.job.control.inbox(peer).is_some() {
-                wire.ring_for(peer);
-            }
-        }
-        Ok(wire)
+        })
     }
 
     /// How threads of this rank wait for what comes.
@@ -137,20 +112,20 @@ impl ShmWire {
         self.job.progress.set(turn, Some(self.own.view.clone()), true);
     }
 
-    /// Maps a peer's inbox, if there is one.
-    fn reach(&mut self, rank: usize) -> Result<bool, FabricError> {
+    /// Maps a peer's inbox.
+    fn reach(&mut self, rank: usize) -> Result<(), FabricError> {
         if self.peers[rank].inbox.is_some() {
-            return Ok(true);
+            return Ok(());
         }
         let ranks = self.peers.len();
         let inbox = if rank == self.me {
             self.own.clone()
         } else {
-            let Some(key) = self.job.control.inbox(rank) else { return Ok(false) };
+            let key = self.job.control.inbox(rank).ok_or(FabricError::PeerLeft { rank })?;
             Inbox::new(self.job.attach(rank, key, inbox::len(ranks))?, ranks)
         };
         self.peers[rank].inbox = Some(inbox);
-        Ok(true)
+        Ok(())
     }
 
     fn is_up(&mut self, rank: usize) {
@@ -160,7 +135,7 @@ impl ShmWire {
     }
 
     pub(super) fn ring_for(&mut self, rank: usize) {
-        if let Ok(true) = self.reach(rank)
+        if let Ok(()) = self.reach(rank)
             && let Some(inbox) = &self.peers[rank].inbox
         {
             bell::ring(&inbox.view.header().bell);
@@ -196,18 +171,11 @@ impl ShmWire {
                 self.give_cell(number);
             } else {
                 // First: so the first that it announces is read, too.
-                if !self.peers[owner].up && matches!(self.reach(owner), Ok(true)) {
+                if !self.peers[owner].up && self.reach(owner).is_ok() {
                     self.is_up(owner);
                 }
                 let lane = Lane { peer: owner as Rank, rail: 0 };
                 self.events.push_back(Event::Arrived { lane, slot, at: 0, length });
-            }
-        }
-        for rank in std::mem::take(&mut self.awaited) {
-            match self.reach(rank) {
-                Ok(true) => self.is_up(rank),
-                Ok(false) => self.awaited.push(rank),
-                Err(error) => self.unreachable(rank, &error),
             }
         }
         if !found {
@@ -334,8 +302,7 @@ impl Wire for ShmWire {
     fn connect(&mut self, lane: Lane) {
         let rank = lane.peer as usize;
         match self.reach(rank) {
-            Ok(true) => self.is_up(rank),
-            Ok(false) => self.awaited.push(rank),
+            Ok(()) => self.is_up(rank),
             Err(error) => self.unreachable(rank, &error),
         }
     }
@@ -346,7 +313,6 @@ impl Wire for ShmWire {
         let peer = &mut self.peers[rank];
         (peer.over, peer.ring) = (true, None);
         peer.pipes.clear();
-        self.awaited.retain(|awaited| *awaited != rank);
         self.gone.retain(|gone| gone.0 != rank);
         // Cells of its messages, and those that it will never fill.
         let is_of = |event: &Event<Bytes>| event.lane().is_some_and(|lane| lane.peer as usize == rank);
@@ -484,7 +450,7 @@ impl Wire for ShmWire {
     #[inline]
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {
-            let nothing_open = self.awaited.is_empty() && self.gone.is_empty() && !self.reading.is_waiting();
+            let nothing_open = self.gone.is_empty() && !self.reading.is_waiting();
             if nothing_open && !self.own.has_work() {
                 return None;
             }
@@ -528,8 +494,6 @@ impl Wire for ShmWire {
 
 impl Drop for ShmWire {
     fn drop(&mut self) {
-        // Read by peers until here.
-        debug_assert!(*self.probe != 0);
         self.reading.end(|_| true);
         self.own.close();
         // Windows may keep the rank in its job: others are not to wait for its messages even so. First that it died, as that counts
