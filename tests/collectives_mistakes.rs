@@ -88,6 +88,13 @@ fn other_types_are_told() {
     mismatch("other_types_are_told", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
 }
 
+/// Of the same size.
+#[test]
+fn other_numbers_are_told() {
+    let sum = |w: &World| w.all_reduce(&mut [1.0_f64], Op::Sum);
+    mismatch("other_numbers_are_told", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
+}
+
 #[test]
 fn other_collectives_are_told() {
     mismatch("other_collectives_are_told", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));

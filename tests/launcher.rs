@@ -121,14 +121,24 @@ fn a_job_that_ends_well() {
     let ended = script("3", "echo $TRANSOM_RANK of $TRANSOM_SIZE");
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert_eq!(lines(&ended.stdout), [b"0 of 3\n", b"1 of 3\n", b"2 of 3\n"]);
+    // What stands behind the program is the program's, options too.
+    for ranks in ["-n2", "-n=2", "--ranks=2"] {
+        let ended = run(&[ranks, "echo", "-n", "x", "--tag", "--", "-y"]);
+        assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), &b"x --tag -- -y\nx --tag -- -y\n"[..]));
+    }
 }
 
 #[test]
 fn the_first_failure_is_named_and_the_others_end() {
     let ended = script("3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(3), "transom: rank 1 exited with status 3\n"));
-    let ended = script("3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(137), "transom: rank 2 was killed by signal 9 (SIGKILL)\n"));
+    let others = "transom: ranks 0, 2 had not ended 200ms after that, and get SIGTERM (TRANSOM_GRACE)\n";
+    assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
+    let ended = script("2", "[ $TRANSOM_RANK = 1 ] && kill -KILL $$; exec sleep 1000");
+    let [killed, other] = [
+        "transom: rank 1 was killed by signal 9 (SIGKILL)\n",
+        "transom: rank 0 had not ended 200ms after that, and get SIGTERM (TRANSOM_GRACE)\n",
+    ];
+    assert_eq!((ended.code, ended.stderr), (Some(137), format!("{killed}{other}")));
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
 }
 
@@ -150,7 +160,8 @@ fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
 #[test]
 fn what_a_rank_said_last_comes_before_the_launchers_word() {
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && printf 'out of luck' >&2 && exit 1; exec sleep 1000");
-    assert_eq!(ended.stderr, "[1] out of luck\ntransom: rank 1 exited with status 1\n");
+    let other = "transom: rank 0 had not ended 200ms after that, and get SIGTERM (TRANSOM_GRACE)\n";
+    assert_eq!(ended.stderr, format!("[1] out of luck\ntransom: rank 1 exited with status 1\n{other}"));
 }
 
 /// A full disk, or a terminal that is gone, is no reason for another status.
@@ -350,6 +361,9 @@ fn what_cannot_be_started_is_said() {
         (&["-n", "32768", "true"], 2, "a job has 1 to 32767 ranks, not 32768"),
         (&["-n", "2", "--grace", "-1", "true"], 2, "grace"),
         (&["-n", "2"], 2, "PROGRAM"),
+        (&["--bogus", "-n", "2", "true"], 2, "unexpected argument '--bogus'"),
+        (&["-n", "2", "--bogus", "true"], 2, "unexpected argument '--bogus'"),
+        (&["-np", "2", "true"], 2, "invalid value 'p' for '--ranks"),
         (&["true"], 2, "--ranks"),
     ] {
         let ended = run(args);

@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_nothing_else() {
-        let call = Made { number: 7, history: 9, call: Signature::of(Kind::Barrier, 1, 0) };
+        let call = Made { number: 7, history: 9, call: Signature::without(Kind::Barrier) };
         let ask = Saying::Ask(call).to_bytes(0x0102_0304);
         assert_eq!(ask[..12], [0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
         assert!(matches!(Saying::from_bytes(&ask), Some((0x0102_0304, Saying::Ask(made))) if made == call));

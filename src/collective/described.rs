@@ -50,34 +50,34 @@ fn planned<F>(signature: Signature, plan: Plan, fold: F) -> Of<F> {
 impl World {
     #[inline]
     pub(super) fn of_barrier(&self) -> Of<Nothing> {
-        chosen(Signature::of(Kind::Barrier, 1, 0), Call::Barrier, 0, Nothing)
+        chosen(Signature::without(Kind::Barrier), Call::Barrier, 0, Nothing)
     }
 
     #[inline]
-    pub(super) fn of_broadcast<T>(&self, root: Rank, len: usize) -> Of<Nothing> {
+    pub(super) fn of_broadcast<T: 'static>(&self, root: Rank, len: usize) -> Of<Nothing> {
         self.check_root::<T>(root)?;
-        chosen(Signature::of(Kind::Broadcast, size_of::<T>(), len).root(root), Call::Broadcast { root }, len, Nothing)
+        chosen(Signature::of::<T>(Kind::Broadcast, len).root(root), Call::Broadcast { root }, len, Nothing)
     }
 
     #[inline]
     pub(super) fn of_reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, len: usize, op: R) -> Of<Typed<T, R>> {
         self.check_root::<T>(root)?;
         self.check_operation::<T, R>(&op)?;
-        let signature = Signature::of(Kind::Reduce, size_of::<T>(), len).root(root).by(op.number(), R::COMMUTES);
+        let signature = Signature::of::<T>(Kind::Reduce, len).root(root).by(op.number(), R::COMMUTES);
         chosen(signature, Call::Reduce { root, commutes: R::COMMUTES }, len, Typed(op, PhantomData))
     }
 
     #[inline]
     pub(super) fn of_all_reduce<T: Pod, R: Reduction<T>>(&self, len: usize, op: R) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
-        let signature = Signature::of(Kind::AllReduce, size_of::<T>(), len).by(op.number(), R::COMMUTES);
+        let signature = Signature::of::<T>(Kind::AllReduce, len).by(op.number(), R::COMMUTES);
         chosen(signature, Call::AllReduce { commutes: R::COMMUTES }, len, Typed(op, PhantomData))
     }
 
     pub(super) fn of_scan<T: Pod, R: Reduction<T>>(&self, exclusive: bool, len: usize, op: R) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
         let kind = if exclusive { Kind::Exscan } else { Kind::Scan };
-        let signature = Signature::of(kind, size_of::<T>(), len).by(op.number(), R::COMMUTES);
+        let signature = Signature::of::<T>(kind, len).by(op.number(), R::COMMUTES);
         chosen(signature, Call::Scan { exclusive }, len, Typed(op, PhantomData))
     }
 
@@ -89,7 +89,7 @@ impl World {
     ) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
         self.check_blocks("reduce_scatter", data, into)?;
-        let signature = Signature::of(Kind::ReduceScatter, size_of::<T>(), into).by(op.number(), R::COMMUTES);
+        let signature = Signature::of::<T>(Kind::ReduceScatter, into).by(op.number(), R::COMMUTES);
         chosen(signature, Call::ReduceScatter, into, Typed(op, PhantomData))
     }
 
@@ -103,23 +103,29 @@ impl World {
         self.check_operation::<T, R>(&op)?;
         self.check_counts("reduce_scatter_v", counts, data)?;
         self.check_own("reduce_scatter_v", counts, into)?;
-        let signature = Signature::of(Kind::ReduceScatterV, size_of::<T>(), data).by(op.number(), R::COMMUTES);
+        let signature = Signature::of::<T>(Kind::ReduceScatterV, data).by(op.number(), R::COMMUTES);
         planned(signature, plans::reduce_scatter_v(self.rank(), counts), Typed(op, PhantomData))
     }
 
     /// `into` counts at the root alone.
-    pub(super) fn of_gather<T>(&self, root: Rank, mine: usize, into: usize) -> Of<Nothing> {
+    pub(super) fn of_gather<T: 'static>(&self, root: Rank, mine: usize, into: usize) -> Of<Nothing> {
         self.check_root::<T>(root)?;
         if root == self.rank() {
             self.check_blocks("gather", into, mine)?;
         }
-        chosen(Signature::of(Kind::Gather, size_of::<T>(), mine).root(root), Call::Gather { root }, mine, Nothing)
+        chosen(Signature::of::<T>(Kind::Gather, mine).root(root), Call::Gather { root }, mine, Nothing)
     }
 
     /// `counts` and `into` count at the root alone.
-    pub(super) fn of_gather_v<T>(&self, root: Rank, mine: usize, counts: &[usize], into: usize) -> Of<Nothing> {
+    pub(super) fn of_gather_v<T: 'static>(
+        &self,
+        root: Rank,
+        mine: usize,
+        counts: &[usize],
+        into: usize,
+    ) -> Of<Nothing> {
         self.check_root::<T>(root)?;
-        let signature = Signature::of(Kind::GatherV, size_of::<T>(), 0).root(root);
+        let signature = Signature::of::<T>(Kind::GatherV, 0).root(root);
         let plan = match root == self.rank() {
             true => {
                 self.check_counts("gather_v", counts, into)?;
@@ -132,7 +138,7 @@ impl World {
     }
 
     /// `data` counts at the root alone.
-    pub(super) fn of_scatter<T>(&self, root: Rank, data: usize, into: usize) -> Of<Nothing> {
+    pub(super) fn of_scatter<T: 'static>(&self, root: Rank, data: usize, into: usize) -> Of<Nothing> {
         self.check_root::<T>(root)?;
         if root == self.rank() {
             self.check_blocks("scatter", data, into)?;
@@ -142,13 +148,19 @@ impl World {
                 self.size()
             ))?;
         }
-        chosen(Signature::of(Kind::Scatter, size_of::<T>(), into).root(root), Call::Scatter { root }, into, Nothing)
+        chosen(Signature::of::<T>(Kind::Scatter, into).root(root), Call::Scatter { root }, into, Nothing)
     }
 
     /// `data` and `counts` count at the root alone.
-    pub(super) fn of_scatter_v<T>(&self, root: Rank, data: usize, counts: &[usize], into: usize) -> Of<Nothing> {
+    pub(super) fn of_scatter_v<T: 'static>(
+        &self,
+        root: Rank,
+        data: usize,
+        counts: &[usize],
+        into: usize,
+    ) -> Of<Nothing> {
         self.check_root::<T>(root)?;
-        let signature = Signature::of(Kind::ScatterV, size_of::<T>(), 0).root(root);
+        let signature = Signature::of::<T>(Kind::ScatterV, 0).root(root);
         let plan = match root == self.rank() {
             true => {
                 self.check_counts("scatter_v", counts, data)?;
@@ -160,30 +172,30 @@ impl World {
         planned(signature, plan, Nothing)
     }
 
-    pub(super) fn of_all_gather<T>(&self, mine: usize, into: usize) -> Of<Nothing> {
+    pub(super) fn of_all_gather<T: 'static>(&self, mine: usize, into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
         self.check_blocks("all_gather", into, mine)?;
-        chosen(Signature::of(Kind::AllGather, size_of::<T>(), mine), Call::AllGather, mine, Nothing)
+        chosen(Signature::of::<T>(Kind::AllGather, mine), Call::AllGather, mine, Nothing)
     }
 
-    pub(super) fn of_all_gather_v<T>(&self, mine: usize, counts: &[usize], into: usize) -> Of<Nothing> {
+    pub(super) fn of_all_gather_v<T: 'static>(&self, mine: usize, counts: &[usize], into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
         self.check_counts("all_gather_v", counts, into)?;
         self.check_own("all_gather_v", counts, mine)?;
-        let signature = Signature::of(Kind::AllGatherV, size_of::<T>(), into);
+        let signature = Signature::of::<T>(Kind::AllGatherV, into);
         planned(signature, plans::all_gather_v(self.rank(), counts), Nothing)
     }
 
-    pub(super) fn of_all_to_all<T>(&self, data: usize, into: usize) -> Of<Nothing> {
+    pub(super) fn of_all_to_all<T: 'static>(&self, data: usize, into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
         let block = data / self.size();
         self.check_blocks("all_to_all", data, block)?;
         self.check_blocks("all_to_all", into, block)?;
-        chosen(Signature::of(Kind::AllToAll, size_of::<T>(), block), Call::AllToAll, block, Nothing)
+        chosen(Signature::of::<T>(Kind::AllToAll, block), Call::AllToAll, block, Nothing)
     }
 
     /// With as many elements for each rank, and of each.
-    pub(super) fn of_all_to_all_v<T>(&self, given: &[usize], taken: &[usize], into: usize) -> Of<Nothing> {
+    pub(super) fn of_all_to_all_v<T: 'static>(&self, given: &[usize], taken: &[usize], into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
         self.check_counts("all_to_all_v", taken, into)?;
         let (blocks, ranks) = (given.len(), self.size());
@@ -191,14 +203,15 @@ impl World {
             return self.refuse(format!("all_to_all_v needs a block for each of {ranks} ranks, not {blocks}"));
         }
         self.check_own("all_to_all_v", taken, given[self.rank()])?;
-        planned(
-            Signature::of(Kind::AllToAllV, size_of::<T>(), 0),
-            plans::all_to_all_v(self.rank(), given, taken),
-            Nothing,
-        )
+        planned(Signature::of::<T>(Kind::AllToAllV, 0), plans::all_to_all_v(self.rank(), given, taken), Nothing)
     }
 
-    pub(super) fn of_neighbours<T, const D: usize>(&self, grid: &Grid<D>, data: usize, into: usize) -> Of<Nothing> {
+    pub(super) fn of_neighbours<T: 'static, const D: usize>(
+        &self,
+        grid: &Grid<D>,
+        data: usize,
+        into: usize,
+    ) -> Of<Nothing> {
         self.check_elements::<T>()?;
         let block = data / (2 * D).max(1);
         if (block * 2 * D, block * 2 * D, self.size()) != (data, into, grid.ranks()) {
@@ -209,7 +222,7 @@ impl World {
                  {blocks} blocks of one length, and the grid have as many places as there are ranks"
             ));
         }
-        let signature = Signature::of(Kind::Neighbours, size_of::<T>(), block).on_grid(grid.number());
+        let signature = Signature::of::<T>(Kind::Neighbours, block).on_grid(grid.number());
         planned(signature, plans::neighbours(self.rank(), grid, block), Nothing)
     }
 }
@@ -217,7 +230,7 @@ impl World {
 /// Checks, which tell the other ranks that this one refuses its call.
 impl World {
     #[inline]
-    pub(super) fn check_root<T>(&self, root: Rank) -> Result<(), Error> {
+    pub(super) fn check_root<T: 'static>(&self, root: Rank) -> Result<(), Error> {
         self.check_elements::<T>()?;
         match root < self.size() {
             true => Ok(()),
@@ -226,7 +239,7 @@ impl World {
     }
 
     #[inline]
-    pub(super) fn check_elements<T>(&self) -> Result<(), Error> {
+    pub(super) fn check_elements<T: 'static>(&self) -> Result<(), Error> {
         match (size_of::<T>(), align_of::<T>()) {
             (0, _) => self.refuse("elements of no bytes cannot be told apart".into()),
             (_, align) if align > ALIGNED => {

@@ -180,7 +180,7 @@ impl Group {
 
     /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
     pub fn refuse(&self, error: Error) -> Error {
-        let begun = self.enter().and_then(|mut turn| self.begin(&mut turn, Signature::of(Kind::Refused, 0, 0)));
+        let begun = self.enter().and_then(|mut turn| self.begin(&mut turn, Signature::without(Kind::Refused)));
         begun.err().unwrap_or(error)
     }
 

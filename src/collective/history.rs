@@ -105,7 +105,7 @@ mod tests {
 
     fn made(number: u32) -> Made {
         let len = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize;
-        Made { number, history: !number, call: Signature::of(Kind::Scan, number as usize & 0xffff, len) }
+        Made { number, history: !number, call: Signature::of::<u64>(Kind::Scan, len).on_grid(number) }
     }
 
     #[test]

@@ -114,7 +114,7 @@ mod tests {
             let shape = self.world.shape::<u64>(self.world.group()?, len);
             let stages = by_hosts(what, shape, None).expect("it is done so");
             let host = provider::shared_memory(self.host.provider()).unwrap();
-            self.world.carry_by_hosts((stages, host), Signature::of(kind, 8, len), given, data, op)
+            self.world.carry_by_hosts((stages, host), Signature::of::<u64>(kind, len), given, data, op)
         }
 
         fn all_reduce(&self, data: &mut [u64]) -> Result<(), Error> {

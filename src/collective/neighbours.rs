@@ -92,7 +92,7 @@ impl World {
             ));
         }
         let mut came = self.room(total(&of_each))?;
-        let signature = Signature::of(Kind::AllToAllSections, size_of::<T>(), 0);
+        let signature = Signature::of::<T>(Kind::AllToAllSections, 0);
         let what = What::Planned(all_to_all_v(self.rank(), &to_each, &of_each));
         self.call(Described { signature, what, fold: Nothing }, &packed.concat(), &mut came)?;
         let mut rest = &came[..];

@@ -1,5 +1,6 @@
 //! What a call is, in a few bytes that ranks compare.
 
+use std::any::TypeId;
 use std::fmt;
 
 /// Which call.
@@ -55,8 +56,8 @@ const NAMES: [&str; 19] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
     /// From the lowest bits up: the kind, 6 bits; whether it is by an operation that does not commute, a bit; whether it is started and
-    /// waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 16 bits; the root and 1, or 0, or
-    /// the number of a grid, 32 bits.
+    /// waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 14 bits, and what number it is, 2
+    /// bits; the root and 1, or 0, or the number of a grid, 32 bits.
     what: u64,
     /// Elements, where all ranks name as many.
     len: u64,
@@ -69,15 +70,23 @@ const ORDERED: u64 = 1 << 6;
 const KIND: u64 = ORDERED - 1;
 const OPERATION: u32 = 8;
 const ELEMENT: u32 = 16;
+const NUMBER: u32 = 30;
 const ROOT: u32 = 32;
 
 impl Signature {
     pub const BYTES: usize = 16;
 
     #[inline]
-    pub fn of(kind: Kind, element: usize, len: usize) -> Signature {
+    pub fn of<T: 'static>(kind: Kind, len: usize) -> Signature {
         // Of longer elements the rest is compared: it is a check.
-        Signature { what: kind as u64 | u64::from(element as u16) << ELEMENT, len: len as u64 }
+        let bytes = size_of::<T>() as u64 & ((1 << (NUMBER - ELEMENT)) - 1);
+        Signature { what: kind as u64 | bytes << ELEMENT | number::<T>() << NUMBER, len: len as u64 }
+    }
+
+    /// A call of no elements.
+    #[inline]
+    pub fn without(kind: Kind) -> Signature {
+        Signature { what: kind as u64, len: 0 }
     }
 
     #[inline]
@@ -137,15 +146,42 @@ impl Signature {
     }
 }
 
+/// What number an element is, by its place: none, or which, to be followed by its bits.
+const NUMBERS: [&str; 4] = ["", "u", "i", "f"];
+
+#[inline]
+fn number<T: 'static>() -> u64 {
+    let is = |of: &[TypeId]| of.contains(&TypeId::of::<T>());
+    macro_rules! any {
+        ($($number:ty),*) => { is(&[$(TypeId::of::<$number>()),*]) };
+    }
+    if any!(u8, u16, u32, u64, u128, usize) {
+        1
+    } else if any!(i8, i16, i32, i64, i128, isize) {
+        2
+    } else if any!(f32, f64) {
+        3
+    } else {
+        0
+    }
+}
+
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Signature { what, len } = *self;
-        let (kind, operation, element, root) =
-            ((what & KIND) as u8, (what >> OPERATION) as u8, (what >> ELEMENT) as u16, (what >> ROOT) as u32);
+        let (kind, operation, element, root) = (
+            (what & KIND) as u8,
+            (what >> OPERATION) as u8,
+            what >> ELEMENT & ((1 << (NUMBER - ELEMENT)) - 1),
+            (what >> ROOT) as u32,
+        );
         write!(f, "{}", self.name())?;
         if kind > 1 {
-            let [elements, bytes] = [len, u64::from(element)].map(|many| if many == 1 { "" } else { "s" });
-            write!(f, " of {len} element{elements} of {element} byte{bytes}")?;
+            let [elements, bytes] = [len, element].map(|many| if many == 1 { "" } else { "s" });
+            match NUMBERS[(what >> NUMBER & 3) as usize] {
+                "" => write!(f, " of {len} element{elements} of {element} byte{bytes}")?,
+                number => write!(f, " of {len} {number}{}", 8 * element)?,
+            }
         }
         match root.checked_sub(1) {
             _ if kind == Kind::Neighbours as u8 => write!(f, ", on grid {root:08x}")?,
@@ -174,12 +210,15 @@ mod tests {
 
     #[test]
     fn calls_are_told_apart() {
-        let one = Signature::of(Kind::Broadcast, 8, 3).root(2);
+        let one = Signature::of::<u64>(Kind::Broadcast, 3).root(2);
         let others = [
-            Signature::of(Kind::Reduce, 8, 3).root(2),
-            Signature::of(Kind::Broadcast, 4, 3).root(2),
-            Signature::of(Kind::Broadcast, 8, 4).root(2),
-            Signature::of(Kind::Broadcast, 8, 3).root(3),
+            Signature::of::<u64>(Kind::Reduce, 3).root(2),
+            Signature::of::<u32>(Kind::Broadcast, 3).root(2),
+            Signature::of::<i64>(Kind::Broadcast, 3).root(2),
+            Signature::of::<f64>(Kind::Broadcast, 3).root(2),
+            Signature::of::<[u64; 1]>(Kind::Broadcast, 3).root(2),
+            Signature::of::<u64>(Kind::Broadcast, 4).root(2),
+            Signature::of::<u64>(Kind::Broadcast, 3).root(3),
             one.by(0, true),
             one.by(0, false),
             one.started(),
@@ -189,18 +228,16 @@ mod tests {
             assert_ne!(one.hash(7), other.hash(7), "{one} and {other}");
         }
         assert_ne!(one.hash(7), one.hash(8));
-        assert_eq!(one.to_string(), "broadcast of 3 elements of 8 bytes, root 2");
+        assert_eq!(one.to_string(), "broadcast of 3 u64, root 2");
+        assert_eq!(Signature::of::<f64>(Kind::AllReduce, 1).by(0, true).to_string(), "all_reduce of 1 f64, by Sum");
         assert_eq!(
-            Signature::of(Kind::AllReduce, 8, 1).by(0, true).to_string(),
-            "all_reduce of 1 element of 8 bytes, by Sum"
+            Signature::of::<[f64; 2]>(Kind::Scan, 1).by(16, false).to_string(),
+            "scan of 1 element of 16 bytes, by operation 16 of the program's own, which does not commute"
         );
-        assert_eq!(
-            Signature::of(Kind::Scan, 8, 1).by(16, false).to_string(),
-            "scan of 1 element of 8 bytes, by operation 16 of the program's own, which does not commute"
-        );
-        assert_eq!(Signature::of(Kind::AllGather, 1, 0).started().to_string(), "iall_gather of 0 elements of 1 byte");
-        assert_eq!(Signature::of(Kind::Barrier, 1, 0).to_string(), "barrier");
-        assert_eq!(Signature::of(Kind::Barrier, 1, 0).started().to_string(), "ibarrier");
+        assert_eq!(Signature::of::<i8>(Kind::AllGather, 0).started().to_string(), "iall_gather of 0 i8");
+        assert_eq!(Signature::of::<[u8; 16_385]>(Kind::Gather, 2).to_string(), "gather of 2 elements of 1 byte");
+        assert_eq!(Signature::without(Kind::Barrier).to_string(), "barrier");
+        assert_eq!(Signature::without(Kind::Barrier).started().to_string(), "ibarrier");
         assert_eq!([one.name(), one.started().name()], ["broadcast", "ibroadcast"]);
     }
 }

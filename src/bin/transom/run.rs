@@ -28,7 +28,7 @@ pub struct Run {
     ranks: usize,
 
     /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
-    #[arg(long, value_name = "HOSTS")]
+    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
     hosts: Option<HostList>,
 
     /// Which lines of output begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--tag` alone), or none
@@ -39,11 +39,11 @@ pub struct Run {
 
     /// How long the other ranks may go on after the first failure, in seconds, to report their own errors, before they are
     /// ended [default: TRANSOM_GRACE, else 2]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     grace: Option<Seconds>,
 
     /// The program (by PATH if there is no `/` in it) and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 

@@ -269,15 +269,21 @@ impl fmt::Display for Failure {
             ),
             Failure::Deadline { running } => match running.as_slice() {
                 [] => f.write_str("the deadline passed before all output was written"),
-                [rank] => write!(f, "the deadline passed; rank {rank} had not ended"),
-                ranks => {
-                    let ranks: Vec<_> = ranks.iter().map(Rank::to_string).collect();
-                    write!(f, "the deadline passed; ranks {} had not ended", ranks.join(", "))
-                }
+                ranks => write!(f, "the deadline passed; {} had not ended", Listed(ranks)),
             },
             Failure::Interrupted { signal } => write!(f, "ended by {}", Named(*signal)),
             Failure::OutputClosed => f.write_str("the reader of the output closed it"),
         }
+    }
+}
+
+/// `rank 1`, or `ranks 0, 2`.
+pub(super) struct Listed<'a>(pub &'a [Rank]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<_> = self.0.iter().map(Rank::to_string).collect();
+        write!(f, "rank{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
     }
 }
 

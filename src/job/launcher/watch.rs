@@ -2,7 +2,7 @@
 
 use super::control_plane::ControlPlane;
 use super::orphans::Orphans;
-use super::outcome::{Failure, LaunchError, Outcome, Status};
+use super::outcome::{Failure, LaunchError, Listed, Outcome, Status};
 use super::output::Output;
 use super::ranks::{Of, Ranks};
 use super::signals::Signals;
@@ -178,6 +178,12 @@ impl Watch {
         match self.phase {
             Phase::Grace(Some(until)) if until <= now => {
                 self.settle_failure(true);
+                let running: Vec<Rank> = self.ranks.running().collect();
+                if !running.is_empty() {
+                    let (ranks, grace) = (Listed(&running), self.grace);
+                    self.output
+                        .say(&format!("{ranks} had not ended {grace:?} after that, and get SIGTERM (TRANSOM_GRACE)"));
+                }
                 self.terminate();
             }
             Phase::Terminating(until) if until <= now => self.kill(),
