@@ -301,20 +301,20 @@ fn arguments_that_do_not_fit_are_told() {
             refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: blocks of 1 for each of");
             refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: blocks of 1 for each of");
         }
-        refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "told of 2 elements of this rank, whose own are 1");
+        refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2; `mine` has 1");
         refused(
             world.iall_gather_v(vec![5], &vec![1; n + 1]),
             &[5],
-            &format!("all_gather_v was given {} lengths", n + 1),
+            &format!("all_gather_v: `counts` has {} lengths", n + 1),
         );
-        refused(world.ireduce_scatter_v(vec![6], &[], Op::Sum), &[6], "reduce_scatter_v was given 0 lengths");
+        refused(world.ireduce_scatter_v(vec![6], &[], Op::Sum), &[6], "reduce_scatter_v: `counts` has 0 lengths");
         let blocks = Ragged::new(vec![7; n], &vec![1; n]);
         refused(
             world.iall_to_all_v(blocks.clone(), &vec![2; n]),
             &vec![7; n],
-            "told of 2 elements of this rank, whose own are 1",
+            "of this rank itself, is 2; `given` has 1",
         );
-        refused(world.iall_to_all_v(blocks, &[]), &vec![7; n], "all_to_all_v was given 0 lengths");
+        refused(world.iall_to_all_v(blocks, &[]), &vec![7; n], "all_to_all_v: `taken` has 0 lengths");
         let error = world.all_to_all_init(odd).map(drop);
         assert_eq!(error.is_err(), n > 1);
         assert!(matches!(world.scatter_init(n, vec![1], 1).map(drop), Err(Error::NoSuchRank { .. })));

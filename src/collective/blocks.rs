@@ -302,7 +302,7 @@ impl World {
         into: &mut [T],
         taken: &[usize],
     ) -> Result<(), Error> {
-        self.check_counts("all_to_all_v", given, data.len())?;
+        self.check_counts("all_to_all_v", ("given", given), ("data", data.len()))?;
         self.call(self.of_all_to_all_v::<T>(given, taken, into.len())?, data, into)
     }
 }

@@ -101,8 +101,8 @@ impl World {
         op: R,
     ) -> Of<Typed<T, R>> {
         self.check_operation::<T, R>(&op)?;
-        self.check_counts("reduce_scatter_v", counts, data)?;
-        self.check_own("reduce_scatter_v", counts, into)?;
+        self.check_counts("reduce_scatter_v", ("counts", counts), ("data", data))?;
+        self.check_own("reduce_scatter_v", ("counts", counts), ("into", into))?;
         let signature = Signature::of::<T>(Kind::ReduceScatterV, data).by(op.number(), R::COMMUTES);
         planned(signature, plans::reduce_scatter_v(self.rank(), counts), Typed(op, PhantomData))
     }
@@ -128,8 +128,8 @@ impl World {
         let signature = Signature::of::<T>(Kind::GatherV, 0).root(root);
         let plan = match root == self.rank() {
             true => {
-                self.check_counts("gather_v", counts, into)?;
-                self.check_own("gather_v", counts, mine)?;
+                self.check_counts("gather_v", ("counts", counts), ("into", into))?;
+                self.check_own("gather_v", ("counts", counts), ("mine", mine))?;
                 plans::gather_v(self.rank(), root, counts)
             }
             false => plans::gather_v(self.rank(), root, &self.counts_of_one(mine)),
@@ -163,8 +163,8 @@ impl World {
         let signature = Signature::of::<T>(Kind::ScatterV, 0).root(root);
         let plan = match root == self.rank() {
             true => {
-                self.check_counts("scatter_v", counts, data)?;
-                self.check_own("scatter_v", counts, into)?;
+                self.check_counts("scatter_v", ("counts", counts), ("data", data))?;
+                self.check_own("scatter_v", ("counts", counts), ("into", into))?;
                 plans::scatter_v(self.rank(), root, counts)
             }
             false => plans::scatter_v(self.rank(), root, &self.counts_of_one(into)),
@@ -180,8 +180,8 @@ impl World {
 
     pub(super) fn of_all_gather_v<T: 'static>(&self, mine: usize, counts: &[usize], into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
-        self.check_counts("all_gather_v", counts, into)?;
-        self.check_own("all_gather_v", counts, mine)?;
+        self.check_counts("all_gather_v", ("counts", counts), ("into", into))?;
+        self.check_own("all_gather_v", ("counts", counts), ("mine", mine))?;
         let signature = Signature::of::<T>(Kind::AllGatherV, into);
         planned(signature, plans::all_gather_v(self.rank(), counts), Nothing)
     }
@@ -197,12 +197,12 @@ impl World {
     /// With as many elements for each rank, and of each.
     pub(super) fn of_all_to_all_v<T: 'static>(&self, given: &[usize], taken: &[usize], into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
-        self.check_counts("all_to_all_v", taken, into)?;
+        self.check_counts("all_to_all_v", ("taken", taken), ("into", into))?;
         let (blocks, ranks) = (given.len(), self.size());
         if blocks != ranks {
-            return self.refuse(format!("all_to_all_v needs a block for each of {ranks} ranks, not {blocks}"));
+            return self.refuse(format!("all_to_all_v: `given` has {blocks} lengths, for {ranks} ranks"));
         }
-        self.check_own("all_to_all_v", taken, given[self.rank()])?;
+        self.check_own("all_to_all_v", ("taken", taken), ("given", given[self.rank()]))?;
         planned(Signature::of::<T>(Kind::AllToAllV, 0), plans::all_to_all_v(self.rank(), given, taken), Nothing)
     }
 
@@ -269,23 +269,38 @@ impl World {
     }
 
     /// That there is a length for each rank, and they make up what is there.
-    pub(super) fn check_counts(&self, name: &str, counts: &[usize], elements: usize) -> Result<(), Error> {
-        if counts.len() == self.size() && total(counts) == Some(elements) {
-            return Ok(());
-        }
+    pub(super) fn check_counts(
+        &self,
+        name: &str,
+        (argument, counts): (&str, &[usize]),
+        (buffer, elements): (&str, usize),
+    ) -> Result<(), Error> {
         let (lengths, ranks) = (counts.len(), self.size());
-        let sum = total(counts).map_or("more than there can be".into(), |sum| sum.to_string());
-        self.refuse(format!(
-            "{name} was given {lengths} lengths for {ranks} ranks, which add up to {sum} elements, and {elements} elements"
-        ))
+        if lengths != ranks {
+            return self.refuse(format!("{name}: `{argument}` has {lengths} lengths, for {ranks} ranks"));
+        }
+        match total(counts) {
+            Some(sum) if sum == elements => Ok(()),
+            sum => {
+                let sum = sum.map_or("more than there can be".into(), |sum| sum.to_string());
+                self.refuse(format!("{name}: `{argument}` adds up to {sum} elements, and `{buffer}` has {elements}"))
+            }
+        }
     }
 
     /// That this rank has as many elements, or as much room, as is said of it.
-    fn check_own(&self, name: &str, counts: &[usize], own: usize) -> Result<(), Error> {
-        let said = counts[self.rank()];
+    fn check_own(
+        &self,
+        name: &str,
+        (argument, counts): (&str, &[usize]),
+        (buffer, own): (&str, usize),
+    ) -> Result<(), Error> {
+        let rank = self.rank();
+        let said = counts[rank];
         match said == own {
             true => Ok(()),
-            false => self.refuse(format!("{name} was told of {said} elements of this rank, whose own are {own}")),
+            false => self
+                .refuse(format!("{name}: `{argument}[{rank}]`, of this rank itself, is {said}; `{buffer}` has {own}")),
         }
     }
 

@@ -201,7 +201,7 @@ impl<'s> Scope<'s, '_> {
         taken: &[usize],
     ) -> Request<'s, &'s mut [T]> {
         let world = self.world();
-        let checked = world.check_counts("all_to_all_v", given, data.len());
+        let checked = world.check_counts("all_to_all_v", ("given", given), ("data", data.len()));
         self.lent(checked.and_then(|()| world.of_all_to_all_v::<T>(given, taken, into.len())), data, into)
     }
 

@@ -31,16 +31,16 @@ impl<T> Ragged<T> {
     /// let blocks = transom::collective::Ragged::new(vec!['a', 'b', 'c'], &[1, 2]);
     /// assert_eq!(blocks[1], ['b', 'c']);
     /// ```
+    #[track_caller]
     pub fn new(elements: Vec<T>, counts: &[usize]) -> Self {
-        let mut end = 0;
-        let ends: Vec<usize> = counts
-            .iter()
-            .map(|count| {
-                end += count;
-                end
-            })
-            .collect();
-        assert_eq!(end, elements.len(), "as many elements as the lengths of all blocks");
+        let mut end = 0_usize;
+        let mut ends = Vec::with_capacity(counts.len());
+        for count in counts {
+            end = end.saturating_add(*count);
+            ends.push(end);
+        }
+        let there = elements.len();
+        assert!(end == there, "Ragged::new: `counts` add up to {end} elements, and there are {there}");
         Ragged { elements, ends }
     }
 
