@@ -2,6 +2,7 @@
 
 mod ranks;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use transom::World;
 use transom::messages::{Error, Source, Tag};
 
@@ -36,23 +37,44 @@ fn values_arrive_in_order_from_any() {
     on(&[1, 3], "values_arrive_in_order_from_any", |world| {
         const EACH: usize = 60;
         for seed in 0..EACH {
-            // To oneself first, since a long one waits until it is received.
             let to = (world.rank() + 1) % world.size();
-            std::thread::scope(|scope| {
-                scope.spawn(|| world.send_object(to, JOB, &job(seed)).unwrap());
-                let (got, status) = world.recv_object(Source::Any, JOB).unwrap();
-                assert_eq!(got, job(seed));
-                assert_eq!((status.from + 1) % world.size(), world.rank());
-                assert_eq!(status.tag, 3);
-            });
+            let sent = world.isend_object(to, JOB, &job(seed));
+            let (got, status) = match seed % 5 {
+                0 => {
+                    world.recv_object_for(Source::Any, JOB, Duration::from_secs(50)).unwrap().expect("it comes in time")
+                }
+                1 => loop {
+                    if let Some(came) = world.try_recv_object(Source::Any, JOB).unwrap() {
+                        break came;
+                    }
+                },
+                _ => world.recv_object(Source::Any, JOB).unwrap(),
+            };
+            assert_eq!(got, job(seed));
+            assert_eq!((status.from + 1) % world.size(), world.rank());
+            assert_eq!(status.tag, 3);
+            sent.wait().unwrap();
         }
+        assert!(world.recv_object_for(Source::Any, JOB, Duration::from_millis(1)).unwrap().is_none());
     });
 }
 
 #[test]
 fn what_is_no_such_value_is_said_and_consumed() {
     on(&[2], "what_is_no_such_value_is_said_and_consumed", |world| {
-        let fails = || match world.recv_object(1 - world.rank(), JOB).unwrap_err() {
+        let wait = Duration::from_secs(50);
+        let fails = |way| match match way {
+            0 => world.recv_object(1 - world.rank(), JOB).map(Some),
+            1 => world.recv_object_for(1 - world.rank(), JOB, wait),
+            _ => loop {
+                match world.try_recv_object(1 - world.rank(), JOB) {
+                    Ok(None) => {}
+                    came => break came,
+                }
+            },
+        }
+        .unwrap_err()
+        {
             error @ Error::OtherObject { status, .. } => {
                 assert!(error.to_string().contains("is no value of type objects::Job"), "{error}");
                 status.len
@@ -63,11 +85,11 @@ fn what_is_no_such_value_is_said_and_consumed() {
             world.send(1, Tag::new(3), &[1_u8, 2, 3]).unwrap();
             world.send_object(1, Tag::<u64>::new(3), &7).unwrap();
             world.send_object(1, JOB, &job(1)).unwrap();
-            let lengths = [fails(), fails(), fails()];
+            let lengths = [0, 1, 2].map(fails);
             let (got, status) = world.recv_object(1, JOB).unwrap();
             assert_eq!((got, lengths), (job(1), [status.len + 7, status.len + 9, 8]));
         } else {
-            assert_eq!([fails(), fails()], [3, 9]);
+            assert_eq!([1, 2].map(fails), [3, 9]);
             let (whole, _) = world.recv(0, Tag::<u8>::new(3)).unwrap();
             // Cut short, with more behind it, and nothing but what tells its type.
             for bytes in [&whole[..whole.len() - 1], &[&whole[..], &[0]].concat(), &whole[..8], &whole[..]] {
@@ -75,6 +97,10 @@ fn what_is_no_such_value_is_said_and_consumed() {
             }
         }
         assert!(matches!(world.recv_object(Source::None, JOB), Err(Error::Misuse { .. })));
+        assert!(matches!(world.recv_object_for(Source::None, JOB, wait), Err(Error::Misuse { .. })));
+        assert!(matches!(world.try_recv_object(Source::None, JOB), Err(Error::Misuse { .. })));
+        let failed = world.isend_object(9, JOB, &Job::Stop).wait().unwrap_err();
+        assert!(matches!(failed.error, Error::NoSuchRank { rank: 9, .. }));
         assert!(matches!(world.send_object(9, JOB, &Job::Stop), Err(Error::NoSuchRank { rank: 9, .. })));
     });
 }

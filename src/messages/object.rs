@@ -1,12 +1,14 @@
 //! Values that serde knows, each as one message.
 
-use super::error::Error;
+use super::error::{Error, Failed};
+use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
 use crate::world::World;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::any::type_name;
+use std::time::Duration;
 
 /// Bytes before the value that tell its type.
 const MARK: usize = 8;
@@ -33,9 +35,34 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn send_object<T: Serialize>(&self, to: impl Into<Peer>, tag: Tag<T>, value: &T) -> Result<(), Error> {
-        let bytes = postcard::to_extend(value, mark::<T>().to_vec());
-        let bytes = bytes.map_err(|source| Error::Unserialised { name: type_name::<T>(), source })?;
-        self.send(to, Tag::<u8>::new(tag.number()), &bytes)
+        self.send(to, Tag::<u8>::new(tag.number()), &serialised(value)?)
+    }
+
+    /// Starts a [`send_object`](Self::send_object): the value can be used again at once, and the request keeps its bytes. Two ranks that
+    /// exchange values use it, as a long one waits until it is received.
+    ///
+    /// # Errors
+    /// Those of `send_object` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// const LINES: Tag<Vec<String>> = Tag::new(1);
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let (other, mine) = (1 - world.rank(), vec![format!("of {}", world.rank()); 10_000]);
+    ///     let sent = world.isend_object(other, LINES, &mine);
+    ///     let (theirs, _) = world.recv_object(other, LINES)?;
+    ///     assert_eq!(theirs[9_999], format!("of {other}"));
+    ///     sent.wait()?;
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn isend_object<T: Serialize>(&self, to: impl Into<Peer>, tag: Tag<T>, value: &T) -> Request<'static, Vec<u8>> {
+        match serialised(value) {
+            Ok(bytes) => self.isend(to, Tag::<u8>::new(tag.number()), bytes),
+            Err(error) => Request::over(Err(Failed { error, buffer: None })),
+        }
     }
 
     /// Receives a value that [`send_object`](Self::send_object) sent. The length of the status is that of the value's bytes.
@@ -51,17 +78,86 @@ impl World {
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,
     ) -> Result<(T, Status), Error> {
-        let (from, tags) = (from.into(), tag.into().number().map_or(Tag::<u8>::any(), |tag| Tag::new(tag).into()));
-        if from == Source::None {
-            return Err(Error::Misuse { why: "nobody sends no value: receive from a rank, or from any".into() });
-        }
-        let (bytes, status) = self.recv(from, tags)?;
-        let other = |source| Error::OtherObject { status, name: type_name::<T>(), source };
-        let value = bytes.strip_prefix(&mark::<T>()).ok_or_else(|| other(None))?;
-        match postcard::take_from_bytes(value).map_err(|source| other(Some(source)))? {
-            (object, []) => Ok((object, Status { len: value.len(), ..status })),
-            _ => Err(other(None)),
-        }
+        let (bytes, status) = self.recv(somebody(from.into())?, bytes_of(tag.into()))?;
+        value_of(&bytes, status)
+    }
+
+    /// As [`recv_object`](Self::recv_object), of a value that comes within so long; else none.
+    ///
+    /// # Errors
+    /// As there, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use transom::messages::{Source, Tag};
+    /// const NAME: Tag<String> = Tag::new(1);
+    /// let world = transom::init()?;
+    /// assert!(world.recv_object_for(Source::Any, NAME, Duration::from_millis(10))?.is_none());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn recv_object_for<T: DeserializeOwned>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+        limit: Duration,
+    ) -> Result<Option<(T, Status)>, Error> {
+        let Some(message) = self.probe_for(somebody(from.into())?, bytes_of(tag.into()), limit)? else {
+            return Ok(None);
+        };
+        let status = message.status();
+        value_of(&message.recv()?, status).map(Some)
+    }
+
+    /// As [`recv_object`](Self::recv_object), if a value is there.
+    ///
+    /// # Errors
+    /// As there; if nothing is there, those of [`try_probe`](Self::try_probe).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// const NAME: Tag<String> = Tag::new(1);
+    /// let world = transom::init()?;
+    /// assert!(world.try_recv_object(Source::Any, NAME)?.is_none());
+    /// world.send_object(0, NAME, &"Ada".to_owned())?;
+    /// assert_eq!(world.try_recv_object(Source::Any, NAME)?.expect("it is there").0, "Ada");
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn try_recv_object<T: DeserializeOwned>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+    ) -> Result<Option<(T, Status)>, Error> {
+        let Some(message) = self.try_probe(somebody(from.into())?, bytes_of(tag.into()))? else { return Ok(None) };
+        let status = message.status();
+        value_of(&message.recv()?, status).map(Some)
+    }
+}
+
+fn serialised<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
+    let bytes = postcard::to_extend(value, mark::<T>().to_vec());
+    bytes.map_err(|source| Error::Unserialised { name: type_name::<T>(), source })
+}
+
+fn value_of<T: DeserializeOwned>(bytes: &[u8], status: Status) -> Result<(T, Status), Error> {
+    let other = |source| Error::OtherObject { status, name: type_name::<T>(), source };
+    let value = bytes.strip_prefix(&mark::<T>()).ok_or_else(|| other(None))?;
+    match postcard::take_from_bytes(value).map_err(|source| other(Some(source)))? {
+        (object, []) => Ok((object, Status { len: value.len(), ..status })),
+        _ => Err(other(None)),
+    }
+}
+
+/// The same tags, of the bytes that are sent.
+fn bytes_of<T>(tags: Tags<T>) -> Tags<u8> {
+    tags.number().map_or(Tag::<u8>::any(), |tag| Tag::new(tag).into())
+}
+
+fn somebody(from: Source) -> Result<Source, Error> {
+    match from {
+        Source::None => Err(Error::Misuse { why: "nobody sends no value: receive from a rank, or from any".into() }),
+        from => Ok(from),
     }
 }
 
