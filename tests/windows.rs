@@ -317,6 +317,21 @@ fn ranks_that_make_different_windows_are_all_told() {
 }
 
 #[test]
+fn a_window_here_and_a_team_there_are_told() {
+    ranks::on(&[2, 3, 4], "a_window_here_and_a_team_there_are_told", |world| {
+        let error = match world.rank() == 1 {
+            true => world.split(Some(0), 0).map(drop).unwrap_err().to_string(),
+            false => world.allocate::<u64>(3).map(drop).unwrap_err().to_string(),
+        };
+        let other =
+            if world.rank() == 1 { "split: rank 0 makes something else" } else { "rank 1 makes something else" };
+        assert!(error.contains(other), "{error}");
+        // What they make together next they make. (Windows have numbers, of which one rank has used more.)
+        world.split(Some(0), 0).unwrap().unwrap().barrier().unwrap();
+    });
+}
+
+#[test]
 fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
     ranks::on_all_sizes("each_reaches_every_part_of_a_shared_window_by_loads_and_stores", |world| {
         let (me, n) = (world.rank(), world.size());

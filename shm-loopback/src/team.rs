@@ -31,6 +31,10 @@ impl Loopback {
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
         let mine = [u64::from(colour.is_some()), colour.unwrap_or(0), key];
         let wishes = self.all_gather(mine.map(u64::to_le_bytes).as_flattened())?;
+        if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of_val(&mine)) {
+            let why = format!("split: rank {rank} makes something else, a window or value perhaps");
+            return Err(FabricError::Misuse { why });
+        }
         let wish = |rank: Rank| {
             let (numbers, _) = wishes[rank].as_chunks::<8>();
             let number = |at: usize| numbers.get(at).map_or(0, |number| u64::from_le_bytes(*number));

@@ -179,9 +179,13 @@ impl<F: Fabric> Segment<F> {
         let (mut region, own, _) = made?;
         let mut records = Vec::with_capacity(theirs.len());
         for (rank, record) in theirs.iter().enumerate() {
+            if record.is_empty() {
+                return Err(unmade(rank, "it could not allocate its part").into());
+            }
             let record = Record::from_bytes(record);
             let total = record.as_ref().and_then(|record| record.size.total(base));
-            records.push(record.zip(total).ok_or_else(|| unmade(rank, "it could not allocate its part"))?);
+            let why = || format!("rank {rank} makes something else, a team perhaps");
+            records.push(record.zip(total).ok_or_else(|| SegmentError::Mismatch { rank, why: why() })?);
         }
         // The first that differs from the first, so that all ranks say the same.
         let first = records[0].0.what;

@@ -127,6 +127,10 @@ impl Tcp {
         let wish = [u64::from(colour.is_some()), colour.unwrap_or(0), key, mine];
         let wishes = self.all_gather(wish.map(u64::to_le_bytes).as_flattened())?;
         id?;
+        if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of::<[u64; 4]>()) {
+            let why = format!("split: rank {rank} makes something else, a window or value perhaps");
+            return Err(FabricError::Misuse { why });
+        }
         let wish = |rank: Rank| -> [u64; 4] {
             let (numbers, _) = wishes[rank].as_chunks::<8>();
             std::array::from_fn(|at| numbers.get(at).map_or(0, |number| u64::from_le_bytes(*number)))
