@@ -458,6 +458,13 @@ fn a_deadline_ends_a_job() {
 }
 
 #[test]
+fn a_variable_that_there_is_not_is_told_of_by_the_launcher() {
+    let ended = Call::start(command(&["run", "-n", "2", "true"]).env("TRANSOM_MESAGES", "eager=0")).end();
+    let line = "transom: there is no variable TRANSOM_MESAGES, and it has no effect; `transom info` lists those that there are\n";
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), line));
+}
+
+#[test]
 fn the_table_has_every_variable() {
     let mut folders: Vec<_> =
         ["src", "shm-loopback/src", "windows/src", "locks/src"].map(std::path::PathBuf::from).into();

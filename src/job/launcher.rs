@@ -202,7 +202,12 @@ impl Launch {
                 Output::on_hosts(settings.ranks, &names, tag, settings.capture)
             }
         };
-        let output = output.map_err(system("preparing the output"))?;
+        let mut output = output.map_err(system("preparing the output"))?;
+        for name in variables::unknown() {
+            output.say(&format!(
+                "there is no variable {name}, and it has no effect; `transom info` lists those that there are"
+            ));
+        }
         Watch::new(control_plane, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

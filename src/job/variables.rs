@@ -315,6 +315,21 @@ pub fn parse<T: FromStr<Err: Display>>(name: &'static str, text: &str) -> Result
     text.parse().map_err(|why: T::Err| VariableError::new(name, text, why))
 }
 
+/// Names in the environment that begin with TRANSOM_ and are not in the [table](TABLE): typos, perhaps. They have no effect, and
+/// launchers say so.
+///
+/// # Examples
+/// ```
+/// assert!(!transom::variables::unknown().contains(&"TRANSOM_LOG".to_owned()));
+/// ```
+pub fn unknown() -> Vec<String> {
+    let known = |name: &str| TABLE.iter().any(|variable| variable.name == name);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<_> = names.filter(|name| name.starts_with("TRANSOM_") && !known(name)).collect();
+    unknown.sort();
+    unknown
+}
+
 /// The variables that a launcher removes from the environment of its ranks before it sets its own: those of another
 /// launcher, in one of whose ranks this one may run, and the one by which a user may override what started a process.
 pub(crate) fn removed_for_ranks() -> impl Iterator<Item = &'static str> {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use transom::Bootstrap;
-use transom::variables::{SetBy, TABLE};
+use transom::variables::{SetBy, TABLE, unknown};
 
 /// Tells what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
 #[derive(Args)]
@@ -165,10 +165,7 @@ fn variables() -> Vec<Section> {
         }
         sections.push(section);
     }
-    let known = |name: &str| TABLE.iter().any(|variable| variable.name == name);
-    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut unknown: Vec<_> = names.filter(|name| name.starts_with("TRANSOM_") && !known(name)).collect();
-    unknown.sort();
+    let unknown = unknown();
     if !unknown.is_empty() {
         let mut section = Section::new("not known, and without effect (a typo?)");
         unknown.iter().for_each(|name| section.row(name, ""));
