@@ -17,6 +17,9 @@ use transom_windows::{FabricError, UserMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"transom\x02");
+/// From so many bytes on memory is mapped, so that pages of it that were never used take none: an allocator would zero it all, as
+/// it is aligned.
+const LONG: usize = 64 << 10;
 
 /// The first cache line of a block.
 #[repr(C, align(64))]
@@ -127,8 +130,14 @@ impl Memory {
 
     /// A zeroed block for ranks that are threads of this process.
     pub fn heap(bytes: usize, tag: u64) -> Result<Self, FabricError> {
-        let layout = Layout::from_size_align(with_header(bytes)?, align_of::<Header>());
-        let layout = layout.map_err(|_| no_memory(bytes))?;
+        let all = with_header(bytes)?;
+        if all >= LONG && !cfg!(miri) {
+            let map = MmapOptions::new().len(all).map_anon().map_err(|_| no_memory(bytes))?;
+            let memory = Self::mapped(map.into(), all);
+            memory.sign(tag);
+            return Ok(memory);
+        }
+        let layout = Layout::from_size_align(all, align_of::<Header>()).map_err(|_| no_memory(bytes))?;
         // SAFETY: the layout is not empty, it has a header.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| no_memory(bytes))?;
         let memory = Memory { base, bytes, backing: Backing::Heap(layout) };
@@ -146,8 +155,12 @@ impl Memory {
             .len(all)
             .map_raw(fd.as_raw_fd())
             .map_err(|source| system(format!("mmap failed for {all} bytes of shared memory"), source))?;
+        Ok(Self::mapped(map, all))
+    }
+
+    fn mapped(map: MmapRaw, all: usize) -> Self {
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is not at address 0");
-        Ok(Memory { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map } })
+        Memory { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map } }
     }
 
     fn sign(&self, tag: u64) {
