@@ -242,6 +242,29 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
     });
 }
 
+/// To one whose first call is not to receive, and finds the sender gone.
+#[test]
+fn what_was_sent_is_there_for_who_sends_first() {
+    on(&[2, 4], "what_was_sent_is_there_for_who_sends_first", |world| {
+        let last = world.size() - 1;
+        if world.rank() == 0 {
+            (0..3).for_each(|i| world.send(last, ONE, &[i]).unwrap());
+        } else if world.rank() == last {
+            std::thread::sleep(Duration::from_millis(300));
+            let gone = loop {
+                match world.send(0, TWO, &[9]) {
+                    Ok(()) => std::thread::yield_now(),
+                    Err(gone) => break gone,
+                }
+            };
+            assert!(matches!(gone, Error::PeerLeft { rank: 0 }), "{gone}");
+            (0..3).for_each(|i| assert_eq!(world.recv(0, ONE).unwrap().0, [i]));
+            let gone = world.recv(0, ONE).unwrap_err();
+            assert!(matches!(gone, Error::PeerLeft { rank: 0 }), "{gone}");
+        }
+    });
+}
+
 /// All send to one, which sleeps, and then receives; nobody's memory is eaten and nothing is lost.
 #[test]
 fn floods_are_bounded_and_lose_nothing() {
@@ -398,6 +421,27 @@ fn shared() -> Vec<(u64, u64)> {
     let mut sizes: Vec<_> = ours.map(|fd| of(std::fs::metadata(fd.path()).unwrap())).collect();
     sizes.sort();
     sizes
+}
+
+/// Where ranks are threads, too, an inbox takes what was used of it.
+#[test]
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer has memory of its own for each byte")]
+fn threads_that_use_no_messages_have_no_memory_for_them() {
+    const THREADS: usize = 64;
+    let body = |_: World| {
+        let fenced = transom::threads(THREADS, |world| {
+            let mut window = world.allocate::<u64>(1).unwrap();
+            window.fence().map(drop).unwrap();
+        });
+        assert_eq!(fenced.unwrap().len(), THREADS);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kib: usize = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        assert!(kib < 1024 * THREADS / 2, "{kib} KiB; inboxes alone have {THREADS} MiB");
+    };
+    let name = "threads_that_use_no_messages_have_no_memory_for_them";
+    let Some(outcome) = ranks::outcome_of(1, name, body) else { return };
+    assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
 }
 
 #[test]

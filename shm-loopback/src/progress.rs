@@ -30,7 +30,7 @@ pub trait Turn: Send + Sync {
 /// How long a wait sleeps at most where messages come without a bell.
 const OFTEN: Duration = Duration::from_millis(1);
 
-/// A rank's messages, if it uses any.
+/// A rank's messages, once there is something to turn them.
 #[derive(Default)]
 pub(crate) struct Progress(OnceLock<Turning>);
 

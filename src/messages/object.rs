@@ -82,7 +82,8 @@ impl World {
         value_of(&bytes, status)
     }
 
-    /// As [`recv_object`](Self::recv_object), of a value that comes within so long; else none.
+    /// As [`recv_object`](Self::recv_object), of a value that comes within so long; else none. A long one that has been announced by
+    /// then is waited for.
     ///
     /// # Errors
     /// As there, however much time is left.
@@ -109,7 +110,7 @@ impl World {
         value_of(&message.recv()?, status).map(Some)
     }
 
-    /// As [`recv_object`](Self::recv_object), if a value is there.
+    /// As [`recv_object`](Self::recv_object), if a value is there. A long one that is announced is waited for.
     ///
     /// # Errors
     /// As there; if nothing is there, those of [`try_probe`](Self::try_probe).

@@ -76,6 +76,10 @@ impl ShmWire {
                 Why::Unreachable
             }
         };
-        self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
+        match why {
+            Why::Unreachable => self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why)),
+            // What it had sent before is taken first.
+            why => self.notice(rank, why),
+        }
     }
 }

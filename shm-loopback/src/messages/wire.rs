@@ -71,7 +71,9 @@ impl ShmWire {
         let job = job.0.clone();
         let (me, ranks) = (job.rank, job.control.ranks());
         let own = job.inbox().take();
-        let own = own.ok_or_else(|| FabricError::Misuse { why: format!("rank {me} has opened its inbox before") })?;
+        let own = own.ok_or_else(|| FabricError::Misuse {
+            why: format!("the inbox of rank {me} is open already, or it is a rank of a team, which has none"),
+        })?;
         let rail = Rail {
             kind: RailKind::Memory,
             longest: inbox::LONGEST,
