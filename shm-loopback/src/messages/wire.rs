@@ -29,6 +29,8 @@ pub struct ShmWire {
     pub(super) own: Inbox,
     _kept: Own,
     pub(super) peers: Vec<Peer>,
+    /// The memory of peers' ends of pipes, by their keys.
+    pipes: HashMap<(usize, Key), View>,
     pub(super) events: VecDeque<Event<Bytes>>,
     reading: Reading,
     /// Peers that are gone. The engine is told at the next look that finds nothing more in the inbox.
@@ -42,8 +44,6 @@ pub(super) struct Peer {
     pub inbox: Option<Inbox>,
     /// The ring that it has given this rank, by its key, if it can be mapped.
     ring: Option<(Key, Option<View>)>,
-    /// The memory of its ends of pipes, by their keys.
-    pipes: HashMap<Key, View>,
     /// Cells filled there.
     filled: u32,
     reads: Option<bool>,
@@ -90,6 +90,7 @@ impl ShmWire {
             own: own.inbox.clone(),
             _kept: own,
             peers: (0..ranks).map(|_| Peer::default()).collect(),
+            pipes: HashMap::new(),
             events: VecDeque::new(),
             reading: Reading::new(Reach::from(&*job)),
             gone: Vec::new(),
@@ -222,7 +223,7 @@ impl ShmWire {
         let peer = &mut self.peers[to];
         let ring = match &peer.ring {
             Some((known, ring)) if *known == key => ring.as_ref(),
-            _ => match peer.pipes.get(&key) {
+            _ => match self.pipes.get(&(to, key)) {
                 None => new_ring(&self.job, to, key, &mut peer.ring),
                 pipe => pipe,
             },
@@ -314,7 +315,7 @@ impl Wire for ShmWire {
         self.reading.end(|owner| owner == rank);
         let peer = &mut self.peers[rank];
         (peer.over, peer.ring) = (true, None);
-        peer.pipes.clear();
+        self.pipes.retain(|(owner, _), _| *owner != rank);
         self.gone.retain(|gone| gone.0 != rank);
         // Cells of its messages, and those that it will never fill.
         let is_of = |event: &Event<Bytes>| event.lane().is_some_and(|lane| lane.peer as usize == rank);
@@ -369,12 +370,12 @@ impl Wire for ShmWire {
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
         let view = map_ring(&self.job, lane.peer as usize, key).filter(|view| view.len() >= length);
         let reached = view.is_some();
-        self.peers[lane.peer as usize].pipes.extend(view.map(|view| (key, view)));
+        self.pipes.extend(view.map(|view| ((lane.peer as usize, key), view)));
         reached
     }
 
     fn leave(&mut self, lane: Lane, key: Key) {
-        self.peers[lane.peer as usize].pipes.remove(&key);
+        self.pipes.remove(&(lane.peer as usize, key));
     }
 
     fn is_near(&self, _: Rank) -> bool {
