@@ -37,6 +37,15 @@ fn ranks_that_make_different_windows_are_told() {
             _ => world.allocate::<[u8; 3]>(4).map(drop),
         };
         assert!(matches!(outcome, Err(Error::Mismatch { rank: 1, .. })), "{outcome:?}");
+        let outcome = match world.rank() {
+            0 => world.allocate::<u64>(4).map(drop),
+            _ => world.allocate::<f64>(4).map(drop),
+        };
+        let error = outcome.unwrap_err().to_string();
+        assert!(
+            error.starts_with("rank 0 makes window 1 (allocate) of u64, rank 1 makes window 1 (allocate) of f64"),
+            "{error}"
+        );
         another_window_works(&world);
     });
 }

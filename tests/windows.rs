@@ -310,7 +310,7 @@ fn ranks_that_make_different_windows_are_all_told() {
         let kind = |odd: bool| if odd { Flavor::Allocate { len: 1 } } else { Flavor::Create(vec![1u64]) };
         let made = world.window(kind(world.rank() == 1), 0);
         let error = made.map(drop).unwrap_err().to_string();
-        let named = "rank 0 makes window 0 (create) of elements of 8 bytes, rank 1 makes window 0 (allocate) of elements of 8 bytes";
+        let named = "rank 0 makes window 0 (create) of u64, rank 1 makes window 0 (allocate) of u64";
         assert!(error.starts_with(named), "{error}");
         world.barrier().unwrap();
     });

@@ -1,7 +1,7 @@
 //! What a call is, in a few bytes that ranks compare.
 
-use std::any::TypeId;
 use std::fmt;
+use transom_windows::Number;
 
 /// Which call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Signature {
     pub fn of<T: 'static>(kind: Kind, len: usize) -> Signature {
         // Of longer elements the rest is compared: it is a check.
         let bytes = size_of::<T>() as u64 & ((1 << (NUMBER - ELEMENT)) - 1);
-        Signature { what: kind as u64 | bytes << ELEMENT | number::<T>() << NUMBER, len: len as u64 }
+        Signature { what: kind as u64 | bytes << ELEMENT | (Number::of::<T>() as u64) << NUMBER, len: len as u64 }
     }
 
     /// A call of no elements.
@@ -146,26 +146,6 @@ impl Signature {
     }
 }
 
-/// What number an element is, by its place: none, or which, to be followed by its bits.
-const NUMBERS: [&str; 4] = ["", "u", "i", "f"];
-
-#[inline]
-fn number<T: 'static>() -> u64 {
-    let is = |of: &[TypeId]| of.contains(&TypeId::of::<T>());
-    macro_rules! any {
-        ($($number:ty),*) => { is(&[$(TypeId::of::<$number>()),*]) };
-    }
-    if any!(u8, u16, u32, u64, u128, usize) {
-        1
-    } else if any!(i8, i16, i32, i64, i128, isize) {
-        2
-    } else if any!(f32, f64) {
-        3
-    } else {
-        0
-    }
-}
-
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Signature { what, len } = *self;
@@ -178,9 +158,9 @@ impl fmt::Display for Signature {
         write!(f, "{}", self.name())?;
         if kind > 1 {
             let [elements, bytes] = [len, element].map(|many| if many == 1 { "" } else { "s" });
-            match NUMBERS[(what >> NUMBER & 3) as usize] {
-                "" => write!(f, " of {len} element{elements} of {element} byte{bytes}")?,
-                number => write!(f, " of {len} {number}{}", 8 * element)?,
+            match Number::of_bits(what >> NUMBER).named(element) {
+                None => write!(f, " of {len} element{elements} of {element} byte{bytes}")?,
+                Some(number) => write!(f, " of {len} {number}")?,
             }
         }
         match root.checked_sub(1) {

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::segment::{Segment, SegmentError, Size};
 use crate::user_memory::{Lent, Owner, UserBuffer, UserMemory};
 use crate::window::Window;
-use crate::words::{Purpose, Words};
+use crate::words::{self, Purpose, Words};
 use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -131,7 +131,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let (user, own) = mine.unzip();
         // Ranks must make the same window, of the same elements.
         let words = Words::new(ranks);
-        let what = [element as u64, kind];
+        let what = [words::element::<T>(), kind];
         let data = match Segment::allocate(fabric, Purpose::Window, id, what, words.all(), size, own) {
             Ok(data) => Arc::new(data),
             Err(error) => {

@@ -1,7 +1,7 @@
 //! The value behind a lock: made, taken, read, written back, marked as poisoned. What its handle and its guards share.
 
 use crate::segment::{Segment, SegmentError, Size};
-use crate::words::{Purpose, Words};
+use crate::words::{Purpose, Words, element};
 use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -86,8 +86,8 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
             bytes.and_then(|bytes| words_here.map(|_| Size { bytes, ..Size::default() }).ok_or("too many locks"));
         // Ranks must make the same, of the same type, at the same home ranks.
         let (purpose, what) = match which {
-            Which::One(home) => (Purpose::Value, [size as u64, home as u64]),
-            Which::Dealt(len) => (Purpose::Values, [size as u64, len as u64]),
+            Which::One(home) => (Purpose::Value, [element::<T>(), home as u64]),
+            Which::Dealt(len) => (Purpose::Values, [element::<T>(), len as u64]),
         };
         let all_words = words_here.unwrap_or_default();
         let data = Segment::allocate(fabric, purpose, id, what, all_words, size_here, None).map_err(failed)?;

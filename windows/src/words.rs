@@ -1,5 +1,6 @@
 //! Where the words of the protocols lie in a region, and so what a rank does that waits for one of them.
 
+use crate::Number;
 use std::fmt;
 use transom_locks::{At, Barrier, Field, LockLayout, Pscw, Rank};
 
@@ -52,10 +53,17 @@ pub(crate) enum Purpose {
     BulkAccumulates,
 }
 
-/// What a rank makes together with the others, as it tells them: the number of its [`Purpose`], its own number, the bytes of an
-/// element, and the flavour of a window, the home of a value, or the number of values.
+/// What a rank makes together with the others, as it tells them: the number of its [`Purpose`], its own number, what its elements
+/// are ([`element`]), and the flavour of a window, the home of a value, or the number of values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Made(pub [u64; 4]);
+
+/// The bytes of an element and, in the highest two bits, what [`Number`] it is.
+pub(crate) fn element<T: 'static>() -> u64 {
+    size_of::<T>() as u64 | (Number::of::<T>() as u64) << NUMBER
+}
+
+const NUMBER: u32 = 62;
 
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,16 +71,20 @@ impl fmt::Display for Made {
         const VALUE: u64 = Purpose::Value as u64;
         const VALUES: u64 = Purpose::Values as u64;
         let Made([purpose, id, element, rest]) = *self;
-        let bytes = if element == 1 { "byte" } else { "bytes" };
+        let (number, bytes) = (element >> NUMBER, element & ((1 << NUMBER) - 1));
+        let number = Number::of_bits(number).named(bytes);
+        let bytes = if bytes == 1 { "1 byte".into() } else { format!("{bytes} bytes") };
+        let one = number.clone().unwrap_or_else(|| bytes.clone());
+        let many = number.unwrap_or_else(|| format!("elements of {bytes}"));
         match purpose {
             WINDOW => {
                 let flavor =
                     ["allocate", "allocate_shared", "create", "dynamic"].get(rest as usize).unwrap_or(&"unknown");
-                write!(f, "window {id} ({flavor}) of elements of {element} {bytes}")
+                write!(f, "window {id} ({flavor}) of {many}")
             }
-            VALUE => write!(f, "value {id} (mutex or rw_lock) of {element} {bytes} at rank {rest}"),
-            VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {element} {bytes} from number {id} on"),
-            _ => write!(f, "bulk_accumulates of window {id} of elements of {element} {bytes}"),
+            VALUE => write!(f, "value {id} (mutex or rw_lock) of {one} at rank {rest}"),
+            VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {one} from number {id} on"),
+            _ => write!(f, "bulk_accumulates of window {id} of {many}"),
         }
     }
 }
@@ -128,6 +140,19 @@ impl fmt::Display for Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_made_is_named() {
+        let made = |purpose, element, rest| Made([purpose as u64, 3, element, rest]).to_string();
+        assert_eq!(made(Purpose::Window, element::<f64>(), 0), "window 3 (allocate) of f64");
+        assert_eq!(made(Purpose::Window, element::<[u8; 3]>(), 2), "window 3 (create) of elements of 3 bytes");
+        assert_eq!(made(Purpose::Value, element::<[u8; 1]>(), 7), "value 3 (mutex or rw_lock) of 1 byte at rank 7");
+        assert_eq!(
+            made(Purpose::Values, element::<i32>(), 9),
+            "9 values (mutexes or rw_locks) of i32 from number 3 on"
+        );
+        assert_eq!(made(Purpose::BulkAccumulates, element::<u64>(), 0), "bulk_accumulates of window 3 of u64");
+    }
 
     #[test]
     fn each_word_names_its_call() {
