@@ -49,6 +49,7 @@ macro_rules! reads_as_its_message {
         }
 
         impl From<$error> for Error {
+            #[track_caller]
             fn from(error: $error) -> Self {
                 Error::other(error)
             }

@@ -163,3 +163,33 @@ fn every_call_takes_a_question_mark() {
         by_any(&world).unwrap();
     });
 }
+
+/// Of messages, collectives and starting: windows' errors name the window and what it was.
+#[test]
+fn what_a_main_prints_has_the_line_of_the_call() {
+    fn sends(world: &World) -> Result<(), transom::Error> {
+        world.send(7, TAG, &[1])?;
+        Ok(())
+    }
+    fn waits(world: &World) -> Result<(), transom::Error> {
+        world.isend(7, TAG, vec![1]).wait()?;
+        Ok(())
+    }
+    fn starts() -> Result<(), transom::Error> {
+        transom::Launch::new("true", 0).run()?;
+        Ok(())
+    }
+    const TAG: transom::messages::Tag<u8> = transom::messages::Tag::new(1);
+    let first = line!() - 13;
+    let told = |error: transom::Error, message: &str, line: u32| {
+        assert_eq!(format!("{error:?}"), format!("{message} ({}:{})", file!(), first + line));
+        assert_eq!(error.to_string(), message);
+    };
+    let none = "there is no rank 7: ranks are 0 to 0";
+    transom::threads(1, |world| {
+        told(sends(&world).unwrap_err(), none, 1);
+        told(waits(&world).unwrap_err(), none, 5);
+    })
+    .unwrap();
+    told(starts().unwrap_err(), "a job has 1 to 32767 ranks, not 0", 9);
+}

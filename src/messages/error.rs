@@ -181,6 +181,7 @@ impl fmt::Debug for Error {
 }
 
 impl From<Error> for crate::Error {
+    #[track_caller]
     fn from(error: Error) -> Self {
         let lost = error.lost_rank();
         crate::Error::other_lost(error, lost)
@@ -239,6 +240,7 @@ impl<B> From<Failed<B>> for Error {
 }
 
 impl<B> From<Failed<B>> for crate::Error {
+    #[track_caller]
     fn from(failed: Failed<B>) -> Self {
         failed.error.into()
     }

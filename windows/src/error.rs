@@ -2,6 +2,7 @@
 
 use crate::array_error::{ArrayError, LayoutError};
 use crate::{Assert, FabricError, Op};
+use std::panic::Location;
 use transom_locks::Rank;
 
 /// Why a call failed, on a window, an epoch of it, a value behind a lock, a global array, or all ranks of a world. `?` also
@@ -263,8 +264,9 @@ impl Error {
     /// assert_eq!(error.to_string(), "no network");
     /// assert!(error.downcast_ref::<std::io::Error>().is_some());
     /// ```
+    #[track_caller]
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Error::Other(Other { error: error.into(), lost: None })
+        Error::other_lost(error, None)
     }
 
     /// As [`other`](Self::other), of an error that may have its cause in the loss of a rank.
@@ -275,8 +277,9 @@ impl Error {
     /// let error = Error::other_lost("nobody answers", Some(3));
     /// assert_eq!((error.to_string().as_str(), error.lost_rank()), ("nobody answers", Some(3)));
     /// ```
+    #[track_caller]
     pub fn other_lost(error: impl Into<Box<dyn std::error::Error + Send + Sync>>, rank: Option<Rank>) -> Self {
-        Error::Other(Other { error: error.into(), lost: rank })
+        Error::Other(Other { error: error.into(), lost: rank, at: Location::caller() })
     }
 
     /// What [`other`](Self::other) made this of, if it is of that type.
@@ -310,10 +313,12 @@ impl Error {
     }
 }
 
-/// An error of a layer above windows, which reads as that.
+/// An error of a layer above windows, which reads as that. Its `Debug`, which a `main` that returns it prints, also tells the line where
+/// it became an [`Error`], most often that of the `?` behind the call.
 pub struct Other {
     error: Box<dyn std::error::Error + Send + Sync>,
     lost: Option<Rank>,
+    at: &'static Location<'static>,
 }
 
 impl std::fmt::Display for Other {
@@ -328,6 +333,21 @@ impl std::error::Error for Other {
     }
 }
 
+impl std::fmt::Debug for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self} ({}:{})", self.at.file(), self.at.line())
+    }
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Other(other) => std::fmt::Debug::fmt(other, f),
+            error => std::fmt::Display::fmt(error, f),
+        }
+    }
+}
+
 /// What a `main` that returns an error prints is its `Debug`: it reads as the message, not as the fields.
 macro_rules! reads_as_its_message {
     ($($error:ty),*) => {$(
@@ -339,4 +359,4 @@ macro_rules! reads_as_its_message {
     )*};
 }
 
-reads_as_its_message!(Error, Other, ArrayError, LayoutError, FabricError);
+reads_as_its_message!(ArrayError, LayoutError, FabricError);
