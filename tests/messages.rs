@@ -358,9 +358,8 @@ fn every_wait_turns_the_messages() {
                     4 => drop(window.lock_exclusive(1).unwrap()),
                     _ => drop(world.recv(1, TWO).unwrap()),
                 }
-                let mut long = long;
-                assert!(long.test(), "round {round}: it was sent meanwhile");
-                drop(long);
+                // The other had it whole before that could end. By datagrams the last acknowledgement may be behind.
+                assert_eq!(long.wait().unwrap().len(), 100_000);
                 world.send(1, TWO, &[0]).unwrap();
                 world.recv(1, TWO).unwrap();
             } else {
