@@ -1,13 +1,14 @@
 //! A rank's membership of its job: ranks that are processes of one machine, or threads of one process.
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Forget};
 use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
-use crate::memory::Memory;
-use crate::messages::Own;
+use crate::memory::{Memory, View};
+use crate::messages::inbox::{self, Own};
 use crate::order;
 use crate::progress::Progress;
+use crate::reach::Reach;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
@@ -80,6 +81,13 @@ impl Membership {
         self.control.fail(self.rank);
         let teams = self.teams().clone();
         teams.iter().filter_map(Weak::upgrade).for_each(|team| team.fail_with_teams());
+    }
+}
+
+impl From<&Membership> for Reach {
+    fn from(job: &Membership) -> Self {
+        let Membership { rank, control, blocks, across_processes, .. } = job;
+        Reach { rank: *rank, control: control.clone(), blocks: blocks.clone(), across_processes: *across_processes }
     }
 }
 
@@ -159,9 +167,15 @@ impl Loopback {
         Ok(member)
     }
 
+    /// Once for each rank of a job.
     fn open_inbox(&self) -> Result<(), FabricError> {
-        let own = Own::make(&self.0)?;
-        *self.0.inbox() = Some(own);
+        let job = &*self.0;
+        let ranks = job.control.ranks();
+        let (memory, key, fd) = job.block(inbox::len(ranks))?;
+        let listed = Forget { blocks: job.blocks.clone(), tag: key.tag };
+        *job.inbox() = Some(Own::new(View::whole(&memory), ranks, fd, listed));
+        Reach::from(job).admit();
+        job.control.publish_inbox(job.rank, key.tag, key.fd);
         Ok(())
     }
 

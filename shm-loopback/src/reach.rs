@@ -3,7 +3,6 @@
 use crate::blocks::Blocks;
 use crate::cma::{self, CrossMemory};
 use crate::control::Control;
-use crate::loopback::Membership;
 use crate::memory::{Memory, View};
 use crate::{copy, exports};
 use std::sync::Arc;
@@ -20,15 +19,8 @@ const ADDRESS: u32 = 48;
 pub(crate) struct Reach {
     pub rank: Rank,
     pub control: Arc<Control>,
-    blocks: Arc<Blocks>,
-    across_processes: bool,
-}
-
-impl From<&Membership> for Reach {
-    fn from(job: &Membership) -> Self {
-        let Membership { rank, control, blocks, across_processes, .. } = job;
-        Reach { rank: *rank, control: control.clone(), blocks: blocks.clone(), across_processes: *across_processes }
-    }
+    pub blocks: Arc<Blocks>,
+    pub across_processes: bool,
 }
 
 /// Where bytes are.

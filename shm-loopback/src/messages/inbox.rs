@@ -16,14 +16,11 @@
 use super::joint::Desk;
 use crate::bell::Bell;
 use crate::blocks::Forget;
-use crate::loopback::Membership;
 use crate::memory::{HEADER, View};
-use crate::reach::Reach;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use transom_locks::Rank;
-use transom_windows::FabricError;
 
 /// Cells of an inbox.
 pub const CELLS: usize = 64;
@@ -66,7 +63,7 @@ pub const fn ring_bytes(slots: usize, bytes: usize) -> usize {
     HEADER + (slots * bytes).next_multiple_of(BESIDE) + BESIDE
 }
 
-pub(super) const fn len(ranks: usize) -> usize {
+pub(crate) const fn len(ranks: usize) -> usize {
     cells(ranks) + CELLS * STRIDE
 }
 
@@ -93,16 +90,11 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// Once for each rank.
-    pub fn make(job: &Membership) -> Result<Own, FabricError> {
-        let ranks = job.control.ranks();
-        let (memory, key, fd) = job.block(len(ranks))?;
-        let _listed = Forget { blocks: job.blocks.clone(), tag: key.tag };
-        let (inbox, _probe) = (Inbox::new(View::whole(&memory), ranks), Box::new(key.tag));
-        inbox.open((&raw const *_probe).expose_provenance() as u64);
-        Reach::from(job).admit();
-        job.control.publish_inbox(job.rank, key.tag, key.fd);
-        Ok(Own { inbox, _fd: fd, _listed, _probe })
+    /// In a block of [`len`] bytes, to be published.
+    pub fn new(view: View, ranks: usize, fd: Option<OwnedFd>, listed: Forget) -> Own {
+        let (inbox, probe) = (Inbox::new(view, ranks), Box::new(listed.tag));
+        inbox.open((&raw const *probe).expose_provenance() as u64);
+        Own { inbox, _fd: fd, _listed: listed, _probe: probe }
     }
 }
 

@@ -11,7 +11,7 @@
 
 mod bytes;
 mod gone;
-mod inbox;
+pub(crate) mod inbox;
 mod joint;
 mod reading;
 mod wait;
@@ -19,7 +19,6 @@ mod wire;
 
 pub use crate::progress::Turn;
 pub use bytes::{Bytes, Lasting, Owner, Place};
-pub(crate) use inbox::Own;
 pub use inbox::{CELLS, inbox_bytes, ring_bytes};
 pub(crate) use joint::FROM as BOTH_COPY_FROM;
 pub use wait::{Look, Naps, Waiter};
