@@ -182,7 +182,7 @@ impl Watch {
                 if !running.is_empty() {
                     let (ranks, grace) = (Listed(&running), self.grace);
                     self.output
-                        .say(&format!("{ranks} had not ended {grace:?} after that, and get SIGTERM (TRANSOM_GRACE)"));
+                        .say(&format!("{ranks} had not ended {grace:?} after that; sent SIGTERM (TRANSOM_GRACE)"));
                 }
                 self.terminate();
             }
