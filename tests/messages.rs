@@ -273,9 +273,10 @@ fn floods_are_bounded_and_lose_nothing() {
     });
 }
 
-/// Ranks that wait for something else serve messages.
+/// Ranks that wait for something else serve messages: what must be served is more than goes to a rank that takes nothing.
 #[test]
 fn every_wait_turns_the_messages() {
+    const MANY: u64 = 200;
     on(&[2], "every_wait_turns_the_messages", |world| {
         let mut window = world.allocate_with_signals::<u64>(1, 1).unwrap();
         for round in 1..=5 {
@@ -290,18 +291,22 @@ fn every_wait_turns_the_messages() {
                 }
                 // The other had it whole before that could end. By datagrams the last acknowledgement may be behind.
                 assert_eq!(long.wait().unwrap().len(), 100_000);
+                (0..MANY).for_each(|i| assert_eq!(world.recv(1, ONE).unwrap().0, [i]));
                 world.send(1, TWO, &[0]).unwrap();
                 world.recv(1, TWO).unwrap();
             } else {
+                let serve = || {
+                    std::thread::sleep(Duration::from_millis(50)); // the other sleeps in its wait
+                    assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
+                    (0..MANY).for_each(|i| world.send(0, ONE, &[i]).unwrap());
+                };
                 if round == 4 {
                     let me = world.rank();
                     let epoch = window.lock_exclusive(me).unwrap();
-                    std::thread::sleep(Duration::from_millis(50));
-                    assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
+                    serve();
                     epoch.unlock().unwrap();
                 } else {
-                    std::thread::sleep(Duration::from_millis(50)); // the other sleeps in its wait
-                    assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
+                    serve();
                 }
                 match round {
                     1 => world.barrier().unwrap(),
