@@ -3,7 +3,6 @@
 mod ranks;
 use ranks::{on, pattern};
 use std::time::{Duration, Instant};
-use transom::World;
 use transom::messages::{Error, Peer, Request, Source, Status, Tag, Tags};
 
 const ONE: Tag<u64> = Tag::new(1);
