@@ -2,14 +2,14 @@
 
 use crate::aliases::{GlobalArray, GlobalMutex, GlobalRwLock, Window};
 use crate::collective::Collectives;
-use crate::messages::Space;
+use crate::messages::{Meeting, Space};
 use crate::provider::{self, Provider};
 use bytemuck::Pod;
 use std::sync::atomic::{AtomicU32, Ordering};
 use transom_collective::Hosts;
 use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
-use transom_windows::{Buffer, Distribution, Error, Exchange, Flavor, Owner};
+use transom_windows::{Buffer, Distribution, Error, Exchange, FabricError, Flavor, Owner};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
@@ -409,6 +409,53 @@ impl World {
         });
         let team = made.map_err(|source| Error::Collective { call: "split", source })?;
         Ok(team.map(|(messages, fabric)| World::of(messages, fabric, Some(self))))
+    }
+
+    /// A team of these ranks, numbered as they are listed, this one among them. All of them call it with the same list, and
+    /// nobody else need: also where others have died. It is a world of its own, as those of [`split`](Self::split).
+    ///
+    /// Costs two messages to and from the first of them, three times (four between hosts), besides what memory it takes.
+    ///
+    /// # Errors
+    /// [`Error::Collective`]: at once if the list names a rank that there is not, one twice, or not this one; if one of them has died
+    /// or left; and if the team cannot be made at one of them. Unless one dies in the call it is an error at all or at none.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(4, |world| -> Result<(), transom::Error> {
+    ///     if world.rank() == 1 {
+    ///         return Ok(()); // it has left, or died
+    ///     }
+    ///     let team = world.team(&[3, 0, 2])?;
+    ///     assert_eq!(team.all_gather(&[world.rank()])?, [3, 0, 2]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn team(&self, ranks: &[Rank]) -> Result<World, Error> {
+        let failed = |source| Error::Collective { call: "team", source };
+        let misuse = |why| failed(FabricError::Misuse { why });
+        self.check_team(ranks).map_err(misuse)?;
+        let comm = self.messages.comm().map_err(|error| misuse(error.to_string()))?;
+        let mut meeting = Meeting::new(comm, ranks);
+        let team = self.fabric.team(ranks, &mut |mine| meeting.all_gather(mine));
+        let team = team.and_then(|team| Ok((self.messages.of_team(&team)?, team)));
+        let (messages, fabric) = meeting.end(team).map_err(failed)?;
+        Ok(World::of(messages, fabric, Some(self)))
+    }
+
+    fn check_team(&self, ranks: &[Rank]) -> Result<(), String> {
+        let (me, size) = (self.rank(), self.size());
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
+        let why = match (sorted.last(), twice) {
+            (Some(&rank), _) if rank >= size => format!("there is no rank {rank}: ranks are 0 to {}", size - 1),
+            (_, Some(pair)) => format!("rank {} is listed twice", pair[0]),
+            _ if !ranks.contains(&me) => format!("rank {me} makes a team that it is not in"),
+            _ => return Ok(()),
+        };
+        Err(format!("of ranks {ranks:?}: {why}"))
     }
 
     /// `len` zeroed elements of this rank alone, in memory that puts and gets are best done from and to: see [`Buffer`]. Not

@@ -39,6 +39,7 @@ pub use fabric::Region;
 pub use job::{Invitation, Job};
 pub use loopback::Loopback;
 pub use memory::View;
+pub use team::Meet;
 
 /// An error of the system, with what was asked of it, and which limit stands in the way if it is one.
 fn system(what: String, source: std::io::Error) -> transom_windows::FabricError {

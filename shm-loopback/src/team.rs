@@ -7,6 +7,12 @@ use std::sync::Arc;
 use transom_locks::Rank;
 use transom_windows::{Exchange, Fabric, FabricError};
 
+/// Gives what each rank of a team to be passes to all of them, in the order of the team; or is an error at all of them.
+pub type Meet<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, FabricError> + 'a;
+
+/// How often ranks meet while they make a team.
+const MEETINGS: usize = 2;
+
 impl Loopback {
     /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
     /// name no colour. It is a job of its own: it has its own collectives, memory and numbers, and errors count in these.
@@ -43,26 +49,47 @@ impl Loopback {
         let same = |rank: &Rank| (wish(*rank).0, wish(*rank).1) == (mine[0], mine[1]);
         let mut members: Vec<Rank> = (0..self.size()).filter(same).collect();
         members.sort_by_key(|&rank| (wish(rank).2, rank));
-        let made = self.make_team(colour.is_some() && members[0] == self.rank(), members.len());
-        let keys = self.all_gather(made.as_ref().map_or(&[], |made| made.as_ref().map_or(&[], |(_, key)| key)))?;
-        let joined = match (made, colour) {
-            (Err(error), _) => Err(error),
-            (Ok(_), None) => Ok(None),
-            (Ok(block), Some(_)) => self.join_team(&members, &keys[members[0]]).map(|team| Some((team, block))),
+        // Those without a colour take part in the exchanges of the others.
+        let mut meet = |mine: &[u8]| {
+            let mut said = self.all_gather(mine)?;
+            Ok(members.iter().map(|&rank| std::mem::take(&mut said[rank])).collect())
         };
-        // Everyone has written its process number, or could not.
-        let failed = self.all_gather(&[u8::from(joined.is_err())])?;
-        let joined = joined.and_then(|joined| match members.iter().find(|&&rank| failed[rank][..] != [0]) {
-            Some(&rank) if colour.is_some() => Err(FabricError::GivenUp { rank }),
-            _ => Ok(joined),
-        });
-        let team = joined?.map(|(team, _)| team);
-        if let Some(team) = &team {
-            team.0.control.watch_with(&self.0.control, &members);
-            let mut known = self.0.teams();
-            known.retain(|team| team.strong_count() > 0);
-            known.push(Arc::downgrade(&team.0));
+        match colour {
+            Some(_) => self.team(&members, &mut meet).map(Some),
+            None => (0..MEETINGS).try_for_each(|_| meet(&[]).map(drop)).map(|()| None),
         }
+    }
+
+    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` is called
+    /// twice, and gives what each passes to all of them, in that order, or ends with an error at all.
+    ///
+    /// # Errors
+    /// Those of `meet`, [`Fabric::allocate`] and [`Fabric::attach`], at all ranks of the team if at one.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_shm_loopback::Loopback;
+    /// use transom_windows::Exchange;
+    /// let job = Loopback::alone()?;
+    /// let team = job.team(&[0], &mut |mine| Ok(vec![mine.to_vec()]))?; // of others too, by messages for example
+    /// assert_eq!((team.rank(), team.size()), (0, 1));
+    /// # Ok::<(), transom_windows::FabricError>(())
+    /// ```
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        let made = self.make_team(members[0] == self.rank(), members.len());
+        let keys = meet(made.as_ref().map_or(&[], |made| made.as_ref().map_or(&[], |(_, key)| key)))?;
+        let joined = made.and_then(|block| Ok((self.join_team(members, &keys[0])?, block)));
+        // Everyone has written its process number, or could not.
+        let failed = meet(&[u8::from(joined.is_err())])?;
+        let (team, _) = joined?;
+        if let Some(place) = failed.iter().position(|failed| failed[..] != [0]) {
+            return Err(FabricError::GivenUp { rank: members[place] });
+        }
+        team.0.control.watch_with(&self.0.control, members);
+        let mut known = self.0.teams();
+        known.retain(|team| team.strong_count() > 0);
+        known.push(Arc::downgrade(&team.0));
+        drop(known);
         Ok(team)
     }
 

@@ -14,7 +14,7 @@ use transom_locks::{Awaited, Rank};
 use transom_windows::{Exchange, FabricError};
 
 /// Contexts of a world: what the program sends, and what the library does.
-const CONTEXTS: u32 = 6;
+const CONTEXTS: u32 = 7;
 /// Of these that in which pipes are opened.
 pub(super) const PIPES: u32 = 1;
 /// Of these that of collectives, and, of those of the job, that in which ranks tell each other of them.
@@ -24,6 +24,8 @@ pub(crate) const CONTROL: u32 = 3;
 /// sender's choice.
 pub(super) const ANNOUNCED: u32 = 4;
 pub(super) const PARTS: u32 = 5;
+/// Of these that in which ranks meet that make a team.
+pub(super) const TEAMS: u32 = 6;
 
 /// That this rank is in its job: of all its worlds. Messages end with the last of them.
 pub(crate) struct Presence {

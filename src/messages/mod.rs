@@ -28,6 +28,7 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 mod landing;
 pub(crate) mod locked;
+mod meeting;
 #[cfg(feature = "verbs")]
 mod neighbours;
 #[cfg(feature = "serde")]
@@ -45,6 +46,7 @@ mod tag;
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
 pub use hold::Held;
+pub(crate) use meeting::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use persistent::{Active, Persistent};
 pub use probe::Message;

@@ -5,7 +5,7 @@ use crate::verbs::{self, Verbs};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::{self as shm, Loopback};
+use transom_shm_loopback::{self as shm, Loopback, Meet};
 #[cfg(feature = "delayed")]
 use transom_windows::Delayed;
 use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
@@ -114,6 +114,20 @@ impl Provider {
             Provider::Delayed(fabric) => {
                 fabric.inner().split(colour, key)?.map(Delayed::new).transpose()?.map(Provider::Delayed)
             }
+        })
+    }
+
+    /// A team of these ranks alone: see [`Loopback::team`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        Ok(match self {
+            Provider::Loopback(fabric) => Provider::Loopback(fabric.team(members, meet)?),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(fabric) => Provider::Verbs(fabric.team(members, meet)?),
+            #[cfg(feature = "delayed")]
+            Provider::Delayed(fabric) => Provider::Delayed(Delayed::new(fabric.inner().team(members, meet)?)?),
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::job::tcp::Tcp;
 use std::sync::Arc;
 use transom_locks::Rank;
-use transom_shm_loopback::Loopback;
+use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
 /// A job as its ranks see it before there is a network: they exchange bytes, notice deaths, and split into teams.
@@ -23,6 +23,13 @@ pub trait Bootstrap: Exchange + Send + Sync {
     /// On all ranks of a team if on one.
     fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError>;
 
+    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. Each calls `meet`
+    /// as often as the others, which gives what each passes to all of them.
+    ///
+    /// # Errors
+    /// At all ranks of the team if at one.
+    fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError>;
+
     /// Says that this rank needs nobody any more, and that nobody is to wait for it; whether others have left can still be
     /// asked.
     fn leave(&self);
@@ -34,6 +41,10 @@ pub trait Bootstrap: Exchange + Send + Sync {
 impl Bootstrap for Loopback {
     fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError> {
         Ok(self.split(colour, key)?.map(|team| Arc::new(team) as _))
+    }
+
+    fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
+        Ok(Arc::new(Loopback::team(self, members, meet)?))
     }
 
     fn leave(&self) {
@@ -48,6 +59,10 @@ impl Bootstrap for Loopback {
 impl Bootstrap for Tcp {
     fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError> {
         Ok(self.split(colour, key)?.map(|team| Arc::new(team) as _))
+    }
+
+    fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
+        Ok(Arc::new(Tcp::team(self, members, meet)?))
     }
 
     fn leave(&self) {

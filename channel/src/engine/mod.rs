@@ -233,6 +233,11 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
+    /// The ranks that are gone, as far as this one has noticed.
+    pub fn lost(&self) -> impl Iterator<Item = (Rank, &Lost)> {
+        self.lost.iter().map(|(&rank, lost)| (rank, lost))
+    }
+
     /// Withdraws a receive, unless it was matched. Exactly one of the two happens: it is withdrawn, and does not complete;
     /// or it completes, and has its message.
     pub fn cancel(&mut self, id: Id) -> Cancelled<W::Memory> {

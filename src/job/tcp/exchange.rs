@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::Meet;
 use transom_windows::{Exchange, FabricError};
 
 /// How long reaching the hub may take.
@@ -119,8 +120,7 @@ impl Tcp {
     /// name no colour. It has its own collectives, ranks and errors.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
-        let group = &self.0.group;
-        let id = random().map_err(|source| FabricError::System { what: "random numbers".into(), source });
+        let id = random().map_err(no_numbers);
         // A rank without random numbers takes part too, with 0, so that the others do not wait for it. The number of the
         // first member becomes the team's.
         let mine = id.as_ref().map_or(JOB, |id| u64::from_le_bytes(*id).max(1));
@@ -142,15 +142,32 @@ impl Tcp {
         if id == JOB {
             return Err(FabricError::GivenUp { rank: members[0] });
         }
-        let me = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own colour");
-        let members: Vec<Rank> = members.into_iter().map(|rank| group.members[rank]).collect();
+        Ok(Some(self.form(id, &members)))
+    }
+
+    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` is called
+    /// once, and gives what each passes to all of them.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "for the provider between hosts"))]
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        let id = random::<8>();
+        let said = meet(id.as_ref().map_or(&[], |id| id))?;
+        id.map_err(no_numbers)?;
+        let first = said.first().and_then(|said| Some(u64::from_le_bytes(said[..].try_into().ok()?)));
+        Ok(self.form(first.ok_or(FabricError::GivenUp { rank: members[0] })?.max(1), members))
+    }
+
+    fn form(&self, id: u64, members: &[Rank]) -> Self {
+        let me = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own team");
+        let members: Vec<Rank> = members.iter().map(|&rank| self.0.group.members[rank]).collect();
         let body = body_of_members(&members);
         let (team, connection) = (Arc::new(Group::new(id, me, members)), &self.0.line.connection);
         connection.add(team.clone());
         connection.send(FORM, id, &body);
         let team = Self::of(team, self.0.line.clone());
-        lock(&self.0.teams).push(Arc::downgrade(&team.0));
-        Ok(Some(team))
+        let mut known = lock(&self.0.teams);
+        known.retain(|team| team.strong_count() > 0);
+        known.push(Arc::downgrade(&team.0));
+        team
     }
 
     /// Leaves the job and its teams now, even while there are clones; in a panic, the rank has died.
@@ -181,6 +198,10 @@ impl Tcp {
     pub fn all_by(&self, until: Instant) {
         self.0.line.hub.lock().unwrap().as_ref().unwrap().all_by(until);
     }
+}
+
+fn no_numbers(source: io::Error) -> FabricError {
+    FabricError::System { what: "random numbers".into(), source }
 }
 
 impl Member {

@@ -1,6 +1,6 @@
 //! Memory that this rank needs no more and others may still reach: dropping a window, a team or attached memory is not
 //! collective. What ranks made together has a number, the same at each of them; a rank that drops its part says so to all
-//! the next time they do something together, and once all have, the memory goes. For attached memory each rank that reaches
+//! the next time they do something together, and once all that made it have, the memory goes. For attached memory each rank that reaches
 //! it counts itself on a word of its owner.
 
 use super::Slot;
@@ -8,6 +8,7 @@ use crate::lock::lock;
 use crate::verbs::sys::Registered;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use transom_locks::Rank;
 use transom_shm_loopback::View;
 
 /// Memory that nobody here needs. It goes in this order.
@@ -23,8 +24,10 @@ pub(in crate::verbs) struct Deferred {
 pub(in crate::verbs) struct Remains<M = Vec<Deferred>>(Mutex<State<M>>);
 
 struct State<M> {
-    /// The number of what is made next.
+    /// The number of what is made next by all.
     next: u64,
+    /// How many teams were made that this rank leads.
+    led: u64,
     /// Not let go of by all.
     shared: HashMap<u64, Shared<M>>,
     /// What this rank has let go of and not yet said so.
@@ -44,24 +47,40 @@ struct Shared<M> {
 impl<M> Default for Remains<M> {
     fn default() -> Self {
         let (shared, untold, detached) = Default::default();
-        Remains(Mutex::new(State { next: 0, shared, untold, detached }))
+        Remains(Mutex::new(State { next: 0, led: 0, shared, untold, detached }))
     }
 }
 
 const ENTRY: usize = 8;
+
+/// Numbers of teams: apart from those of what all make.
+const TEAMS: u64 = 1 << 63;
 
 impl<M> Remains<M> {
     fn state(&self) -> MutexGuard<'_, State<M>> {
         lock(&self.0)
     }
 
-    /// The number of what so many ranks have just made together. All ranks call this alike, also those without a part.
-    pub fn number(&self, sharers: usize) -> u64 {
+    /// The number of what all ranks, so many, have just made together. All call this alike.
+    pub fn number(&self, ranks: usize) -> u64 {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        state.shared.insert(number, Shared { sharers: sharers as u32, gone: 0, kept: None });
+        drop(state);
+        self.share(number, ranks);
         number
+    }
+
+    /// A number for a team that this rank leads: its own choice, and no other's.
+    pub fn lead(&self, rank: Rank) -> u64 {
+        let mut state = self.state();
+        state.led += 1;
+        TEAMS | (rank as u64) << 32 | state.led
+    }
+
+    /// So many ranks, this one among them, have made together what has this number.
+    pub fn share(&self, number: u64, sharers: usize) {
+        self.state().shared.insert(number, Shared { sharers: sharers as u32, gone: 0, kept: None });
     }
 
     /// This rank drops its part; what others may reach is kept until all have.
@@ -158,8 +177,11 @@ mod tests {
     #[test]
     fn a_team_goes_when_its_members_have_dropped_it() {
         let ranks: [Remains<&str>; 3] = Default::default();
-        // Two of the three; the third takes part in the call.
-        let team = ranks.each_ref().map(|rank| rank.number(2))[0];
+        let window = ranks.each_ref().map(|rank| rank.number(3));
+        // Two of the three, led by rank 2; the third knows nothing of it.
+        let team = ranks[2].lead(2);
+        assert!(team != ranks[2].lead(2) && team != ranks[0].lead(0) && !window.contains(&team));
+        [&ranks[0], &ranks[2]].into_iter().for_each(|rank| rank.share(team, 2));
         ranks[0].let_go(team, Some("what the team kept"));
         meet(&ranks);
         assert_eq!(ranks[0].kept().0, 1);

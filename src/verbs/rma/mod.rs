@@ -29,7 +29,7 @@ use paths::Paths;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::Loopback;
+use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
 /// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
@@ -101,33 +101,47 @@ impl Verbs {
     /// # Errors
     /// Those of the exchange.
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
-        let number = self.0.remains.number(self.size());
-        let team = self.split_as(colour, key, number);
-        if !matches!(team, Ok(Some(_))) {
-            self.0.remains.let_go(number, None);
-        }
-        team
+        let exchange = self.0.exchange.team(colour, key)?;
+        let memory = self.0.node.memory.split(colour, key)?;
+        exchange.zip(memory).map(|(exchange, memory)| self.with(exchange, memory)).transpose()
     }
 
-    fn split_as(&self, colour: Option<u64>, key: u64, number: u64) -> Result<Option<Self>, FabricError> {
+    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` gives what each
+    /// passes to all of them, in that order, or ends with an error at all.
+    ///
+    /// # Errors
+    /// Those of `meet` and of the exchange.
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        let Member { exchange, node, .. } = &*self.0;
+        let exchange = exchange.team_of(members, meet)?;
+        let places: Vec<_> = (0..members.len()).filter(|&place| node.here(members[place]).is_some()).collect();
+        let here: Vec<_> = places.iter().filter_map(|&place| node.here(members[place])).collect();
+        let memory = node.memory.team(&here, &mut |mine| {
+            let mut said = meet(mine)?;
+            Ok(places.iter().map(|&place| std::mem::take(&mut said[place])).collect())
+        })?;
+        self.with(exchange, memory)
+    }
+
+    /// Collective: the team whose exchange and memory these are.
+    fn with(&self, team: Arc<dyn Bootstrap>, memory: Loopback) -> Result<Self, FabricError> {
         let member = &*self.0;
-        let team = member.exchange.team(colour, key)?;
-        let memory = member.node.memory.split(colour, key)?;
-        let (Some(team), Some(memory)) = (team, memory) else { return Ok(None) };
         let block = member.mail.as_ref().map(|_| Block::new(&member.service));
         let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
-        let mine = [member.exchange.rank() as u64, memory.rank() as u64];
+        let led = if team.rank() == 0 { member.remains.lead(member.exchange.rank()) } else { 0 };
+        let mine = [member.exchange.rank() as u64, memory.rank() as u64, led];
         let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;
         let block = block.transpose().map_err(|error| FabricError::System {
             what: "memory for what the ranks of a team make together".into(),
             source: std::io::Error::other(error),
         })?;
-        let (mut peers, mut here, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut peers, mut here, mut blocks, mut number) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (rank, told) in all.iter().enumerate() {
             let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") };
-            let (numbers, block) = told.split_first_chunk::<16>().ok_or_else(bad)?;
-            let number = |at: usize| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]) as usize;
-            let (old, on_node) = (number(0), number(1));
+            let (numbers, block) = told.split_first_chunk::<24>().ok_or_else(bad)?;
+            let [old, on_node, led] = std::array::from_fn(|at| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]));
+            let (old, on_node) = (old as usize, on_node as usize);
+            number.get_or_insert(led);
             peers.push(*member.peers.get(old).ok_or_else(bad)?);
             here.push(Some(on_node).filter(|&on_node| member.node.here(old).is_some() && on_node < memory.size()));
             blocks.push(block);
@@ -135,10 +149,12 @@ impl Verbs {
         let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
         let node = Node::some(memory, here, member.node.hosts.clone());
         let service = member.service.clone();
+        let number = number.ok_or(FabricError::GivenUp { rank: 0 })?;
+        member.remains.share(number, all.len());
         let parent = Some((self.0.clone(), number));
         let (hybrid, paths) = (member.hybrid, member.paths.clone());
         let team = Member::new(service, team, (node, peers.into()), hybrid, mail, paths, parent);
-        Ok(Some(Verbs(Arc::new(team))))
+        Ok(Verbs(Arc::new(team)))
     }
 
     /// Collective: gives everyone's bytes to everyone by the exchange of the job, and not by lanes.

@@ -1,0 +1,208 @@
+//! Ranks that meet by messages, and nobody else with them: those that are to be a team.
+
+use super::comm::{Comm, TEAMS};
+use super::error::Error;
+use super::hold::{self, Parts};
+use super::locked::Key;
+use super::request::Call;
+use std::io;
+use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_locks::Rank;
+use transom_shm_loopback::messages::Bytes;
+use transom_windows::FabricError;
+
+/// A call of some ranks of a world, the first of which gathers what the others say and tells them.
+pub(crate) struct Meeting<'a> {
+    comm: Comm,
+    members: &'a [Rank],
+    /// Of the list of members: other teams may be made at the same time.
+    tag: u32,
+    /// A round has failed, at all that are there: there is no other.
+    over: bool,
+}
+
+/// What a rank says in a round: nothing if its call has failed.
+type Said = Option<Vec<u8>>;
+
+impl<'a> Meeting<'a> {
+    /// Of these ranks of a world, this one among them.
+    pub fn new(comm: &Comm, members: &'a [Rank]) -> Self {
+        Meeting { comm: comm.apart(TEAMS), members, tag: tag(members), over: false }
+    }
+
+    /// Gives what each passes to all, in the order of the list. A member that has died or left is an error wherever this is waited
+    /// for, and what is said for it lies there; a member whose call has failed is an error at all.
+    pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        self.round(Some(mine.to_vec()))
+    }
+
+    /// The last round: whether the call has succeeded is the same at all, unless one dies.
+    pub fn end<T>(mut self, made: Result<T, FabricError>) -> Result<T, FabricError> {
+        if self.over {
+            return made;
+        }
+        let ended = self.round(made.is_ok().then(Vec::new));
+        made.and_then(|made| ended.map(|_| made))
+    }
+
+    fn round(&mut self, mine: Said) -> Result<Vec<Vec<u8>>, FabricError> {
+        let (first, me) = (self.members[0], self.comm.rank());
+        let all =
+            if first == me { self.gather(mine) } else { self.send(first, &[mine]).and_then(|()| self.receive(first)) };
+        let all = all.map_err(failure).and_then(|all| {
+            let silent = all.iter().position(Option::is_none);
+            let rank = |place| self.members.get(place).copied().unwrap_or(first);
+            silent.map_or(Ok(all), |place| Err(FabricError::GivenUp { rank: rank(place) }))
+        });
+        let all = all.map(|all| all.into_iter().flatten().collect::<Vec<_>>());
+        let all = all.and_then(|all| match all.len() == self.members.len() {
+            true => Ok(all),
+            false => Err(FabricError::Corrupt { why: format!("rank {first} tells what {} ranks say", all.len()) }),
+        });
+        self.over = all.is_err();
+        all
+    }
+
+    fn gather(&self, mine: Said) -> Result<Vec<Said>, Error> {
+        let (&me, others) = self.members.split_first().expect("this rank is one");
+        let mut all = vec![mine];
+        for &rank in others {
+            all.push(self.receive(rank)?.pop().flatten());
+        }
+        debug_assert_eq!(me, self.comm.rank());
+        others.iter().try_for_each(|&rank| self.send(rank, &all))?;
+        Ok(all)
+    }
+
+    fn send(&self, to: Rank, said: &[Said]) -> Result<(), Error> {
+        let (to, bytes) = (self.comm.to_job(to)?, to_bytes(said));
+        self.comm.hub.with(|core| {
+            let len = bytes.len();
+            let id =
+                core.engine.send(to, self.comm.context, self.tag, Bytes::owned(bytes.into_boxed_slice()), len, false);
+            core.forget(Key::Message(id));
+        })
+    }
+
+    /// Ends as well if one of the others is gone: the sender may wait for that one elsewhere, and not come.
+    fn receive(&self, from: Rank) -> Result<Vec<Said>, Error> {
+        let source = self.comm.to_job(from)?;
+        let select = Select { context: self.comm.context, source: Some(source), tag: Some(self.tag) };
+        let id =
+            self.comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Make(hold::vector::<u8>))))?;
+        let call = Call::Other { name: "team" };
+        let ended = self.comm.hub.wait(&call, self.comm.awaited(Some(source)), |core| {
+            if let Some(ended) = core.ended(id) {
+                return Some(Ok(ended));
+            }
+            let members = || self.members.iter().filter_map(|&rank| self.comm.to_job(rank).ok());
+            let gone = core.engine.lost().filter(|(rank, _)| members().any(|member| member == *rank));
+            // Who has left may have done so since another died.
+            let (rank, lost) = gone.min_by_key(|(_, lost)| **lost == Lost::Left)?;
+            let lost = Failure::Lost { rank, lost: lost.clone() };
+            core.forget(id);
+            Some(Err(self.comm.failure(lost, 1)))
+        })?;
+        let (came, bytes) = ended?;
+        let came = came.map_err(|fault| self.comm.fault(fault, 1))?;
+        let bytes = bytes.and_then(|bytes| <Vec<u8> as Parts>::back(bytes, came.length as usize)).unwrap_or_default();
+        from_bytes(&bytes).ok_or_else(|| Error::Misuse { why: format!("rank {from} says of a team what cannot be") })
+    }
+}
+
+/// For each rank whether it says something, how many bytes, and these.
+fn to_bytes(said: &[Said]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for said in said {
+        let text = said.as_deref().unwrap_or_default();
+        bytes.push(u8::from(said.is_some()));
+        bytes.extend((text.len() as u32).to_le_bytes());
+        bytes.extend(text);
+    }
+    bytes
+}
+
+fn from_bytes(mut bytes: &[u8]) -> Option<Vec<Said>> {
+    let mut all = Vec::new();
+    while let Some((&there, rest)) = bytes.split_first() {
+        let (len, rest) = rest.split_first_chunk()?;
+        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        all.push((there == 1).then(|| text.to_vec()));
+        bytes = rest;
+    }
+    Some(all)
+}
+
+/// FNV-1a of a list of ranks: the same in every program.
+fn tag(members: &[Rank]) -> u32 {
+    let bytes = members.iter().flat_map(|&rank| (rank as u32).to_le_bytes());
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn failure(error: Error) -> FabricError {
+    match error {
+        Error::PeerDied { rank } => FabricError::PeerDied { rank },
+        Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
+        error => FabricError::System { what: "meeting by messages".into(), source: io::Error::other(error) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_read_with_care() {
+        let said = [Some(b"key".to_vec()), None, Some(Vec::new())];
+        let bytes = to_bytes(&said);
+        assert_eq!(bytes, b"\x01\x03\0\0\0key\0\0\0\0\0\x01\0\0\0\0");
+        assert_eq!(from_bytes(&bytes).unwrap(), said);
+        for cut in [1, 4, 6, 9, 12, 15] {
+            assert_eq!(from_bytes(&bytes[..cut]), None, "{cut}");
+        }
+        assert_eq!(from_bytes(b"\x01\xff\xff\xff\xff"), None);
+    }
+
+    /// Whoever fails, and in whichever round, nobody makes the team, and the next try is whole.
+    #[cfg(not(miri))]
+    #[test]
+    fn a_call_that_fails_at_one_fails_at_all() {
+        let list = [2, 0, 1];
+        let ended = crate::threads(3, |world| {
+            let me = world.rank();
+            for (fails, round) in [(0, 0), (2, 0), (1, 1), (2, 2), (3, 9)] {
+                let mut meeting = Meeting::new(world.space().comm().unwrap(), &list);
+                let here = |now| (me, now) == (fails, round);
+                let mut made = Ok(());
+                for now in 0..2 {
+                    if here(now) {
+                        made = Err(FabricError::Unsupported { what: "this" });
+                    }
+                    made = made.and_then(|()| {
+                        let said = meeting.all_gather(&[me as u8, now as u8])?;
+                        assert_eq!(said, list.map(|rank| vec![rank as u8, now as u8]));
+                        Ok(())
+                    });
+                }
+                let made = if here(2) { Err(FabricError::Unsupported { what: "this" }) } else { made };
+                match meeting.end(made) {
+                    Ok(()) => assert_eq!(fails, 3),
+                    Err(FabricError::Unsupported { .. }) => assert_eq!(fails, me),
+                    Err(FabricError::GivenUp { rank }) => assert_eq!(fails, rank),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        });
+        ended.unwrap();
+    }
+
+    #[test]
+    fn other_lists_have_other_tags() {
+        assert_eq!(tag(&[]), 0x811c_9dc5);
+        let lists = [&[0, 1][..], &[1, 0], &[0], &[0, 1, 2], &[256], &[1]];
+        let mut tags = lists.map(tag).to_vec();
+        tags.sort_unstable();
+        tags.dedup();
+        assert_eq!(tags.len(), lists.len());
+    }
+}
