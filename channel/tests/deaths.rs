@@ -140,6 +140,23 @@ fn a_look_is_told() {
     }
 }
 
+/// Also where all the others have left meanwhile, for which a look does not fail.
+#[test]
+fn a_death_is_told_before_that_others_have_left() {
+    let mut sim = Sim::new(1, 6, Conditions::default(), &Config::default()).unwrap();
+    (1..6).for_each(|to| drop(sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false)));
+    sim.wake(0, 0);
+    while sim.step().is_some() {}
+    sim.kill(3);
+    while sim.step().is_some() {}
+    let engine = sim.engine(0);
+    engine.shut();
+    let any = Select { context: 0, source: None, tag: None };
+    assert_eq!(engine.peek(any), Err(Error::Lost { rank: 3, lost: Lost::Died }));
+    assert_eq!(engine.peek(any), Ok(None));
+    assert!(matches!(engine.never(any), Some(Error::Lost { .. })), "a receive waits for nobody");
+}
+
 /// Receives from any source are told of the dead of their team alone, in every context of it and until it is disbanded.
 #[test]
 fn a_death_concerns_its_teams() {

@@ -33,8 +33,14 @@ pub(crate) struct Core {
     checked: Instant,
     /// By their numbers. Those that have ended are used again.
     scopes: Vec<Lending>,
-    /// Told, once, when something has happened.
-    pub armed: Option<Events>,
+    /// Who is told, once, when something has happened.
+    pub armed: Option<Armed>,
+}
+
+#[derive(Default)]
+pub(crate) struct Armed {
+    pub events: Option<Events>,
+    wakers: Vec<Waker>,
 }
 
 /// What a request of the program is: one message, or a work of many.
@@ -240,9 +246,27 @@ impl Core {
     /// Tells whoever is to be told when something happens.
     #[inline]
     pub fn happened(&mut self) {
-        if let Some(events) = self.armed.take() {
-            events.tell();
+        if let Some(armed) = self.armed.take() {
+            self.tell(armed);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell(&mut self, armed: Armed) {
+        armed.events.iter().for_each(Events::tell);
+        self.news |= !armed.wakers.is_empty();
+        self.wakers.extend(armed.wakers);
+    }
+
+    /// Wakes somebody when something has happened. What it gives back is not needed, and to be dropped once the lock is free.
+    pub fn wake_at_news(&mut self, waker: Waker) -> Option<Waker> {
+        let wakers = &mut self.armed.get_or_insert_default().wakers;
+        if wakers.iter().any(|other| other.will_wake(&waker)) {
+            return Some(waker);
+        }
+        wakers.push(waker);
+        None
     }
 
     /// A work has ended.

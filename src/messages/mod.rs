@@ -49,7 +49,7 @@ pub use hold::Held;
 pub(crate) use meeting::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use persistent::{Active, Persistent};
-pub use probe::Message;
+pub use probe::{Message, Probing};
 pub(crate) use progress::Progress;
 pub use request::{Cancelled, Done, Request, Requests};
 pub use scope::Scope;
@@ -58,12 +58,13 @@ pub use transom_channel::{Lost, Meter};
 
 use crate::world::World;
 use bytemuck::Pod;
+use comm::Comm;
 use landing::Fresh;
 use posting::{
-    NOTHING, came_short, receive_long, receive_short, request_receive, request_send, send_long, send_now, start_receive,
+    NOTHING, came_short, receive_long, receive_short, request_receive, request_send, send_long, send_now,
+    start_receive, try_request_send,
 };
 use std::future::Future;
-use std::time::Duration;
 
 impl World {
     /// Sends elements. It returns when they can be used again: a short message is with the receiver then, or on its way, whether it
@@ -228,6 +229,35 @@ impl World {
         })
     }
 
+    /// As [`sendrecv`](Self::sendrecv), by one buffer: what comes takes the place of what is sent, of which there is a copy meanwhile.
+    ///
+    /// # Errors
+    /// As there. After one that names a length the buffer holds the beginning of what came.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// const SHIFT: Tag<usize> = Tag::new(9);
+    /// transom::threads(5, |world| -> Result<(), transom::Error> {
+    ///     let (rank, size) = (world.rank(), world.size());
+    ///     let mut block = [rank; 3];
+    ///     world.sendrecv_replace((rank + 1) % size, (rank + size - 1) % size, SHIFT, &mut block)?;
+    ///     assert_eq!(block, [(rank + size - 1) % size; 3]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn sendrecv_replace<T: Pod>(
+        &self,
+        to: impl Into<Peer>,
+        from: impl Into<Source>,
+        tag: Tag<T>,
+        data: &mut [T],
+    ) -> Result<Status, Error> {
+        let sent = data.to_vec();
+        self.sendrecv(to, tag, &sent, from, tag, data)
+    }
+
     /// Starts to send a buffer, which the request gives back; to [`wait`](Request::wait) for, or to drop: it is delivered all
     /// the same.
     ///
@@ -248,18 +278,80 @@ impl World {
         self.start(to.into(), tag, data, true)
     }
 
-    fn start<T: Pod, B: Held<T>>(&self, to: Peer, tag: Tag<T>, data: B, sync: bool) -> Request<'static, B> {
-        let to = self.space().comm().and_then(|comm| Ok((comm, comm.target(to)?)));
-        let (comm, to) = match to {
-            Ok((comm, Some(to))) => (comm, to),
-            Ok((_, None)) => return Request::over(Ok((data, NOTHING))),
-            Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
+    /// As [`isend`](Self::isend), unless the message would have to wait at this rank: the receiver lets it send no more now, or there
+    /// is no connection yet. Every call that waits, and [`progress`](Self::progress), may make room.
+    ///
+    /// # Errors
+    /// The buffer, if nothing was sent. Those of [`send`](Self::send) are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::collections::VecDeque;
+    /// use transom::messages::{Requests, Tag};
+    /// const ITEM: Tag<u64> = Tag::new(4);
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     if world.rank() == 1 {
+    ///         for item in 0..1000 {
+    ///             assert_eq!(world.recv(0, ITEM)?.0, [item; 100]);
+    ///         }
+    ///         return Ok(());
+    ///     }
+    ///     let mut waiting: VecDeque<_> = (0..1000).map(|item| vec![item; 100]).collect();
+    ///     let mut going = Requests::new();
+    ///     while let Some(item) = waiting.pop_front() {
+    ///         match world.try_isend(1, ITEM, item) {
+    ///             Ok(request) => drop(going.push(request)),
+    ///             Err(item) => {
+    ///                 waiting.push_front(item); // and something else may be done meanwhile
+    ///                 world.progress()?;
+    ///             }
+    ///         }
+    ///     }
+    ///     going.wait_all().into_iter().try_for_each(|(_, sent)| sent.map(drop))?;
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn try_isend<T: Pod, B: Held<T>>(
+        &self,
+        to: impl Into<Peer>,
+        tag: Tag<T>,
+        data: B,
+    ) -> Result<Request<'static, B>, B> {
+        let (comm, to, data) = match self.send_at_once(to.into(), tag, data, false) {
+            Ok(rest) => rest,
+            Err(over) => return Ok(over),
         };
-        if !sync && let Some(status) = send_now(comm, to, tag, data.view()) {
-            return Request::over(Ok((data, status)));
-        }
+        let started = try_request_send(comm, to, tag, data.hold(), B::back);
+        started.unwrap_or_else(|error| Ok(Request::over(Err(Failed { error, buffer: None }))))
+    }
+
+    fn start<T: Pod, B: Held<T>>(&self, to: Peer, tag: Tag<T>, data: B, sync: bool) -> Request<'static, B> {
+        let (comm, to, data) = match self.send_at_once(to, tag, data, sync) {
+            Ok(rest) => rest,
+            Err(over) => return over,
+        };
         let started = request_send(comm, None, to, tag, data.hold(), sync, B::back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
+    }
+
+    /// Sends what can go without a request, or cannot be sent; else where it is to go.
+    #[inline(always)]
+    fn send_at_once<T: Pod, B: Held<T>>(
+        &self,
+        to: Peer,
+        tag: Tag<T>,
+        data: B,
+        sync: bool,
+    ) -> Result<(&Comm, u32, B), Request<'static, B>> {
+        match self.space().comm().and_then(|comm| Ok((comm, comm.target(to)?))) {
+            Ok((comm, Some(to))) => match (!sync).then(|| send_now(comm, to, tag, data.view())).flatten() {
+                Some(status) => Err(Request::over(Ok((data, status)))),
+                None => Ok((comm, to, data)),
+            },
+            Ok((_, None)) => Err(Request::over(Ok((data, NOTHING)))),
+            Err(error) => Err(Request::over(Err(Failed { error, buffer: Some(data) }))),
+        }
     }
 
     /// Starts to receive a message, however long it is.
@@ -309,80 +401,6 @@ impl World {
         };
         let started = request_receive(comm, None, select, into);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
-    }
-
-    /// Waits for a message that it takes out, to be received later: whatever else is received meanwhile, it is this
-    /// [`Message`]'s.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv).
-    ///
-    /// # Examples
-    /// See [`Message`].
-    pub fn probe<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Message<T>, Error> {
-        probe::probe(self.space().comm()?, from.into(), tag.into())
-    }
-
-    /// As [`probe`](Self::probe), for so long at most: then none.
-    ///
-    /// # Errors
-    /// As there, however much time is left.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use transom::messages::{Source, Tag};
-    /// let world = transom::init()?;
-    /// assert!(world.probe_for(Source::Any, Tag::<u8>::any(), Duration::from_millis(10))?.is_none());
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn probe_for<T: Pod>(
-        &self,
-        from: impl Into<Source>,
-        tag: impl Into<Tags<T>>,
-        limit: Duration,
-    ) -> Result<Option<Message<T>>, Error> {
-        probe::probe_for(self.space().comm()?, from.into(), tag.into(), limit)
-    }
-
-    /// As [`probe`](Self::probe), if there is a message now.
-    ///
-    /// # Errors
-    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`]; if there is none, [`Error::PeerDied`],
-    /// [`Error::PeerLeft`] and [`Error::PeerLost`] of the source, and of any source a death that no receive was told of: who asks
-    /// again and again does not do so for ever.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::messages::{Source, Tag};
-    /// let world = transom::init()?;
-    /// assert!(world.try_probe(Source::Any, Tag::<u8>::any())?.is_none());
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn try_probe<T: Pod>(
-        &self,
-        from: impl Into<Source>,
-        tag: impl Into<Tags<T>>,
-    ) -> Result<Option<Message<T>>, Error> {
-        probe::try_probe(self.space().comm()?, from.into(), tag.into())
-    }
-
-    /// What a receive would get now, which leaves it where it is: another thread's receive may take it first.
-    ///
-    /// # Errors
-    /// As [`try_probe`](Self::try_probe).
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::messages::{Source, Tag};
-    /// let world = transom::init()?;
-    /// world.send(0, Tag::new(5), &[1.5, 2.5])?;
-    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("it is there");
-    /// assert_eq!((status.from, status.tag, status.len), (0, 5, 2));
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn peek<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Option<Status>, Error> {
-        probe::peek(self.space().comm()?, from.into(), tag.into())
     }
 
     /// Runs `body`, in which buffers that it borrows are sent and received without being given away, and waits for all that it

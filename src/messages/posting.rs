@@ -119,18 +119,34 @@ pub(super) fn request_send<'a, T, B>(
         scope.into_iter().for_each(|scope| scope.lends(core, Key::Message(id)));
         Key::Message(id)
     })?;
-    let call = Call::Message { name: "isend", tag: Some(tag) };
-    Ok(Request::under_way(
-        Under {
-            comm: kept(comm, scope),
-            id,
-            element: size_of::<T>(),
-            call,
-            awaited: comm.awaited(Some(to)),
-            source: None,
-        },
-        back,
-    ))
+    Ok(sending::<T, B>(comm, scope, (id, to, tag), back))
+}
+
+/// As [`request_send`], unless the message would wait here: its buffer is given back then.
+pub(super) fn try_request_send<T, B>(
+    comm: &Comm,
+    to: u32,
+    tag: Tag<T>,
+    bytes: Bytes,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<Result<Request<'static, B>, B>, Error> {
+    let (tag, length) = (tag.number(), bytes.len());
+    let tried = comm.hub.with(|core| core.engine.send_unless_it_waits(to, comm.context, tag, bytes, length, false))?;
+    Ok(match tried {
+        Ok(id) => Ok(sending::<T, B>(comm, None, (Key::Message(id), to, tag), back)),
+        Err(bytes) => Err(back(bytes, length).expect("it was taken apart so")),
+    })
+}
+
+fn sending<'a, T, B>(
+    comm: &Comm,
+    scope: Option<&'a Scope<'a, '_>>,
+    (id, to, tag): (Key, u32, u32),
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Request<'a, B> {
+    let (call, awaited) = (Call::Message { name: "isend", tag: Some(tag) }, comm.awaited(Some(to)));
+    let under = Under { comm: kept(comm, scope), id, element: size_of::<T>(), call, awaited, source: None };
+    Request::under_way(under, back)
 }
 
 /// Receives what lies in the ring of its source; else makes a request of it.

@@ -6,11 +6,15 @@ use super::hold::{self, Parts};
 use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::tag::{Source, Status, Tags};
+use crate::world::World;
 use bytemuck::Pod;
 use std::borrow::Cow;
+use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use transom_channel::{Id, Room};
+use transom_channel::{Id, Room, Select};
 use transom_locks::Awaited;
 
 /// A message that a probe has found. It is this one's to receive, whatever other threads or receives do. Dropped, it is
@@ -40,18 +44,175 @@ pub struct Message<T: Pod> {
     elements: PhantomData<fn(T) -> T>,
 }
 
-pub(super) fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Message<T>, Error> {
+impl World {
+    /// Waits for a message that it takes out, to be received later: whatever else is received meanwhile, it is this
+    /// [`Message`]'s.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    ///
+    /// # Examples
+    /// See [`Message`].
+    pub fn probe<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Message<T>, Error> {
+        probe(self.space().comm()?, from.into(), tag.into())
+    }
+
+    /// As [`probe`](Self::probe), for so long at most: then none.
+    ///
+    /// # Errors
+    /// As there, however much time is left.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use transom::messages::{Source, Tag};
+    /// let world = transom::init()?;
+    /// assert!(world.probe_for(Source::Any, Tag::<u8>::any(), Duration::from_millis(10))?.is_none());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn probe_for<T: Pod>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+        limit: Duration,
+    ) -> Result<Option<Message<T>>, Error> {
+        probe_for(self.space().comm()?, from.into(), tag.into(), limit)
+    }
+
+    /// As [`probe`](Self::probe), for a task to await.
+    ///
+    /// # Errors
+    /// As [`try_probe`](Self::try_probe), once it is awaited.
+    ///
+    /// # Examples
+    /// See [`Probing`].
+    pub fn probe_async<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Probing<T> {
+        Probing::new(self.space().comm().cloned(), from.into(), tag.into())
+    }
+
+    /// As [`probe`](Self::probe), if there is a message now.
+    ///
+    /// # Errors
+    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`]; if there is none, [`Error::PeerDied`],
+    /// [`Error::PeerLeft`] and [`Error::PeerLost`] of the source, and of any source a death that no receive was told of: who asks
+    /// again and again does not do so for ever.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// let world = transom::init()?;
+    /// assert!(world.try_probe(Source::Any, Tag::<u8>::any())?.is_none());
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn try_probe<T: Pod>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+    ) -> Result<Option<Message<T>>, Error> {
+        try_probe(self.space().comm()?, from.into(), tag.into())
+    }
+
+    /// What a receive would get now, which leaves it where it is: another thread's receive may take it first.
+    ///
+    /// # Errors
+    /// As [`try_probe`](Self::try_probe).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// let world = transom::init()?;
+    /// world.send(0, Tag::new(5), &[1.5, 2.5])?;
+    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("it is there");
+    /// assert_eq!((status.from, status.tag, status.len), (0, 5, 2));
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn peek<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Option<Status>, Error> {
+        peek(self.space().comm()?, from.into(), tag.into())
+    }
+}
+
+/// A probe that a task awaits: it gives a [`Message`], as [`World::probe`](crate::World::probe). A message that it has not given is left
+/// to others, so it may be dropped at any time, as `select` does.
+///
+/// # Examples
+/// ```
+/// use transom::messages::{Source, Tag};
+/// const JOB: Tag<u32> = Tag::new(2);
+/// transom::threads(3, |world| -> Result<(), transom::Error> {
+///     if world.rank() > 0 {
+///         world.send(0, JOB, &[3, 1, 2])?;
+///         assert_eq!(world.recv(0, JOB)?.0, [1, 2, 3]);
+///         return Ok(());
+///     }
+///     let serve = async {
+///         for _ in 1..world.size() {
+///             let job = world.probe_async(Source::Any, JOB).await?;
+///             let from = job.status().from;
+///             let mut work = job.irecv().await?;
+///             work.sort();
+///             drop(world.isend(from, JOB, work)); // delivered all the same
+///         }
+///         Ok(())
+///     };
+///     world.block_on(serve)?
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Probing<T: Pod> {
+    comm: Result<Comm, Error>,
+    from: Source,
+    tags: Tags<T>,
+}
+
+impl<T: Pod> Probing<T> {
+    pub(super) fn new(comm: Result<Comm, Error>, from: Source, tags: Tags<T>) -> Self {
+        Probing { comm, from, tags }
+    }
+}
+
+impl<T: Pod> Future for Probing<T> {
+    type Output = Result<Message<T>, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let comm = self.comm.as_ref().map_err(Error::clone)?;
+        let select = select(comm, self.from, self.tags)?;
+        comm.hub.turn_now();
+        // It is the program's: cloned and dropped while the lock is free.
+        let mut waker = Some(context.waker().clone());
+        let probed = comm.hub.with(|core| {
+            let probed = core.engine.try_probe(select);
+            if let Ok(None) = probed {
+                // It waits, as a receive does, and not for ever.
+                if let Some(error) = core.engine.never(select) {
+                    return Err(error);
+                }
+                waker = waker.take().and_then(|waker| core.wake_at_news(waker));
+            }
+            probed
+        })?;
+        match probed.map_err(|failure| comm.failure(failure, size_of::<T>()))? {
+            Some((id, came)) => Poll::Ready(message(comm, id, Ok(came))),
+            None => {
+                super::futures::pending(&comm.hub, context);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+fn select<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Select, Error> {
+    let why = || Error::Misuse { why: "there is no message from nobody to be found".into() };
+    comm.select(from, tags.number())?.ok_or_else(why)
+}
+
+fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Message<T>, Error> {
     let (id, call, awaited) = begin(comm, from, tags)?;
     let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(Key::Message(id)))?;
     message(comm, id, result)
 }
 
-pub(super) fn probe_for<T: Pod>(
-    comm: &Comm,
-    from: Source,
-    tags: Tags<T>,
-    limit: Duration,
-) -> Result<Option<Message<T>>, Error> {
+fn probe_for<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>, limit: Duration) -> Result<Option<Message<T>>, Error> {
     let Some(until) = Instant::now().checked_add(limit) else { return probe(comm, from, tags).map(Some) };
     let (id, call, awaited) = begin(comm, from, tags)?;
     let key = Key::Message(id);
@@ -65,15 +226,12 @@ pub(super) fn probe_for<T: Pod>(
 
 /// Has the engine look for a message; its number, the call, and whose doing ends the wait for it.
 fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, Awaited), Error> {
-    let tag = tags.number();
-    let Some(select) = comm.select(from, tag)? else {
-        return Err(Error::Misuse { why: "there is no message from nobody to be found".into() });
-    };
+    let (tag, select) = (tags.number(), select(comm, from, tags)?);
     let id = comm.hub.with(|core| core.engine.receive(select, Room::Probe))?;
     Ok((id, Call::Message { name: "probe", tag }, comm.awaited(select.source)))
 }
 
-pub(super) fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {
+fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
     comm.hub.turn_now();
     let probed = comm.hub.with(|core| core.engine.try_probe(select))?;
@@ -83,7 +241,7 @@ pub(super) fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Res
     }
 }
 
-pub(super) fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Status>, Error> {
+fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Status>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
     comm.hub.turn_now();
     let came = comm.hub.with(|core| core.engine.peek(select))?;

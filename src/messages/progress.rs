@@ -154,7 +154,7 @@ impl World {
         hub.with(|core| {
             events.quiet();
             core.engine.take_news();
-            core.armed = Some(events.clone());
+            core.armed.get_or_insert_default().events = Some(events.clone());
         })
     }
 }

@@ -2,14 +2,15 @@
 //! seen, and acknowledged in the peer's ring. What stands in the way takes the long path, to the same packets.
 
 use super::depart::{post, stripe_token};
-use super::request::{Moving, Receive, Request, outcome};
+use super::request::{Moving, Receive, Request, Send, outcome};
 use super::route::Post;
 use super::short::admitted;
 use super::{Engine, Room};
 use crate::credit::HEADER;
+use crate::error::Error;
 use crate::matching::Label;
 use crate::packet::{Body, LONGEST, Packet};
-use crate::rendezvous::{Mover, Receiving};
+use crate::rendezvous::{Mover, Receiving, Sending};
 use crate::ring::Look;
 use crate::slab::Id;
 use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
@@ -18,6 +19,31 @@ use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
 const IN_A_ROW: u32 = 16;
 
 impl<W: Wire> Engine<W> {
+    /// As [`send`](Self::send), unless the message would have to wait here until the peer or the wire takes more: its memory is given
+    /// back then, and nothing was sent.
+    pub fn send_unless_it_waits(
+        &mut self,
+        to: Rank,
+        context: u32,
+        tag: u32,
+        memory: W::Memory,
+        length: usize,
+        sync: bool,
+    ) -> Result<Id, W::Memory> {
+        let id = self.send(to, context, tag, memory, length, sync);
+        let waits =
+            |engine: &Self| matches!(engine.requests.get(id), Some(Request::Send(Send { state: Sending::Queued, .. })));
+        // What has come may let it go.
+        if !waits(self) || self.progress() > 0 && !waits(self) {
+            return Ok(id);
+        }
+        let last = self.peers.get_mut(&to).and_then(|peer| peer.sends.pop_back());
+        debug_assert_eq!(last, Some(id), "it is the last of those that wait");
+        self.complete(id, Err(Error::NoMessage));
+        let memory = self.take(id).and_then(|taken| taken.memory);
+        Err(memory.expect("a send has memory"))
+    }
+
     /// Announces a message, or does nothing: then it waits for its turn.
     pub(super) fn announce(&mut self, id: Id, to: Rank) -> bool {
         let (Some(peer), Some(Request::Send(send))) = (self.peers.get_mut(&to), self.requests.get_mut(id)) else {

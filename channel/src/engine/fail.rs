@@ -74,10 +74,8 @@ impl<W: Wire> Engine<W> {
 
     /// A lost rank of whom a receive from any source is to be told.
     pub(super) fn tell(&mut self, context: u32) -> Option<Rank> {
-        if let Some(rank) = self.deserted(context) {
-            return Some(rank);
-        }
-        let at = self.dead.iter().position(|(rank, told)| self.concerns(context, *rank) && !told.contains(&context))?;
+        let untold = |(rank, told): &(Rank, BTreeSet<u32>)| self.concerns(context, *rank) && !told.contains(&context);
+        let Some(at) = self.dead.iter().position(untold) else { return self.deserted(context) };
         self.dead[at].1.insert(context);
         Some(self.dead[at].0)
     }

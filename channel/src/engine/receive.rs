@@ -32,8 +32,8 @@ impl<W: Wire> Engine<W> {
         self.make_way(select);
     }
 
-    /// Why nothing will come that this takes, if that is so.
-    pub(super) fn never(&mut self, select: Select) -> Option<Error> {
+    /// Why nothing will come that this takes, if that is so. Of any source it tells of each death once.
+    pub fn never(&mut self, select: Select) -> Option<Error> {
         match select.source {
             Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
             Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
