@@ -47,7 +47,6 @@ fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let n = world.size();
         assert!(matches!(window.lock_ranks(&[(0, Shared), (n, Shared)]), Err(Error::NoSuchRank { .. })));
-        assert!(matches!(window.lock_ranks(&[(0, Exclusive), (0, Shared)]), Err(Error::Lock { rank: 0, .. })));
         let epoch = window.lock_ranks(&[(n - 1, Shared)]).unwrap();
         assert!(n == 1 || matches!(epoch.target(0), Err(Error::NotStarted { rank: 0, .. })));
         assert!(matches!(epoch.target(n), Err(Error::NoSuchRank { .. })));
@@ -55,6 +54,35 @@ fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
         window.lock_ranks(&[]).unwrap().unlock().unwrap();
         world.barrier().unwrap();
         window.lock_exclusive(0).unwrap().unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_target_that_is_named_twice_is_locked_once() {
+    ranks::on(&[1, 2, 3], "a_target_that_is_named_twice_is_locked_once", |world: World| {
+        use Mode::{Exclusive, Shared};
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let none = [(0, Shared), (0, Shared)];
+        for (targets, others) in
+            [(none, true), ([(0, Shared), (0, Exclusive)], false), ([(0, Exclusive), (0, Shared)], false)]
+        {
+            world.barrier().unwrap();
+            if world.rank() == 0 {
+                let epoch = window.lock_ranks(&targets).unwrap();
+                epoch.target(0).unwrap().fetch_add(0, 1).unwrap();
+                world.barrier().unwrap(); // it is held
+                world.barrier().unwrap(); // they have tried
+                epoch.unlock().unwrap();
+            } else {
+                world.barrier().unwrap();
+                let shared = window.try_lock(0, Shared).unwrap();
+                assert_eq!(shared.is_some(), others, "{targets:?}");
+                drop(shared);
+                world.barrier().unwrap();
+            }
+            world.barrier().unwrap();
+            window.lock_exclusive(0).unwrap().unlock().unwrap();
+        }
     });
 }
 

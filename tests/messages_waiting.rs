@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use transom::messages::{Error, Requests, Source, Tag};
 use transom::{Status, Window, World};
@@ -80,6 +80,53 @@ fn a_buffer_is_sent_and_replaced() {
         let (left, right) = (me.checked_sub(1), Some(me + 1).filter(|&rank| rank < n));
         world.sendrecv_replace(right, left, WORK, &mut block).unwrap();
         assert_eq!(block, [left.unwrap_or(0) as u8]);
+    });
+}
+
+/// As `std::thread::scope`, which joins what nobody has joined.
+#[test]
+fn a_scope_waits_for_what_was_dropped_in_it() {
+    ranks::on(&[1, 2, 4], "a_scope_waits_for_what_was_dropped_in_it", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        let (next, before) = ((me + 1) % n, (me + n - 1) % n);
+        for len in [4, 100_000] {
+            let (mine, mut got) = (pattern(me, len), vec![0; len]);
+            let ended = world.scope(|scope| {
+                drop(scope.irecv(before, WORK, &mut got));
+                drop(scope.isend(next, WORK, &mine));
+                Ok::<(), Error>(())
+            });
+            ended.unwrap();
+            assert!(got == pattern(before, len), "{len} bytes");
+        }
+        // What fails is not lost, whether it was dropped or forgotten.
+        for forgotten in [false, true] {
+            let mut short = [0; 2];
+            let ended = world.scope(|scope| {
+                let coming = scope.irecv(before, WORK, &mut short);
+                if forgotten {
+                    std::mem::forget(coming)
+                } else {
+                    drop(coming)
+                }
+                world.send(next, WORK, &[1, 2, 3])
+            });
+            let error = ended.unwrap_err();
+            assert!(matches!(error, Error::Truncated { status, room: 2 } if status.len == 3), "{error}");
+            assert_eq!(short, [1, 2]);
+        }
+        // An error of the body is given as it is, and what nobody sends for is withdrawn.
+        let mut never = [0];
+        let ended = world.scope(|scope| {
+            let _coming = scope.irecv(before, WORK, &mut never);
+            world.send(n, WORK, &[1])
+        });
+        assert!(matches!(ended, Err(Error::NoSuchRank { .. })));
+        world.barrier().unwrap();
+        let sent = world.isend(next, WORK, vec![5]);
+        assert_eq!(world.recv(before, WORK).unwrap().0, [5]);
+        sent.wait().unwrap();
+        assert_eq!(never, [0]);
     });
 }
 
@@ -167,7 +214,7 @@ fn parked(future: impl Future) {
     }
     let waker = Waker::from(Arc::new(Thread(std::thread::current())));
     let mut future = pin!(future);
-    while let Poll::Pending = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
         std::thread::park();
     }
 }

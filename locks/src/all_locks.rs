@@ -98,7 +98,10 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
 
     /// [`PassiveLock::is_settled_mut`](crate::PassiveLock::is_settled_mut).
     pub fn is_settled(&mut self) -> bool {
-        !self.locks.iter_mut().any(|lock| lock.lock().is_abandoned())
+        let (network, layout) = (self.network, self.layout);
+        // A word that cannot be read settles nothing.
+        let mut locks = self.locks.iter_mut().enumerate();
+        !locks.any(|(target, lock)| lock.lock().is_in_queue_still(network, layout, target).unwrap_or(true))
     }
 
     fn any_broken(&mut self, from: Rank) -> bool {

@@ -4,6 +4,9 @@
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank};
 
+/// Attempts at a place in the queue that a request with a deadline has, however late it is.
+const ATTEMPTS: usize = 8;
+
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
 ///
 /// # Examples
@@ -132,11 +135,6 @@ impl<const C: u32> TargetLock<C> {
         matches!(self.status, Status::Held(_))
     }
 
-    /// Whether a request that was given up at its deadline is in the queue still, behind another rank's.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        matches!(self.status, Status::Abandoned(_))
-    }
-
     /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
     pub fn is_broken(&self) -> bool {
         self.status == Status::Broken
@@ -150,7 +148,7 @@ impl<const C: u32> TargetLock<C> {
     /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
-        let ahead = self.ask(network, layout, target)?;
+        let ahead = self.ask(network, layout, target, || false)?.expect("it is asked until it has a place");
         let behind = match ahead == Ahead::default() {
             true => Behind::NOBODY,
             false => Self::wait_for_turn(network, layout, target, ahead)?,
@@ -159,11 +157,19 @@ impl<const C: u32> TargetLock<C> {
         Ok(ahead)
     }
 
-    /// Takes a place in the queue for an exclusive request; returns who stands before it.
+    /// Takes a place in the queue for an exclusive request; returns who stands before it. Nothing if, after some attempts, it
+    /// is given up: others may change the word again and again between two of them.
     #[inline(always)]
-    pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+    pub(crate) fn ask<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        given_up: impl Fn() -> bool,
+    ) -> Result<Option<Ahead>, N> {
         self.enter(network, layout, target)?;
         let mut seen = LockWord::<C>(self.seen);
+        let mut attempts = 0;
         loop {
             let new = seen.with_exclusive(network.rank());
             let found = network.cas(layout.home(target), seen.0, new.0)?;
@@ -172,11 +178,16 @@ impl<const C: u32> TargetLock<C> {
                 break;
             }
             seen = LockWord(found);
+            attempts += 1;
+            if attempts > ATTEMPTS && given_up() {
+                (self.seen, self.status) = (seen.0, Status::Free);
+                return Ok(None);
+            }
         }
-        Ok(match seen.tail() {
+        Ok(Some(match seen.tail() {
             None => Ahead { exclusive: None, readers: seen.readers() },
             Some(tail) => Ahead { exclusive: Some(tail), readers: seen.arrived() },
-        })
+        }))
     }
 
     /// Takes the lock of `target` exclusively if nobody has it or waits for it; whether it did. Asks for no place in the queue,

@@ -186,17 +186,31 @@ impl Core {
         &self.scopes[scope].requests
     }
 
-    /// A scope ends, and nothing that it lends is under way: nobody asks for it any more.
-    pub fn close_scope(&mut self, Lender(scope): Lender) {
+    /// A scope ends, and nothing that it lends is under way: nobody asks for it any more. Why the first of those that were not asked
+    /// for has failed.
+    pub fn close_scope(&mut self, Lender(scope): Lender) -> Option<Fault> {
+        let mut failed = None;
         let mut requests = std::mem::take(&mut self.scopes[scope].requests);
         for key in requests.drain(..) {
             // Most were asked for, and are no more.
-            if self.has_ended(key).is_some() {
-                self.ended(key);
+            if self.has_ended(key).is_some()
+                && let Some((Err(fault), _)) = self.ended(key)
+            {
+                failed.get_or_insert(fault);
             }
         }
         requests.shrink_to(LENT);
         self.scopes[scope] = Lending { open: false, requests, most: LENT };
+        failed
+    }
+
+    /// As [`forget`](Self::forget), of a request whose buffer a scope lends: the end of that waits for what it receives, and tells if
+    /// it fails.
+    pub fn leave_to_scope(&mut self, key: Key) {
+        match key {
+            Key::Message(id) if self.engine.is_sending(id) => self.forget(key),
+            _ => drop(self.ended_well(key)),
+        }
     }
 
     /// A work that the program will ask for.

@@ -404,11 +404,11 @@ impl World {
     }
 
     /// Runs `body`, in which buffers that it borrows are sent and received without being given away, and waits for all that it
-    /// started. If `body` panics, receives that have no message are withdrawn, and sends that are not done within a second tell the
+    /// started, also what was dropped. If `body` gives an error, receives that have no message are withdrawn. If it panics, receives that have no message are withdrawn, and sends that are not done within a second tell the
     /// others that this rank died, since they may wait for it instead of receiving.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], and those of `body`.
+    /// [`Error::Unavailable`], those of `body`, and the first of what nobody has waited for.
     ///
     /// # Examples
     /// See [`Scope`].

@@ -4,7 +4,7 @@ use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
 use super::landing::Lent;
-use super::locked::{Core, Key, Lender};
+use super::locked::{Core, Fault, Key, Lender};
 use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
@@ -53,7 +53,12 @@ pub struct Scope<'s, 'env: 's> {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits for what a scope has started, also if there is a panic.
-struct Ending<'c, 's, 'env>(&'c Scope<'s, 'env>);
+struct Ending<'c, 's, 'env> {
+    scope: &'c Scope<'s, 'env>,
+    over: bool,
+    /// Why the first of what nobody asked for has failed.
+    failed: Option<Fault>,
+}
 
 pub(super) fn scope<'env, R, E: From<Error>>(
     world: &'env World,
@@ -62,30 +67,57 @@ pub(super) fn scope<'env, R, E: From<Error>>(
     let comm = world.space().comm()?.clone();
     let lender = comm.hub.with(Core::open_scope)?;
     let scope = Scope { world, comm, lender, scope: PhantomData, env: PhantomData };
-    let ending = Ending(&scope);
+    let mut ending = Ending { scope: &scope, over: false, failed: None };
     let result = body(&scope);
-    drop(ending);
-    result
+    if result.is_err() {
+        // What it would receive may never be sent.
+        let _ = scope.comm.hub.with(|core| {
+            core.lent(lender).to_vec().into_iter().for_each(|key| drop(core.withdraw(key)));
+        });
+    }
+    ending.end();
+    match (result, ending.failed.take()) {
+        (Ok(_), Some(fault)) => Err(E::from(scope.comm.fault(fault, 1))),
+        (result, _) => result,
+    }
 }
 
-impl Drop for Ending<'_, '_, '_> {
-    fn drop(&mut self) {
-        let Scope { comm, lender, world, .. } = self.0;
-        // What is over and was not asked for is over; what was forgotten has its message to wait for.
-        let left = |core: &mut Core| core.lent(*lender).iter().any(|key| core.is_under_way(*key));
-        let (call, over) = (&"the end of a scope", |core: &mut Core| (!left(core)).then_some(()));
+impl Ending<'_, '_, '_> {
+    fn end(&mut self) {
+        let Scope { comm, lender, world, .. } = self.scope;
+        // What is over and was not asked for is over; what was dropped or forgotten has its message to wait for.
+        let over = |core: &mut Core| {
+            let is_over = !core.lent(*lender).iter().any(|key| core.is_under_way(*key));
+            is_over.then(|| core.close_scope(*lender))
+        };
+        let call = &"the end of a scope, for what was started in it and not waited for";
+        let mut ended = None;
         if std::thread::panicking() {
             // What waits for others may wait for ever.
             let _ = comm.hub.with(|core| core.lent(*lender).to_vec().into_iter().for_each(|key| core.abandon(key)));
             // A send goes on. Whoever is to receive it may wait first for what this rank would have done next: once told that it
             // has failed it ends, and the send with it.
-            if let Ok(None) = comm.hub.wait_until(call, Awaited::Anyone, Instant::now() + PATIENCE, over) {
-                world.space().fail();
-            }
+            ended = match comm.hub.wait_until(call, Awaited::Anyone, Instant::now() + PATIENCE, over) {
+                Ok(None) => {
+                    world.space().fail();
+                    None
+                }
+                Ok(ended) => ended,
+                Err(_) => Some(None),
+            };
         }
         // An error says that the engine is gone, and has given back all buffers.
-        let _ = comm.hub.wait(call, Awaited::Anyone, over);
-        let _ = comm.hub.with(|core| core.close_scope(*lender));
+        let ended = ended.map_or_else(|| comm.hub.wait(call, Awaited::Anyone, over).ok(), Some);
+        self.failed = ended.flatten();
+        self.over = true;
+    }
+}
+
+impl Drop for Ending<'_, '_, '_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.end();
+        }
     }
 }
 

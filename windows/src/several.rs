@@ -29,10 +29,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// Opens an access epoch on several targets, each locked as said. Whatever the order in which they are named, the locks
     /// are taken in that of their ranks, one after the other, so ranks that take several so, and those that
     /// [lock all](Self::lock_all), cannot come to wait for each other in a circle. As much as as many
-    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared), and the allocation of a list.
+    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared), and the allocation of a list. A target that is
+    /// named several times is locked once, exclusively if it is so named once.
     ///
     /// # Errors
-    /// As those; [`Error::Lock`] also if a target is named twice. Then none is locked.
+    /// As those. Then none is locked.
     ///
     /// # Examples
     /// ```
@@ -40,10 +41,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
     /// use transom_windows::Mode;
     /// let (from, to) = (0, 0); // two accounts, at whatever ranks
-    /// # let epoch = window.lock_ranks(&[(from, Mode::Exclusive)])?;
-    /// # /*
     /// let epoch = window.lock_ranks(&[(from, Mode::Exclusive), (to, Mode::Exclusive)])?;
-    /// # */
     /// let balance = epoch.target(from)?.get_one(0)?;
     /// epoch.target(to)?.put_one(1, balance)?;
     /// epoch.unlock()?;
@@ -109,10 +107,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(taken.then(|| LockAllEpoch::new(&self.core, &mut self.lock, true)))
     }
 
-    /// These targets, which exist, in the order of their ranks.
+    /// These targets, which exist, in the order of their ranks, each once.
     fn in_order(&self, targets: &[(Rank, Mode)]) -> Result<Vec<(Rank, Mode)>, Error> {
         let mut wanted = targets.to_vec();
-        wanted.sort_unstable_by_key(|(rank, _)| *rank);
+        wanted.sort_unstable_by_key(|(rank, mode)| (*rank, *mode == Mode::Shared));
+        wanted.dedup_by_key(|(rank, _)| *rank);
         wanted.iter().try_for_each(|(rank, _)| Target::<T, F>::new(&self.core, *rank).map(drop))?;
         Ok(wanted)
     }

@@ -337,6 +337,11 @@ impl<W: Wire> Engine<W> {
         matches!(self.requests.get(id), Some(Request::Send(_) | Request::Receive(_)))
     }
 
+    /// Whether a request is a send that has not ended.
+    pub fn is_sending(&self, id: Id) -> bool {
+        matches!(self.requests.get(id), Some(Request::Send(_)))
+    }
+
     /// The next request that has ended and was not taken, taken; or a receive into [`Room::Probe`] that has its message.
     pub fn completed(&mut self) -> Option<Completion<W::Memory>> {
         loop {

@@ -91,8 +91,8 @@ impl Verb {
 /// An audit of a family of locks. A request takes its place in the order at its atomic on the lock word: the
 /// compare-and-swap that succeeds, or the addition of a reader. When the call that acquires returns, every earlier
 /// request on that lock must have been released, but for readers among readers; a release counts from its first verb.
-/// This one property is mutual exclusion, readers that share, and strict first come, first served (hence no
-/// starvation). The book also counts each call's operations on the network against the cost that README.md promises.
+/// This one property is mutual exclusion, readers that share, and strict first come, first served from that place
+/// on. The book also counts each call's operations on the network against the cost that README.md promises.
 ///
 /// Both model networks keep one; it is plain data, so that an explored state includes it.
 ///
@@ -306,6 +306,8 @@ impl Book {
             Call::AcquireUntil(target, _) | Call::TryAcquire(target, _) if abandoned(target) => Ok(()),
             Call::AcquireUntil(..) if open.left => Ok(()),
             Call::AcquireUntil(target, _) if open.cas + open.add == 0 && self.shown.contains(&(rank, target)) => Ok(()),
+            // Each of its attempts to get into the queue failed, the last too.
+            Call::AcquireUntil(_, Mode::Exclusive) if open.cas == 0 && open.failed.is_some() => Ok(()),
             Call::AcquireUntil(target, _) => self.granted(rank, target),
             Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up, and nobody was in the way")),
             Call::Settle(target) if abandoned(target) => {

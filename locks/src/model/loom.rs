@@ -17,7 +17,7 @@
 //! ```
 //! It returns how many schedules there were if in each of them
 //! * every request was granted after all that came before it, in the order of their atomics on the lock word, but
-//!   readers together: first come, first served, so nobody starves or is overtaken (the order [`Book`] looks at every
+//!   readers together: first come, first served, so nobody in the queue is overtaken (the order [`Book`] looks at every
 //!   grant);
 //! * who got the lock saw what its holders before did (loom sees races on data under each lock);
 //! * no call took more operations than `README.md` promises, and none retried on a word that nobody had changed;
