@@ -3,9 +3,12 @@
 
 mod memory;
 mod net;
+pub mod skeletons;
+mod traffic;
 mod wire;
 
 pub use memory::Memory;
+pub use traffic::{Arrivals, Traffic, Volume};
 pub use wire::SimWire;
 
 use crate::config::{Config, Misconfigured};
@@ -27,6 +30,11 @@ pub struct Conditions {
     pub picoseconds: u64,
     /// How many times as many on some rails; 1 on those that it does not have.
     pub slower: Vec<u64>,
+    /// How long each end works to make a lane of [`RailKind::Connection`], one after the other.
+    pub connecting: u64,
+    /// Queues of a rank for datagrams, which work side by side and are taken in turn, and how long one works on a request before its bytes
+    /// are on the lane.
+    pub queues: (usize, u64),
     /// How long a rank takes to notice what comes.
     pub pause: Range<u64>,
     /// Requests on a lane at once.
@@ -85,6 +93,8 @@ impl Default for Conditions {
             latency: 500..1500,
             picoseconds: 100,
             slower: Vec::new(),
+            connecting: 0,
+            queues: (1, 0),
             pause: 50..500,
             depth: 64,
             slots: 256,
@@ -179,7 +189,32 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
 
     /// How many requests a rank has posted, by rails.
     pub fn posts(&self, rank: Rank) -> [u64; RAILS] {
-        self.net.borrow().ranks[rank as usize].posts
+        self.traffic(rank).map(|traffic| traffic.all().requests)
+    }
+
+    /// What a rank has posted, by rails.
+    ///
+    /// ```
+    /// use transom_channel::sim::{Conditions, Memory, Sim};
+    /// use transom_channel::{Config, Room, Select};
+    ///
+    /// let mut sim = Sim::new(7, 2, Conditions::default(), &Config::default())?;
+    /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Allocate);
+    /// sim.engine(0).send(1, 0, 0, Memory::zero(100), 100, false);
+    /// (0..2).for_each(|rank| sim.wake(rank, 0));
+    /// while sim.step().is_some() {}
+    /// let [first, ..] = sim.traffic(0);
+    /// assert!(first.sends.requests == 1 && first.sends.bytes > 100 && first.puts.requests == 0);
+    /// assert_eq!(sim.arrivals(1).most, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn traffic(&self, rank: Rank) -> [Traffic; RAILS] {
+        self.net.borrow().ranks[rank as usize].traffic
+    }
+
+    /// What became of sends to a rank.
+    pub fn arrivals(&self, rank: Rank) -> Arrivals {
+        self.net.borrow().ranks[rank as usize].arrivals
     }
 
     /// Virtual nanoseconds since the start.
@@ -223,6 +258,34 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// not told done is told neither.
     pub fn cut(&mut self, rail: usize, cut: bool) {
         self.net.borrow_mut().darken(rail, cut);
+    }
+
+    /// From now on a rail loses every datagram, where there are [faults](Conditions::faults), or does no more. Nobody is told.
+    ///
+    /// ```
+    /// use transom_channel::delivery::{Delivery, Settings};
+    /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
+    /// use transom_channel::wire::RailKind;
+    /// use transom_channel::{Config, Room, Select};
+    ///
+    /// let faults = Some(Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 });
+    /// let mut conditions = Conditions { faults, ..Conditions::default() };
+    /// conditions.rails[0].kind = RailKind::Datagram;
+    /// let config = Config { rings: 0, ..Config::default() };
+    /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
+    /// sim.mute(0, true);
+    /// sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
+    /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Allocate);
+    /// (0..2).for_each(|rank| sim.wake(rank, 0));
+    /// (0..100).for_each(|_| drop(sim.step()));
+    /// assert!(sim.engine(1).completed().is_none());
+    /// sim.mute(0, false);
+    /// while sim.step().is_some() {}
+    /// assert!(sim.engine(1).completed().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mute(&mut self, rail: usize, mute: bool) {
+        self.net.borrow_mut().mute[rail] = mute;
     }
 
     /// Windows of two ranks have a connection between them, for as long as the job lasts.

@@ -1,8 +1,8 @@
 //! The network of a simulated job: lanes, in virtual time.
 
 use super::memory::{self, Memory, Run};
-use super::{Conditions, Faults};
-use crate::wire::{Event, Key, Lane, Left, RAILS, Rank, Why, Window};
+use super::{Arrivals, Conditions, Faults, Traffic};
+use crate::wire::{Event, Key, Lane, Left, RAILS, RailKind, Rank, Why, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
@@ -18,6 +18,8 @@ pub(super) struct Net {
     pub windows: BTreeSet<(Rank, Rank)>,
     /// Rails that pass nothing.
     dark: [bool; RAILS],
+    /// Rails that lose all datagrams, of which nobody is told.
+    pub mute: [bool; RAILS],
     /// Pairs that are to be connected by a rail, once it passes and both have taken back what they had.
     waiting: BTreeSet<(Rank, Rank, usize)>,
     /// Datagrams under way: from, to, and rail.
@@ -37,7 +39,12 @@ pub(super) struct Place {
     pub keys: BTreeMap<u64, Keyed>,
     pub windows: BTreeMap<u64, Opened>,
     /// By rails.
-    pub posts: [u64; RAILS],
+    pub traffic: [Traffic; RAILS],
+    pub arrivals: Arrivals,
+    /// Until when it makes connections.
+    connecting: u64,
+    /// Until when each of its queues for datagrams works; the first is the one whose turn it is.
+    pub queues: VecDeque<u64>,
 }
 
 /// Registered memory.
@@ -152,6 +159,7 @@ impl Net {
             lanes: BTreeMap::new(),
             windows: BTreeSet::new(),
             dark: [false; RAILS],
+            mute: [false; RAILS],
             waiting: BTreeSet::new(),
             datagrams: BTreeMap::new(),
             keys: 0,
@@ -276,14 +284,40 @@ impl Net {
             return;
         }
         self.waiting.remove(&(a.min(b), a.max(b), rail));
+        let is_new = [(a, b, rail), (b, a, rail)].iter().any(|lane| !self.lanes.contains_key(lane));
+        let made = if is_new && a != b { self.made(a, b, rail) } else { self.now };
         for (from, to) in [(a, b), (b, a)] {
             if !self.lanes.contains_key(&(from, to, rail)) && !self.ranks[to as usize].dead {
-                let at = self.now + self.latency();
+                let at = made + self.latency();
                 let generation = self.happened;
                 self.lanes.insert((from, to, rail), Flights { generation, ..Flights::default() });
                 self.happens(at, Happening::Told(from, to, rail, Told::Up(generation)));
             }
         }
+    }
+
+    /// When both ends have made a lane.
+    fn made(&mut self, a: Rank, b: Rank, rail: usize) -> u64 {
+        let takes = match self.conditions.rails[rail].kind {
+            RailKind::Connection => self.conditions.connecting,
+            _ => 0,
+        };
+        let both = [a, b].map(|rank| {
+            let until = &mut self.ranks[rank as usize].connecting;
+            *until = self.now.max(*until) + takes;
+            *until
+        });
+        if takes > 0 { both[0].max(both[1]) } else { self.now }
+    }
+
+    /// When a datagram that is posted now is through its queue.
+    pub fn queued(&mut self, rank: Rank) -> u64 {
+        let (queues, takes) = self.conditions.queues;
+        let place = &mut self.ranks[rank as usize].queues;
+        place.resize(queues.max(1), 0);
+        let until = place.pop_front().unwrap_or(0).max(self.now) + takes;
+        place.push_back(until);
+        until
     }
 
     /// What an end had posted on a lane and does not know to have taken effect; the lane is over.
@@ -330,7 +364,7 @@ impl Net {
         let Faults { lost, doubled, late, delay, .. } = self.conditions.faults.clone().unwrap_or(none);
         let copies = 1 + u8::from(self.happens_of(doubled));
         for _ in 0..copies {
-            if self.happens_of(lost) {
+            if self.mute[rail] || self.happens_of(lost) {
                 continue;
             }
             let later = if self.happens_of(late) { self.rng.u64(delay.clone()) } else { 0 };
@@ -360,6 +394,7 @@ impl Net {
             }
         };
         if place.slots >= self.conditions.slots {
+            place.arrivals.lost += 1;
             return;
         }
         let event = arrived(place, Lane { peer: from, rail }, &bytes);
@@ -392,6 +427,7 @@ impl Net {
             Flying::Datagram(..) => unreachable!("it stands in no queue"),
             Flying::Send(_) if place.slots >= self.conditions.slots => {
                 // No slot is posted: the adapter tries again, and what is behind waits.
+                place.arrivals.waits += 1;
                 let at = self.now + 2_000;
                 return self.happens(at, Happening::Head(from, to, rail, generation));
             }
@@ -471,6 +507,7 @@ impl Opened {
 /// A send is in a slot of the rank's.
 fn arrived(place: &mut Place, lane: Lane, bytes: &[Run]) -> Event<Memory> {
     place.slots += 1;
+    place.arrivals.most = place.arrivals.most.max(place.slots);
     let mut slot = Memory::zero(memory::length(bytes));
     slot.is_slot = true;
     slot.write(0, bytes);

@@ -1,5 +1,6 @@
 //! What a simulated rank posts and polls.
 
+use super::Volume;
 use super::memory::{self, Memory};
 use super::net::{Flight, Flying, Happening, Keyed, Net, Opened, Thrown, Told};
 use crate::delivery::{Place, arrange};
@@ -214,7 +215,6 @@ impl Wire for SimWire {
         if flights.queue.len() >= net.conditions.depth || net.rng.u32(..) % 1000 < net.conditions.busy {
             return Err(Busy);
         }
-        net.ranks[self.rank as usize].posts[lane.rail] += 1;
         let part = |data: Data<'_, Memory>| match data {
             Data::None => Vec::new(),
             Data::Of(part) => part.memory.slice(part.at, part.length),
@@ -291,11 +291,19 @@ impl Wire for SimWire {
                 (length, Flying::Read { from, at, into: memory, into_at, length, token }, Some(Left::Moved(token)))
             }
         };
+        let traffic = &mut net.ranks[self.rank as usize].traffic[lane.rail];
+        let of = match &what {
+            Flying::Send(_) => &mut traffic.sends,
+            Flying::Put { .. } => &mut traffic.puts,
+            Flying::Datagram(..) | Flying::Write { .. } | Flying::Read { .. } => &mut traffic.moves,
+        };
+        *of += Volume { requests: 1, bytes: length as u64 };
         let latency = net.latency();
+        let begins = if rail.kind == RailKind::Datagram { net.queued(self.rank) } else { net.now };
         let lane = (self.rank, lane.peer, lane.rail);
         let flights = net.lanes.get_mut(&lane).expect("was looked at");
         let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
-        flights.free_at = flights.free_at.max(net.now) + length as u64 * net.conditions.picoseconds * slower / 1000;
+        flights.free_at = flights.free_at.max(begins) + length as u64 * net.conditions.picoseconds * slower / 1000;
         let (at, generation) = (flights.free_at, flights.generation);
         let what = match (what, &net.conditions.faults, rail.kind) {
             (Flying::Send(bytes), Some(_), RailKind::Datagram) => Flying::Datagram(Thrown::Send(bytes), None),
@@ -327,6 +335,8 @@ impl Wire for SimWire {
             if let Some(source) = source.filter(|source| source.ring_of.is_none() && into.length <= source.memory.len())
             {
                 into.memory.write(into.at, &source.memory.slice(0, into.length));
+                net.ranks[self.rank as usize].traffic[number].moves +=
+                    Volume { requests: 1, bytes: into.length as u64 };
                 return Ok(true);
             }
         }

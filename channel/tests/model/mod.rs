@@ -84,6 +84,8 @@ impl Setup {
             sent_faster: *rng.choice(&[0, 500]).unwrap(),
             windows: *rng.choice(&[16, 2, 1, 0]).unwrap(),
             torn: rng.bool(),
+            connecting: 0,
+            queues: (1, 0),
             host: 0,
             near: None,
             faults: None,

@@ -1,40 +1,73 @@
 //! Who speaks to whom in some programs, and how much: of the NAS parallel benchmarks by their published set-up routines, of NAMD and SMG2000 by
 //! what is known of their neighbourhoods. Numbers are computed away: a rank waits as long.
 
-use transom_channel::Rank;
+use crate::wire::Rank;
 
 /// What a rank does at once, and waits for; then it computes, in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Step {
+    /// To whom, and how many bytes.
     pub sends: Vec<(Rank, usize)>,
+    /// From whom.
     pub receives: Vec<Rank>,
+    /// Nanoseconds.
     pub compute: u64,
 }
 
-/// A program.
-#[derive(Clone, Copy)]
+/// A program. [`ALL`] has those that there are.
+///
+/// ```
+/// use transom_channel::sim::skeletons::ALL;
+///
+/// let cg = ALL.iter().find(|skeleton| skeleton.name == "CG").unwrap();
+/// // Rank 0 of 4 has its column's other half and nobody to transpose with.
+/// let peers = (cg.iteration)(0, 4).into_iter().flat_map(|step| step.receives);
+/// assert_eq!(peers.collect::<Vec<_>>(), [1, 1]);
+/// ```
+#[derive(Debug, Clone, Copy)]
 pub struct Skeleton {
+    /// Its name.
     pub name: &'static str,
     /// Its ranks must be a square.
     pub square: bool,
+    /// How often it does what is next.
     pub iterations: u32,
     /// What a rank of so many does in an iteration.
     pub iteration: fn(Rank, Rank) -> Vec<Step>,
     /// How often all reduce something at the beginning and at the end: what the others do beside their iterations.
     pub reductions: u32,
+    /// What the slides of MVAPICH-Aptus (Koop, Jones, Panda 2008) say of it on 512 processes, 484 where they must be a square: peers of
+    /// a process on average by shared memory, datagrams, connections and rings.
+    pub slides: [f64; 4],
 }
 
+/// The programs of the slides.
+///
+/// ```
+/// let names = transom_channel::sim::skeletons::ALL.map(|skeleton| skeleton.name);
+/// assert_eq!(names, ["BT", "CG", "EP", "FT", "MG", "LU", "SP", "NAMD", "SMG2000"]);
+/// ```
 pub const ALL: [Skeleton; 9] = [
-    Skeleton { name: "BT", square: true, iterations: 60, iteration: bt, reductions: 6 },
-    Skeleton { name: "CG", square: false, iterations: 100, iteration: cg, reductions: 6 },
-    Skeleton { name: "EP", square: false, iterations: 1, iteration: ep, reductions: 6 },
-    Skeleton { name: "FT", square: false, iterations: 52, iteration: ft, reductions: 6 },
-    Skeleton { name: "MG", square: false, iterations: 60, iteration: mg, reductions: 6 },
-    Skeleton { name: "LU", square: false, iterations: 40, iteration: lu, reductions: 6 },
-    Skeleton { name: "SP", square: true, iterations: 60, iteration: sp, reductions: 6 },
-    Skeleton { name: "NAMD", square: false, iterations: 60, iteration: namd, reductions: 6 },
-    Skeleton { name: "SMG2000", square: false, iterations: 30, iteration: smg, reductions: 6 },
+    skeleton("BT", true, 60, bt, [4.11, 20.17, 10.60, 7.88]),
+    skeleton("CG", false, 100, cg, [3.00, 6.94, 2.94, 2.94]),
+    skeleton("EP", false, 1, ep, [3.00, 6.00, 0.00, 0.00]),
+    skeleton("FT", false, 52, ft, [7.00, 504.00, 16.00, 8.00]),
+    skeleton("MG", false, 60, mg, [4.31, 9.00, 5.63, 5.63]),
+    skeleton("LU", false, 40, lu, [3.75, 7.06, 2.23, 2.23]),
+    skeleton("SP", true, 60, sp, [4.11, 20.17, 10.62, 7.88]),
+    skeleton("NAMD", false, 60, namd, [6.30, 120.80, 16.47, 8.00]),
+    skeleton("SMG2000", false, 30, smg, [4.25, 120.19, 16.34, 8.00]),
 ];
+
+const fn skeleton(
+    name: &'static str,
+    square: bool,
+    iterations: u32,
+    iteration: fn(Rank, Rank) -> Vec<Step>,
+    slides: [f64; 4],
+) -> Skeleton {
+    Skeleton { name, square, iterations, iteration, reductions: 6, slides }
+}
 
 /// Both ways with each of these.
 fn with(peers: impl IntoIterator<Item = Rank>, bytes: usize) -> Step {
@@ -48,7 +81,7 @@ fn compute(nanoseconds: u64) -> Step {
 
 /// All reduce a few words: recursive doubling. Where the ranks are no power of two, they meet before, and one of each of the first
 /// pairs waits for the other.
-pub fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
+pub(super) fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
     const BYTES: usize = 40;
     let most = 1 << ranks.ilog2();
     let beyond = ranks - most;

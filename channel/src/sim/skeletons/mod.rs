@@ -1,22 +1,37 @@
-//! Runs skeletons on simulated ranks, eight of a host.
+//! Skeletons of programs on simulated ranks, eight of a host: who speaks to whom, and how much, by which channels, and how long it takes.
 
-use crate::patterns::{Skeleton, Step, reduce};
+mod patterns;
+
+pub use patterns::{ALL, Skeleton, Step};
+
+use super::{Conditions, Faults, Memory, Sim, SimWire, Traffic};
+use crate::config::{Changes, Config, Paths};
+use crate::delivery::{Delivery, Settings};
+use crate::engine::{Channels, Room};
+use crate::matching::Select;
+use crate::wire::{Rail, RailKind, Rank};
+use patterns::reduce;
 use std::collections::VecDeque;
-use transom_channel::delivery::{Delivery, Settings};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
-use transom_channel::wire::{Rail, RailKind};
-use transom_channel::{Changes, Channels, Config, Paths, Rank, Room, Select};
 
-/// What came of it.
+/// What came of it; see [`run`].
+#[derive(Debug, Clone)]
 pub struct Outcome {
     /// Virtual nanoseconds.
     pub took: u64,
     /// Of each rank.
     pub channels: Vec<Channels>,
+    /// What all ranks posted, by kinds of rails.
+    pub traffic: Vec<(RailKind, Traffic)>,
 }
 
 impl Outcome {
     /// Channels of a rank on average.
+    ///
+    /// ```
+    /// use transom_channel::sim::skeletons::{ALL, run};
+    /// let outcome = run(&ALL[2], 16, "aptus");
+    /// assert_eq!(outcome.average(|channels| channels.near), 3.0, "EP reduces among 8 of a host");
+    /// ```
     pub fn average(&self, of: impl Fn(&Channels) -> usize) -> f64 {
         self.channels.iter().map(of).sum::<usize>() as f64 / self.channels.len() as f64
     }
@@ -62,21 +77,23 @@ impl Program {
     }
 }
 
-/// On so many ranks, or the largest square that is not more, with a configuration by its text.
-pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
-    let ranks = if skeleton.square { most.isqrt().pow(2) } else { most };
-    // MVAPICH keeps no account of what nobody has received.
-    let granted = Config { floor: 1 << 16, ..Config::default() };
-    let config = text.parse::<Changes>().expect("a configuration").of(granted);
+/// The network that they run on: 1.5 us and 700 ps a byte between two hosts, packets of 8 KiB by connections and of 2 KiB by datagrams.
+///
+/// ```
+/// use transom_channel::{Paths, sim::skeletons};
+/// let rails = |paths| skeletons::conditions(paths).rails.len();
+/// assert_eq!([rails(Paths::Connections), rails(Paths::Datagrams), rails(Paths::Both)], [2, 2, 3]);
+/// ```
+pub fn conditions(paths: Paths) -> Conditions {
     let rail = Rail { read: true, write: true, longest: 8192 + 192, ..Conditions::default().rails[0] };
     let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 72, read: false, write: false, ..rail };
     let memory = Rail { kind: RailKind::Memory, ..rail };
-    let rails = match config.paths {
+    let rails = match paths {
         Paths::Connections => vec![rail, memory],
         Paths::Datagrams => vec![datagrams, memory],
         Paths::Both => vec![rail, datagrams, memory],
     };
-    let conditions = Conditions {
+    Conditions {
         rails,
         latency: 1500..1501,
         picoseconds: 700,
@@ -86,7 +103,37 @@ pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
         torn: false,
         faults: Some(Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 }),
         ..Conditions::default()
-    };
+    }
+}
+
+/// Runs one on so many ranks, or the largest square that is not more, with a configuration by its text.
+///
+/// ```
+/// use transom_channel::sim::skeletons::{ALL, run};
+/// let lu = ALL.iter().find(|skeleton| skeleton.name == "LU").unwrap();
+/// let outcome = run(lu, 16, "aptus");
+/// assert!(outcome.channels.iter().all(|channels| channels.connections <= 16 && channels.rings <= 8));
+/// assert!(outcome.took > 0);
+/// ```
+pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
+    run_on(skeleton, most, text, |_| ())
+}
+
+/// The same on a network that differs from [the usual one](conditions).
+///
+/// ```
+/// use transom_channel::sim::skeletons::{ALL, run, run_on};
+/// let far = run_on(&ALL[2], 16, "rc", |conditions| conditions.latency = 100_000..100_001);
+/// assert!(far.took > run(&ALL[2], 16, "rc").took);
+/// ```
+pub fn run_on(skeleton: &Skeleton, most: Rank, text: &str, change: impl FnOnce(&mut Conditions)) -> Outcome {
+    let ranks = if skeleton.square { most.isqrt().pow(2) } else { most };
+    // MVAPICH keeps no account of what nobody has received.
+    let granted = Config { floor: 1 << 16, ..Config::default() };
+    let config = text.parse::<Changes>().expect("a configuration").of(granted);
+    let mut conditions = conditions(config.paths);
+    change(&mut conditions);
+    let kinds: Vec<RailKind> = conditions.rails.iter().map(|rail| rail.kind).collect();
     let over = |wire: SimWire| Delivery::new(wire, Settings::default());
     let mut sim = Sim::over(1, conditions, vec![config; ranks as usize], over).expect("a job");
     let program = |rank: Rank| {
@@ -151,5 +198,9 @@ pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
     }
     assert_eq!(left, 0, "{}: some wait for ever", skeleton.name);
     let channels = (0..ranks).map(|rank| sim.engine(rank).channels()).collect();
-    Outcome { took, channels }
+    let mut traffic: Vec<_> = kinds.into_iter().map(|kind| (kind, Traffic::default())).collect();
+    for rank in 0..ranks {
+        traffic.iter_mut().zip(sim.traffic(rank)).for_each(|((_, all), more)| *all += more);
+    }
+    Outcome { took, channels, traffic }
 }

@@ -1,10 +1,7 @@
 //! Skeletons of programs at 64 ranks: the channels that they come to by Aptus's rules, and that these cost no time. At 512, beside the
-//! figures of the slides: `cargo bench -p transom-channel --bench skeletons`.
+//! figures of the slides: `transom bench channels mix --ranks 512`.
 
-mod patterns;
-mod run;
-
-use patterns::ALL;
+use transom_channel::sim::skeletons::{ALL, Skeleton, run};
 
 /// Channels of a rank on average, by counting on paper.
 #[test]
@@ -19,7 +16,7 @@ fn channels_are_those_of_the_patterns() {
         ("LU", [3.75, 3.75, 1.75, 1.75]),
     ] {
         let skeleton = ALL.iter().find(|skeleton| skeleton.name == name).unwrap();
-        let [rc, ud, aptus] = ["rc", "ud", "aptus"].map(|text| run::run(skeleton, 64, text));
+        let [rc, ud, aptus] = ["rc", "ud", "aptus"].map(|text| run(skeleton, 64, text));
         let channels = [
             aptus.average(|channels| channels.near),
             aptus.average(|channels| channels.datagrams),
@@ -37,7 +34,7 @@ fn channels_are_those_of_the_patterns() {
 #[test]
 fn answers_do_not_wait_behind_what_is_written() {
     let mg = ALL.iter().find(|skeleton| skeleton.name == "MG").unwrap();
-    let mg = patterns::Skeleton { iterations: 12, ..*mg };
-    let [rc, ud, aptus] = ["rc", "ud", "aptus"].map(|text| run::run(&mg, 64, text).took);
+    let mg = Skeleton { iterations: 12, ..*mg };
+    let [rc, ud, aptus] = ["rc", "ud", "aptus"].map(|text| run(&mg, 64, text).took);
     assert!(aptus * 100 <= rc.min(ud) * 102, "{aptus} ns; {rc} by connections, {ud} by datagrams");
 }
