@@ -5,6 +5,8 @@
 mod command;
 #[path = "bench/compare.rs"]
 mod compare;
+#[path = "bench/simulated.rs"]
+mod simulated;
 #[path = "bench/twins.rs"]
 mod twins;
 

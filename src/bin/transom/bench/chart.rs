@@ -4,6 +4,7 @@ use super::catalog::{self, Kind};
 use super::mode::Mode;
 use super::pairs::Pairs;
 use super::rows::Row;
+use super::simulated::Simulation;
 use super::text::size;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -27,16 +28,26 @@ const COLOURS: [RGBColor; 8] = [
 /// A curve: its name and its points.
 type Curve = (String, Vec<(f64, f64)>);
 
-/// For each measurement that has sizes a panel of latency and one of bandwidth, with a curve for each synchronisation.
-pub fn by_size(rows: &[Row]) -> Result<String> {
+/// For each measurement that has sizes a panel of latency and one of bandwidth, with a curve for each synchronisation; below, what
+/// was simulated over time.
+pub fn by_size(rows: &[Row], simulated: &[Simulation]) -> Result<String> {
+    let simulated: Vec<_> = simulated.iter().filter(|simulation| simulation.sheet.over_time).collect();
     let mut names: Vec<&str> = rows.iter().map(|row| row.task.measurement).collect();
     names.dedup();
     names.retain(|name| catalog::find(name).is_some_and(|measurement| measurement.sized));
-    let height = PANEL.1 * names.len().max(1) as u32;
+    let measured = PANEL.1 * names.len() as u32;
+    let height = (measured + PANEL.1 * simulated.len() as u32).max(PANEL.1);
     draw((2 * PANEL.0, height), |root| {
+        let (root, below) = root.split_vertically(measured);
+        for (area, simulation) in below.split_evenly((simulated.len().max(1), 1)).iter().zip(&simulated) {
+            over_time(area, &format!("{} (simulated): MB/s", simulation.name), &simulation.sheet.curves())?;
+        }
+        if names.is_empty() && !simulated.is_empty() {
+            return Ok(());
+        }
         if names.is_empty() {
             let note = "nothing with sizes was measured; put or get_bw, for example, have them";
-            return Ok(root.draw(&Text::new(note, (20, 20), ("sans-serif", 16)))?);
+            return Ok(below.draw(&Text::new(note, (20, 20), ("sans-serif", 16)))?);
         }
         for (panels, name) in root.split_evenly((names.len(), 2)).chunks(2).zip(names) {
             let rows: Vec<_> = rows.iter().filter(|row| row.task.measurement == name).collect();
@@ -186,5 +197,27 @@ fn panel(area: &Area, caption: &str, unit: &str, curves: &[Curve]) -> Result {
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;
+    Ok(())
+}
+
+/// Curves against milliseconds, from 0 on.
+fn over_time(area: &Area, caption: &str, curves: &[Curve]) -> Result {
+    let points = || curves.iter().flat_map(|(_, points)| points);
+    let last = points().map(|point| point.0).fold(1.0, f64::max);
+    let top = points().map(|point| point.1).fold(1.0, f64::max) * 1.3;
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..last, 0.0..top)?;
+    chart.configure_mesh().x_desc("ms").y_desc("MB/s").light_line_style(WHITE).draw()?;
+    for ((name, points), colour) in curves.iter().zip(COLOURS) {
+        chart
+            .draw_series([PathElement::new(points.clone(), colour.stroke_width(2))])?
+            .label(name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+    }
+    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
     Ok(())
 }

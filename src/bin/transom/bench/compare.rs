@@ -122,7 +122,7 @@ impl Compare {
                 let rows =
                     serde_json::json!({ "compared": all, "alone": alone, "failed": failures, "missing": missing });
                 let error = measured.as_ref().err().map(ToString::to_string);
-                outputs.write(|| json(millis, rounds, &rows, error), || chart::ratios(&all))
+                outputs.write(|| json(millis, rounds, &rows, &[], error), || chart::ratios(&all))
             }
         };
         measured?;

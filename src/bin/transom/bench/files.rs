@@ -1,6 +1,7 @@
 //! What is written besides what is printed.
 
 use super::machine::Machine;
+use super::simulated::Simulation;
 use super::text;
 use super::usage::Usage;
 use clap::Args;
@@ -137,14 +138,21 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(".transom-").permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
 }
 
-/// All figures, and what they were taken on; and why there are no more of them, if something failed.
-pub fn json(millis: u64, rounds: usize, rows: &impl Serialize, error: Option<String>) -> io::Result<Vec<u8>> {
+/// All figures, and what they were taken on, or simulated; and why there are no more of them, if something failed.
+pub fn json(
+    millis: u64,
+    rounds: usize,
+    rows: &impl Serialize,
+    simulated: &[Simulation],
+    error: Option<String>,
+) -> io::Result<Vec<u8>> {
     let all = serde_json::json!({
         "transom": env!("CARGO_PKG_VERSION"),
         "machine": Machine::this(),
         "millis": millis,
         "rounds": rounds,
         "rows": rows,
+        "simulated": simulated,
         "error": error,
     });
     let mut text = serde_json::to_vec_pretty(&all)?;

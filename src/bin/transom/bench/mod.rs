@@ -19,6 +19,7 @@ mod plain;
 mod progress;
 mod protocol;
 mod rows;
+mod simulated;
 mod statistics;
 mod tables;
 mod targets;
@@ -29,6 +30,7 @@ pub mod worker;
 
 use catalog::CATALOG;
 use clap::{Args, Subcommand};
+use simulated::{SIMULATED, Simulated};
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
@@ -45,6 +47,10 @@ pub use usage::Usage;
 ///
 /// Names and conditions are those of the OSU micro-benchmarks: rank 0 accesses rank 1, one operation and its
 /// synchronisation at a time; by fence and pscw the two take turns.
+///
+/// What `transom bench list` calls simulated runs only where it is named. It measures nothing of this machine: the library's engines drive
+/// a simulated network of several adapters and up to a thousand ranks in virtual time, under the bandwidth, latency, MTU and loss that
+/// stand above each table. The figures are the same everywhere.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = AFTER)]
 pub struct Bench {
@@ -81,11 +87,13 @@ Examples:
   transom bench lu --ranks 4 --lu-n 1024 --lu-block 16 --lock two-sided
   transom bench stream --config rings=0 --config rings=8 --sizes 8
                                             the same messages in two configurations, by turns
-  transom bench list                        what can be measured
+  transom bench channels mix --ranks 128    simulated: programs by the rules of MVAPICH-Aptus
+  transom bench simulated --quick           all that is simulated: no measurement of this machine
+  transom bench list                        what can be measured, and what is simulated
   transom bench compare --quick             against Open MPI and MPICH
   transom bench tune -n 4                   which algorithms collectives are to take, as rules";
 
-/// Lists what can be measured, by which synchronisations.
+/// Lists what can be measured, by which synchronisations, and what can be simulated.
 #[derive(Args)]
 struct List {}
 
@@ -120,5 +128,11 @@ fn list() -> io::Result<()> {
         let cells = [measurement.name, &ranks.join(","), measurement.about, &measurement.syncs.join(",")];
         table.row(cells.map(str::to_owned).to_vec());
     }
-    text::print(&table.to_string())
+    let mut simulated = text::Table::new(4, &["simulated", "of", "what", "network"]);
+    for Simulated { name, figure, about, network, .. } in SIMULATED {
+        simulated.row([name, figure, about, network].map(|&cell| cell.to_owned()).to_vec());
+    }
+    text::print(&format!(
+        "{table}\nIn virtual time, on networks of these conditions, and not on this machine; `simulated` names all of them:\n{simulated}"
+    ))
 }

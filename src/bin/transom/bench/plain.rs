@@ -1,6 +1,6 @@
 //! `transom bench`: our own measurements.
 
-use super::catalog::{CATALOG, Measurement, measurement, sync};
+use super::catalog::{self, CATALOG, Measurement, sync};
 use super::chart;
 use super::cores;
 use super::figures::Done;
@@ -10,6 +10,7 @@ use super::machine::warn_of_circumstances;
 use super::progress::Progress;
 use super::protocol::Task;
 use super::rows::{Row, describe, is_good, rows, wrong_limits};
+use super::simulated::{self, Options, SIMULATED, Simulated, Simulation};
 use super::tables;
 use super::text::{parse_size, print};
 use super::usage::Usage;
@@ -20,9 +21,9 @@ use transom_channel::Changes;
 
 #[derive(Args)]
 pub struct Plain {
-    /// What to measure; see `transom bench list` [default: everything]
-    #[arg(value_name = "MEASUREMENT", value_parser = measurement)]
-    measurements: Vec<&'static Measurement>,
+    /// What to measure, or to simulate; see `transom bench list` [default: everything that is measured]
+    #[arg(value_name = "MEASUREMENT", value_parser = what)]
+    measurements: Vec<What>,
     /// By which synchronisations, e.g. flush,fence [default: all that a measurement has]
     #[arg(long, visible_alias = "lock", value_name = "SYNC", value_delimiter = ',', value_parser = sync)]
     sync: Vec<&'static str>,
@@ -58,6 +59,25 @@ pub struct Plain {
     files: Files,
 }
 
+/// What a command line names.
+#[derive(Clone, Copy)]
+enum What {
+    Measured(&'static Measurement),
+    Simulated(&'static [Simulated]),
+}
+
+fn what(name: &str) -> Result<What, String> {
+    let name = name.replace('-', "_");
+    match simulated::find(&name) {
+        _ if name == "simulated" => Ok(What::Simulated(SIMULATED)),
+        Some(row) => Ok(What::Simulated(std::slice::from_ref(row))),
+        None => catalog::measurement(&name).map(What::Measured).map_err(|why| {
+            let names: Vec<_> = SIMULATED.iter().map(|row| row.name).collect();
+            format!("{why}; and simulated ones: {}", names.join(", "))
+        }),
+    }
+}
+
 /// Tasks that differ in their configurations alone.
 type Turns = Vec<Task>;
 
@@ -75,16 +95,20 @@ impl Plain {
         let millis = self.millis.unwrap_or(if self.quick { 10 } else { 50 });
         let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 1 } else { 3 }));
         let groups = self.groups(millis)?;
+        let (rows, options) = self.simulated()?;
         let outputs = self.files.check()?;
-        warn_of_circumstances();
-        let mut all = Vec::new();
-        let measured = measure(groups, rounds, &outputs, &mut all);
+        if !groups.is_empty() {
+            warn_of_circumstances();
+        }
+        let (mut all, mut sheets) = (Vec::new(), Vec::new());
+        let measured = measure(groups, rounds, &outputs, &mut all)
+            .and_then(|right| Ok(simulate(&rows, &options, &outputs, &mut sheets).map(|()| right)?));
         // What there is of it, if it failed.
         let written = match &measured {
-            Err(_) if all.is_empty() => Ok(()),
+            Err(_) if all.is_empty() && sheets.is_empty() => Ok(()),
             _ => outputs.write(
-                || json(millis, rounds, &all, measured.as_ref().err().map(ToString::to_string)),
-                || chart::by_size(&all),
+                || json(millis, rounds, &all, &sheets, measured.as_ref().err().map(ToString::to_string)),
+                || chart::by_size(&all, &sheets),
             ),
         };
         let right = measured?;
@@ -92,13 +116,35 @@ impl Plain {
         Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
+    /// What is simulated, each once, and as the options say.
+    fn simulated(&self) -> Result<(Vec<&'static Simulated>, Options), Usage> {
+        let of = |what: &What| if let What::Simulated(rows) = what { rows } else { &[][..] };
+        let mut rows: Vec<&Simulated> = Vec::new();
+        for row in self.measurements.iter().flat_map(of) {
+            if rows.iter().all(|known| known.name != row.name) {
+                rows.push(row);
+            }
+        }
+        let ranks = self.ranks.iter().map(|&ranks| ranks.into()).collect();
+        let options = Options::new(self.quick, ranks, self.sizes.clone(), self.configs.clone());
+        rows.iter().try_for_each(|row| row.check(&options))?;
+        Ok((rows, options))
+    }
+
     /// The tasks, by measurement.
     fn groups(&self, millis: u64) -> Result<Vec<Group>, Usage> {
         let chosen: Vec<_> = if self.measurements.is_empty() {
             CATALOG.iter().filter(|measurement| self.fits(measurement)).collect()
         } else {
-            self.measurements.clone()
+            let measured = self.measurements.iter().filter_map(|what| match what {
+                What::Measured(measurement) => Some(*measurement),
+                What::Simulated(_) => None,
+            });
+            measured.collect()
         };
+        if chosen.is_empty() && self.sync.is_empty() && !self.measurements.is_empty() {
+            return Ok(Vec::new());
+        }
         let factors = chosen.iter().any(|measurement| matches!(measurement.name, "lu" | "lu_outside"));
         if factors && self.lu_block > self.lu_n {
             return Err(Usage(format!("--lu-block {}: larger than the matrix of {}", self.lu_block, self.lu_n)));
@@ -224,6 +270,21 @@ fn measure(groups: Vec<Group>, rounds: usize, outputs: &Outputs, all: &mut Vec<R
         outputs.or_unread(print(BATCHES))?;
     }
     Ok(right)
+}
+
+/// Simulates all, prints it, and collects it.
+fn simulate(
+    rows: &[&'static Simulated],
+    options: &Options,
+    outputs: &Outputs,
+    sheets: &mut Vec<Simulation>,
+) -> std::io::Result<()> {
+    for row in rows {
+        let simulation = row.run(options);
+        outputs.or_unread(print(&simulation.to_string()))?;
+        sheets.push(simulation);
+    }
+    Ok(())
 }
 
 /// What the messages library would refuse is a wrong command line.

@@ -1,0 +1,156 @@
+//! Simulated jobs, and what is timed in them.
+
+use transom_channel::delivery::{Delivery, Settings};
+use transom_channel::sim::{Conditions, Memory, Sim, SimWire, skeletons};
+use transom_channel::wire::{Rail, RailKind};
+use transom_channel::{Changes, Config, Id, Rank, Room, Select, Wire};
+
+pub type Wires = Delivery<SimWire>;
+
+/// A configuration by its text.
+pub fn config(text: &str) -> Config {
+    text.parse::<Changes>().expect("it was read before").of(Config::default())
+}
+
+/// Two ranks with a rail for each of these, so many times as slow as the first of SC 2004.
+pub fn by_rails(slower: &[u64], text: &str) -> Sim {
+    let kind = RailKind::Connection;
+    let rail = |slower: &u64| Rail { kind, bandwidth: (884 / slower) as u32, ..Conditions::default().rails[0] };
+    let conditions = Conditions {
+        rails: slower.iter().map(rail).collect(),
+        slower: slower.to_vec(),
+        latency: 5000..5001,
+        picoseconds: 1131,
+        pause: 500..501,
+        torn: false,
+        ..Conditions::default()
+    };
+    Sim::new(3, 2, conditions, &config(text)).expect("a job")
+}
+
+/// Ranks that each have a host of their own.
+pub fn on_cluster(
+    seed: u64,
+    ranks: Rank,
+    text: &str,
+    change: impl FnOnce(&mut Conditions, &mut Settings),
+) -> Sim<Wires> {
+    let config = config(text);
+    let mut conditions = alone(&config);
+    let mut settings = Settings { checksum: config.checksum, ..Settings::default() };
+    change(&mut conditions, &mut settings);
+    let over = |wire| Delivery::new(wire, settings);
+    Sim::over(seed, conditions, vec![config; ranks as usize], over).expect("a job")
+}
+
+/// The same, where nothing is lost and nobody acknowledges.
+pub fn unacknowledged(ranks: Rank, text: &str) -> Sim {
+    let config = config(text);
+    Sim::new(1, ranks, Conditions { faults: None, ..alone(&config) }, &config).expect("a job")
+}
+
+fn alone(config: &Config) -> Conditions {
+    let mut conditions = skeletons::conditions(config.paths);
+    conditions.rails.retain(|rail| rail.kind != RailKind::Memory);
+    Conditions { host: 0, ..conditions }
+}
+
+fn begin<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, from: Rank, to: Rank, length: usize) -> Id {
+    let select = Select { context: 0, source: Some(from), tag: None };
+    let id = sim.engine(to).receive(select, Room::Into(Memory::zero(length), length));
+    sim.engine(from).send(to, 0, 0, Memory::zero(length), length, false);
+    [from, to].into_iter().for_each(|rank| sim.wake(rank, 0));
+    id
+}
+
+/// Goes on until all these have ended; how long that took.
+fn until<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id)>) -> u64 {
+    let (began, mut left) = (sim.now(), receives.len());
+    receives.sort_unstable();
+    while left > 0 {
+        let rank = sim.step().expect("something is under way");
+        while let Some(done) = sim.engine(rank).completed() {
+            done.result.expect("nobody dies");
+            left -= usize::from(receives.binary_search(&(rank, done.id)).is_ok());
+        }
+    }
+    sim.now() - began
+}
+
+/// Nanoseconds of messages one after the other, there and back: the first, and half of there and back in the end.
+pub fn one_way<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, length: usize) -> [f64; 2] {
+    let mut times = [0.0; 2];
+    for turn in 0..24 {
+        let there = begin(sim, 0, 1, length);
+        let there = until(sim, vec![(1, there)]);
+        let back = begin(sim, 1, 0, length);
+        let back = until(sim, vec![(0, back)]);
+        if turn == 0 {
+            times[0] = there as f64;
+        }
+        times[1] = (there + back) as f64 / 2.0;
+    }
+    times
+}
+
+/// Nanoseconds of so many messages for each of these pairs that are under way together, once they have been so before.
+pub fn together<W: Wire<Memory = Memory>>(
+    sim: &mut Sim<W>,
+    pairs: &[(Rank, Rank)],
+    length: usize,
+    count: usize,
+) -> u64 {
+    let mut round = |count| {
+        let all = pairs.iter().flat_map(|pair| std::iter::repeat_n(*pair, count));
+        let receives = all.map(|(from, to)| (to, begin(sim, from, to, length))).collect();
+        until(sim, receives)
+    };
+    round(count.min(32));
+    round(count)
+}
+
+/// At which millisecond what is done to a job.
+pub type Happens<'a, W> = (f64, &'a dyn Fn(&mut Sim<W>));
+
+/// MB/s in each so many milliseconds, while 8 messages of 128 KiB are under way; at each time in which something happens it is done.
+pub fn over_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, each: f64, all: f64, happens: &[Happens<W>]) -> Vec<f64> {
+    const LENGTH: usize = 128 << 10;
+    let mut came = vec![0.0; (all / each) as usize];
+    let mut happens = happens.iter().peekable();
+    for _ in 0..8 {
+        begin(sim, 0, 1, LENGTH);
+    }
+    while let Some(rank) = sim.step() {
+        let now = sim.now() as f64 / 1e6;
+        if let Some((_, what)) = happens.next_if(|(at, _)| now >= *at) {
+            what(sim);
+        }
+        let Some(now) = came.get_mut((now / each) as usize) else { break };
+        while let Some(done) = sim.engine(rank).completed() {
+            if done.result.expect("nobody dies").peer == 0 && rank == 1 {
+                *now += LENGTH as f64 / each / 1e3;
+                begin(sim, 0, 1, LENGTH);
+            }
+        }
+    }
+    came
+}
+
+/// How long it took until all others had sent so many messages to rank 0, which calls nothing for a while; all have spoken before.
+pub fn burst(sim: &mut Sim<Wires>, ranks: Rank, length: usize, count: usize, computes: u64) -> u64 {
+    let pairs: Vec<(Rank, Rank)> = (1..ranks).flat_map(|other| [(other, 0), (0, other)]).collect();
+    together(sim, &pairs, 64, 1);
+    let began = sim.now();
+    sim.stop(0, true);
+    let all = (1..ranks).flat_map(|from| std::iter::repeat_n(from, count));
+    let receives: Vec<_> = all.map(|from| (0, begin(sim, from, 0, length))).collect();
+    while sim.now() < began + computes {
+        // Whoever is stopped has a turn, and does nothing.
+        sim.wake(0, 1000);
+        let rank = sim.step().expect("a turn was asked for");
+        while rank > 0 && sim.engine(rank).completed().is_some() {}
+    }
+    sim.stop(0, false);
+    until(sim, receives);
+    sim.now() - began
+}
