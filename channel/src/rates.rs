@@ -156,6 +156,21 @@ mod tests {
         rates.end(|| unreachable!("nothing is under way"));
     }
 
+    /// What is asked for behind others that are slow is not slow itself.
+    #[test]
+    fn a_row_is_measured_from_when_the_one_before_it_has_come() {
+        let (mut rates, mut now) = (Rates::default(), 0);
+        for _ in 0..TRIALS / 2 {
+            (0..MOST).for_each(|_| assert_eq!(rates.begin(1 << 16, || now), Way::Sent));
+            assert_eq!(rates.begin(1 << 16, || now), Way::Read);
+            now += 80_000;
+            (0..MOST).for_each(|_| rates.end(|| now));
+            now += 1000;
+            rates.end(|| now);
+        }
+        assert_eq!(rates.begin(1 << 16, || now), Way::Read, "1 us, not 81");
+    }
+
     /// There are always two under way: still both ways are tried, of each length.
     #[test]
     fn messages_that_always_overlap_are_measured_in_rows() {

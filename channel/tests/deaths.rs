@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select};
+use transom_channel::wire::{Data, Lane, Request};
+use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
 
 const LENGTHS: [usize; 5] = [0, 100, 2000, 9000, 200_000];
 
@@ -244,4 +245,32 @@ fn a_message_that_there_is_no_memory_for_ends_its_receive() {
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
         assert_eq!((sim.engine(1).kept(), sim.engine(1).under_way()), (64, 0), "the message that had come before");
     }
+}
+
+/// Rank 0 breaks the rules while rank 1 writes to it: rank 1 cuts it off, and its adapter reads nothing of the memory that the program has
+/// back.
+#[test]
+fn who_is_cut_off_is_written_to_no_more() {
+    let length = 1 << 20;
+    let config = Config { offer: false, ..Config::default() };
+    let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
+    let into = Memory::pattern(7, length);
+    let select = Select { context: 0, source: Some(1), tag: None };
+    sim.engine(0).receive(select, Room::Into(into.clone(), length));
+    let send = sim.engine(1).send(0, 0, 0, Memory::pattern(9, length), length, false);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.engine(1).meter().written_bytes == 0 {
+        sim.step().expect("it is written");
+    }
+    let lane = Lane { peer: 1, rail: 0 };
+    sim.engine(0).wire().post(lane, Request::Send { head: &[0xff; 9], body: Data::None }).unwrap();
+    sim.stop(0, true);
+    let mut ended = None;
+    while sim.step().is_some() {
+        if let Some(done) = sim.engine(1).completed() {
+            done.memory.unwrap().spoil();
+            ended = Some((done.id, done.result.map_err(|error| matches!(error, Error::Lost { rank: 0, .. }))));
+        }
+    }
+    assert_eq!((ended, into.whose(length)), (Some((send, Err(true))), Some(7)));
 }

@@ -396,6 +396,30 @@ fn who_says_anything_at_all_harms_nobody_else() {
     assert!(spoiled > 1000, "{spoiled}");
 }
 
+/// Rank 0 says that all has come while the adapter of rank 1 still sends it.
+#[test]
+fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
+    let mut sim = job(conditions(NONE), Settings::default());
+    let id = sim.engine(1).send(0, 0, 0, Memory::pattern(5, MIB), MIB, false);
+    sim.engine(0).receive(ANY, Room::Allocate);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    // Two windows of pieces, which go in 50 us.
+    while sim.posts(1)[0] < 64 {
+        sim.step().expect("it has begun");
+    }
+    sim.stop(0, true);
+    let until = sim.now() + 20_000;
+    let kind = Kind::Packet { number: 40, sending: 40, is_note: true };
+    let mut bytes = Header { kind, told: Default::default() }.encode(None).to_vec();
+    bytes.extend([5, 0, 0, 0, 0, 0, 0, 0]);
+    let lane = Lane { peer: 1, rail: 0 };
+    sim.engine(0).wire().wire_mut().post(lane, Request::Send { head: &bytes, body: Data::None }).unwrap();
+    while sim.now() < until {
+        sim.step().expect("pieces are under way");
+    }
+    assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).meter().spoiled), (true, 1));
+}
+
 /// Rank 0 says again and again that it writes nothing, and acknowledges no answer: so many are kept for it, and no more.
 #[test]
 fn who_takes_no_answer_is_answered_no_more() {

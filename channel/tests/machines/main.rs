@@ -121,6 +121,19 @@ fn the_polling_set() {
 }
 
 #[test]
+fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
+    let mut set = PollingSet::new(1, 2, Order::Circular);
+    let mut say = |peers: &[Rank], times: u32| {
+        (0..times).flat_map(|_| peers).filter_map(|peer| set.packet(*peer)).collect::<Vec<_>>()
+    };
+    // Who speaks half as often again is not worth a ring that is made anew.
+    assert_eq!(say(&[5, 5, 6, 6, 6], 1000), [Change::Join(5)]);
+    assert_eq!(say(&[5], 10_000), []);
+    // Who has spoken so much, and is silent, is forgotten all the same.
+    assert_eq!(say(&[6], 400), [Change::Leave(5)]);
+}
+
+#[test]
 fn a_polling_set_keeps_its_cap() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
