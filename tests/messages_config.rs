@@ -84,6 +84,25 @@ fn a_ring_is_made_after_as_many_packets_as_asked_for() {
 }
 
 #[test]
+fn a_ring_has_the_marker_that_was_asked_for_or_says_why_not() {
+    let name = "a_ring_has_the_marker_that_was_asked_for_or_says_why_not";
+    for asked in ranks::each(&["last", "second", "immediate"]) {
+        let variables = [("TRANSOM_MESSAGES", &*format!("ring_after=1,marker={asked}")), ("TEST_MARKER", *asked)];
+        on_with(&variables, &[2], name, |world| {
+            // What devices keep differs.
+            if !share_memory(&world) {
+                return;
+            }
+            if std::env::var("TEST_MARKER").unwrap() == "immediate" {
+                let error = world.send(1 - world.rank(), DATA, &[1]).unwrap_err().to_string();
+                return assert!(error.contains("marker is immediate, which no rail here keeps"), "{error}");
+            }
+            assert!(counted(&world, 8, 1000)("ring_packets") > 0);
+        });
+    }
+}
+
+#[test]
 fn long_messages_are_copied_in_packets_if_not_offered() {
     let name = "long_messages_are_copied_in_packets_if_not_offered";
     on_with(&[("TRANSOM_MESSAGES", "offer=no")], &[2], name, |world| {

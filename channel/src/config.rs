@@ -8,7 +8,7 @@ pub use named::{NAMED, Named};
 
 use crate::pipe;
 use crate::polling::Order;
-use crate::ring::Shape;
+use crate::ring::{Marker, Shape};
 use crate::rules::{Rules, RulesError};
 use crate::striping::{Spread, Stripe};
 
@@ -19,6 +19,8 @@ pub struct Config {
     pub eager: usize,
     /// The rings.
     pub ring: Shape,
+    /// How it is told that a message in a ring is whole; the cheapest that the rail keeps, if none is given. The same at all ranks.
+    pub marker: Option<Marker>,
     /// Rings that a rank has for its peers at most, near ones and others apart.
     pub rings: usize,
     /// The packets after which a peer gets one.
@@ -85,6 +87,7 @@ impl Default for Config {
         Config {
             eager: 8192,
             ring: Shape { slots: 32, bytes: 2048 },
+            marker: None,
             rings: 8,
             ring_after: 16,
             order: Order::Circular,
@@ -132,6 +135,16 @@ pub enum Misconfigured {
     /// A part of a text is no field and value, and no name.
     #[error("{0:?} is neither FIELD=VALUE nor one of {all}", all = named::names())]
     NoValue(String),
+    /// A marker that no rail keeps, so that messages could be seen torn.
+    #[error(
+        "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
+    )]
+    Marker {
+        /// Which.
+        asked: String,
+        /// What a rail must promise for it.
+        needs: &'static str,
+    },
     /// A text names a field twice.
     #[error("{0} is there twice")]
     Twice(&'static str),
@@ -146,6 +159,22 @@ pub enum Misconfigured {
         /// What the system says.
         why: String,
     },
+}
+
+impl Misconfigured {
+    /// No rail keeps this one.
+    pub(crate) fn marker(marker: Marker) -> Misconfigured {
+        let needs = match marker {
+            Marker::Last => "the last byte of a write must be seen last",
+            Marker::Second => {
+                "an aligned word must be seen whole, and there must be no other rail that it may have to go by"
+            }
+            Marker::Immediate => "writes must bring immediate values",
+        };
+        let asked = Config { marker: Some(marker), ..Config::default() };
+        let field = FIELDS.iter().find(|field| field.name == "marker").expect("it is a field");
+        Misconfigured::Marker { asked: field.value(&asked), needs }
+    }
 }
 
 impl Config {

@@ -25,9 +25,17 @@ impl Marker {
     /// The cheapest that the rail allows; without one there is no ring.
     #[inline]
     pub fn of(rail: &Rail) -> Option<Marker> {
-        let rows =
-            [(rail.mark_last, Marker::Last), (rail.immediate, Marker::Immediate), (rail.whole_word, Marker::Second)];
-        rows.into_iter().find(|(promised, _)| *promised).map(|(_, marker)| marker)
+        [Marker::Last, Marker::Immediate, Marker::Second].into_iter().find(|marker| marker.is_kept_by(rail))
+    }
+
+    /// Whether the rail promises what it takes: without that a message could be seen torn.
+    #[inline]
+    pub fn is_kept_by(self, rail: &Rail) -> bool {
+        match self {
+            Marker::Last => rail.mark_last,
+            Marker::Second => rail.whole_word || rail.mark_last,
+            Marker::Immediate => rail.immediate,
+        }
     }
 }
 

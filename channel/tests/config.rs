@@ -2,10 +2,11 @@
 
 use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
-use transom_channel::ring::Shape;
+use transom_channel::ring::{Marker, Shape};
 use transom_channel::rules::Rules;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{Spread, Stripe};
+use transom_channel::wire::Rail;
 use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths, Room, Select};
 
 fn config(text: &str) -> Config {
@@ -19,7 +20,7 @@ fn refused(text: &str) -> String {
 #[test]
 fn each_field_is_read() {
     let all = config(
-        "eager=100,ring_slots=2,ring_bytes=136, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
+        "eager=100,ring_slots=2,ring_bytes=136,marker=second, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
          spread=window:64,stripe=even,stripe_from=5,offer=no,read_waiting=yes,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
          pipe_zero_copy_from=9,paths=ud,connections=4,connect_after=0,count_windows=yes,ud_lanes=16,checksum=yes,rules=MSG_SIZE < 7, UD-SR, TRUE, Copy-Based",
     );
@@ -27,6 +28,7 @@ fn each_field_is_read() {
     let expected = Config {
         eager: 100,
         ring: Shape { slots: 2, bytes: 136 },
+        marker: Some(Marker::Second),
         rings: 0,
         ring_after: 3,
         order: Order::RecentFirst,
@@ -55,6 +57,9 @@ fn each_field_is_read() {
     for (text, order) in [("sequential", Order::Sequential), ("circular", Order::Circular)] {
         assert_eq!(config(&format!("order={text}")).order, order);
     }
+    for (text, marker) in [("rail", None), ("last", Some(Marker::Last)), ("immediate", Some(Marker::Immediate))] {
+        assert_eq!(config(&format!("marker={text}")).marker, marker);
+    }
     assert!(config("offer=yes").offer);
     for (text, spread) in [
         ("first", Spread::First),
@@ -82,7 +87,7 @@ fn each_field_is_read() {
 fn what_is_wrong_is_named_and_what_was_expected() {
     assert_eq!(
         refused("egaer=1"),
-        "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, rings, ring_after, order, window, \
+        "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, marker, rings, ring_after, order, window, \
          zero_copy_from, spread, stripe, stripe_from, offer, read_waiting, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, \
          pipe_zero_copy_from, paths, connections, connect_after, count_windows, ud_lanes, checksum, rules"
     );
@@ -107,6 +112,7 @@ fn what_is_wrong_is_named_and_what_was_expected() {
         "ring_bytes=135",
         "ring_bytes=128",
         "ring_bytes=65544",
+        "marker=flags",
         "rings=many",
         "ring_after=-1",
         "zero_copy_from=0",
@@ -136,7 +142,7 @@ fn what_is_wrong_is_named_and_what_was_expected() {
 fn a_field_says_its_value() {
     let fields: Vec<_> =
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
-    let expected = "eager=8192,ring_slots=32,ring_bytes=2048,rings=8,ring_after=16,order=circular,window=64,\
+    let expected = "eager=8192,ring_slots=32,ring_bytes=2048,marker=rail,rings=8,ring_after=16,order=circular,window=64,\
                     zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,read_waiting=no,credit_delay=50000,budget=4194304,pipe=read,\
                     pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,connections=16,connect_after=16,count_windows=no,ud_lanes=4,checksum=no,rules=MSG_SIZE <= 8192, RC-FP, \
                     MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based";
@@ -198,4 +204,48 @@ fn the_largest_numbers_overflow_nothing() {
         let rank = sim.step().expect("it is not done");
         done[rank as usize] |= sim.engine(rank).completed().is_some();
     }
+}
+
+/// What a stream of short messages by a ring posts: the packets, and all.
+fn ring_posts(marker: &str, conditions: Conditions) -> Result<(u64, u64), Misconfigured> {
+    let config = config(&format!("marker={marker},ring_after=1,ring_slots=100,offer=no"));
+    let mut sim = Sim::new(1, 2, conditions, &config)?;
+    for number in 0..64 {
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 100), 100, false);
+        sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Allocate);
+        (0..2).for_each(|rank| sim.wake(rank, 0));
+        while sim.step().is_some() {}
+        assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(100), Some(number));
+    }
+    Ok((sim.engine(0).meter().ring_packets, sim.posts(0)[0]))
+}
+
+#[test]
+fn a_marker_is_the_one_that_is_chosen_or_refused_where_the_rail_does_not_keep_it() {
+    let all = Conditions::default();
+    let [(packets, last), (_, second), (_, immediate), (_, rail)] =
+        ["last", "second", "immediate", "rail"].map(|marker| ring_posts(marker, all.clone()).unwrap());
+    assert!(packets > 50, "{packets}");
+    assert_eq!((second, immediate, rail), (last + packets, last, last));
+    let of = |change: fn(&mut Rail)| {
+        let mut conditions = all.clone();
+        change(&mut conditions.rails[0]);
+        conditions
+    };
+    let why = |marker, conditions| ring_posts(marker, conditions).expect_err(marker).to_string();
+    assert_eq!(
+        why("last", of(|rail| rail.mark_last = false)),
+        "marker is last, which no rail here keeps: the last byte of a write must be seen last; marker=rail takes what there is, \
+         or rings=0 does without"
+    );
+    assert!(why("immediate", of(|rail| rail.immediate = false)).contains("writes must bring immediate values"));
+    let torn = of(|rail| (rail.mark_last, rail.whole_word) = (false, false));
+    assert!(why("second", torn).contains("an aligned word must be seen whole"));
+    // A mark may be lost where its rail is cut, when what it is of is not.
+    let mut two = all.clone();
+    two.rails.push(two.rails[0]);
+    assert!(why("second", two).contains("no other rail"));
+    // Without rings nobody asks.
+    let config = Config { marker: Some(Marker::Immediate), rings: 0, ..Config::default() };
+    assert!(Sim::new(1, 2, of(|rail| rail.immediate = false), &config).is_ok());
 }

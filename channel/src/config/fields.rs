@@ -4,6 +4,7 @@ use super::{Config, Misconfigured, NAMED, Paths};
 use crate::packet::LONGEST;
 use crate::pipe::Step;
 use crate::polling::Order;
+use crate::ring::Marker;
 use crate::rules::Rules;
 use crate::sequence::FARTHEST;
 use crate::striping::{Spread, Stripe};
@@ -56,6 +57,12 @@ macro_rules! choice {
 
 const ORDERS: [(&str, Order); 3] =
     [("sequential", Order::Sequential), ("circular", Order::Circular), ("recent", Order::RecentFirst)];
+const MARKERS: [(&str, Option<Marker>); 4] = [
+    ("rail", None),
+    ("last", Some(Marker::Last)),
+    ("second", Some(Marker::Second)),
+    ("immediate", Some(Marker::Immediate)),
+];
 const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
 const SPREADS: [(&str, Spread); 4] = [
     ("first", Spread::First),
@@ -87,6 +94,14 @@ pub const FIELDS: &[Field] = &[
     row!("ring_bytes", ring.bytes, "bytes of a slot", "136 to 65536, and divisible by 8", |config| {
         config.ring.is_sound() && config.ring.longest() >= LONGEST
     }),
+    choice!(
+        "marker",
+        marker,
+        MARKERS,
+        "how it is told that a message in a ring is whole, alike at all ranks: by a mark that is seen last, by a second write, by an \
+         immediate value, or by whichever of these is cheapest of those that the rail keeps",
+        "rail, last, second or immediate"
+    ),
     row!("rings", rings, "rings that a rank has for its peers at most", "a number from 0 on", |_| true),
     row!("ring_after", ring_after, "packets after which a peer gets a ring", "a number from 0 on", |_| true),
     choice!("order", order, ORDERS, "in which order rings are polled", "sequential, circular or recent"),

@@ -114,6 +114,14 @@ impl<W: Wire> Engine<W> {
         config.check()?;
         near.check()?;
         let of = |is_near| if is_near { &near } else { &config };
+        // What the rails to neighbours keep and those to the others do not, or the other way, is chosen where it can be.
+        let with_rings = [false, true].into_iter().filter(|near| !rails[*near].is_empty() && of(*near).rings > 0);
+        let is_kept = |near| Routes::marker(of(near), rails[near], wire.fails_over()) == of(near).marker;
+        let (kept, not): (Vec<_>, Vec<_>) =
+            with_rings.filter(|near| of(*near).marker.is_some()).partition(|near| is_kept(*near));
+        if let ([], Some(marker)) = (&kept[..], not.first().and_then(|near| of(*near).marker)) {
+            return Err(Misconfigured::marker(marker));
+        }
         let routes = Each::of(|near| Routes::new(of(near), rank, rails[near], wire.fails_over()));
         let polling = Each::of(|near| {
             let rings = if routes[near].marker.is_some() { of(near).rings } else { 0 };

@@ -103,6 +103,15 @@ impl Path {
 }
 
 impl Routes {
+    /// The marker of a ring by the first of these rails: the one that is chosen, if that keeps it.
+    pub fn marker(config: &Config, rails: &[Rail], fails_over: bool) -> Option<Marker> {
+        let rail = rails.first()?;
+        // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
+        let is_safe = |marker: &Marker| *marker != Marker::Second || !has_others(rails, fails_over);
+        let chosen = config.marker.filter(|marker| marker.is_kept_by(rail)).filter(is_safe);
+        chosen.or_else(|| Marker::of(rail).filter(is_safe))
+    }
+
     pub fn new(config: &Config, rank: Rank, rails: &[Rail], fails_over: bool) -> Routes {
         let row = |kind| {
             let of_kind: Vec<usize> = (0..rails.len()).filter(|rail| rails[*rail].kind == kind).collect();
@@ -111,9 +120,8 @@ impl Routes {
         };
         let rules = config.rules.clone().unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from));
         let has = |kind| rails.iter().any(|rail| rail.kind == kind);
-        let fails_over = fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection);
-        // A mark that goes by itself could be missing where the rail is cut, and nobody would know.
-        let marker = rails.first().and_then(Marker::of).filter(|marker| *marker != Marker::Second || !fails_over);
+        let marker = Routes::marker(config, rails, fails_over);
+        let fails_over = has_others(rails, fails_over);
         let mut rails = rails.to_vec();
         let mut longest_put = usize::MAX;
         if fails_over {
@@ -207,6 +215,11 @@ impl Routes {
     pub fn widest<M>(&self, peer: &Peer<M>) -> usize {
         self.longest(Path::Queue, peer).max(self.longest(Path::Datagram, peer))
     }
+}
+
+/// Whether what one of these rails had can go by another if it is cut, where the wire tells of that.
+fn has_others(rails: &[Rail], fails_over: bool) -> bool {
+    fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection)
 }
 
 /// What a packet is posted with.

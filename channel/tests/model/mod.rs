@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use transom_channel::polling::Order;
-use transom_channel::ring::Shape;
+use transom_channel::ring::{Marker, Shape};
 use transom_channel::rules::Rules;
 use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Cancelled, Completion, Config, Error, Id, Rank, Room, Select, Wire};
+use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, Room, Select, Wire};
 
 /// Runs `SEED`, or the first `SEEDS`, and adds up what their ranks counted; says how many there were.
 pub fn counts_of_seeds<W>(run: fn(u64) -> Result<Job<W>, String>) -> (u64, BTreeMap<&'static str, u64>)
@@ -182,10 +182,25 @@ pub struct Job<W: Wire<Memory = Memory> = SimWire> {
 
 const TAGS: u32 = 3;
 
+/// Such a job with any marker, alike at all ranks; an error where its rails do not keep that.
+fn marked<W: Wire<Memory = Memory>>(
+    seed: u64,
+    setup: &Setup,
+    over: &impl Fn(SimWire) -> W,
+) -> Result<Sim<W>, Misconfigured> {
+    let all = [None, Some(Marker::Last), Some(Marker::Second), Some(Marker::Immediate)];
+    let marker = *fastrand::Rng::with_seed(seed ^ 0x3a4c).choice(&all).unwrap();
+    let mut conditions = setup.conditions.clone();
+    conditions.near.iter_mut().for_each(|near| near.marker = marker);
+    let configs = setup.configs.iter().map(|config| Config { marker, ..config.clone() });
+    Sim::over(seed, conditions, configs.collect(), over)
+}
+
 impl<W: Wire<Memory = Memory>> Job<W> {
     /// A job whose wires are made of those of the network; see [`Sim::over`].
     pub fn new(seed: u64, setup: Setup, over: impl Fn(SimWire) -> W) -> Job<W> {
-        let sim = Sim::over(seed, setup.conditions.clone(), setup.configs.clone(), over).unwrap();
+        let sim = marked(seed, &setup, &over)
+            .unwrap_or_else(|_| Sim::over(seed, setup.conditions.clone(), setup.configs.clone(), &over).unwrap());
         let left = vec![setup.actions; setup.ranks as usize];
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
         let (sends, open) = Default::default();
