@@ -84,6 +84,30 @@ fn a_ring_is_made_after_as_many_packets_as_asked_for() {
 }
 
 #[test]
+fn who_is_received_from_again_and_again_gets_a_ring_at_once() {
+    let name = "who_is_received_from_again_and_again_gets_a_ring_at_once";
+    on_with(&[("TRANSOM_MESSAGES", "ring_after=1000")], &[2], name, |world| {
+        let other = 1 - world.rank();
+        let joins = || world.counters().unwrap().joins;
+        if world.rank() == 0 {
+            let mut coming = world.recv_init(other, DATA, vec![0; 8]).unwrap();
+            for _ in 0..3 {
+                let incoming = coming.start().unwrap();
+                world.send(other, DATA, &[7; 8]).unwrap();
+                incoming.wait().unwrap();
+            }
+            assert_eq!(joins(), 1);
+        } else {
+            for _ in 0..3 {
+                assert_eq!(world.recv(other, DATA).unwrap().0, [7; 8]);
+                world.send(other, DATA, &[7; 8]).unwrap();
+            }
+            assert_eq!(joins(), 0);
+        }
+    });
+}
+
+#[test]
 fn a_ring_has_the_marker_that_was_asked_for_or_says_why_not() {
     let name = "a_ring_has_the_marker_that_was_asked_for_or_says_why_not";
     for asked in ranks::each(&["last", "second", "immediate"]) {

@@ -1,5 +1,5 @@
 //! Which rings are polled: none at the start; the first who speak enter, up to a cap; then who speaks most replaces who
-//! speaks least.
+//! speaks least. A hint stands for the first packets.
 
 use crate::wire::Rank;
 
@@ -103,6 +103,15 @@ impl PollingSet {
             least.leaving = true;
             Change::Leave(least.peer)
         })
+    }
+
+    /// Somebody who knows says that this peer will speak: with its first packet it is as who has spoken enough to enter. Where there is
+    /// no room it must speak twice as much as others like everyone, and it is forgotten like everyone if it does not.
+    pub fn hint(&mut self, peer: Rank) {
+        if self.cap > 0 && !self.members.iter().any(|member| member.peer == peer) {
+            let hits = self.outside.entry(peer).or_default();
+            *hits = (*hits).max(self.after - 1);
+        }
     }
 
     /// Whether one more can enter.

@@ -89,6 +89,10 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
         let select = comm.select(from.into(), tag.into().number())?;
+        // Who is received from many times speaks often.
+        if let Some(source) = select.and_then(|select| select.source) {
+            comm.hub.with(|core| core.engine.expect(source))?;
+        }
         Ok(Persistent::new(buffer, None, move |buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok(((), NOTHING)))) };
             // SAFETY: as in `send_init`.

@@ -162,6 +162,13 @@ impl<W: Wire> Engine<W> {
         })
     }
 
+    /// Says that a peer will speak, so that it gets a ring with its first packet; see [`PollingSet::hint`].
+    pub fn expect(&mut self, rank: Rank) {
+        if rank < self.ranks && !self.lost.contains_key(&rank) {
+            self.polling[self.wire.is_near(rank)].hint(rank);
+        }
+    }
+
     /// Says that only these ranks send in these contexts: receives from any source there are no concern of the others.
     pub fn team(&mut self, contexts: RangeInclusive<u32>, members: impl IntoIterator<Item = Rank>) {
         self.teams.insert(*contexts.start(), (*contexts.end(), members.into_iter().collect()));

@@ -134,6 +134,30 @@ fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
 }
 
 #[test]
+fn who_is_hinted_at_enters_with_the_first_packet() {
+    let mut set = PollingSet::new(2, 10, Order::Circular);
+    set.hint(5);
+    set.hint(7);
+    assert_eq!(set.turn().count(), 0, "who says nothing is not polled");
+    assert_eq!((set.packet(6), set.packet(5), set.packet(5)), (None, Some(Change::Join(5)), None));
+    set.admit(8);
+    assert_eq!(set.packet(7), Some(Change::Leave(8)), "which has said nothing");
+    set.stay(8);
+    // Nobody's ring is taken for a hint as long as that is used.
+    (0..9).for_each(|_| _ = set.packet(8));
+    assert_eq!(set.packet(7), None);
+    // And is forgotten if nothing comes.
+    let mut set = PollingSet::new(1, 10, Order::Circular);
+    set.hint(5);
+    (0..1000).for_each(|_| _ = set.packet(6));
+    set.left(6);
+    assert_eq!(set.packet(5), None);
+    let mut none = PollingSet::new(0, 10, Order::Circular);
+    none.hint(5);
+    assert_eq!(none.packet(5), None);
+}
+
+#[test]
 fn a_polling_set_keeps_its_cap() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);

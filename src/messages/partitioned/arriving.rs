@@ -69,7 +69,10 @@ impl World {
         let round = Mutex::new(Round { announced, asked: false, pieces: Pieces::new(0, Piece::Held) });
         let coming = Arc::new(Coming { comm: comm.clone(), from, cut, buffer: Shares::new(buffer), round });
         let expecting = match from {
-            Some(from) => Some(comm.hub.with(|core| expect(core, comm, from, tag.number(), coming.clone()))?),
+            Some(from) => Some(comm.hub.with(|core| {
+                core.engine.expect(from);
+                expect(core, comm, from, tag.number(), coming.clone())
+            })?),
             None => None,
         };
         Ok(PartitionedReceive { coming, expecting })
