@@ -67,7 +67,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
 
 #[test]
 fn every_message_once_whole_and_in_order() {
-    let (seeds, counts) = counts_of_seeds(run);
+    let (seeds, counts) = counts_of_seeds(1000, run);
     if seeds >= 1000 {
         for name in [
             "resends",

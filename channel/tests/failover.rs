@@ -111,14 +111,14 @@ fn run(seed: u64, traffic: Traffic) -> Result<Job, String> {
 
 #[test]
 fn every_message_comes_once_whichever_rails_are_cut() {
-    let (seeds, counts) = counts_of_seeds(|seed| run(seed, Traffic::Any));
+    let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Any));
     assert!(seeds < 1000 || counts["rerouted"] > 1000 && counts["old"] > 50 && counts["leaves"] > 100);
 }
 
 /// What goes by another rail keeps its order: no FIN comes before the write that it tells of.
 #[test]
 fn a_message_in_pieces_is_whole_when_its_last_fin_has_come() {
-    let (seeds, counts) = counts_of_seeds(|seed| run(seed, Traffic::Pieces));
+    let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Pieces));
     assert!(seeds < 1000 || counts["rerouted"] > 10_000 && counts["rendezvous"] > 1000);
 }
 

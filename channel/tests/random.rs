@@ -38,7 +38,7 @@ fn run(seed: u64) -> Result<Job, String> {
 
 #[test]
 fn every_message_once_whole_and_in_order() {
-    let (seeds, counts) = counts_of_seeds(run);
+    let (seeds, counts) = counts_of_seeds(10_000, run);
     // Each path was taken.
     if seeds >= 1000 {
         for (name, count) in counts {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use transom_channel::polling::Order;
 use transom_channel::ring::{Marker, Shape};
 use transom_channel::rules::Rules;
@@ -11,22 +12,42 @@ use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, Room, Select, Wire};
 
-/// Runs `SEED`, or the first `SEEDS`, and adds up what their ranks counted; says how many there were.
-pub fn counts_of_seeds<W>(run: fn(u64) -> Result<Job<W>, String>) -> (u64, BTreeMap<&'static str, u64>)
+/// Runs `SEED`, or the first `SEEDS`, as many as `usual` if that is not said, on all processors, and adds up what their ranks counted; says how many there were.
+pub fn counts_of_seeds<W>(usual: u64, run: fn(u64) -> Result<Job<W>, String>) -> (u64, BTreeMap<&'static str, u64>)
 where
     W: Wire<Memory = Memory>,
 {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
-    let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(1000), |seed| seed..seed + 1);
-    let mut counts = BTreeMap::new();
-    for seed in seeds.clone() {
-        let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
-        let mut job = said.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
-        for rank in 0..job.setup.ranks {
-            for (name, count) in job.sim.engine(rank).meter().rows() {
-                *counts.entry(name).or_insert(0) += count;
+    let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(usual), |seed| seed..seed + 1);
+    let next = AtomicU64::new(seeds.start);
+    // Of those that one thread runs; or how one of them failed.
+    let some = || {
+        let mut counts = BTreeMap::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !seeds.contains(&seed) {
+                return Ok(counts);
+            }
+            let said = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
+            let mut job = said.map_err(|error| {
+                next.store(seeds.end, Ordering::Relaxed);
+                format!("SEED={seed}: {error}")
+            })?;
+            for rank in 0..job.setup.ranks {
+                for (name, count) in job.sim.engine(rank).meter().rows() {
+                    *counts.entry(name).or_insert(0) += count;
+                }
             }
         }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let each: Vec<Result<BTreeMap<_, u64>, String>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("what panics was caught")).collect()
+    });
+    let mut counts = BTreeMap::new();
+    for (name, count) in each.into_iter().flat_map(|counts| counts.unwrap_or_else(|error| panic!("{error}"))) {
+        *counts.entry(name).or_insert(0) += count;
     }
     println!("{counts:#?}");
     (seeds.end - seeds.start, counts)
