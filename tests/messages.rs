@@ -478,3 +478,20 @@ fn a_short_receive_overtakes_nothing() {
         }
     });
 }
+
+/// Ranks that sleep until the other's message comes are woken by it: none finds it because it looks again after a tenth of a second.
+#[test]
+fn no_sleep_ends_by_its_time_out_though_something_has_come() {
+    on(&[2], "no_sleep_ends_by_its_time_out_though_something_has_come", |world| {
+        let (me, other, tag) = (world.rank(), 1 - world.rank(), Tag::<u32>::new(1));
+        for turn in 0..200 {
+            if me == turn % 2 {
+                std::thread::sleep(Duration::from_millis(1));
+                world.send(other, tag, &[turn as u32]).unwrap();
+            } else {
+                assert_eq!(world.recv(other, tag).unwrap().0, [turn as u32]);
+            }
+        }
+        assert_eq!(world.counters().unwrap().missed_wakes, 0);
+    });
+}

@@ -108,6 +108,8 @@ pub struct Budget {
     total: u32,
     left: u32,
     spill: u32,
+    /// The least that was left of both together.
+    least: u32,
     active: u32,
     /// A peer's floor and share: what its grant is while nothing is spilled and there is enough for all.
     even: u32,
@@ -117,13 +119,19 @@ impl Budget {
     /// Nothing is granted but the floors.
     #[inline]
     pub fn new(floor: u32, total: u32, spill: u32) -> Budget {
-        Budget { floor, total, left: total, spill, active: 0, even: floor + total / FEWEST }
+        Budget { floor, total, left: total, spill, least: total + spill, active: 0, even: floor + total / FEWEST }
     }
 
     /// What is granted of the shares and the spill, in bytes.
     #[inline]
     pub fn outstanding(&self, spill: u32) -> u32 {
         self.total - self.left + (spill - self.spill)
+    }
+
+    /// The most that was granted of them at once.
+    #[inline]
+    pub fn peak(&self, spill: u32) -> u32 {
+        self.total + spill - self.least
     }
 
     /// A peer sends for the first time, and gets a share.
@@ -170,6 +178,7 @@ impl Budget {
             grant.limit += more;
             grant.spilled += more;
             self.spill -= more;
+            self.least = self.least.min(self.left + self.spill);
         }
         need
     }
@@ -200,5 +209,6 @@ impl Budget {
         let more = self.share().saturating_sub(grant.limit - grant.spilled - self.floor).min(self.left / 4);
         grant.limit += more;
         self.left -= more;
+        self.least = self.least.min(self.left + self.spill);
     }
 }

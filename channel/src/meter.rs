@@ -38,6 +38,10 @@ meter! {
     queue_packets,
     /// Those of them that went by datagrams.
     datagram_packets,
+    /// Bytes of the packets by a queue, with their headers.
+    queue_bytes,
+    /// Those of them that went by datagrams.
+    datagram_bytes,
     /// Packets by a queue though there is a ring: no slot was free.
     fallbacks,
     /// Packets for nothing but values.
@@ -60,12 +64,18 @@ meter! {
     spoiled,
     /// Windows that were opened for datagrams which bring announced messages into their places.
     datagram_windows,
+    /// The most of these open at once.
+    datagram_windows_peak,
     /// Pieces of those that came as packets: they were lost twice, or are the last and short.
     datagram_repairs,
     /// Messages that came before their receive.
     unexpected,
     /// The most bytes of these at once, with 64 for each header.
     unexpected_peak,
+    /// The most requests of this rank at once, with those that had ended and were not taken.
+    requests_peak,
+    /// The most bytes that all peers might send at once, beside what each may before it is heard.
+    granted_peak,
     /// Times that a message waited at its sender for want of a grant.
     stalls,
     /// Rings made for peers.
@@ -84,6 +94,8 @@ meter! {
     registered,
     /// Those whose memory was registered already.
     found_registered,
+    /// Sleeps of this process that their time-out ended, and no ring, though something had come: one for each wake-up that was lost.
+    missed_wakes,
     /// Receives that were answered by another mover than the best, since memory could not be registered.
     downgrades,
 }

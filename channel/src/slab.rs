@@ -89,6 +89,11 @@ impl<T> Slab<T> {
         self.places.len() - self.free.len()
     }
 
+    /// How many were kept at once, at most.
+    pub fn most(&self) -> usize {
+        self.places.len()
+    }
+
     /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

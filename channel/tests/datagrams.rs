@@ -81,7 +81,9 @@ fn every_message_once_whole_and_in_order() {
             "connects",
             "disconnects",
             "refusals",
+            "datagram_bytes",
             "datagram_windows",
+            "datagram_windows_peak",
             "datagram_repairs",
         ] {
             assert!(counts[name] > 0, "{name} never happened");

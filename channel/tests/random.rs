@@ -44,9 +44,17 @@ fn every_message_once_whole_and_in_order() {
         for (name, count) in counts {
             // Nothing is lost here; `datagrams` is for that, and `connections`. The simulator's adapters know all memory.
             let of_loss = ["old", "resends", "acknowledgements", "spoiled", "rerouted"];
-            let of_datagrams =
-                ["datagram_packets", "connects", "disconnects", "refusals", "datagram_windows", "datagram_repairs"];
-            let of_registering = ["registered_bytes", "registered", "found_registered"];
+            let of_datagrams = [
+                "datagram_packets",
+                "datagram_bytes",
+                "connects",
+                "disconnects",
+                "refusals",
+                "datagram_windows",
+                "datagram_windows_peak",
+                "datagram_repairs",
+            ];
+            let of_registering = ["registered_bytes", "registered", "found_registered", "missed_wakes"];
             let never = [&of_loss[..], &of_datagrams, &of_registering].concat().contains(&name);
             assert_eq!(count == 0, never, "{name}: {count}");
         }

@@ -9,8 +9,8 @@
 
 use crate::order;
 #[cfg(not(miri))]
-use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst, fence};
+use rustix::{io::Errno, thread::futex};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::time::Duration;
 
 /// How long a sleeper sleeps at most before it looks again, and asks whether those it waits for still live.
@@ -34,8 +34,13 @@ pub(crate) trait Bell {
     }
     fn rings(&self) -> Self::Seen;
     fn add_ring(&self);
-    /// Sleeps until woken, but no longer than this, unless `rings` is another number than `seen`. May end early.
-    fn sleep(&self, seen: Self::Seen, most: Duration);
+    /// Sleeps until woken, but no longer than this, unless `rings` is another number than `seen`. May end early. Whether the time was
+    /// over, and all ring who change something.
+    fn sleep(&self, seen: Self::Seen, most: Duration) -> bool;
+    /// The time was over, and something had come: that cannot be, but if its ringer stopped just between the two.
+    fn missed(&self) {
+        MISSED.fetch_add(1, Relaxed);
+    }
     /// Wakes all who sleep.
     fn wake(&self);
 }
@@ -64,9 +69,21 @@ pub(crate) fn nap<R, E>(bell: &impl Bell, mut look: impl FnMut() -> Result<Optio
     if let Some(found) = look()? {
         return Ok(Some(found));
     }
-    bell.sleep(seen, ROUND);
+    let over = bell.sleep(seen, ROUND);
     drop(sleeping);
-    look()
+    let found = look()?;
+    if over && found.is_some() {
+        bell.missed();
+    }
+    Ok(found)
+}
+
+/// Of all sleepers of this process.
+static MISSED: AtomicU64 = AtomicU64::new(0);
+
+/// How often something had come, and a sleeper found it only when its time was over.
+pub(crate) fn missed() -> u64 {
+    MISSED.load(Relaxed)
 }
 
 /// Counts a sleeper, also if its `look` panics.
@@ -120,16 +137,19 @@ impl Bell for Futex {
         self.rings.fetch_add(1, SeqCst);
     }
 
-    fn sleep(&self, seen: u32, most: Duration) {
+    fn sleep(&self, seen: u32, most: Duration) -> bool {
         #[cfg(not(miri))]
         {
             let most = most.try_into().expect("a tenth of a second is a timespec");
             // However it ends (woken, changed before, interrupted, timed out), the caller looks again.
-            let _ = futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&most));
+            futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&most)) == Err(Errno::TIMEDOUT)
         }
         // Miri knows no futex between processes; sleepers only yield there.
         #[cfg(miri)]
-        let _ = (seen, most, std::thread::yield_now());
+        {
+            let _ = (seen, most, std::thread::yield_now());
+            false
+        }
     }
 
     fn wake(&self) {
@@ -165,8 +185,8 @@ impl<B: Bell> Bell for &B {
         (**self).add_ring();
     }
 
-    fn sleep(&self, seen: B::Seen, most: Duration) {
-        (**self).sleep(seen, most);
+    fn sleep(&self, seen: B::Seen, most: Duration) -> bool {
+        (**self).sleep(seen, most)
     }
 
     fn wake(&self) {
@@ -201,8 +221,9 @@ impl<B: Bell> Bell for Brief<B> {
         self.0.add_ring();
     }
 
-    fn sleep(&self, seen: B::Seen, most: Duration) {
+    fn sleep(&self, seen: B::Seen, most: Duration) -> bool {
         self.0.sleep(seen, most.min(self.1));
+        false
     }
 
     fn wake(&self) {
@@ -234,11 +255,10 @@ impl Bell for Both<'_> {
         self.1.add_ring();
     }
 
-    fn sleep(&self, seen: [u32; 2], most: Duration) {
+    fn sleep(&self, seen: [u32; 2], most: Duration) -> bool {
         #[cfg(not(miri))]
         {
             use futex::{WaitFlags, WaitPtr, WaitvFlags};
-            use rustix::io::Errno;
             let one = |futex: &Futex, seen: u32| {
                 let mut wait = futex::Wait::new();
                 wait.val = seen.into();
@@ -255,9 +275,13 @@ impl Bell for Both<'_> {
             if !matches!(waited, Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)) {
                 self.0.sleep(seen[0], most.min(Duration::from_millis(1)));
             }
+            waited == Err(Errno::TIMEDOUT)
         }
         #[cfg(miri)]
-        let _ = (seen, most, std::thread::yield_now());
+        {
+            let _ = (seen, most, std::thread::yield_now());
+            false
+        }
     }
 
     fn wake(&self) {
@@ -269,7 +293,7 @@ impl Bell for Both<'_> {
 #[cfg(all(test, not(miri), not(feature = "loom")))]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+    use std::sync::atomic::{Ordering::Acquire, Ordering::Release};
     use std::time::Instant;
 
     /// As filters of system calls do that do not know `futex_waitv`: who waits sleeps all the same.
@@ -297,7 +321,7 @@ mod tests {
             }
             let (one, other) = (Futex::new(), Futex::new());
             let (both, begun) = (Both(&one, &other), Instant::now());
-            (0..3).for_each(|_| both.sleep(both.rings(), ROUND));
+            (0..3).for_each(|_| _ = both.sleep(both.rings(), ROUND));
             assert!(begun.elapsed() > Duration::from_millis(2), "{:?}", begun.elapsed());
         });
         slept.join().unwrap();
@@ -422,7 +446,7 @@ pub(crate) mod model {
             }
         }
 
-        fn sleep(&self, seen: u32, _: Duration) {
+        fn sleep(&self, seen: u32, _: Duration) -> bool {
             if self.mutant == Mutant::CountedLate {
                 self.sleepers.fetch_add(1, Ordering::SeqCst);
             }
@@ -430,6 +454,7 @@ pub(crate) mod model {
             if self.rings.load(Ordering::SeqCst) == seen || self.mutant == Mutant::SleepsAnyway {
                 drop(self.queue.wait(bucket).unwrap());
             }
+            false
         }
 
         fn wake(&self) {

@@ -86,6 +86,8 @@ pub(super) struct Windows {
     /// The last piece of what was granted, by its token: as above.
     posted: BTreeMap<u64, (Rank, u32, u32)>,
     tokens: u64,
+    /// How many this rank has open.
+    open: u64,
 }
 
 /// Tokens of pieces have this bit and not the one above it, as none of a request or a pipe.
@@ -210,6 +212,7 @@ impl<W: Wire> Delivery<W> {
                 let open = coming.open.iter_mut().find(|open| open.window == window)?;
                 let (key, wanted) = open.by.take()?;
                 let came = self.wire.close_window(rail, key) & wanted;
+                self.windows.open -= 1;
                 let coming = self.coming(peer, transfer)?;
                 let open = coming.open.iter_mut().find(|open| open.window == window)?;
                 open.missing &= !came;
@@ -298,7 +301,9 @@ impl<W: Wire> Delivery<W> {
         let opened = (has < EACH).then(|| self.wire.open_window(Lane { peer, rail }, window_of)).flatten();
         match opened {
             Some(key) => {
+                self.windows.open += 1;
                 self.counted.datagram_windows += 1;
+                self.counted.datagram_windows_peak = self.counted.datagram_windows_peak.max(self.windows.open);
                 let coming = self.coming(peer, transfer).expect("was looked at");
                 coming
                     .open
@@ -451,6 +456,7 @@ impl<W: Wire> Delivery<W> {
     fn close(&mut self, coming: Coming) {
         for (key, _) in coming.open.into_iter().filter_map(|open| open.by) {
             self.wire.close_window(coming.rail, key);
+            self.windows.open -= 1;
         }
     }
 }

@@ -485,12 +485,14 @@ impl<W: Wire> Wire for Delivery<W> {
     }
 
     fn count(&self, meter: &mut Meter) {
-        let Meter { old, resends, acknowledgements, spoiled, datagram_windows, datagram_repairs, .. } = self.counted;
+        let Meter { old, resends, acknowledgements, spoiled, .. } = self.counted;
+        let Meter { datagram_windows, datagram_windows_peak, datagram_repairs, .. } = self.counted;
         meter.old += old;
         meter.resends += resends + self.links.values().map(|link| link.outgoing.resends()).sum::<u64>();
         meter.acknowledgements += acknowledgements;
         meter.spoiled += spoiled;
         meter.datagram_windows += datagram_windows;
+        meter.datagram_windows_peak = datagram_windows_peak;
         meter.datagram_repairs += datagram_repairs;
         self.wire.count(meter);
     }

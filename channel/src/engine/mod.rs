@@ -415,6 +415,8 @@ impl<W: Wire> Engine<W> {
     /// What was counted.
     pub fn meter(&self) -> Meter {
         let mut meter = self.meter;
+        (meter.requests_peak, meter.granted_peak) =
+            (self.requests.most() as u64, self.budget.peak(self.config.spill).into());
         self.wire.count(&mut meter);
         meter
     }

@@ -306,9 +306,12 @@ impl<W: Wire> Post<'_, W> {
         let posted = fits && self.wire.post(Lane { peer: peer.rank, rail }, Request::Send { head, body: data }).is_ok();
         if posted {
             peer.went[rail] = peer.went[rail].wrapping_add(1);
+            let bytes = (head.len() + data.length()) as u64;
             self.meter.queue_packets += 1;
+            self.meter.queue_bytes += bytes;
             if self.routes.rails[rail].kind == RailKind::Datagram {
                 self.meter.datagram_packets += 1;
+                self.meter.datagram_bytes += bytes;
                 peer.datagrams += 1;
             }
         }

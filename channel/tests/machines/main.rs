@@ -34,6 +34,7 @@ fn grants_are_bounded_and_come_back() {
         let mut peers: Vec<_> = (0..rng.u32(1..12))
             .map(|_| (Purse::new(floor), Grant::new(floor), [floor; 2], false, VecDeque::new()))
             .collect();
+        let mut most = 0;
         for step in 0..2000 {
             let count = peers.len();
             let (purse, grant, owed, joined, kept) = &mut peers[rng.usize(..count)];
@@ -72,6 +73,8 @@ fn grants_are_bounded_and_come_back() {
             let limits: u32 = peers.iter().map(|peer| peer.1.limit()).sum();
             assert!(limits <= floor * peers.len() as u32 + total + spill, "step {step}: {limits}");
             assert_eq!(limits - floor * peers.len() as u32, budget.outstanding(spill));
+            most = most.max(budget.outstanding(spill));
+            assert_eq!(budget.peak(spill), most);
         }
         for (purse, grant, _, _, kept) in &mut peers {
             kept.drain(..).for_each(|cost| budget.release(grant, cost));

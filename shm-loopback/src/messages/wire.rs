@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::time::Instant;
+use transom_channel::Meter;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_windows::FabricError;
 
@@ -460,6 +461,10 @@ impl Wire for ShmWire {
             self.collect();
         }
         self.events.pop_front()
+    }
+
+    fn count(&self, meter: &mut Meter) {
+        meter.missed_wakes += bell::missed();
     }
 
     fn now(&self) -> u64 {
