@@ -43,7 +43,7 @@ fn what_is_done_under_two_locks_is_seen_whole() {
 #[test]
 fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
     ranks::on(&[1, 2], "what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked", |world: World| {
-        use Mode::{Exclusive, Shared};
+        use Mode::Shared;
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let n = world.size();
         assert!(matches!(window.lock_ranks(&[(0, Shared), (n, Shared)]), Err(Error::NoSuchRank { .. })));

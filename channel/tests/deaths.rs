@@ -145,7 +145,9 @@ fn a_look_is_told() {
 #[test]
 fn a_death_is_told_before_that_others_have_left() {
     let mut sim = Sim::new(1, 6, Conditions::default(), &Config::default()).unwrap();
-    (1..6).for_each(|to| drop(sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false)));
+    for to in 1..6 {
+        sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false);
+    }
     sim.wake(0, 0);
     while sim.step().is_some() {}
     sim.kill(3);
