@@ -65,12 +65,14 @@ impl Own {
     pub fn of(&self, row: &Row) -> Option<f64> {
         match self.figure {
             MEMCPY => row.times_limit.map(f64::recip),
+            CROSSINGS => Some(row.figures.get("ns")? / row.crossing_ns?),
             name => row.figures.get(name).copied(),
         }
     }
 }
 
 const MEMCPY: &str = "of memcpy";
+const CROSSINGS: &str = "of a crossing";
 const KERNEL: &str = "kernel_GFLOP/s";
 
 const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ratio: f64) -> Comparison {
@@ -117,6 +119,31 @@ const fn overhead(bytes: usize) -> Comparison {
 
 const OVERLAP_MESSAGES: Comparison =
     Comparison { also: &["hidden", "communication_us"], ..figure("overlap_messages", "messages", 2, "both_us") };
+
+const fn collective(measurement: &'static str, bytes: usize, ratio: f64) -> Comparison {
+    latency(measurement, "collective", bytes, ratio)
+}
+
+/// Told beside others', and nothing is asked.
+const fn untargeted(of: Comparison) -> Comparison {
+    Comparison { ratio: None, ..of }
+}
+
+/// More ranks than cores.
+const fn crowded(ranks: usize, of: Comparison) -> Comparison {
+    Comparison { ranks, ratio: Some(5.0), own: &[], ..of }
+}
+
+/// Of these bounds one is asked, whichever the machine allows: what shared memory was once seen to do, or half of what a line takes.
+const BARRIER: Comparison = Comparison {
+    own: &[Own { figure: "ns", bound: Bound::AtMost(36.0) }, Own { figure: CROSSINGS, bound: Bound::AtMost(0.5) }],
+    ..untargeted(latency("barrier", "barrier", 8, 1.0))
+};
+
+const SHORT_ALL_REDUCE: Comparison = Comparison {
+    own: &[Own { figure: "ns", bound: Bound::AtMost(30.0) }, Own { figure: CROSSINGS, bound: Bound::AtMost(0.5) }],
+    ..collective("all_reduce", 8, 1.67)
+};
 
 const fn contended(ranks: usize) -> Comparison {
     let own: &[Own] = if ranks > 2 { &[Own { figure: "most/fewest", bound: Bound::AtMost(1.02) }] } else { &[] };
@@ -180,14 +207,26 @@ pub const COMPARISONS: &[Comparison] = &[
         own: &[Own { figure: "writes/1000", bound: Bound::AtLeast(990.0) }],
         ..figure("readers_writer", "lock", 3, "writes/1000")
     },
-    Comparison { ratio: None, ..latency("barrier", "barrier", 8, 1.0) },
-    latency("broadcast", "collective", 8, 1.67),
-    latency("broadcast", "collective", 64 << 10, 1.43),
-    latency("all_reduce", "collective", 8, 1.67),
-    latency("all_reduce", "collective", 64 << 10, 1.43),
-    latency("all_reduce", "collective", 1 << 20, 1.43),
-    latency("all_to_all", "collective", 64 << 10, 1.43),
-    Comparison { ranks: 4, ..latency("all_reduce", "collective", 8, 5.0) },
+    BARRIER,
+    crowded(4, BARRIER),
+    crowded(8, BARRIER),
+    collective("broadcast", 8, 1.67),
+    collective("broadcast", 64 << 10, 1.43),
+    collective("broadcast", 1 << 20, 1.43),
+    untargeted(collective("reduce", 8, 1.0)),
+    untargeted(collective("reduce", 64 << 10, 1.0)),
+    untargeted(collective("reduce", 1 << 20, 1.0)),
+    SHORT_ALL_REDUCE,
+    collective("all_reduce", 64 << 10, 1.43),
+    collective("all_reduce", 1 << 20, 1.43),
+    crowded(4, SHORT_ALL_REDUCE),
+    crowded(8, SHORT_ALL_REDUCE),
+    untargeted(collective("scan", 8, 1.0)),
+    untargeted(collective("scan", 64 << 10, 1.0)),
+    untargeted(collective("all_gather", 8, 1.0)),
+    untargeted(collective("all_gather", 64 << 10, 1.0)),
+    collective("all_to_all", 64 << 10, 1.43),
+    collective("all_to_all", 1 << 20, 1.43),
     latency("pingpong", "messages", 8, 1.67),
     latency("pingpong", "messages", 4 << 10, 1.25),
     messages("stream", 8, 2.0),
@@ -271,6 +310,12 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use super::super::alone::{by_itself, show};
+    use super::super::figures::Done;
+    use super::super::job::Run;
+    use super::super::limits::Bare;
+    use super::super::mode::Mode;
+    use super::super::protocol::Report;
     use super::*;
 
     #[test]
@@ -297,6 +342,33 @@ mod tests {
                 assert!(COMPARISONS[position(measurement, sync)].builds_on_the_kernel());
             }
         }
+    }
+
+    /// What a line takes from core to core is measured beside each.
+    #[test]
+    fn short_collectives_are_held_against_a_crossing() {
+        let run = Run {
+            report: Report { crossing: Some([24.0, 26.0]), slowdown: Some([1.0; 2]), ..Report::default() },
+            wall: std::time::Duration::ZERO,
+            bare: Bare { atomic: 5.0, copy: 1.0 },
+        };
+        let job = Done { mode: Mode::of(&run.report), run, figures: vec![("ns".into(), 40.0)] };
+        let (alone, _) = by_itself(&BARRIER, 1, &[job]);
+        let shown: Vec<_> =
+            show(&alone).lines().skip(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            shown,
+            [
+                "barrier barrier 2 near ns 40.0 - at most 36 MISSED",
+                "barrier barrier 2 near of a crossing 1.60 - at most 0.5 MISSED"
+            ]
+        );
+        let crowd: Vec<_> = COMPARISONS
+            .iter()
+            .filter(|row| row.ranks > 2 && row.ratio == Some(5.0))
+            .map(|row| (row.measurement, row.bytes, row.ranks))
+            .collect();
+        assert_eq!(crowd, [("barrier", 8, 4), ("barrier", 8, 8), ("all_reduce", 8, 4), ("all_reduce", 8, 8)]);
     }
 
     #[test]
