@@ -53,7 +53,7 @@ const COMPETING: usize = 1;
 const OVER: usize = 2;
 const FRONT: usize = 3;
 
-/// What one rank saw, as it lies in the window of rank 0.
+/// What one rank saw, and how many numbers that is.
 const FIELDS: usize = 4;
 #[derive(Default)]
 struct Seen {
@@ -65,21 +65,15 @@ struct Seen {
 
 fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
-    let mut window: Window<u64> = world.allocate(if world.rank() == 0 { FRONT + FIELDS * world.size() } else { 0 })?;
+    let mut window: Window<u64> = world.allocate(if world.rank() == 0 { FRONT } else { 0 })?;
     window.fence()?;
     let seen = compete(&world, &mut window, args)?;
 
     let mine = [seen.shared, seen.exclusive, seen.overtaken, seen.longest_wait.as_nanos() as u64];
-    window.lock_shared(0)?.put(FRONT + FIELDS * world.rank(), &mine)?;
-    window.fence()?;
-    let overtaken: u64 = (0..world.size())
-        .map(|rank| window.lock_shared(0)?.get_one(FRONT + FIELDS * rank + 2))
-        .sum::<Result<u64, transom::Error>>()?;
-    if world.rank() == 0 {
-        report(args, &window.local().read(FRONT, FIELDS * world.size())?);
+    if let Some(all) = world.gather(0, &mine)? {
+        report(args, &all);
     }
-    window.fence()?;
-    Ok(overtaken == 0)
+    Ok(world.all_reduce_one(seen.overtaken, Op::Sum)? == 0)
 }
 
 fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen, transom::Error> {

@@ -48,7 +48,6 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
     let slots = args.slots.map_or((2 * args.keys as usize).div_ceil(world.size()), |slots| slots as usize);
     let mut window: Window<u64> = world.allocate(2 * slots)?;
-    let mut full: Window<u64> = world.allocate(1)?;
 
     window.fence()?;
     let begun = Instant::now();
@@ -56,17 +55,16 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let epoch = window.lock_all()?;
     let outcome = User::new(world.rank(), args).use_it(&Table { epoch: &epoch, slots });
     epoch.unlock()?;
-    let failed = match outcome {
-        Ok(failed) => failed,
+    let (failed, full) = match outcome {
+        Ok(failed) => (failed, 0),
         Err(TableError::Window(error)) => return Err(error.into()),
         // Not yet an end: the others would wait for this rank.
-        Err(TableError::Full { .. }) => full.lock_shared(0)?.fetch_and_op(0, Op::Sum, 1).map(|_| 0)?,
+        Err(TableError::Full { .. }) => (0, 1),
     };
     window.fence()?;
     let seconds = begun.elapsed().as_secs_f64();
 
-    let found_it_full = full.lock_shared(0)?.get_one(0)?;
-    full.fence()?; // nobody leaves before all know
+    let found_it_full = world.all_reduce_one(full, Op::Sum)?;
     if found_it_full > 0 {
         let slots = slots * world.size();
         let error = format!("{}, as {found_it_full} ranks found; try more --slots", TableError::Full { slots });
