@@ -1,4 +1,4 @@
-//! What each operation makes of each type, as literals: by every call that applies operations, in every kind of epoch.
+//! What each operation makes of each type, as literals: by every call that applies operations, in every kind of epoch; and by collectives.
 
 mod arithmetic;
 mod ranks;
@@ -190,6 +190,42 @@ fn floats_are_as_the_table_says() {
         check::<f32>(&world, &[&floats!(f32)]);
         check::<f64>(&world, &[&floats!(f64)]);
     });
+}
+
+/// A collective folds the element of rank 0 and the operand of rank 1 to the same, at both.
+fn check_folds<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
+    for &(op, element, operand, expected) in rows.concat().iter() {
+        for len in [1, 2, 20, 3000] {
+            let mut data = vec![[element, operand][world.rank()]; len];
+            let folded = world.all_reduce(&mut data, op);
+            // These fold nothing, and are refused at once.
+            if matches!(op, Replace | NoOp) {
+                let error = folded.unwrap_err().to_string();
+                assert!(error.contains("does not reduce"), "{error}");
+                continue;
+            }
+            folded.unwrap();
+            assert_eq!(data, vec![expected; len], "{op:?} of {element:?} and {operand:?}, {len} elements");
+        }
+    }
+}
+
+#[test]
+fn collectives_fold_as_the_table_says() {
+    for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
+        ranks::on_with(variables, &[2], "collectives_fold_as_the_table_says", |world| {
+            check_folds::<u8>(&world, &[&small!(), &U8]);
+            check_folds::<u16>(&world, &[&small!(), &U16]);
+            check_folds::<u32>(&world, &[&small!(), &U32]);
+            check_folds::<u64>(&world, &[&small!(), &U64]);
+            check_folds::<i8>(&world, &[&small!(), &signed!(), &I8]);
+            check_folds::<i16>(&world, &[&small!(), &signed!(), &I16]);
+            check_folds::<i32>(&world, &[&small!(), &signed!(), &I32]);
+            check_folds::<i64>(&world, &[&small!(), &signed!(), &I64]);
+            check_folds::<f32>(&world, &[&floats!(f32)]);
+            check_folds::<f64>(&world, &[&floats!(f64)]);
+        });
+    }
 }
 
 /// Equal is bit for bit: two zeros differ, and a NaN is itself.
