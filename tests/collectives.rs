@@ -30,8 +30,10 @@ fn every_rank_gets_what_the_collective_is() {
 
 /// Algorithms that the table does not choose for so few ranks too.
 fn with_algorithms(asked: &str, name: &str) {
-    ranks::on_with(&[("TRANSOM_COLLECTIVES", asked)], &[2, 3, 6], name, |world| {
-        for (round, len) in [0, 1, 5, 1000, 30_000].into_iter().enumerate() {
+    ranks::on_with(&[("TRANSOM_COLLECTIVES", asked)], &[1, 2, 3, 4, 5, 6, 7, 8, 9], name, |world| {
+        // 1 MiB by few alone: of many, a block for each of each is much.
+        let longest = if world.size() <= 3 { 131_072 } else { 30_000 };
+        for (round, len) in [0, 1, 5, 1000, longest].into_iter().enumerate() {
             with_lengths(&world, len, round);
         }
     });
