@@ -272,6 +272,39 @@ fn attaching_and_detaching_leaves_nothing_behind() {
     });
 }
 
+/// Dropping is not collective: who still has the window, and the address, finds that it leads nowhere.
+#[test]
+fn what_was_attached_goes_with_its_owners_window() {
+    ranks::on(&[1, 2, 4], "what_was_attached_goes_with_its_owners_window", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u32> = world.dynamic(2).unwrap();
+        let mine = window.attach(3).unwrap();
+        let addresses = told(&world, mine);
+        let owner = n - 1;
+        let reached = window.reach(&addresses[owner]).unwrap();
+        world.barrier().unwrap();
+        if me == owner {
+            drop((reached, window));
+            return world.barrier().unwrap();
+        }
+        world.barrier().unwrap();
+        let gone =
+            |outcome: Result<(), Error>| assert!(matches!(outcome, Err(Error::Detached { rank, .. }) if rank == owner));
+        gone(window.reach(&addresses[owner]).map(drop));
+        let epoch = window.lock_shared(owner).unwrap();
+        gone(epoch.attached(&reached).map(drop));
+        epoch.unlock().unwrap();
+        // And all else goes on.
+        let next = (me + 1) % (n - 1);
+        let reached = window.reach(&addresses[next]).unwrap();
+        let epoch = window.lock_shared(next).unwrap();
+        epoch.attached(&reached).unwrap().put(0, &[me as u32]).unwrap();
+        epoch.unlock().unwrap();
+        // Who ends before the others detaches what they reach.
+        world.team(&(0..owner).collect::<Vec<_>>()).unwrap().barrier().unwrap();
+    });
+}
+
 /// An address may come by any means, a channel say, which orders nothing that a fabric has under way.
 #[test]
 fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {

@@ -139,7 +139,7 @@ impl Pscw {
 
     fn may_post<E>(&mut self, origins: &[Rank]) -> Result<(), Error<E>> {
         if self.exposed.open {
-            return Err(Error::Epoch("post: an exposure epoch is open; end it with wait or test first"));
+            return Err(Error::Epoch("an exposure epoch is open; end it with wait or test first"));
         }
         self.check_group(origins)
     }
@@ -194,7 +194,7 @@ impl Pscw {
 
     fn may_start<E>(&mut self, targets: &[Rank]) -> Result<(), Error<E>> {
         if self.accessed.open {
-            return Err(Error::Epoch("start: an access epoch is open; end it with complete first"));
+            return Err(Error::Epoch("an access epoch is open; end it with complete first"));
         }
         self.check_group(targets)
     }

@@ -38,7 +38,7 @@ impl Loopback {
         let mine = [u64::from(colour.is_some()), colour.unwrap_or(0), key];
         let wishes = self.all_gather(mine.map(u64::to_le_bytes).as_flattened())?;
         if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of_val(&mine)) {
-            let why = format!("split: rank {rank} makes something else, a window or value perhaps");
+            let why = format!("rank {rank} makes something else, a window or value perhaps");
             return Err(FabricError::Misuse { why });
         }
         let wish = |rank: Rank| {

@@ -170,7 +170,7 @@
 //!
 //! # Leaving
 //! Dropping a window is not collective: its memory stays registered until all have dropped theirs, as they tell each other
-//! (8 bytes for each window) when they next make a window or pass a barrier of the same world or team. What a team has
+//! (8 bytes for each window) when they next make a window, value, array or team of the same world or team. What a team has
 //! goes when its members have dropped it, and this is told among the ranks that it was made of. Memory that was detached
 //! stays until those who had reached it have dropped their right to: each counts itself on a word of the owner. So memory
 //! that the program lent may be registered for a while after it has it back.

@@ -149,6 +149,13 @@ impl<F: Fabric> Core<F> {
         put.map_err(|source| Error::Fabric { window: self.id, rank, source })
     }
 
+    /// The window is dropped: from now on the addresses of what was attached here lead nowhere. Nobody is told if that fails.
+    pub(crate) fn forget_attached(&mut self) {
+        for held in std::mem::take(&mut self.attached).into_iter().flatten() {
+            let _ = self.write_slot(&Address { number: 0, ..held.address });
+        }
+    }
+
     #[cold]
     fn not_here(&self, address: &Address) -> Error {
         Error::NotHere { window: self.id, rank: address.rank(), slot: address.slot as usize }

@@ -209,7 +209,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 drop((self, data));
                 return Ok(Some(user.take_back()));
             }
-            Ok(_) => transom_locks::Error::Epoch("free: a rank called fence instead, and keeps its window"),
+            Ok(_) => transom_locks::Error::Epoch("a rank called fence instead, and keeps its window"),
             Err(source) => source.into(),
         };
         Err(self.core.sync_error("free", source))

@@ -49,6 +49,7 @@ pub struct Window<T, F: Fabric> {
 impl<T, F: Fabric> Drop for Window<T, F> {
     /// An epoch that was leaked keeps its lock, or its targets waiting, and nobody could end it after this.
     fn drop(&mut self) {
+        self.core.forget_attached();
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
         self.core.data.fail_unless_settled(&mut self.lock);
         let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());

@@ -128,7 +128,7 @@ impl Tcp {
         let wishes = self.all_gather(wish.map(u64::to_le_bytes).as_flattened())?;
         id?;
         if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of::<[u64; 4]>()) {
-            let why = format!("split: rank {rank} makes something else, a window or value perhaps");
+            let why = format!("rank {rank} makes something else, a window or value perhaps");
             return Err(FabricError::Misuse { why });
         }
         let wish = |rank: Rank| -> [u64; 4] {

@@ -58,6 +58,9 @@ impl<M: Deref<Target = Member>> Borrowed<M> {
             return striped.is_done(&self.member);
         }
         self.member.progress();
+        if self.number == 0 {
+            return Ok(true);
+        }
         let done = self.member.lane(self.way).is_complete(self.number);
         done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
     }
@@ -84,8 +87,9 @@ impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
             // It will never be told complete, and what of it is still to come must not be.
             self.member.lane(self.way).give_up(Failure::known(Why::Gone));
         }
-        let lane = self.member.lane(self.way);
-        if lane.is_elsewhere() {
+        // None if the peer could not be reached.
+        let lane = self.member.core_of(self.way).endpoints.lane(self.way.peer);
+        if let Some(lane) = lane.filter(|lane| lane.is_elsewhere()) {
             // What another rail has registered of it is registered no longer.
             lane.reclaim();
         }

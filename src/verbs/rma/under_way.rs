@@ -42,6 +42,9 @@ impl UnderWay {
             return striped.is_done(&self.member);
         }
         self.member.progress();
+        if self.number == 0 {
+            return Ok(true);
+        }
         let done = self.member.lane(self.way).is_complete(self.number);
         done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
     }

@@ -72,7 +72,9 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
                 .ok_or_else(|| wrong("it would have too many cells"))?;
         }
         let of = self.window().core.data.serial;
-        let mut halo = Halo { of, layout, own, width, cells: bytemuck::zeroed_vec(len), packed: Vec::new() };
+        let cells =
+            bytemuck::allocation::try_zeroed_vec(len).map_err(|()| wrong("there is no memory for its cells"))?;
+        let mut halo = Halo { of, layout, own, width, cells, packed: Vec::new() };
         if !halo.cells.is_empty() {
             let mine = halo.own.clone();
             let packed = halo.unpacked(&mine);
