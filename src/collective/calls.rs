@@ -63,6 +63,23 @@ impl World {
         Ok(one[0])
     }
 
+    /// [`reduce`](Self::reduce) of one value: the result at the root, none at the others.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// let sums = transom::threads(3, |world| world.reduce_one(2, world.rank(), transom::Op::Sum))?;
+    /// assert_eq!(sums.into_iter().collect::<Result<Vec<_>, _>>()?, [None, None, Some(3)]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn reduce_one<T: Pod, R: Reduction<T>>(&self, root: Rank, value: T, op: R) -> Result<Option<T>, Error> {
+        let mut one = [value];
+        self.reduce(root, &mut one, op)?;
+        Ok((self.rank() == root).then_some(one[0]))
+    }
+
     /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; the
     /// root's become the results. Those of the others are left as they are.
     ///
@@ -166,19 +183,55 @@ impl World {
     /// As [`reduce`](Self::reduce).
     ///
     /// # Examples
-    /// Where each rank's part of a file begins:
     /// ```
-    /// let offsets = transom::threads(3, |world| -> Result<u64, transom::Error> {
-    ///     let mine = [30, 10, 20][world.rank()];
-    ///     let mut before = [mine];
-    ///     world.exscan(&mut before, transom::Op::Sum)?;
-    ///     Ok(if world.rank() == 0 { 0 } else { before[0] })
+    /// let before = transom::threads(3, |world| -> Result<[u64; 2], transom::Error> {
+    ///     let mut mine = [[30, 1], [10, 2], [20, 3]][world.rank()];
+    ///     world.exscan(&mut mine, transom::Op::Sum)?;
+    ///     Ok(mine)
     /// })?;
-    /// assert_eq!(offsets.into_iter().collect::<Result<Vec<_>, _>>()?, [0, 30, 40]);
+    /// assert_eq!(before.into_iter().collect::<Result<Vec<_>, _>>()?, [[30, 1], [30, 1], [40, 3]]);
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn exscan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
         self.call(self.of_scan::<T, R>(true, data.len(), op)?, &[], data)
+    }
+
+    /// [`scan`](Self::scan) of one value.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// let sums = transom::threads(4, |world| world.scan_one(world.rank() + 1, transom::Op::Sum))?;
+    /// assert_eq!(sums.into_iter().collect::<Result<Vec<_>, _>>()?, [1, 3, 6, 10]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn scan_one<T: Pod, R: Reduction<T>>(&self, value: T, op: R) -> Result<T, Error> {
+        let mut one = [value];
+        self.scan(&mut one, op)?;
+        Ok(one[0])
+    }
+
+    /// [`exscan`](Self::exscan) of one value; none at the first rank.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    ///
+    /// # Examples
+    /// Where each rank's part of a file begins:
+    /// ```
+    /// let offsets = transom::threads(3, |world| -> Result<u64, transom::Error> {
+    ///     let mine = [30, 10, 20][world.rank()];
+    ///     Ok(world.exscan_one(mine, transom::Op::Sum)?.unwrap_or(0))
+    /// })?;
+    /// assert_eq!(offsets.into_iter().collect::<Result<Vec<_>, _>>()?, [0, 30, 40]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn exscan_one<T: Pod, R: Reduction<T>>(&self, value: T, op: R) -> Result<Option<T>, Error> {
+        let mut one = [value];
+        self.exscan(&mut one, op)?;
+        Ok((self.rank() > 0).then_some(one[0]))
     }
 
     /// Collective: folds the elements of all ranks, of which each has a block for every rank; each rank gets its own block of the results.

@@ -1,6 +1,7 @@
 //! Values that serde knows, each as one message.
 
 use super::error::{Error, Failed};
+use super::probe::Message;
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
 use crate::world::World;
@@ -133,6 +134,31 @@ impl World {
         let Some(message) = self.try_probe(somebody(from.into())?, bytes_of(tag.into()))? else { return Ok(None) };
         let status = message.status();
         value_of(&message.recv()?, status).map(Some)
+    }
+}
+
+impl Message<u8> {
+    /// Receives a value that [`send_object`](crate::World::send_object) sent: for who takes what comes first, of whatever tag.
+    ///
+    /// # Errors
+    /// As [`recv_object`](crate::World::recv_object).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// const READY: Tag<u64> = Tag::new(1);
+    /// const RESULT: Tag<Vec<String>> = Tag::new(2);
+    /// let world = transom::init()?;
+    /// world.send_object(0, RESULT, &vec!["one".to_owned()])?;
+    /// match world.probe(Source::Any, Tag::<u8>::any())?.of(READY) {
+    ///     Ok(ready) => println!("{} works no more", ready.status().from),
+    ///     Err(result) => assert_eq!(result.recv_object::<Vec<String>>()?, ["one"]),
+    /// }
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn recv_object<T: DeserializeOwned>(self) -> Result<T, Error> {
+        let status = self.status();
+        value_of(&self.recv()?, status).map(|(value, _)| value)
     }
 }
 

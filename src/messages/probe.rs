@@ -5,7 +5,7 @@ use super::error::Error;
 use super::hold::{self, Parts};
 use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
-use super::tag::{Source, Status, Tags};
+use super::tag::{Source, Status, Tag, Tags};
 use crate::world::World;
 use bytemuck::Pod;
 use std::borrow::Cow;
@@ -256,6 +256,41 @@ fn message<T: Pod>(comm: &Comm, id: Id, result: Result<transom_channel::Status, 
     let mut message = Message { comm: comm.clone(), id: Some(id), status: place, elements: PhantomData };
     message.status = comm.status(came, size_of::<T>())?;
     Ok(message)
+}
+
+impl Message<u8> {
+    /// The message as one of this tag, whose elements it has; itself if its tag is another, or its bytes are no whole number of these
+    /// elements. So who takes what comes first, of whatever tag, goes on by its tag.
+    ///
+    /// # Errors
+    /// The message.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Source, Tag};
+    /// const WORK: Tag<u64> = Tag::new(1);
+    /// const NAME: Tag<u8> = Tag::new(2);
+    /// let world = transom::init()?;
+    /// world.send(0, WORK, &[7, 8])?;
+    /// world.send(0, NAME, b"Ada")?;
+    /// for _ in 0..2 {
+    ///     match world.probe(Source::Any, Tag::<u8>::any())?.of(WORK) {
+    ///         Ok(work) => assert_eq!(work.recv()?, [7, 8]),
+    ///         Err(name) => assert_eq!(name.recv()?, b"Ada"),
+    ///     }
+    /// }
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn of<U: Pod>(mut self, tag: Tag<U>) -> Result<Message<U>, Self> {
+        let Status { tag: number, len, .. } = self.status;
+        match len.checked_div(size_of::<U>()) {
+            Some(elements) if number == tag.number() && elements * size_of::<U>() == len => {
+                let status = Status { len: elements, ..self.status };
+                Ok(Message { comm: self.comm.clone(), id: self.id.take(), status, elements: PhantomData })
+            }
+            _ => Err(self),
+        }
+    }
 }
 
 impl<T: Pod> Message<T> {
