@@ -130,6 +130,41 @@ fn a_scope_waits_for_what_was_dropped_in_it() {
     });
 }
 
+#[test]
+fn what_comes_first_is_taken_by_its_tag() {
+    const NUMBERS: Tag<u64> = Tag::new(3);
+    ranks::on(&[1, 2, 4], "what_comes_first_is_taken_by_its_tag", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        let (mut numbers, mut bytes) = (Requests::new(), Requests::new());
+        for to in 0..n {
+            match (me + to) % 2 {
+                0 => drop(numbers.push(world.isend(to, NUMBERS, vec![me as u64; 5_000]))),
+                _ => drop(bytes.push(world.isend(to, WORK, pattern(me, 3)))),
+            }
+        }
+        let mut heard = vec![0; n];
+        for _ in 0..n {
+            let message = world.probe(Source::Any, Tag::<u8>::any()).unwrap();
+            let from = message.status().from;
+            heard[from] += 1;
+            match message.of(NUMBERS) {
+                Ok(numbers) => {
+                    assert_eq!((numbers.status().len, (me + from) % 2), (5_000, 0));
+                    assert!(numbers.recv().unwrap() == [from as u64; 5_000]);
+                }
+                // It is what it was, also after it was taken for something else, of the right tag or not.
+                Err(message) => {
+                    let message = message.of(Tag::<u16>::new(1)).err().expect("three bytes are no u16");
+                    assert_eq!((message.status().tag, message.recv().unwrap()), (1, pattern(from, 3)));
+                }
+            }
+        }
+        assert_eq!(heard, vec![1; n]);
+        numbers.wait_all().into_iter().for_each(|(_, sent)| drop(sent.unwrap()));
+        bytes.wait_all().into_iter().for_each(|(_, sent)| drop(sent.unwrap()));
+    });
+}
+
 /// Counts how often it was woken.
 #[derive(Default)]
 struct Woken(AtomicUsize);

@@ -344,9 +344,9 @@ mod tests {
     #[test]
     fn every_team_has_contexts_of_its_own() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, 5).unwrap()));
-        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), (0..35).map(|n| 6 * n).collect());
+        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), (0..35).map(|n| 7 * n).collect());
         assert_eq!(context(1, 1 << 29, 2), None);
-        assert_eq!(context(0, 357_913_941, 2), None);
-        assert_eq!(context(1, 357_913_940, 2), Some(u32::MAX - 9));
+        assert_eq!(context(0, 306_783_378, 2), None);
+        assert_eq!(context(1, 306_783_377, 2), Some(u32::MAX - 10));
     }
 }

@@ -61,8 +61,8 @@ pub enum Error {
         /// Which one.
         rank: Rank,
     },
-    /// The rank has left the job: it sends and receives nothing any more.
-    #[error("rank {rank} has left the job")]
+    /// The rank has left the job, and sends and receives nothing any more; or, of a collective, has dropped this team.
+    #[error("rank {rank} has left the job, or this team")]
     PeerLeft {
         /// Which one.
         rank: Rank,

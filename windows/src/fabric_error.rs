@@ -37,7 +37,7 @@ pub enum FabricError {
         rank: Rank,
     },
     /// The rank left the job, and this call waits for it.
-    #[error("rank {rank} has left the job, and this call waits for it")]
+    #[error("rank {rank} has left the job, or this team, and this call waits for it")]
     PeerLeft {
         /// Which one.
         rank: Rank,
