@@ -65,7 +65,8 @@ impl Op {
     ];
 }
 
-/// An element of an accumulate: an integer or a float of 1, 2, 4 or 8 bytes.
+/// An element of an accumulate: an integer or a float of 1, 2, 4 or 8 bytes. `bool` is none, as not every byte is one: use `u8`, and the
+/// logical operations.
 ///
 /// # Examples
 /// ```
