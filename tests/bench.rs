@@ -18,7 +18,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-const ALL: [&str; 44] = [
+const ALL: [&str; 45] = [
     "put",
     "get",
     "accumulate",
@@ -48,6 +48,7 @@ const ALL: [&str; 44] = [
     "message_rate",
     "overhead",
     "overlap_messages",
+    "overlap_collectives",
     "registration",
     "polling_set",
     "poll_cost",
@@ -240,6 +241,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         .chain(all_of(&["readers_writer"], &["lock"], &[8], &[3]))
         .chain(all_of(&["barrier"], &["barrier"], &[8], &[2]))
         .chain(all_of(&COLLECTIVES, &["collective"], &[8, 4096], &[2]))
+        .chain(all_of(&["overlap_collectives"], &["collective"], &[8, 4096], &[2]))
         .chain(all_of(&MESSAGES, &["messages"], &[8, 4096], &[2]))
         .chain(all_of(&["pingpong", "stream", "bidirectional"], &["buffers"], &[8, 4096], &[2]))
         .chain(SWEEPS.iter().flat_map(|(name, configs, sizes, ranks)| in_each(name, configs, sizes, *ranks)))
@@ -404,7 +406,7 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("list put", "unexpected argument"),
         ("compare nonsense", "there is no such measurement"),
         ("compare get", "not compared with others"),
-        ("compare startup scan value", "scan is not compared with others"),
+        ("compare startup random value", "random is not compared with others"),
         ("compare startup value", "value is not compared with others"),
         ("compare --mpi /nonexistent", "no bin/mpirun with a bin/mpicc"),
         ("compare --sizes 7", "multiple of 8 bytes"),

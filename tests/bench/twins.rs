@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Each measurement with its synchronisations, on how many ranks. Operations have the ways to complete them in common.
-const RUNS: [(&str, &[&str], usize); 34] = [
+const RUNS: [(&str, &[&str], usize); 35] = [
     ("put", &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"], 2),
     ("put", &["fence"], 1),
     ("put", &["pscw"], 3),
@@ -37,6 +37,7 @@ const RUNS: [(&str, &[&str], usize); 34] = [
     ("message_rate", &["messages"], 3),
     ("overhead", &["messages"], 3),
     ("overlap_messages", &["messages"], 3),
+    ("overlap_collectives", &["collective"], 3),
     ("contended", &["lock_exclusive"], 2),
     ("readers_writer", &["lock"], 3),
     ("kernel", &["none"], 1),
@@ -55,7 +56,7 @@ fn values(measurement: &str) -> &'static [&'static str] {
         "kernel" => &["kernel"],
         "lu" => &["seconds", "kernel"],
         "lu_outside" => &["seconds", "kernel", "outside_kernel", "waiting"],
-        "overlap" | "overlap_messages" => &["compute", "communication", "both"],
+        "overlap" | "overlap_messages" | "overlap_collectives" => &["compute", "communication", "both"],
         "overhead" => &["send", "recv", "one_way"],
         "pipeline" => &["mflops"],
         "startup" => &["rss"],

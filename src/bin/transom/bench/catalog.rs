@@ -162,6 +162,13 @@ pub const CATALOG: &[Measurement] = &[
     },
     Measurement {
         kind: Kind::Figures,
+        ..collective(
+            "overlap_collectives",
+            "how much of an all_reduce by a request is hidden by computing as long as it takes",
+        )
+    },
+    Measurement {
+        kind: Kind::Figures,
         ..messages(
             "registration",
             "a message between buffers never used before, and used before; where ranks share memory nothing is registered",

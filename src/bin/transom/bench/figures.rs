@@ -62,7 +62,7 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("waiting_ms", value("waiting")? * 1e3);
             add("kernel_GFLOP/s", value("kernel")?);
         }
-        "overlap_messages" => {
+        "overlap_messages" | "overlap_collectives" => {
             let (compute, communication, both) = (value("compute")?, value("communication")?, value("both")?);
             add("hidden", hidden(compute, communication, both));
             add("communication_us", communication * 1e6);

@@ -41,6 +41,7 @@
 //! | `polling_set` | `messages` | one of 64 messages from each rank but 0, which receives from any source and then answers each; the time of all, by their number; ours only |
 //! | `overhead` | `messages` | rank 0 sends N bytes, calls nothing for twice a round trip, and receives the answer: `send`, `recv` (ns in these calls, without the clock's; medians), `one_way` (ns, half of a round trip) |
 //! | `overlap_messages` | `messages` | see below |
+//! | `overlap_collectives` | `collective` | the same of an all_reduce of all ranks by a request, the largest of doubles in place |
 //! | `registration` | `messages` | half of a round trip between buffers that were written to and in no message yet, and again between these: `first`, `again` (ns, medians); ours only |
 //! | `poll_cost` | `messages` | a message of 8 bytes one way between ranks 0 and 1, received from any source; the others have sent 64 to both before, and sleep. `turn` (ns of a turn at rank 0 that finds nothing); ours only |
 //! | `pipe` | `messages` | N bytes one way by a pipe; `stream` (ns of one of 64 in a row), `writes` (that rank 0 posts for a message one way, and what it tells the other of its own); ours only |

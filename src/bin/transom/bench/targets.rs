@@ -120,6 +120,13 @@ const fn overhead(bytes: usize) -> Comparison {
 const OVERLAP_MESSAGES: Comparison =
     Comparison { also: &["hidden", "communication_us"], ..figure("overlap_messages", "messages", 2, "both_us") };
 
+const OVERLAP_COLLECTIVES: Comparison = Comparison {
+    bytes: 1 << 20,
+    also: &["hidden", "communication_us"],
+    own: &[Own { figure: "hidden", bound: Bound::AtLeast(0.9) }],
+    ..figure("overlap_collectives", "collective", 2, "both_us")
+};
+
 const fn collective(measurement: &'static str, bytes: usize, ratio: f64) -> Comparison {
     latency(measurement, "collective", bytes, ratio)
 }
@@ -241,6 +248,7 @@ pub const COMPARISONS: &[Comparison] = &[
     overhead(4 << 10),
     Comparison { bytes: 64 << 10, ..OVERLAP_MESSAGES },
     Comparison { bytes: 1 << 20, ..OVERLAP_MESSAGES },
+    OVERLAP_COLLECTIVES,
     Comparison {
         also: &["hidden"],
         own: &[Own { figure: "get_us", bound: Bound::AtMost(1.0) }],

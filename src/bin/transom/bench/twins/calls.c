@@ -10,8 +10,9 @@ struct calls {
     const struct task *task;
     char *source, *into;
     int bytes, other;
+    bool takes_part;
     double long_ns; /* how long to compute */
-    bool exchanges;
+    int (*start)(struct calls *, MPI_Request *); /* what is hidden, if anything is: how many requests */
 };
 
 static struct calls prepare(const struct task *task) {
@@ -100,7 +101,18 @@ void measure_overhead(const struct task *task) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* ---- Overlap: a message each way is under way while both ranks compute as long as it takes. ---- */
+/* ---- Overlap: something is under way while the ranks that take part in it compute as long as it takes. ---- */
+
+static int start_exchange(struct calls *c, MPI_Request *requests) {
+    MPI_Irecv(c->into, c->bytes, MPI_BYTE, c->other, 1, MPI_COMM_WORLD, &requests[0]);
+    MPI_Isend(c->source, c->bytes, MPI_BYTE, c->other, 1, MPI_COMM_WORLD, &requests[1]);
+    return 2;
+}
+
+static int start_all_reduce(struct calls *c, MPI_Request *requests) {
+    MPI_Iallreduce(MPI_IN_PLACE, c->into, c->bytes / 8, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD, requests);
+    return 1;
+}
 
 static void compute(double ns) {
     if (ns > 0) {
@@ -115,35 +127,60 @@ static void compute(double ns) {
 
 static void computations(void *what, long count) {
     struct calls *c = what;
-    for (long at = 0; at < count && c->task->rank < 2; at++) {
-        MPI_Request both[2];
-        if (c->exchanges) {
-            MPI_Irecv(c->into, c->bytes, MPI_BYTE, c->other, 1, MPI_COMM_WORLD, &both[0]);
-            MPI_Isend(c->source, c->bytes, MPI_BYTE, c->other, 1, MPI_COMM_WORLD, &both[1]);
-        }
+    for (long at = 0; at < count && c->takes_part; at++) {
+        MPI_Request requests[2];
+        int started = c->start ? c->start(c, requests) : 0;
         compute(c->long_ns);
-        if (c->exchanges) {
-            MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
-        }
+        MPI_Waitall(started, requests, MPI_STATUSES_IGNORE);
     }
 }
 
 /* The median of rank 0, at all ranks. */
-static double part(struct calls *c, bool exchanges, double long_ns) {
-    c->exchanges = exchanges;
+static double part(struct calls *c, int (*start)(struct calls *, MPI_Request *), double long_ns) {
+    c->start = start;
     c->long_ns = long_ns;
     double ns = batches_median(c->task, computations, c, 1);
     MPI_Bcast(&ns, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     return ns;
 }
 
-void measure_overlap_messages(const struct task *task) {
+static void hide(struct calls *c, int (*start)(struct calls *, MPI_Request *)) {
+    double communication = part(c, start, 0);
+    report_value("communication", communication / 1e9);
+    report_value("compute", part(c, NULL, communication) / 1e9);
+    report_value("both", part(c, start, communication) / 1e9);
+}
+
+static struct task third(const struct task *task) {
     struct task third = *task;
     third.millis = (task->millis + 2) / 3;
-    struct calls c = prepare(&third);
-    double communication = part(&c, true, 0);
-    report_value("communication", communication / 1e9);
-    report_value("compute", part(&c, false, communication) / 1e9);
-    report_value("both", part(&c, true, communication) / 1e9);
+    return third;
+}
+
+/* A message each way. */
+void measure_overlap_messages(const struct task *task) {
+    struct task of_three = third(task);
+    struct calls c = prepare(&of_three);
+    c.takes_part = task->rank < 2;
+    hide(&c, start_exchange);
     finish(&c);
+}
+
+/* The largest of what each rank has of each element. */
+void measure_overlap_collectives(const struct task *task) {
+    struct task of_three = third(task);
+    struct calls c = {.task = &of_three, .bytes = (int)task->bytes, .takes_part = true};
+    double *data = allocate(task->bytes, 1);
+    c.into = (char *)data;
+    for (long at = 0; at < task->bytes / 8; at++) {
+        data[at] = (double)(at % 1000 + task->rank);
+    }
+    hide(&c, start_all_reduce);
+    for (long at = 0; at < task->bytes / 8; at++) {
+        if (data[at] != (double)(at % 1000 + task->ranks - 1)) {
+            report_bad("element %ld of all_reduce is %g", at, data[at]);
+            break;
+        }
+    }
+    free(data);
 }

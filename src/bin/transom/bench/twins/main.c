@@ -35,6 +35,7 @@ static const struct measurement measurements[] = {
     {"message_rate", IN(MESSAGES), 2, measure_message_rate},
     {"overhead", IN(MESSAGES), 2, measure_overhead},
     {"overlap_messages", IN(MESSAGES), 2, measure_overlap_messages},
+    {"overlap_collectives", IN(COLLECTIVE), 1, measure_overlap_collectives},
     {"contended", IN(LOCK_EXCLUSIVE), 1, measure_contended},
     {"readers_writer", IN(LOCK), 3, measure_readers_writer},
     {"overlap", IN(LOCK), 2, measure_overlap},

@@ -57,6 +57,7 @@ void measure_message_rate(const struct task *);
 /* calls.c */
 void measure_overhead(const struct task *);
 void measure_overlap_messages(const struct task *);
+void measure_overlap_collectives(const struct task *);
 /* contention.c */
 void measure_contended(const struct task *);
 void measure_readers_writer(const struct task *);

@@ -77,6 +77,7 @@ pub enum Measurement {
     PollCost,
     Overhead,
     OverlapMessages,
+    OverlapCollectives,
     Registration,
     Pipe,
     Kernel,

@@ -7,8 +7,8 @@ use crate::bench::buffer::Buffer;
 use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use transom::World;
 use transom::messages::{Error, Tag};
+use transom::{Op, World};
 
 const DATA: Tag<u64> = Tag::new(1);
 const READY: Tag<u8> = Tag::new(2);
@@ -75,7 +75,7 @@ pub fn overlap(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -
     let len = bytes / 8;
     let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
     let (me, other) = (world.rank(), 1 - world.rank().min(1));
-    let mut exchange = |long: Duration| -> Result<(), Error> {
+    hide(world, me < 2, time, facts, |long| {
         world.scope(|scope| {
             let coming = scope.irecv(other, DATA, &mut into);
             let sent = scope.isend(other, DATA, black_box(&source));
@@ -84,11 +84,41 @@ pub fn overlap(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -
             sent.wait()?;
             Ok(())
         })
-    };
-    let mut measure = |exchanges: bool, long: Duration| -> Outcome<f64> {
+    })?;
+    facts.check(me != 0 || into[..] == source[..], || "the messages brought other elements".into());
+    Ok(())
+}
+
+/// Ranks find the largest of what each has of each element, by a request, while all compute as long as it takes.
+pub fn overlap_collectives(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
+    let of_rank = |rank: usize| move |at| (pattern(at) + rank as u64) as f64;
+    let mut data = Buffer::new(bytes / 8, of_rank(world.rank()));
+    hide(world, true, time, facts, |long| {
+        world.scope(|scope| {
+            let largest = scope.iall_reduce(&mut data, Op::Max);
+            compute(long);
+            largest.wait()?;
+            Ok(())
+        })
+    })?;
+    let largest = of_rank(world.size() - 1);
+    let right = data.iter().enumerate().all(|(at, element)| *element == largest(at));
+    facts.check(right, || "all_reduce gave other elements".into());
+    Ok(())
+}
+
+/// How long `communicate` takes while a rank computes so long: not at all, and as long as that took.
+fn hide(
+    world: &World,
+    takes_part: bool,
+    time: Duration,
+    facts: &mut Facts,
+    mut communicate: impl FnMut(Duration) -> Result<(), Error>,
+) -> Outcome {
+    let mut measure = |communicates: bool, long: Duration| -> Outcome<f64> {
         let samples = sampling::together(world, time / 3, 1, |count| {
-            for _ in (0..count).filter(|_| me < 2) {
-                if exchanges { exchange(long)? } else { compute(long) }
+            for _ in (0..count).filter(|_| takes_part) {
+                if communicates { communicate(long)? } else { compute(long) }
             }
             Ok(())
         })?;
@@ -104,7 +134,6 @@ pub fn overlap(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -
     for (name, ns) in [("communication", communication), ("compute", compute), ("both", both)] {
         facts.value(name, ns / 1e9);
     }
-    facts.check(me != 0 || into[..] == source[..], || "the messages brought other elements".into());
     Ok(())
 }
 

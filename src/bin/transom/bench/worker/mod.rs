@@ -82,6 +82,7 @@ impl Worker {
             Pingpong | Stream | Bidirectional | MessageRate | PollingSet => messages::measure(self, world, facts),
             Overhead => calls::overhead(world, self.bytes, self.time(), facts),
             OverlapMessages => calls::overlap(world, self.bytes, self.time(), facts),
+            OverlapCollectives => calls::overlap_collectives(world, self.bytes, self.time(), facts),
             Registration => calls::registration(world, self.bytes, facts),
             PollCost => polling::measure(world, self.time(), facts),
             Pipe => pipes::measure(world, self.bytes, self.time(), facts),
