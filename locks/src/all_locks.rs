@@ -101,7 +101,10 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         let (network, layout) = (self.network, self.layout);
         // A word that cannot be read settles nothing.
         let mut locks = self.locks.iter_mut().enumerate();
-        !locks.any(|(target, lock)| lock.lock().is_in_queue_still(network, layout, target).unwrap_or(true))
+        !locks.any(|(target, lock)| {
+            let lock = lock.lock();
+            lock.is_abandoned() && lock.is_in_queue_still(network, layout, target).unwrap_or(true)
+        })
     }
 
     fn any_broken(&mut self, from: Rank) -> bool {

@@ -135,6 +135,11 @@ impl<const C: u32> TargetLock<C> {
         matches!(self.status, Status::Held(_))
     }
 
+    /// Whether a shared request was given up at its deadline, which stands behind another rank's until that has passed over it.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(self.status, Status::Abandoned(_))
+    }
+
     /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
     pub fn is_broken(&self) -> bool {
         self.status == Status::Broken

@@ -26,7 +26,8 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// A message under way, and its buffer. It was started when it was made.
 ///
 /// Dropped, a send is delivered as if it had been waited for; a receive is withdrawn, unless its message had come, which is
-/// lost then; but one that a [`scope`](crate::World::scope) lends its buffer goes on, and the end of the scope waits for it. Forgotten ([`std::mem::forget`]), it does no harm either: a receive takes one message still.
+/// lost then; but one that a [`scope`](crate::World::scope) lends its buffer goes on, and the end of the scope waits for it. Forgotten
+/// ([`std::mem::forget`]), it does no harm either: a receive takes one message still.
 ///
 /// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles. Within that the thread
 /// must not be blocked by another executor: nobody would turn the messages, unless a thread does (TRANSOM_PROGRESS=thread).

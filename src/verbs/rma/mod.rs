@@ -103,7 +103,7 @@ impl Verbs {
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
         let exchange = self.0.exchange.team(colour, key)?;
         let memory = self.0.node.memory.split(colour, key)?;
-        exchange.zip(memory).map(|(exchange, memory)| self.with(exchange, memory)).transpose()
+        exchange.zip(memory).map(|(exchange, memory)| self.team_of(exchange, memory)).transpose()
     }
 
     /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` gives what each
@@ -120,11 +120,11 @@ impl Verbs {
             let mut said = meet(mine)?;
             Ok(places.iter().map(|&place| std::mem::take(&mut said[place])).collect())
         })?;
-        self.with(exchange, memory)
+        self.team_of(exchange, memory)
     }
 
     /// Collective: the team whose exchange and memory these are.
-    fn with(&self, team: Arc<dyn Bootstrap>, memory: Loopback) -> Result<Self, FabricError> {
+    fn team_of(&self, team: Arc<dyn Bootstrap>, memory: Loopback) -> Result<Self, FabricError> {
         let member = &*self.0;
         let block = member.mail.as_ref().map(|_| Block::new(&member.service));
         let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
