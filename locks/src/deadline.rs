@@ -45,8 +45,7 @@ impl<const C: u32> TargetLock<C> {
         if !self.settles_by(network, layout, target, deadline)? {
             return Ok(None);
         }
-        let ahead = self.ask(network, layout, target, || Instant::now() >= deadline)?;
-        let Some(ahead) = ahead else { return Ok(None) };
+        let ahead = self.ask(network, layout, target)?;
         if ahead != Ahead::default()
             && let Awaiting::Left(status) = self.wait_for_turn_until(network, layout, target, ahead, deadline)?
         {

@@ -5,8 +5,13 @@ use crate::{At, Rank};
 /// Words of one cache line; the lock word and each node have a line of their own.
 const LINE: usize = 8;
 
+const NODE_WORDS: usize = 6;
+
+/// Slots beside a node: less than twice as many are needed as there are nodes.
+const SLOTS: usize = LINE - NODE_WORDS;
+
 /// The words of a node, in their order.
-const NODE: [Field; 6] = [Field::Next, Field::Go, Field::Drained, Field::Waiters, Field::Grant, Field::Link];
+const NODE: [Field; NODE_WORDS] = [Field::Next, Field::Go, Field::Drained, Field::Waiters, Field::Grant, Field::Link];
 
 /// What a word of lock memory is for; README.md beside the code draws them.
 ///
@@ -32,10 +37,23 @@ pub enum Field {
     Link,
     /// The lock word, which is in no node.
     Word,
+    /// The tickets of the lock's gate, beside the lock word.
+    Tickets,
+    /// Where who has a ticket and who has the turn before it meet. Slots are at the lock's home, in what its nodes leave free.
+    Slot,
+}
+
+impl Field {
+    /// Whether it is a word of the lock of the rank at which it lies, and not of a node there.
+    #[cfg(feature = "loom")]
+    pub(crate) fn is_at_home(self) -> bool {
+        matches!(self, Field::Word | Field::Tickets | Field::Slot)
+    }
 }
 
 /// Where the words of a family of locks lie (one lock at each rank), the same at every rank: from `base` on a line
-/// with the lock word of the rank itself, then a node for the lock of each rank.
+/// with the lock word of the rank itself and the tickets of its gate, then a node for the lock of each rank. The last two words of
+/// a node's line are slots of that gate.
 ///
 /// # Examples
 /// ```
@@ -65,6 +83,8 @@ impl LockLayout {
         let word = at.word.checked_sub(self.base)?;
         match (word / LINE, word % LINE) {
             (0, 0) => Some((at.rank, Field::Word)),
+            (0, 1) => Some((at.rank, Field::Tickets)),
+            (line, NODE_WORDS..) if (1..=self.ranks).contains(&line) => Some((at.rank, Field::Slot)),
             (line, place) if (1..=self.ranks).contains(&line) => Some((line - 1, *NODE.get(place)?)),
             _ => None,
         }
@@ -74,6 +94,19 @@ impl LockLayout {
     #[inline]
     pub(crate) fn home(self, target: Rank) -> At {
         At { rank: target, word: self.base }
+    }
+
+    /// The tickets of the gate of the lock of `target`.
+    pub(crate) fn tickets(self, target: Rank) -> At {
+        At { rank: target, word: self.base + 1 }
+    }
+
+    /// The slot of a ticket for the lock of `target`. There are as many as ranks, or more, and a power of two, so that numbers of
+    /// tickets may wrap.
+    pub(crate) fn slot(self, target: Rank, ticket: u32) -> At {
+        let slot = ticket as usize & (self.ranks.next_power_of_two() - 1);
+        let (line, place) = (1 + slot / SLOTS, NODE_WORDS + slot % SLOTS);
+        At { rank: target, word: self.base + LINE * line + place }
     }
 
     /// A word of the node of `rank` for the lock of `target`.
@@ -97,8 +130,24 @@ mod tests {
                 assert_eq!(layout.field(at), Some((target, field)));
             }
         }
-        for word in [0, 23, 25, 31, 38, 24 + 8 * 4] {
+        assert_eq!(layout.field(layout.tickets(1)), Some((1, Field::Tickets)));
+        for word in [0, 23, 26, 31, 24 + 8 * 4] {
             assert_eq!(layout.field(At { rank: 1, word }), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn as_many_tickets_as_ranks_have_slots_of_their_own() {
+        for ranks in [1, 2, 3, 4, 5, 32, 33] {
+            let layout = LockLayout::new(8, ranks);
+            for first in [0, 1, u32::MAX - 1] {
+                let mut slots: Vec<_> =
+                    (0..ranks as u32).map(|ticket| layout.slot(0, first.wrapping_add(ticket))).collect();
+                slots.iter().for_each(|&slot| assert_eq!(layout.field(slot), Some((0, Field::Slot)), "{ranks} ranks"));
+                slots.sort_by_key(|slot| slot.word);
+                slots.dedup();
+                assert_eq!(slots.len(), ranks);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod all_locks;
 mod barrier;
 mod deadline;
 mod error;
+mod gate;
 mod held;
 mod layout;
 mod lock_word;

@@ -11,7 +11,8 @@ use std::fmt;
 ///     (32-2C unused)
 ///     marked   (1)   a request behind the tail has left the queue: the tail's `next` says so
 ///     tail     (15)  rank+1 of the last exclusive requester, 0 none
-///     head     (16)  rank+1 of the exclusive requester the open group's readers must tell, 0 none
+///     urgent   (1)   an exclusive request does not get into the queue: who sees this asks at the gate next time
+///     head     (15)  rank+1 of the exclusive requester the open group's readers must tell, 0 none
 /// ```
 ///
 /// `departed` is on top, so its carry falls off; `arrived` carries into it, and [`crowded`](Self::crowded) says when
@@ -40,6 +41,11 @@ impl<const C: u32> LockWord<C> {
     const COUNT: u64 = (1 << C) - 1;
     const RANK: u64 = 0x7fff;
     const MARKED: u64 = 1 << 31;
+    /// Adding this, where it is not set, makes the word [urgent](Self::is_urgent).
+    pub(crate) const URGENT: u64 = 1 << 15;
+    /// Compare-and-swaps by which an exclusive request tries to get into the queue, before it asks at the gate and again before it
+    /// makes the word urgent. Narrow counts are for checks, which are to come there soon.
+    pub(crate) const ATTEMPTS: usize = if C < 16 { 1 } else { 8 };
 
     fn pack(departed: u64, arrived: u64, tail: u64, head: u64) -> Self {
         LockWord((departed * Self::DEPARTED) | (arrived * Self::ARRIVED) | (tail << 16) | head)
@@ -72,39 +78,57 @@ impl<const C: u32> LockWord<C> {
         self.arrived().wrapping_sub(self.departed()) & Self::COUNT
     }
 
+    /// Whether an exclusive request at the gate does not get into the queue, since others change the word again and again.
+    #[inline]
+    pub fn is_urgent(self) -> bool {
+        self.0 & Self::URGENT != 0
+    }
+
+    /// After that request has got into the queue.
+    pub(crate) fn without_urgency(self) -> Self {
+        LockWord(self.0 & !Self::URGENT)
+    }
+
+    /// `word`, which is to come after this one, as urgent as this one.
+    #[inline]
+    fn then(self, word: Self) -> Self {
+        LockWord(word.0 | self.0 & Self::URGENT)
+    }
+
     /// After an exclusive request of `rank`: it is the tail, the group before it is closed; if nobody was queued, the
     /// open group's readers tell it.
     #[inline]
     pub fn with_exclusive(self, rank: Rank) -> Self {
         let me = rank as u64 + 1;
-        match self.tail() {
+        self.then(match self.tail() {
             None => Self::pack(0, 0, me, me),
             Some(_) => Self::pack(self.departed(), 0, me, self.0 & Self::RANK),
-        }
+        })
     }
 
     /// After the tail, holding the lock, releases it: the readers that queued behind it are the new open group.
     #[inline]
     pub fn without_exclusive(self) -> Self {
-        Self::pack(0, self.arrived(), 0, 0)
+        self.then(Self::pack(0, self.arrived(), 0, 0))
     }
 
     /// After the tail has left the queue, behind the request of `rank` and `readers` readers: that request is the tail again.
     /// The mark makes the first guess of its release fail.
     pub(crate) fn without_tail(self, rank: Rank, readers: u64) -> Self {
         let word = Self::pack(self.departed(), self.arrived() + readers, rank as u64 + 1, self.0 & Self::RANK);
-        LockWord(word.0 | Self::MARKED)
+        self.then(LockWord(word.0 | Self::MARKED))
     }
 
     /// After the tail, which is the head, has left the queue: so many readers of the open group are inside, and those behind it
     /// join them.
     pub(crate) fn reopened(self, inside: u64) -> Self {
-        Self::pack(0, inside + self.arrived(), 0, 0)
+        self.then(Self::pack(0, inside + self.arrived(), 0, 0))
     }
 
     /// After the request of `rank` has become the one that the open group's readers tell, all of them counted anew.
     pub(crate) fn with_head(self, rank: Rank) -> Self {
-        LockWord(Self::pack(0, self.arrived(), 0, rank as u64 + 1).0 | self.0 & (Self::MARKED | Self::RANK << 16))
+        let word = Self::pack(0, self.arrived(), 0, rank as u64 + 1).0 | self.0 & (Self::MARKED | Self::RANK << 16);
+        self.then(LockWord(word))
     }
 
     /// Whether a reader that finds this must renormalise before it goes on: nobody is queued and the arrivals are
@@ -116,12 +140,12 @@ impl<const C: u32> LockWord<C> {
 
     /// The same readers, counted from zero departures.
     pub fn renormalised(self) -> Self {
-        Self::pack(0, self.readers(), 0, 0)
+        self.then(Self::pack(0, self.readers(), 0, 0))
     }
 
     /// Whether nobody holds the lock or waits for it.
     pub fn is_idle(self) -> bool {
-        self.tail().is_none() && self.head().is_none() && self.readers() == 0
+        self.tail().is_none() && self.head().is_none() && self.readers() == 0 && !self.is_urgent()
     }
 }
 
@@ -134,7 +158,31 @@ impl<const C: u32> fmt::Debug for LockWord<C> {
                 None => write!(f, ", {name} none")?,
             }
         }
-        write!(f, "}}")
+        write!(f, "{}}}", if self.is_urgent() { ", urgent" } else { "" })
+    }
+}
+
+/// The word of the gate: a ticket lock, which gives turns in the order of the additions that ask for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tickets(pub u64);
+
+impl Tickets {
+    /// Adding this takes the next ticket.
+    pub const TAKE: u64 = 1 << 32;
+
+    /// The number of the next ticket that is taken. It wraps.
+    pub fn next(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The number of the ticket whose turn it is, if it is taken.
+    pub fn turn(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Adding this ends the turn of `ticket`; the carry is taken out of `next` again.
+    pub fn end(ticket: u32) -> u64 {
+        if ticket == u32::MAX { 1u64.wrapping_sub(Self::TAKE) } else { 1 }
     }
 }
 
@@ -316,6 +364,31 @@ mod tests {
             word.0 = word.0.wrapping_add(LockWord::<3>::DEPARTED);
         }
         assert_eq!((word.departed(), word.arrived(), word.tail()), (0, 4, None), "{word:?}");
+    }
+
+    #[test]
+    fn tickets_wrap() {
+        let last = Tickets(u64::from(u32::MAX));
+        let taken = Tickets(last.0.wrapping_add(2 * Tickets::TAKE));
+        assert_eq!((last.next(), taken.next(), taken.turn()), (0, 2, u32::MAX));
+        let over = Tickets(taken.0.wrapping_add(Tickets::end(u32::MAX)));
+        assert_eq!((over.next(), over.turn()), (2, 0));
+        assert_eq!(Tickets(over.0 + Tickets::end(0)), Tickets(2 << 32 | 1));
+    }
+
+    /// Nobody but who made the word urgent takes that back.
+    #[test]
+    fn an_urgent_word_stays_so() {
+        let word = LockWord::<16>(LockWord::<16>::URGENT + 3 * LockWord::<16>::ARRIVED + LockWord::<16>::DEPARTED);
+        let queued = word.with_exclusive(4);
+        let after = [queued.without_exclusive(), queued.without_tail(2, 1), queued.reopened(1), queued.with_head(5)];
+        for word in after.into_iter().chain([word, queued, word.renormalised(), queued.with_exclusive(9)]) {
+            assert!(word.is_urgent() && !word.is_idle(), "{word:?}");
+            assert_eq!(word.without_urgency().0, word.0 - (1 << 15));
+        }
+        assert_eq!(format!("{queued:?}"), "{departed 0, arrived 0, tail 4, head 4, urgent}");
+        assert_eq!((queued.tail(), queued.head()), (Some(4), Some(4)));
+        assert_eq!(LockWord::<16>::default().with_exclusive(32_766).head(), Some(32_766));
     }
 
     #[test]

@@ -4,9 +4,6 @@
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank};
 
-/// Attempts at a place in the queue that a request with a deadline has, however late it is.
-const ATTEMPTS: usize = 8;
-
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
 ///
 /// # Examples
@@ -146,14 +143,15 @@ impl<const C: u32> TargetLock<C> {
     }
 
     /// Takes the lock of `target` exclusively: 1 compare-and-swap if it is free; otherwise also one for each request
-    /// that came in between, 1 notify, and local waiting.
+    /// that came in between, 1 notify, and local waiting. Where that fails again and again it asks at the lock's gate, which bounds
+    /// how often it does.
     ///
     /// # Errors
     /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the
     /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
-        let ahead = self.ask(network, layout, target, || false)?.expect("it is asked until it has a place");
+        let ahead = self.ask(network, layout, target)?;
         let behind = match ahead == Ahead::default() {
             true => Behind::NOBODY,
             false => Self::wait_for_turn(network, layout, target, ahead)?,
@@ -162,37 +160,42 @@ impl<const C: u32> TargetLock<C> {
         Ok(ahead)
     }
 
-    /// Takes a place in the queue for an exclusive request; returns who stands before it. Nothing if, after some attempts, it
-    /// is given up: others may change the word again and again between two of them.
+    /// Takes a place in the queue for an exclusive request; returns who stands before it.
     #[inline(always)]
-    pub(crate) fn ask<N: Network>(
+    pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+        self.enter(network, layout, target)?;
+        let seen = LockWord::<C>(self.seen);
+        let attempt = if seen.is_urgent() { Err(seen) } else { self.attempt(network, layout, target, seen)? };
+        let found = match attempt {
+            Ok(found) => found,
+            Err(seen) => self.ask_at_gate(network, layout, target, seen)?,
+        };
+        Ok(match found.tail() {
+            None => Ahead { exclusive: None, readers: found.readers() },
+            Some(tail) => Ahead { exclusive: Some(tail), readers: found.arrived() },
+        })
+    }
+
+    /// Some attempts to make this rank's exclusive request the tail. What the word held before, first taken to be `seen`; or, if
+    /// others changed it between any two of them, what it held then.
+    #[inline(always)]
+    pub(crate) fn attempt<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        given_up: impl Fn() -> bool,
-    ) -> Result<Option<Ahead>, N> {
-        self.enter(network, layout, target)?;
-        let mut seen = LockWord::<C>(self.seen);
-        let mut attempts = 0;
-        loop {
+        mut seen: LockWord<C>,
+    ) -> Result<std::result::Result<LockWord<C>, LockWord<C>>, N> {
+        for _ in 0..LockWord::<C>::ATTEMPTS {
             let new = seen.with_exclusive(network.rank());
             let found = network.cas(layout.home(target), seen.0, new.0)?;
             if found == seen.0 {
                 self.seen = new.0;
-                break;
+                return Ok(Ok(seen));
             }
             seen = LockWord(found);
-            attempts += 1;
-            if attempts > ATTEMPTS && given_up() {
-                (self.seen, self.status) = (seen.0, Status::Free);
-                return Ok(None);
-            }
         }
-        Ok(Some(match seen.tail() {
-            None => Ahead { exclusive: None, readers: seen.readers() },
-            Some(tail) => Ahead { exclusive: Some(tail), readers: seen.arrived() },
-        }))
+        Ok(Err(seen))
     }
 
     /// Takes the lock of `target` exclusively if nobody has it or waits for it; whether it did. Asks for no place in the queue,
@@ -216,7 +219,7 @@ impl<const C: u32> TargetLock<C> {
     pub fn try_shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
         self.try_change(network, layout, target, HeldAs::Shared(Grant::Open), |seen| {
             let room = if seen.crowded() { seen.renormalised() } else { seen };
-            seen.tail().is_none().then(|| LockWord(room.0.wrapping_add(LockWord::<C>::ARRIVED)))
+            (seen.tail().is_none() && !seen.is_urgent()).then(|| LockWord(room.0.wrapping_add(LockWord::<C>::ARRIVED)))
         })
     }
 
@@ -350,7 +353,15 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
     ) -> Result<N::Pending, N> {
         self.enter(network, layout, target)?;
-        network.start_add(layout.home(target), LockWord::<C>::ARRIVED).map_err(|error| {
+        let ticket = match LockWord::<C>(self.seen).is_urgent() {
+            true => Some(Self::enter_gate(network, layout, target)?),
+            false => None,
+        };
+        let started = network.start_add(layout.home(target), LockWord::<C>::ARRIVED);
+        if let Some(ticket) = ticket {
+            Self::leave_gate(network, layout, target, ticket)?;
+        }
+        started.map_err(|error| {
             self.status = Status::Free;
             error.into()
         })

@@ -180,6 +180,24 @@ fn four_ranks() {
     }
 }
 
+/// With narrow counts a request comes to the gate after one attempt, and makes the word urgent after another.
+#[test]
+fn the_gate() {
+    for requests in 1..=3 {
+        check_all::<3>(format!("2 ranks x {requests}, counts of 3 bits"), Immediate, mixes(2, requests));
+    }
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<3>("2 ranks x 2, counts of 3 bits", delivery, mixes(2, 2));
+        check_all::<3>("3 ranks x 1, counts of 3 bits", delivery, mixes(3, 1));
+    }
+    let again = [shared(0), exclusive(0)].concat();
+    let once = mixes(2, 1).map(|rows| [rows, vec![again.clone()]].concat());
+    check_all::<3>("3 ranks, one of them x 2, counts of 3 bits", Immediate, once);
+    for rows in mixes(3, 2) {
+        check_few::<3>("3 ranks x 2, counts of 3 bits", &rows);
+    }
+}
+
 /// Who tries gets the lock if nobody is in the way, gives up if somebody is, and delays nobody.
 #[test]
 fn attempts() {

@@ -16,26 +16,6 @@ const NEXT: usize = 8;
 const GO: usize = 9;
 const GRANT: usize = 12;
 
-/// A reader takes and leaves the lock between any two verbs of the rank that asks: so each of its compare-and-swaps fails.
-#[test]
-fn a_deadline_ends_the_attempts_to_get_into_the_queue() {
-    const ROUNDS: usize = 500;
-    let timed = vec![Call::AcquireUntil(0, Exclusive), Call::ReleaseHeld(0)];
-    let net = <Mix>::new([timed, Call::both(0, Shared).repeat(ROUNDS)]).sim();
-    let mut state = net.start().unwrap();
-    let mut verbs = 0;
-    while state.phase(0) == 0 {
-        let before = state.phase(1);
-        while state.phase(1) < 2 * ROUNDS && state.phase(1) < before + 2 {
-            state = net.step(&state, Step::Rank(1)).unwrap();
-        }
-        state = net.step(&state, Step::Rank(0)).unwrap();
-        verbs += 1;
-    }
-    assert!(verbs < 20, "{verbs} verbs of a request whose deadline has passed");
-    assert!(state.phase(1) < 50, "{} rounds of the reader", state.phase(1) / 2);
-}
-
 /// Rank 0 holds the lock until rank 1, whose shared request was given up behind it, has returned from another call: on every schedule
 /// it does.
 fn while_another_holds_it(call: impl Fn(&mut PassiveLock<&Replay>) -> Outcome) {

@@ -15,12 +15,17 @@ use transom_locks::{Barrier, Error, Field, LockLayout, LockWord, Mode, Network, 
 
 /// Checks every mix of `ranks` of these rows, but for the order of the ranks, and prints how many schedules there were.
 fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
+    check_counts::<16>(what, setup, ranks, rows);
+}
+
+/// The same with counts of so many bits.
+fn check_counts<const C: u32>(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
     let (begun, mut schedules, mut mixes) = (Instant::now(), 0, 0);
     for number in 0..rows.len().pow(ranks as u32) {
         let kinds: Vec<usize> = (0..ranks as u32).map(|rank| number / rows.len().pow(rank) % rows.len()).collect();
         if kinds.is_sorted() {
             let mix: Vec<_> = kinds.iter().map(|&kind| rows[kind].clone()).collect();
-            schedules += <Mix>::new(mix).loom_with(setup, |network| network);
+            schedules += Mix::<C>::new(mix).loom_with(setup, |network| network);
             mixes += 1;
         }
     }
@@ -76,6 +81,15 @@ fn two_ranks_that_spin() {
     let spinning = Setup { preemptions: Some(5), ..spinning };
     check_mixes("2 ranks x 2, spinning, 5 preemptions", spinning, 2, &doubles());
     check_mixes("2 ranks x 2, spinning, 5 preemptions", watching(spinning), 2, &doubles());
+}
+
+/// With narrow counts a request comes to the gate after one attempt, and makes the word urgent after another.
+#[test]
+fn the_gate() {
+    let spinning = Setup { waiting: Waiting::Spins, preemptions: Some(5), ..Setup::default() };
+    check_counts::<3>("2 ranks x 2, at the gate, spinning, 5 preemptions", spinning, 2, &doubles());
+    check_counts::<3>("3 ranks x 1, at the gate, 4 preemptions", at_most(4), 3, &singles());
+    check_counts::<3>("3 ranks x 2, at the gate, 2 preemptions", at_most(2), 3, &doubles());
 }
 
 /// A deadline passes at whichever step the schedule has it.

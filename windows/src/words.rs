@@ -131,7 +131,8 @@ impl fmt::Display for Waiting {
             (Purpose::Window, Field::Grant) => "lock_shared or lock_all",
             (Purpose::Value | Purpose::Values, Field::Go | Field::Drained) => "lock or write",
             (Purpose::Value | Purpose::Values, Field::Grant) => "read",
-            (_, Field::Next | Field::Waiters | Field::Link | Field::Word) => "unlock",
+            // The rest is waited on by who leaves, or by nobody.
+            (_, Field::Next | Field::Waiters | Field::Link | Field::Word | Field::Tickets | Field::Slot) => "unlock",
         };
         write!(f, "{call} of {of} {number} at rank {target}")
     }

@@ -1,9 +1,12 @@
 //! The order book: what every request on a lock is owed, written down as the verbs go by, and checked.
 
-use crate::Field;
+use crate::gate;
 use crate::lock_word::Next;
-use crate::{At, LockLayout, Mode, Rank};
+use crate::{At, Field, LockLayout, LockWord, Mode, Rank};
 use std::collections::BTreeSet;
+
+/// Changes of the lock word by one rank at most, from when it is urgent until that rank asks at the gate.
+const CHANGES: usize = 4;
 
 /// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
 ///
@@ -146,6 +149,12 @@ struct OpenCall {
     grants: u32,
     /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
     failed: Option<(At, bool)>,
+    /// Compare-and-swaps of the lock word that failed, before one took.
+    missed: u32,
+    /// Verbs at the gate: entering it, making the word urgent, and leaving it.
+    gate: u32,
+    /// Of an exclusive request: it has made the word urgent.
+    urgent: bool,
     /// Of an attempt: somebody was in the way of its last verb.
     blocked: bool,
     /// Of a request with a deadline: it has given up.
@@ -166,8 +175,7 @@ impl Book {
         if let Some(open) = &self.calls[rank] {
             return Err(format!("rank {rank} begins {call:?} within {:?}", open.call));
         }
-        let (begun, failed, blocked, left) = (false, None, false, false);
-        self.calls[rank] = Some(OpenCall { call, begun, cas: 0, add: 0, notify: 0, grants: 0, failed, blocked, left });
+        self.calls[rank] = Some(OpenCall::new(call));
         self.timed |= matches!(call, Call::AcquireUntil(..));
         // An attempt may see at once that somebody is.
         let in_the_way = self.in_the_way(rank);
@@ -178,8 +186,8 @@ impl Book {
     /// `rank` executed `verb` and the word had held `found`. Called before any other rank takes a step.
     ///
     /// # Errors
-    /// It begins the release of what is not held, or a compare-and-swap failed again though nobody touched the word
-    /// since it failed before.
+    /// It begins the release of what is not held, a compare-and-swap failed again though nobody touched the word
+    /// since it failed before, or others have kept the request out of the queue too often.
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
         self.begin(rank, false)?;
         let at = verb.at();
@@ -187,9 +195,14 @@ impl Book {
         if !matches!(verb, Verb::Cas { expected, .. } if expected != found) {
             self.touched(at);
         }
-        let in_the_way = self.in_the_way(rank);
+        let (in_the_way, ranks) = (self.in_the_way(rank), self.queues.len());
         let Some(open) = &mut self.calls[rank] else { return Ok(()) };
         open.blocked = in_the_way;
+        if is_at_gate(field, verb) {
+            open.gate += 1;
+            open.urgent |= matches!(field, Some((_, Field::Word)));
+            return Ok(());
+        }
         match verb {
             Verb::Cas { expected, .. } if expected == found => {
                 open.cas += 1;
@@ -200,6 +213,15 @@ impl Book {
                     return Err(format!("rank {rank} retries on a word that nobody changed, {at:?}"));
                 }
                 open.failed = Some((at, false));
+                if open.asks_exclusively() && matches!(field, Some((_, Field::Word))) {
+                    open.missed += 1;
+                    if open.missed > most_missed(ranks) {
+                        return Err(format!(
+                            "rank {rank} was kept out of the queue by {} changes of the word",
+                            open.missed
+                        ));
+                    }
+                }
             }
             Verb::Add { .. } => open.add += 1,
             Verb::Notify { value, .. } if at.rank == rank => {
@@ -306,8 +328,6 @@ impl Book {
             Call::AcquireUntil(target, _) | Call::TryAcquire(target, _) if abandoned(target) => Ok(()),
             Call::AcquireUntil(..) if open.left => Ok(()),
             Call::AcquireUntil(target, _) if open.cas + open.add == 0 && self.shown.contains(&(rank, target)) => Ok(()),
-            // Each of its attempts to get into the queue failed, the last too.
-            Call::AcquireUntil(_, Mode::Exclusive) if open.cas == 0 && open.failed.is_some() => Ok(()),
             Call::AcquireUntil(target, _) => self.granted(rank, target),
             Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up, and nobody was in the way")),
             Call::Settle(target) if abandoned(target) => {
@@ -319,18 +339,20 @@ impl Book {
         }
     }
 
-    /// Whether somebody is in the way of the attempt of `rank`: holds the lock, waits for it, or is about to release it.
+    /// Whether somebody is in the way of the attempt of `rank`: holds the lock, waits for it, is about to, or is about to release it.
     fn in_the_way(&self, rank: Rank) -> bool {
         let Some(OpenCall { call: Call::TryAcquire(target, mode), .. }) = self.calls[rank] else { return false };
         let entry = |entry: &Entry| [mode, entry.mode].contains(&Mode::Exclusive);
-        let releases = |call: &OpenCall| match call.call {
+        let under_way = |call: &OpenCall| match call.call {
             Call::Release(of) | Call::ReleaseHeld(of) => of == target && call.begun,
             Call::ReleaseAll => call.begun,
-            Call::AcquireUntil(of, _) => of == target && call.left,
+            Call::AcquireUntil(of, _) if call.left => of == target,
+            // It is about to ask, and has said so.
+            Call::Acquire(of, _) | Call::AcquireUntil(of, _) => of == target && call.urgent,
             _ => false,
         };
         self.queues.get(target).is_some_and(|queue| queue.iter().any(entry))
-            || self.calls.iter().flatten().any(releases)
+            || self.calls.iter().flatten().any(under_way)
     }
 
     /// How many hold the lock of `target`, and whether shared.
@@ -385,7 +407,35 @@ impl Book {
     }
 }
 
+/// Whether a verb is one of the gate's. (A turn that is told is no other word that a `go` holds.)
+fn is_at_gate(field: Option<(Rank, Field)>, verb: Verb) -> bool {
+    match (field, verb) {
+        (Some((_, Field::Tickets | Field::Slot)), _) => true,
+        (Some((_, Field::Go)), Verb::Notify { value, .. }) => value == gate::TURN,
+        (Some((_, Field::Word)), Verb::Add { delta, .. }) => delta == <LockWord>::URGENT,
+        _ => false,
+    }
+}
+
+/// How often an exclusive request may find that the word has changed before it is in the queue: in the attempts before the word is
+/// urgent, and then by what each rank does before it sees that.
+fn most_missed(ranks: usize) -> u32 {
+    (2 * <LockWord>::ATTEMPTS + CHANGES * ranks) as u32
+}
+
 impl OpenCall {
+    fn new(call: Call) -> Self {
+        let (begun, failed, blocked, left, urgent) = (false, None, false, false, false);
+        let [cas, add, notify, grants, missed, gate] = [0; 6];
+        OpenCall { call, begun, cas, add, notify, grants, failed, missed, gate, urgent, blocked, left }
+    }
+
+    /// Whether it is an exclusive request that is not in the queue yet.
+    fn asks_exclusively(&self) -> bool {
+        let exclusive = matches!(self.call, Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive));
+        exclusive && self.cas == 0
+    }
+
     /// The cost that README.md promises. Each failed compare-and-swap has been seen to be due to another rank, or is
     /// the first guess.
     fn check(&self, rank: Rank, ranks: usize, timed: bool) -> Result<(), String> {
@@ -406,6 +456,19 @@ impl OpenCall {
             Call::Release(_) | Call::ReleaseHeld(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
             Call::ReleaseAll => [0, 2 * ranks as u32, 0, 0],
         };
+        // To enter, to make the word urgent, and to leave.
+        let most_at_gate = match self.call {
+            Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive) => 7,
+            Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => 6,
+            Call::AcquireAll => 6 * many * many,
+            _ => 0,
+        };
+        if self.gate > most_at_gate {
+            return Err(format!(
+                "{:?} of rank {rank} took {} verbs at the gate; at most {most_at_gate}",
+                self.call, self.gate
+            ));
+        }
         let spent = [self.cas, self.add, self.notify, self.grants];
         if spent.iter().zip(&most).any(|(spent, most)| spent > most) {
             return Err(format!(

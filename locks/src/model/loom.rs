@@ -301,8 +301,9 @@ impl Net {
         let layout = LockLayout::new(0, ranks);
         let used: Vec<usize> = (0..LockLayout::words(ranks))
             .filter(|&word| {
-                // The lock word's target is the rank it lies at: for this it lies at one of the targets.
-                word == 0 || layout.field(At { rank: 0, word }).is_some_and(|(target, _)| targets.contains(&target))
+                // The target of the lock word and of its gate's words is the rank they lie at: for this one of the targets.
+                let of = layout.field(At { rank: 0, word });
+                of.is_some_and(|(target, field)| field.is_at_home() || targets.contains(&target))
             })
             .collect();
         let net = Net::new(ranks, &used, waiting, orderings);

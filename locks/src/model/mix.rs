@@ -6,6 +6,7 @@ use super::replay::{Replay, Suspended};
 use super::sim::Sim;
 use super::state::State;
 use crate::all_locks::AllLocks;
+use crate::lock_word::Tickets;
 use crate::{At, Error, Field, LockLayout, LockWord, Mode, Network, Rank, TargetLock};
 use std::time::Instant;
 #[cfg(feature = "loom")]
@@ -54,6 +55,7 @@ impl<const C: u32> Mix<C> {
         nonzero.into_iter().try_for_each(|(at, value)| match layout.field(at) {
             Some((_, Field::Word)) if LockWord::<C>(value).is_idle() => Ok(()),
             Some((_, Field::Link)) => Ok(()),
+            Some((_, Field::Tickets)) if Tickets(value).next() == Tickets(value).turn() => Ok(()),
             Some((target, field)) => {
                 Err(format!("at the end {field:?} at rank {}, lock of rank {target}: {value:#x}", at.rank))
             }

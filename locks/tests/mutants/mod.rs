@@ -64,6 +64,18 @@ pub enum Mutant {
     TurnTold,
     /// Who is to wait for `go` takes its turn to have come.
     TurnTaken,
+    /// Everybody has the turn at the gate.
+    GateOpen,
+    /// Who has a ticket, and waits, is not told that its turn has come.
+    GateUntold,
+    /// Nor is one that is about to.
+    GateNotShown,
+    /// A request that does not get into the queue does not make the word urgent.
+    NotUrgent,
+    /// Or leaves it urgent.
+    UrgentStill,
+    /// Readers do not see that it is.
+    UrgencyUnseen,
 }
 
 /// Those of requests that watch the one before them, which three ranks show.
@@ -90,6 +102,13 @@ pub const OF_DEADLINES: [Mutant; 13] = [
     Mutant::AbandonedUnseen,
 ];
 
+/// Those of the gate that some schedule of three ranks shows.
+pub const OF_GATE: [Mutant; 5] =
+    [Mutant::GateOpen, Mutant::GateUntold, Mutant::GateNotShown, Mutant::Uncleared(Field::Slot), Mutant::UrgentStill];
+
+/// Those that only show where others keep a request out of the queue.
+pub const OF_URGENCY: [Mutant; 2] = [Mutant::NotUrgent, Mutant::UrgencyUnseen];
+
 /// What tells words of deadlines apart, of the lock word and of a node.
 const MARKED: u64 = 1 << 31;
 const LOOK: u64 = 1 << 61;
@@ -99,6 +118,9 @@ const TURN: u64 = 1 << 59;
 const AT_GO: u64 = 1 << 58;
 const MOVED: u64 = 1 << 63;
 const ABANDONED: u64 = 1 << 63;
+const URGENT: u64 = 1 << 15;
+/// In a slot of the gate, or at `go` of who waits there.
+const TURN_AT_GATE: u64 = 1 << 63;
 
 /// Those that three ranks show. The rest: a link matters from four waiting readers on, and only a narrow count is soon
 /// crowded.
@@ -189,6 +211,11 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         }
         match self.layout.field(at) {
             Some((_, Field::Waiters)) if self.mutant == Some(Mutant::NoRegistration) => return Ok(expected),
+            Some((_, Field::Slot)) if new == TURN_AT_GATE && self.mutant == Some(Mutant::GateNotShown) => {
+                // One that waits there already is told.
+                let found = self.network.add(at, 0)?;
+                return Ok(found);
+            }
             Some((_, Field::Word)) => {
                 let (before, after) = (LockWord::<C>(expected), LockWord::<C>(new));
                 let me = Some(self.rank());
@@ -199,6 +226,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
                     Some(Mutant::DeparturesNotCleared) if before.tail() == me && after.tail().is_none() => {
                         new += before.departed() * LockWord::<C>::DEPARTED;
                     }
+                    Some(Mutant::UrgentStill) if before.tail() != me && after.tail() == me => new |= expected & URGENT,
                     Some(Mutant::NotRenormalised) if before.tail() == after.tail() => return Ok(expected),
                     Some(Mutant::Believed) if before.tail().is_none() => {
                         return self.network.cas(at, expected, new).map(|_| expected);
@@ -220,8 +248,12 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         if delta > 0 && self.is(at, Mutant::Untold) {
             return Ok(Pending(None, 0));
         }
-        let is_grant = matches!(self.layout.field(at), Some((_, Field::Grant)));
+        let field = self.layout.field(at).map(|(_, field)| field);
+        let (is_grant, is_ticket) = (field == Some(Field::Grant), field == Some(Field::Tickets));
         let hidden = match self.mutant {
+            Some(Mutant::GateOpen) if is_ticket => u64::MAX,
+            Some(Mutant::NotUrgent) if delta == URGENT => return Ok(Pending(None, 0)),
+            Some(Mutant::UrgencyUnseen) if field == Some(Field::Word) && delta != URGENT => URGENT,
             Some(Mutant::AbandonedUnseen) if is_grant => u64::MAX,
             Some(Mutant::NoSignalToHead) if delta == LockWord::<C>::DEPARTED => 0xffff,
             _ => 0,
@@ -242,6 +274,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         }
         match self.mutant {
             Some(Mutant::AtGoUntold) if own && value == AT_GO => return Ok(()),
+            Some(Mutant::GateUntold) if is_go && value == TURN_AT_GATE => return Ok(()),
             Some(Mutant::TurnTold) if own && value == AT_GO => return self.network.notify(at, TURN),
             _ => {}
         }

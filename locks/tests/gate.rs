@@ -1,0 +1,205 @@
+//! The gate: however others change the lock word, an exclusive request is in the queue after a bounded number of attempts.
+#![cfg(not(feature = "loom"))]
+
+mod mutants;
+
+use mutants::{Mutant, Mutated};
+use transom_locks::Mode::{Exclusive, Shared};
+use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
+use transom_locks::{At, Error, Field, LockLayout, LockWord, Rank, TargetLock};
+
+/// Rows of calls on the lock of rank 0, with a mutant, and with so many tickets taken before.
+#[derive(Clone)]
+struct Rows<const C: u32> {
+    mix: Mix<C>,
+    rows: Vec<Vec<Call>>,
+    mutant: Option<Mutant>,
+    tickets: u32,
+}
+
+impl<const C: u32> Rows<C> {
+    fn sim(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, tickets: u32) -> Sim<Self> {
+        let ranks = rows.len();
+        Sim::new(ranks, LockLayout::words(ranks), Rows { mix: Mix::new(rows.clone()), rows, mutant, tickets })
+    }
+}
+
+impl<const C: u32> Program for Rows<C> {
+    type Local = Vec<TargetLock<C>>;
+
+    fn start(&self, rank: Rank) -> Self::Local {
+        self.mix.start(rank)
+    }
+
+    fn phases(&self, rank: Rank) -> usize {
+        self.mix.phases(rank)
+    }
+
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        locks: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
+        let layout = LockLayout::new(0, self.rows.len());
+        let network = Mutated::<_, C> { network, layout, mutant: self.mutant };
+        self.rows[rank][phase].run(locks, &network, 0)
+    }
+
+    fn before(&self, write: &mut dyn FnMut(At, u64)) {
+        write(TICKETS, u64::from(self.tickets) << 32 | u64::from(self.tickets));
+    }
+
+    fn locks(&self) -> Option<LockLayout> {
+        self.mix.locks()
+    }
+
+    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
+        self.mix.call(rank, phase)
+    }
+
+    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
+        self.mix.check(state)
+    }
+}
+
+const WORD: At = At { rank: 0, word: 0 };
+const TICKETS: At = At { rank: 0, word: 1 };
+
+/// Xorshift64 (Marsaglia, 2003).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
+
+/// What rank 0's first call takes until it is in the queue, if it never takes a step before the others have changed the word, as long
+/// as they can: its verbs, and the steps of the others.
+fn kept_out(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, seed: u64) -> Result<(usize, usize), String> {
+    let (net, ranks) = (Rows::<16>::sim(rows, mutant, 0), 1..);
+    let mut state = net.start().map_err(|failure| failure.what)?;
+    let others: Vec<Rank> = ranks.take_while(|&rank| rank < net.program().rows.len()).collect();
+    let (mut random, mut verbs, mut steps) = (Random(seed * 2 + 1), 0, 0);
+    let can = |state: &State<_>, rank| net.steps(state).any(|step| step == Step::Rank(rank));
+    while state.phase(0) == 0 && LockWord::<16>(state.word(WORD)).tail() != Some(0) {
+        let seen = state.word(WORD);
+        for _ in 0..1000 {
+            let ready: Vec<Rank> = others.iter().copied().filter(|&rank| can(&state, rank)).collect();
+            if state.word(WORD) != seen || ready.is_empty() {
+                break;
+            }
+            state = net.step(&state, Step::Rank(ready[random.below(ready.len())]))?;
+            steps += 1;
+        }
+        if can(&state, 0) {
+            state = net.step(&state, Step::Rank(0))?;
+            verbs += 1;
+        } else if !others.iter().any(|&rank| can(&state, rank)) {
+            return Err("nobody can go on".into());
+        }
+        if others.iter().all(|&rank| state.phase(rank) == net.program().phases(rank)) {
+            return Err(format!("not in the queue after {verbs} verbs, and others have done all they had to"));
+        }
+    }
+    Ok((verbs, steps))
+}
+
+/// What others do, again and again, while rank 0 makes its `first` call.
+fn crowds(first: Call) -> Vec<(&'static str, Vec<Vec<Call>>)> {
+    const ROUNDS: usize = 400;
+    let reads = Call::both(0, Shared).to_vec();
+    let writes = Call::both(0, Exclusive).to_vec();
+    let timed = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0)];
+    let tries = |mode| Call::attempt(0, mode).to_vec();
+    let all = vec![Call::AcquireAll, Call::ReleaseAll];
+    let crowd = |rows: &[&Vec<Call>], many: usize| -> Vec<Vec<Call>> {
+        let rows = rows.iter().flat_map(|row| vec![row.repeat(ROUNDS); many]);
+        [vec![first, Call::ReleaseHeld(0)]].into_iter().chain(rows).collect()
+    };
+    vec![
+        ("1 reader", crowd(&[&reads], 1)),
+        ("2 readers", crowd(&[&reads], 2)),
+        ("8 readers", crowd(&[&reads], 8)),
+        ("3 writers", crowd(&[&writes], 3)),
+        ("readers and writers", crowd(&[&reads, &writes], 3)),
+        ("readers of all", crowd(&[&all], 2)),
+        ("readers with deadlines", crowd(&[&timed(Shared)], 3)),
+        ("writers with deadlines", crowd(&[&timed(Exclusive)], 3)),
+        (
+            "everybody",
+            crowd(&[&reads, &writes, &timed(Shared), &timed(Exclusive), &tries(Shared), &tries(Exclusive)], 1),
+        ),
+    ]
+}
+
+#[test]
+fn nobody_is_kept_out_of_the_queue() {
+    let (asks, until) = (Call::Acquire(0, Exclusive), Call::AcquireUntil(0, Exclusive));
+    for (what, rows) in [asks, until].into_iter().flat_map(crowds) {
+        let ranks = rows.len();
+        let (mut most_verbs, mut most_steps) = (0, 0);
+        for seed in 0..60 {
+            let (verbs, steps) =
+                kept_out(rows.clone(), None, seed).unwrap_or_else(|wrong| panic!("{what}, seed {seed}: {wrong}"));
+            (most_verbs, most_steps) = (most_verbs.max(verbs), most_steps.max(steps));
+        }
+        println!("{what}: {most_verbs} verbs, {most_steps} steps of the others");
+        assert!(most_verbs <= 25 + 4 * ranks, "{what}: {most_verbs} verbs before it is in the queue");
+    }
+}
+
+#[test]
+fn where_nothing_is_urgent_a_request_is_kept_out() {
+    for mutant in mutants::OF_URGENCY {
+        let wrong =
+            crowds(Call::Acquire(0, Exclusive)).into_iter().find_map(|(_, rows)| kept_out(rows, Some(mutant), 1).err());
+        let wrong = wrong.unwrap_or_else(|| panic!("{mutant:?} is not caught"));
+        assert!(
+            wrong.contains("kept out of the queue by") || wrong.contains("not in the queue"),
+            "{mutant:?}: {wrong}"
+        );
+    }
+}
+
+/// What has narrow counts comes to the gate soon.
+fn mixes() -> Vec<Vec<Vec<Call>>> {
+    let [reads, writes] = [Shared, Exclusive].map(|mode| Call::both(0, mode).to_vec());
+    let timed = vec![Call::AcquireUntil(0, Exclusive), Call::ReleaseHeld(0), Call::Settle(0)];
+    vec![
+        vec![writes.repeat(2), writes.repeat(2), writes.repeat(2)],
+        vec![reads.repeat(3), writes.clone(), [reads.clone(), writes.clone()].concat()],
+        vec![reads.repeat(4), writes.repeat(2)],
+        vec![reads.repeat(2), timed.repeat(2), [timed, writes].concat()],
+    ]
+}
+
+#[test]
+fn numbers_of_tickets_wrap() {
+    for tickets in [0, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
+        for rows in mixes() {
+            let net = Rows::<3>::sim(rows, None, tickets);
+            for seed in 0..3000 {
+                net.run_random(seed).unwrap_or_else(|failure| panic!("{tickets} tickets: {failure}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_mutant_of_the_gate_is_caught() {
+    for mutant in mutants::OF_GATE {
+        let fails = |rows: &Vec<Vec<Call>>| {
+            let net = Rows::<3>::sim(rows.clone(), Some(mutant), 0);
+            (0..20_000).find_map(|seed| net.run_random(seed).err())
+        };
+        let failure = mixes().iter().find_map(fails).unwrap_or_else(|| panic!("{mutant:?} is not caught"));
+        println!("{:<24} {failure}", format!("{mutant:?}"));
+    }
+    assert_eq!(LockLayout::new(0, 3).field(TICKETS), Some((0, Field::Tickets)));
+}
