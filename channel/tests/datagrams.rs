@@ -383,7 +383,7 @@ impl Wire for Mute {
 }
 
 #[test]
-fn where_one_rail_loses_everything_the_others_go_on() {
+fn where_one_rail_loses_everything_the_others_are_taken() {
     let lost = Rc::new(RefCell::new(0));
     let mut conditions = conditions(NONE);
     conditions.rails = vec![conditions.rails[0]; 3];
@@ -399,7 +399,8 @@ fn where_one_rail_loses_everything_the_others_go_on() {
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 4000);
     let (lost, resends) = (*lost.borrow(), sim.engine(0).meter().resends);
-    assert!(lost > 100 && resends > 50, "{lost} were lost, {resends} sent again");
+    // It is a third of all that goes, more than 160, where that is not found out.
+    assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Job {
         let unknown = self.acked.len() as u64;
         assert!(number < unknown + FLYING, "more is under way than a mask tells of");
         self.packets.push((number, sending));
-        self.outgoing.sent(number, self.now);
+        self.outgoing.sent(number, self.now, 0);
     }
 
     fn arrive(&mut self, packet: (u64, u64)) {
@@ -267,7 +267,7 @@ fn a_burst_that_is_lost_whole_costs_one_timer() {
     // All that were sent so long before it that they are lost, too.
     let mut sent = Vec::new();
     while let Some((number, ..)) = job.outgoing.next() {
-        job.outgoing.sent(number, job.now);
+        job.outgoing.sent(number, job.now, 0);
         sent.push(number);
     }
     assert_eq!(sent, (1..=61).collect::<Vec<_>>());
@@ -301,7 +301,7 @@ fn the_peer_says_how_many_may_be_under_way() {
 fn a_peer_that_says_nothing_for_long_is_not_reached() {
     let mut outgoing = Outgoing::new(&SETTINGS);
     outgoing.push(());
-    outgoing.sent(0, 1_000_000);
+    outgoing.sent(0, 1_000_000, 0);
     let mut again = 0;
     let mut now = 0;
     while again < 100 {
@@ -309,7 +309,7 @@ fn a_peer_that_says_nothing_for_long_is_not_reached() {
         match outgoing.expire(now) {
             Expired::Again => {
                 again += 1;
-                outgoing.sent(0, now);
+                outgoing.sent(0, now, 0);
             }
             Expired::Unreachable => break,
             Expired::No => panic!("it was due"),
@@ -320,7 +320,7 @@ fn a_peer_that_says_nothing_for_long_is_not_reached() {
     // Whoever says something is there, though it has nothing new to say.
     let mut outgoing = Outgoing::new(&SETTINGS);
     outgoing.push(());
-    outgoing.sent(0, 0);
+    outgoing.sent(0, 0, 0);
     let mut freed = Vec::new();
     outgoing.acknowledged(Acknowledgement::default(), 399_999, &mut freed).unwrap();
     assert_eq!(outgoing.expire(400_000), Expired::Again);
@@ -333,8 +333,8 @@ fn acknowledgements_of_what_was_not_sent_change_nothing() {
     for number in 0..3 {
         outgoing.push(number);
     }
-    outgoing.sent(0, 0);
-    outgoing.sent(1, 0);
+    outgoing.sent(0, 0, 0);
+    outgoing.sent(1, 0, 0);
     let told = Acknowledgement { before: 1, mask: 0, newest: 1, permitted: 64 };
     for wrong in [
         Acknowledgement { before: 3, ..told },

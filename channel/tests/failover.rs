@@ -4,10 +4,11 @@
 mod model;
 
 use model::{Job, Setup, counts_of_seeds};
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::delivery::{Delivery, Settings};
+use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
-use transom_channel::{Config, Room, Select};
+use transom_channel::{Config, Room, Select, Wire};
 
 /// Whether each rail is cut, and when that changes.
 struct Cuts {
@@ -21,7 +22,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn happen(&mut self, job: &mut Job, step: Option<u64>) -> bool {
+    fn happen<W: Wire<Memory = Memory>>(&mut self, job: &mut Job<W>, step: Option<u64>) -> bool {
         let Some(step) = step else {
             let late = self.left > 0 && self.cut.contains(&true);
             self.left = 0;
@@ -46,7 +47,7 @@ impl Cuts {
         false
     }
 
-    fn restore(&mut self, job: &mut Job) {
+    fn restore<W: Wire<Memory = Memory>>(&mut self, job: &mut Job<W>) {
         if self.stays {
             return;
         }
@@ -67,6 +68,27 @@ enum Traffic {
 }
 
 fn run(seed: u64, traffic: Traffic) -> Result<Job, String> {
+    let (setup, mut cuts) = made(seed, traffic);
+    let job = Job::new(seed, setup, |wire| wire);
+    job.run_with(|job, step| cuts.happen(job, step))
+}
+
+/// The same by datagrams alone, some of which are lost.
+fn run_by_datagrams(seed: u64) -> Result<Job<Delivery<SimWire>>, String> {
+    let (mut setup, mut cuts) = made(seed, Traffic::Any);
+    let conditions = &mut setup.conditions;
+    conditions.faults = Some(Faults { lost: 10, doubled: 10, late: 10, delay: 1..10_000, flipped: 0 });
+    for rail in conditions.rails.iter_mut().filter(|rail| rail.kind == RailKind::Connection) {
+        (rail.kind, rail.read) = (RailKind::Datagram, false);
+    }
+    // A ring is of a connection.
+    setup.configs.iter_mut().for_each(|config| config.rings = 0);
+    let job = Job::new(seed, setup, |wire| Delivery::new(wire, Settings::default()));
+    job.run_with(|job, step| cuts.happen(job, step))
+}
+
+/// What a seed makes of ranks, rails and cuts.
+fn made(seed: u64, traffic: Traffic) -> (Setup, Cuts) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut setup = Setup::random(&mut rng);
     setup.ranks = setup.ranks.min(6);
@@ -101,18 +123,23 @@ fn run(seed: u64, traffic: Traffic) -> Result<Job, String> {
         setup.conditions.rails.push(memory);
         setup.conditions.host = rng.u32(2..4);
     }
-    let mut cuts = Cuts { cut, next: rng.u64(1..300), left: cuts, pause, stays, rng };
+    let cuts = Cuts { cut, next: rng.u64(1..300), left: cuts, pause, stays, rng };
     if std::env::var("SEED").is_ok() {
         println!("{} ranks, {} actions each, {:#?} {:#?}", setup.ranks, setup.actions, setup.conditions, setup.configs);
     }
-    let job = Job::new(seed, setup, |wire| wire);
-    job.run_with(|job, step| cuts.happen(job, step))
+    (setup, cuts)
 }
 
 #[test]
 fn every_message_comes_once_whichever_rails_are_cut() {
     let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Any));
     assert!(seeds < 1000 || counts["rerouted"] > 1000 && counts["old"] > 50 && counts["leaves"] > 100);
+}
+
+#[test]
+fn datagrams_go_by_the_rails_that_are_left() {
+    let (seeds, counts) = counts_of_seeds(1000, run_by_datagrams);
+    assert!(seeds < 1000 || counts["resends"] > 1000 && counts["datagram_windows"] > 100, "{counts:?}");
 }
 
 /// What goes by another rail keeps its order: no FIN comes before the write that it tells of.

@@ -17,6 +17,7 @@ mod header;
 mod incoming;
 mod note;
 mod outgoing;
+mod packet;
 mod round;
 mod windows;
 mod wire;

@@ -2,12 +2,18 @@
 
 use super::{FLYING, RoundTrip, Settings};
 use crate::sequence::Beyond;
+use crate::wire::RAILS;
 use std::collections::VecDeque;
 
 /// So many later sendings have come, at least, and one that has not is lost.
 const LATER: u64 = 3;
 /// And so many at most, however much order was seen to be broken without a loss.
 const LATEST: u64 = 32;
+
+/// A rail that has lost so many in a row is not taken,
+const MISSED: u32 = 8;
+/// but once in so many of the shortest times to wait.
+const TRIED: u64 = 16;
 
 /// Packets of type `P` to one peer.
 #[derive(Debug, Clone)]
@@ -38,14 +44,24 @@ pub struct Outgoing<P> {
     heard: u64,
     give_up: u64,
     resends: u64,
+    /// Of each rail, how many in a row are lost that it took last, and when it took the last.
+    missed: [(u32, u64); RAILS],
+    tried_after: u64,
 }
 
 #[derive(Debug, Clone)]
 struct Kept<P> {
     packet: P,
-    /// The number and the time of the last sending.
-    sent: Option<(u64, u64)>,
+    sent: Option<Sending>,
     lost: bool,
+}
+
+/// The last sending of a packet.
+#[derive(Debug, Clone, Copy)]
+struct Sending {
+    number: u64,
+    when: u64,
+    rail: usize,
 }
 
 /// What a peer tells of what has come to it.
@@ -91,6 +107,8 @@ impl<P> Outgoing<P> {
             heard: 0,
             give_up: settings.give_up,
             resends: 0,
+            missed: [(0, 0); RAILS],
+            tried_after: TRIED * settings.floor,
         }
     }
 
@@ -113,13 +131,14 @@ impl<P> Outgoing<P> {
         Some((number, self.sendings + 1, &kept.packet))
     }
 
-    /// That packet was sent.
-    pub fn sent(&mut self, number: u64, now: u64) {
+    /// That packet was sent by a rail.
+    pub fn sent(&mut self, number: u64, now: u64, rail: usize) {
         self.sendings += 1;
         if self.since.is_none() {
             (self.since, self.heard) = (Some(now), now);
         }
-        let sending = (self.sendings, now);
+        let sending = Sending { number: self.sendings, when: now, rail };
+        self.missed[rail].1 = now;
         let kept = self.at_mut(number).expect("it was next");
         (kept.sent, kept.lost) = (Some(sending), false);
         if number < self.unsent {
@@ -170,7 +189,8 @@ impl<P> Outgoing<P> {
         let at = number.checked_sub(self.acked)? as usize;
         let kept = self.kept.get_mut(at)?.take()?;
         self.flying -= 1;
-        let (sending, when) = kept.sent?;
+        let Sending { number: sending, when, rail } = kept.sent?;
+        self.missed[rail].0 = 0;
         if sending == newest {
             self.round.took(now.saturating_sub(when));
         } else if sending > newest {
@@ -183,11 +203,12 @@ impl<P> Outgoing<P> {
     fn find_lost(&mut self) {
         for (number, kept) in (self.acked..self.unsent).zip(&mut self.kept) {
             if let Some(kept) = kept
-                && let Some((sending, _)) = kept.sent
+                && let Some(sending) = kept.sent
                 && !kept.lost
-                && sending + self.later <= self.newest
+                && sending.number + self.later <= self.newest
             {
                 kept.lost = true;
+                self.missed[sending.rail].0 += 1;
                 self.lost.push_back(number);
             }
         }
@@ -210,13 +231,21 @@ impl<P> Outgoing<P> {
                 (self.since, self.in_vain) = (Some(now), self.in_vain + 1);
                 let oldest = self.acked;
                 let kept = self.at_mut(oldest).expect("the oldest flies");
-                if !std::mem::replace(&mut kept.lost, true) {
+                let rail = kept.sent.filter(|_| !std::mem::replace(&mut kept.lost, true)).map(|sending| sending.rail);
+                if let Some(rail) = rail {
+                    self.missed[rail].0 += 1;
                     self.lost.push_front(oldest);
                 }
                 Expired::Again
             }
             _ => Expired::No,
         }
+    }
+
+    /// Whether a rail may be taken: it has lost few in a row; or it is tried again, now and then.
+    pub fn trusts(&self, rail: usize, now: u64) -> bool {
+        let (missed, tried) = self.missed[rail];
+        missed < MISSED || now >= tried + self.tried_after
     }
 
     /// The number of the next packet and of the newest sending: what the peer tells cannot be far from them.

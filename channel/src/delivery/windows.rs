@@ -9,7 +9,8 @@
 
 use super::HEADER;
 use super::note::{COPY, Note};
-use super::wire::{Delivery, KEPT, Packet};
+use super::packet::Packet;
+use super::wire::{Delivery, KEPT};
 use crate::wire::{Busy, Data, Event, Key, Lane, Part, RailKind, Rank, Request, Window, Wire};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,12 +1,13 @@
 //! A wire that loses nothing, made of one whose datagrams may be lost, come twice, late or spoiled.
 
 use super::note::{COPY, Note};
+use super::packet::Packet;
 use super::windows::{self, Windows, Writes};
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
 use crate::Meter;
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
-use crate::wire::{Busy, Data, Event, Key, Lane, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
+use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -14,7 +15,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// other's, as it is.
 ///
 /// These rails to a peer have one sequence: each time that a packet goes, it goes by the next of them that is up, so where one
-/// fails the others go on. A `Send` comes before or after whatever else was posted on its lane.
+/// is cut the others go on. One that loses all, of which nobody tells, is tried now and then alone. A `Send` comes before or after whatever else was posted on its lane.
 ///
 /// A `Write` goes by pieces to windows of the peer's, where the other wire has some: its datagram rails say so by [`Rail::write`]. With
 /// checksums there is none, as pieces have no room for them.
@@ -40,23 +41,11 @@ pub(super) struct Link<M> {
     incoming: Incoming,
     pub writes: Writes<M>,
     pub up: [bool; RAILS],
+    /// A lane was cut: all others have been asked for since.
+    fails_over: bool,
     /// The rail that the next datagram goes by.
     turn: usize,
     is_active: bool,
-}
-
-/// What is kept until it is acknowledged.
-pub(super) struct Packet<M> {
-    head: Box<[u8]>,
-    body: Body<M>,
-    /// Of both.
-    checksum: Option<u32>,
-    is_note: bool,
-}
-
-enum Body<M> {
-    Bytes(Box<[u8]>),
-    Memory(M, usize),
 }
 
 /// Datagrams that are taken at a time.
@@ -106,6 +95,7 @@ impl<W: Wire> Delivery<W> {
             incoming: Incoming::default(),
             writes: Writes::default(),
             up: [false; RAILS],
+            fails_over: false,
             turn: 0,
             is_active: false,
         })
@@ -199,19 +189,15 @@ impl<W: Wire> Delivery<W> {
             let whole = HEADER + packet.head.len();
             head[..HEADER].copy_from_slice(&header.encode(packet.checksum));
             head[HEADER..whole].copy_from_slice(&packet.head);
-            let body = match &packet.body {
-                Body::Bytes(bytes) => Data::Bytes(bytes),
-                Body::Memory(memory, length) => Data::Of(Part { memory, at: 0, length: *length }),
-            };
-            let Some(rail) = send(wire, peer, link.up, link.turn, &head[..whole], body) else { break };
+            let Some(rail) = send(wire, peer, link.rails(now), &head[..whole], packet.body()) else { break };
             link.turn = rail + 1;
-            link.outgoing.sent(number, now);
+            link.outgoing.sent(number, now, rail);
             went = true;
         }
         if acknowledge && !went {
             let header = Header { kind: Kind::Alone, told: link.incoming.acknowledgement(permitted) };
             let checksum = self.settings.checksum.then_some(0);
-            if let Some(rail) = send(wire, peer, link.up, link.turn, &header.encode(checksum), Data::None) {
+            if let Some(rail) = send(wire, peer, link.rails(now), &header.encode(checksum), Data::None) {
                 link.turn = rail + 1;
                 counted.acknowledgements += 1;
                 went = true;
@@ -219,6 +205,29 @@ impl<W: Wire> Delivery<W> {
         }
         if went {
             link.incoming.told();
+        }
+    }
+
+    /// A lane passes nothing any more. What was sent by it is kept until it is acknowledged, and goes again by another, or by this one
+    /// once it is up again.
+    fn cut(&mut self, lane: Lane) {
+        for left in self.wire.take_back(lane) {
+            match left {
+                Left::Send(memory, _) | Left::Put(memory, _) => self.wire.give(memory),
+                Left::Moved(token) => self.gone(token),
+            }
+        }
+        if self.over.contains(&lane.peer) {
+            return;
+        }
+        let link = self.link(lane.peer);
+        link.up[lane.rail] = false;
+        let fails_over_first = !std::mem::replace(&mut link.fails_over, true);
+        self.lost_lane(lane);
+        if fails_over_first {
+            let others = (0..self.rails.len()).map(|rail| Lane { rail, ..lane });
+            let others: Vec<_> = others.filter(|other| *other != lane && self.is_datagrams(*other)).collect();
+            others.into_iter().for_each(|other| self.wire.connect(other));
         }
     }
 
@@ -257,71 +266,30 @@ impl<W: Wire> Delivery<W> {
     }
 }
 
-/// By the first rail that takes it: which.
+/// By the first of these rails that takes it: which.
 fn send<W: Wire>(
     wire: &mut W,
     peer: Rank,
-    up: [bool; RAILS],
-    turn: usize,
+    mut rails: impl Iterator<Item = usize>,
     head: &[u8],
     body: Data<'_, W::Memory>,
 ) -> Option<usize> {
-    (0..RAILS)
-        .map(|rail| (turn + rail) % RAILS)
-        .find(|rail| up[*rail] && wire.post(Lane { peer, rail: *rail }, Request::Send { head, body }).is_ok())
+    rails.find(|rail| wire.post(Lane { peer, rail: *rail }, Request::Send { head, body }).is_ok())
 }
 
 impl<M> Link<M> {
+    /// Rails that are up, in turn; those that lose all come last.
+    fn rails(&self, now: u64) -> impl Iterator<Item = usize> + use<M> {
+        let (up, turn) = (self.up, self.turn);
+        let trusted: [bool; RAILS] = std::array::from_fn(|rail| self.outgoing.trusts(rail, now));
+        let in_turn = move || (0..RAILS).map(move |rail| (turn + rail) % RAILS).filter(move |rail| up[*rail]);
+        in_turn().filter(move |rail| trusted[*rail]).chain(in_turn().filter(move |rail| !trusted[*rail]))
+    }
+
     /// When something is; 0 if now.
     fn due(&self, settings: &Settings) -> Option<u64> {
         let posts = self.writes.has_work(self.outgoing.kept()).then_some(0);
         [self.outgoing.due(), self.incoming.due(settings), posts].into_iter().flatten().min()
-    }
-}
-
-impl<M> Packet<M> {
-    /// A copy of what is lent for the call; `None` if there is no memory.
-    pub fn new<W: Wire<Memory = M>>(
-        wire: &mut W,
-        head: &[u8],
-        body: Data<'_, M>,
-        scratch: &mut Vec<u8>,
-        check: bool,
-    ) -> Option<Packet<M>> {
-        let checksum = check.then(|| {
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(head);
-            match body {
-                Data::None => {}
-                Data::Bytes(bytes) => hasher.update(bytes),
-                Data::Of(part) => {
-                    scratch.resize(part.length, 0);
-                    wire.read(part.memory, part.at, scratch);
-                    hasher.update(scratch);
-                }
-            }
-            hasher.finalize()
-        });
-        let body = match body {
-            Data::None => Body::Bytes(Box::default()),
-            Data::Bytes(bytes) => Body::Bytes(bytes.into()),
-            Data::Of(part) => {
-                let memory = wire.take(part.length)?;
-                wire.copy(part, &memory, 0);
-                Body::Memory(memory, part.length)
-            }
-        };
-        Some(Packet { head: head.into(), body, checksum, is_note: false })
-    }
-
-    pub fn into_note(self) -> Packet<M> {
-        Packet { is_note: true, ..self }
-    }
-
-    fn give<W: Wire<Memory = M>>(self, wire: &mut W) {
-        if let Body::Memory(memory, _) = self.body {
-            wire.give(memory);
-        }
     }
 }
 
@@ -468,6 +436,7 @@ impl<W: Wire> Wire for Delivery<W> {
                     }
                     return Some(Event::Failed(lane, why));
                 }
+                Some(Event::Cut(lane)) if self.is_datagrams(lane) => self.cut(lane),
                 event => return event,
             }
         }

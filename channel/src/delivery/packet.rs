@@ -1,0 +1,71 @@
+//! What is kept of a datagram until it is acknowledged.
+
+use crate::wire::{Data, Part, Wire};
+
+/// What is kept until it is acknowledged.
+pub(super) struct Packet<M> {
+    pub head: Box<[u8]>,
+    body: Body<M>,
+    /// Of both.
+    pub checksum: Option<u32>,
+    pub is_note: bool,
+}
+
+enum Body<M> {
+    Bytes(Box<[u8]>),
+    Memory(M, usize),
+}
+
+impl<M> Packet<M> {
+    /// A copy of what is lent for the call; `None` if there is no memory.
+    pub fn new<W: Wire<Memory = M>>(
+        wire: &mut W,
+        head: &[u8],
+        body: Data<'_, M>,
+        scratch: &mut Vec<u8>,
+        check: bool,
+    ) -> Option<Packet<M>> {
+        let checksum = check.then(|| {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(head);
+            match body {
+                Data::None => {}
+                Data::Bytes(bytes) => hasher.update(bytes),
+                Data::Of(part) => {
+                    scratch.resize(part.length, 0);
+                    wire.read(part.memory, part.at, scratch);
+                    hasher.update(scratch);
+                }
+            }
+            hasher.finalize()
+        });
+        let body = match body {
+            Data::None => Body::Bytes(Box::default()),
+            Data::Bytes(bytes) => Body::Bytes(bytes.into()),
+            Data::Of(part) => {
+                let memory = wire.take(part.length)?;
+                wire.copy(part, &memory, 0);
+                Body::Memory(memory, part.length)
+            }
+        };
+        Some(Packet { head: head.into(), body, checksum, is_note: false })
+    }
+
+    pub fn into_note(self) -> Packet<M> {
+        Packet { is_note: true, ..self }
+    }
+
+    /// What comes after the head.
+    pub fn body(&self) -> Data<'_, M> {
+        match &self.body {
+            Body::Bytes(bytes) => Data::Bytes(bytes),
+            Body::Memory(memory, length) => Data::Of(Part { memory, at: 0, length: *length }),
+        }
+    }
+
+    pub fn give<W: Wire<Memory = M>>(self, wire: &mut W) {
+        if let Body::Memory(memory, _) = self.body {
+            wire.give(memory);
+        }
+    }
+}
