@@ -40,6 +40,7 @@ mod posting;
 mod probe;
 mod progress;
 pub(crate) mod request;
+mod requests;
 mod scope;
 mod tag;
 
@@ -51,7 +52,8 @@ pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use persistent::{Active, Persistent};
 pub use probe::{Message, Probing};
 pub(crate) use progress::Progress;
-pub use request::{Cancelled, Done, Request, Requests};
+pub use request::{Cancelled, Done, Request};
+pub use requests::Requests;
 pub use scope::Scope;
 pub use tag::{Peer, Source, Status, Tag, Tags};
 pub use transom_channel::{Lost, Meter};

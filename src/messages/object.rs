@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// Receives a value that [`send_object`](Self::send_object) sent. The length of the status is that of the value's bytes.
+    /// Receives a value that [`send_object`](Self::send_object) sent. The length of the status is that of the message, in bytes.
     ///
     /// # Errors
     /// As [`recv`](Self::recv); [`Error::OtherObject`] of what is no value of this type, and is consumed;
@@ -80,7 +80,40 @@ impl World {
         tag: impl Into<Tags<T>>,
     ) -> Result<(T, Status), Error> {
         let (bytes, status) = self.recv(somebody(from.into())?, bytes_of(tag.into()))?;
-        value_of(&bytes, status)
+        Ok((value_of(bytes, status)?, status))
+    }
+
+    /// Starts to receive a value: the request gives it, in a set of [`Requests`](super::Requests) and as a future too.
+    ///
+    /// # Errors
+    /// Those of [`recv_object`](Self::recv_object) are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::{Requests, Tag};
+    /// const DONE: Tag<(usize, String)> = Tag::new(1);
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     if world.rank() > 0 {
+    ///         return Ok(world.send_object(0, DONE, &(world.rank(), "a result".to_owned()))?);
+    ///     }
+    ///     let mut coming: Requests<_> = (1..3).map(|rank| world.irecv_object(rank, DONE)).collect();
+    ///     while let Some((number, done)) = coming.wait_any() {
+    ///         let (rank, _) = done?; // whoever was done first
+    ///         assert_eq!(rank, number + 1);
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn irecv_object<T: DeserializeOwned>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+    ) -> Request<'static, T> {
+        match somebody(from.into()) {
+            Ok(from) => self.irecv(from, bytes_of(tag.into())).of_value(value_of),
+            Err(error) => Request::over(Err(Failed { error, buffer: None })),
+        }
     }
 
     /// As [`recv_object`](Self::recv_object), of a value that comes within so long; else none. A long one that has been announced by
@@ -108,7 +141,7 @@ impl World {
             return Ok(None);
         };
         let status = message.status();
-        value_of(&message.recv()?, status).map(Some)
+        Ok(Some((value_of(message.recv()?, status)?, status)))
     }
 
     /// As [`recv_object`](Self::recv_object), if a value is there. A long one that is announced is waited for.
@@ -133,7 +166,7 @@ impl World {
     ) -> Result<Option<(T, Status)>, Error> {
         let Some(message) = self.try_probe(somebody(from.into())?, bytes_of(tag.into()))? else { return Ok(None) };
         let status = message.status();
-        value_of(&message.recv()?, status).map(Some)
+        Ok(Some((value_of(message.recv()?, status)?, status)))
     }
 }
 
@@ -158,7 +191,7 @@ impl Message<u8> {
     /// ```
     pub fn recv_object<T: DeserializeOwned>(self) -> Result<T, Error> {
         let status = self.status();
-        value_of(&self.recv()?, status).map(|(value, _)| value)
+        value_of(self.recv()?, status)
     }
 }
 
@@ -167,11 +200,11 @@ fn serialised<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     bytes.map_err(|source| Error::Unserialised { name: type_name::<T>(), source })
 }
 
-fn value_of<T: DeserializeOwned>(bytes: &[u8], status: Status) -> Result<(T, Status), Error> {
+fn value_of<T: DeserializeOwned>(bytes: Vec<u8>, status: Status) -> Result<T, Error> {
     let other = |source| Error::OtherObject { status, name: type_name::<T>(), source };
     let value = bytes.strip_prefix(&mark::<T>()).ok_or_else(|| other(None))?;
     match postcard::take_from_bytes(value).map_err(|source| other(Some(source)))? {
-        (object, []) => Ok((object, Status { len: value.len(), ..status })),
+        (object, []) => Ok(object),
         _ => Err(other(None)),
     }
 }

@@ -1,9 +1,9 @@
-//! What is under way: requests, one by one and many.
+//! What is under way: a request.
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hub::Hub;
-use super::locked::{Core, Ended, Key};
+use super::locked::{Ended, Key};
 use super::tag::Status;
 use std::borrow::Cow;
 use std::fmt;
@@ -16,9 +16,6 @@ use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
-
-/// How long who waits for requests of several ranks of this process sleeps between two looks.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// How a request ended: with its buffer, or with an error and, where it has one, its buffer.
 pub type Done<B> = Result<B, Failed<B>>;
@@ -49,20 +46,20 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// ```
 #[must_use = "wait for it, or `drop` it: a send is done all the same, and what a receive would give is lost"]
 pub struct Request<'a, B> {
-    state: State<'a, B>,
-    back: fn(Bytes, usize) -> Option<B>,
+    pub(super) state: State<'a, B>,
+    back: Back<B>,
     /// The scope that lends its buffer.
     lent: PhantomData<&'a mut ()>,
 }
 
 /// Short: a request is moved from frame to frame.
-enum State<'a, B> {
+pub(super) enum State<'a, B> {
     UnderWay(Under<'a>),
     /// What came of it, until the program has that.
     Over(Option<Over<B>>),
 }
 
-type Over<B> = Result<(B, Status), Box<Failed<B>>>;
+pub(super) type Over<B> = Result<(B, Status), Box<Failed<B>>>;
 
 impl<B> From<Result<(B, Status), Failed<B>>> for State<'_, B> {
     #[inline(always)]
@@ -70,6 +67,23 @@ impl<B> From<Result<(B, Status), Failed<B>>> for State<'_, B> {
         State::Over(Some(result.map_err(Box::new)))
     }
 }
+
+/// What becomes of the engine's bytes.
+enum Back<B> {
+    /// The buffer that they are of, as long as what was received.
+    Buffer(fn(Bytes, usize) -> Option<B>),
+    /// A value, made of them by code of the program's own: while no lock is held.
+    #[cfg(feature = "serde")]
+    Value(fn(Vec<u8>, Status) -> Result<B, Error>),
+}
+
+impl<B> Clone for Back<B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B> Copy for Back<B> {}
 
 /// What is under way: which request, of elements of so many bytes.
 pub(crate) struct Under<'a> {
@@ -111,7 +125,7 @@ pub enum Cancelled<'a, B> {
 
 impl<'a, B> Request<'a, B> {
     pub(crate) fn under_way(under: Under<'a>, back: fn(Bytes, usize) -> Option<B>) -> Self {
-        Request { state: State::UnderWay(under), back, lent: PhantomData }
+        Request { state: State::UnderWay(under), back: Back::Buffer(back), lent: PhantomData }
     }
 
     /// By another name in errors and reports.
@@ -123,7 +137,7 @@ impl<'a, B> Request<'a, B> {
     }
 
     pub(crate) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
-        Request { state: result.into(), back: |_, _| None, lent: PhantomData }
+        Request { state: result.into(), back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 
     /// Whether it has ended, so that [`wait`](Self::wait) will return at once.
@@ -134,7 +148,7 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         match &self.state {
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
             _ => true,
@@ -142,7 +156,7 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Whose messages it is of, if it is under way.
-    fn hub(&self) -> Option<*const Hub> {
+    pub(super) fn hub(&self) -> Option<*const Hub> {
         match &self.state {
             State::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
             _ => None,
@@ -150,7 +164,7 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Turns the messages once, if it is under way.
-    fn turn(&self) {
+    pub(super) fn turn(&self) {
         if let State::UnderWay(under) = &self.state {
             under.comm.hub.turn_now();
         }
@@ -238,7 +252,7 @@ impl<'a, B> Request<'a, B> {
             Ok(Some(bytes)) => {
                 let back = self.back;
                 self.state = State::Over(None);
-                Cancelled::Withdrawn(bytes.and_then(|bytes| back(bytes, usize::MAX)))
+                Cancelled::Withdrawn(as_given(bytes, back))
             }
             _ => Cancelled::TooLate(self),
         }
@@ -277,6 +291,10 @@ impl<'a, B> Request<'a, B> {
                 if !Arc::ptr_eq(&hub, &comm.hub) {
                     break;
                 }
+                #[cfg(feature = "serde")]
+                if matches!(request.back, Back::Value(_)) {
+                    break;
+                }
                 let Some((came, bytes)) = core.ended_well(*id) else { break };
                 request.state = well(comm, came, bytes, *element, request.back).into();
                 over += 1;
@@ -305,16 +323,21 @@ fn outcome<B>(
     comm: &Comm,
     ended: Result<Ended, Error>,
     element: usize,
-    back: fn(Bytes, usize) -> Option<B>,
+    back: Back<B>,
 ) -> Result<(B, Status), Failed<B>> {
     match ended {
         Ok((Ok(came), bytes)) => well(comm, came, bytes, element, back),
-        // A receive that failed gives back its buffer as it was given.
-        Ok((Err(fault), bytes)) => {
-            let buffer = bytes.and_then(|bytes| back(bytes, usize::MAX));
-            Err(Failed { error: comm.fault(fault, element), buffer })
-        }
+        Ok((Err(fault), bytes)) => Err(Failed { error: comm.fault(fault, element), buffer: as_given(bytes, back) }),
         Err(error) => Err(Failed { error, buffer: None }),
+    }
+}
+
+/// A receive that has no message gives back its buffer as it was given.
+fn as_given<B>(bytes: Option<Bytes>, back: Back<B>) -> Option<B> {
+    match back {
+        Back::Buffer(back) => bytes.and_then(|bytes| back(bytes, usize::MAX)),
+        #[cfg(feature = "serde")]
+        Back::Value(_) => None,
     }
 }
 
@@ -325,14 +348,45 @@ fn well<B>(
     came: Came,
     bytes: Option<Bytes>,
     element: usize,
-    back: fn(Bytes, usize) -> Option<B>,
+    back: Back<B>,
 ) -> Result<(B, Status), Failed<B>> {
+    let back = match back {
+        Back::Buffer(back) => back,
+        #[cfg(feature = "serde")]
+        Back::Value(value) => {
+            let back = Back::Buffer(<Vec<u8> as super::hold::Parts>::back);
+            return value_of(well(comm, came, bytes, element, back), value);
+        }
+    };
     let buffer = bytes.and_then(|bytes| back(bytes, came.length as usize));
     match (comm.status(came, element), buffer) {
         (Ok(status), Some(buffer)) => Ok((buffer, status)),
         (Ok(_), None) => Err(Failed { error: comm.failure(Failure::NoMemory { status: came }, element), buffer: None }),
         (Err(error), buffer) => Err(Failed { error, buffer }),
     }
+}
+
+#[cfg(feature = "serde")]
+impl Request<'static, Vec<u8>> {
+    /// Of the value that its bytes are.
+    pub(crate) fn of_value<T>(mut self, value: fn(Vec<u8>, Status) -> Result<T, Error>) -> Request<'static, T> {
+        let state = match std::mem::replace(&mut self.state, State::Over(None)) {
+            State::UnderWay(under) => State::UnderWay(under),
+            State::Over(over) => {
+                State::Over(over.map(|over| value_of(over.map_err(|failed| *failed), value).map_err(Box::new)))
+            }
+        };
+        Request { state, back: Back::Value(value), lent: PhantomData }
+    }
+}
+
+#[cfg(feature = "serde")]
+fn value_of<T>(
+    bytes: Result<(Vec<u8>, Status), Failed<Vec<u8>>>,
+    value: fn(Vec<u8>, Status) -> Result<T, Error>,
+) -> Result<(T, Status), Failed<T>> {
+    let value = bytes.map_err(Error::from).and_then(|(bytes, status)| Ok((value(bytes, status)?, status)));
+    value.map_err(|error| Failed { error, buffer: None })
 }
 
 impl<B> Drop for Request<'_, B> {
@@ -383,177 +437,5 @@ impl<B> Future for Request<'_, B> {
             }
         }
         Poll::Ready(self.take().map(|(buffer, _)| buffer))
-    }
-}
-
-/// Requests that are waited for in the order in which they end. Each has a number, in the order in which they were added,
-/// that stays its own.
-///
-/// # Examples
-/// ```
-/// use transom::messages::{Requests, Source, Tag};
-/// const ECHO: Tag<usize> = Tag::new(3);
-/// transom::threads(4, |world| -> Result<(), transom::Error> {
-///     if world.rank() > 0 {
-///         return Ok(world.send(0, ECHO, &[world.rank()])?);
-///     }
-///     let mut coming: Requests<_> = (1..4).map(|rank| world.irecv(rank, ECHO)).collect();
-///     while let Some((number, got)) = coming.wait_any() {
-///         assert_eq!(got?, [number + 1]); // in whichever order they come
-///     }
-///     Ok(())
-/// })?.into_iter().collect::<Result<(), _>>()?;
-/// # Ok::<(), transom::Error>(())
-/// ```
-pub struct Requests<'a, B> {
-    /// With their numbers, in no certain order.
-    left: Vec<(usize, Request<'a, B>)>,
-    added: usize,
-}
-
-impl<'a, B> Requests<'a, B> {
-    /// None yet.
-    pub fn new() -> Self {
-        Requests { left: Vec::new(), added: 0 }
-    }
-
-    /// Adds a request, and returns its number: how many were added before.
-    pub fn push(&mut self, request: Request<'a, B>) -> usize {
-        self.left.push((self.added, request));
-        self.added += 1;
-        self.added - 1
-    }
-
-    /// How many are left.
-    pub fn len(&self) -> usize {
-        self.left.len()
-    }
-
-    /// Whether none is left.
-    pub fn is_empty(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now.
-    pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
-        self.take_ended().map(|(number, request)| (number, request.wait()))
-    }
-
-    fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
-        let ended = self.ended().or_else(|| {
-            self.turn();
-            self.ended()
-        })?;
-        Some(self.left.swap_remove(ended))
-    }
-
-    /// A turn for all of a rank; in a process of several ranks there may be some of others.
-    fn turn(&self) {
-        let mut before = None;
-        for (_, request) in &self.left {
-            if std::mem::replace(&mut before, request.hub()) != request.hub() {
-                request.turn();
-            }
-        }
-    }
-
-    fn ended(&self) -> Option<usize> {
-        self.left.iter().position(|(_, request)| request.has_ended())
-    }
-
-    /// Waits until one has ended, and takes it out. None if none is left.
-    pub fn wait_any(&mut self) -> Option<(usize, Done<B>)> {
-        self.take_within(None).map(|(number, request)| (number, request.wait()))
-    }
-
-    /// Waits for so long at most until one has ended, and takes that out: its number, and itself, which tells by
-    /// [`wait_status`](Request::wait_status) also from whom a message came. None if none has ended, or none is left.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use transom::messages::{Requests, Source, Tag};
-    /// const JOB: Tag<u64> = Tag::new(3);
-    /// transom::threads(3, |world| -> Result<(), transom::Error> {
-    ///     if world.rank() > 0 {
-    ///         return Ok(world.send(0, JOB, &[10 * world.rank() as u64])?);
-    ///     }
-    ///     let mut coming: Requests<_> = (1..3).map(|_| world.irecv(Source::Any, JOB)).collect();
-    ///     while let Some((_, request)) = coming.take_any_for(Duration::from_secs(10)) {
-    ///         let (got, status) = request.wait_status()?; // at once
-    ///         assert_eq!(got, [10 * status.from as u64]);
-    ///     }
-    ///     assert!(coming.is_empty()); // else nobody has sent for ten seconds
-    ///     Ok(())
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn take_any_for(&mut self, time: Duration) -> Option<(usize, Request<'a, B>)> {
-        self.take_within(Instant::now().checked_add(time))
-    }
-
-    fn take_within(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
-        if let Some(ended) = self.take_ended() {
-            return Some(ended);
-        }
-        let State::UnderWay(Under { comm, .. }) = &self.left.first()?.1.state else { return self.take_ended() };
-        let (hub, left) = (comm.hub.clone(), &self.left);
-        if left.iter().any(|(_, request)| request.hub().is_some_and(|of| of != Arc::as_ptr(&hub))) {
-            return self.take_of_several_ranks(until);
-        }
-        let ids = || {
-            left.iter().filter_map(|(_, request)| match &request.state {
-                State::UnderWay(under) => Some(under.id),
-                _ => None,
-            })
-        };
-        let call = Call::Message { name: "wait_any", tag: None };
-        let look = |core: &mut Core| ids().any(|id| core.has_ended(id).is_some()).then_some(());
-        // An error says that the rank has left, which each of them tells.
-        let _ = match until {
-            Some(until) => hub.wait_until(&call, Awaited::Anyone, until, look).map(drop),
-            None => hub.wait(&call, Awaited::Anyone, look),
-        };
-        self.take_ended()
-    }
-
-    /// Nobody wakes a thread for several ranks: it looks again and again.
-    fn take_of_several_ranks(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
-        loop {
-            let ended = self.take_ended();
-            if ended.is_some() || until.is_some_and(|until| until <= Instant::now()) {
-                return ended;
-            }
-            std::thread::sleep(BETWEEN_LOOKS);
-        }
-    }
-
-    /// Waits for all that are left; how they ended, by their numbers.
-    pub fn wait_all(mut self) -> Vec<(usize, Done<B>)> {
-        let mut done: Vec<_> = self.left.drain(..).map(|(number, request)| (number, request.wait())).collect();
-        done.sort_by_key(|(number, _)| *number);
-        done
-    }
-}
-
-impl<B> Default for Requests<'_, B> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<'a, B> Extend<Request<'a, B>> for Requests<'a, B> {
-    fn extend<I: IntoIterator<Item = Request<'a, B>>>(&mut self, requests: I) {
-        for request in requests {
-            self.push(request);
-        }
-    }
-}
-
-impl<'a, B> FromIterator<Request<'a, B>> for Requests<'a, B> {
-    fn from_iter<I: IntoIterator<Item = Request<'a, B>>>(requests: I) -> Self {
-        let mut all = Requests::new();
-        all.extend(requests);
-        all
     }
 }
