@@ -350,14 +350,23 @@ fn well<B>(
     element: usize,
     back: Back<B>,
 ) -> Result<(B, Status), Failed<B>> {
-    let back = match back {
-        Back::Buffer(back) => back,
+    match back {
+        Back::Buffer(back) => buffer(comm, came, bytes, element, back),
         #[cfg(feature = "serde")]
         Back::Value(value) => {
-            let back = Back::Buffer(<Vec<u8> as super::hold::Parts>::back);
-            return value_of(well(comm, came, bytes, element, back), value);
+            value_of(buffer(comm, came, bytes, element, <Vec<u8> as super::hold::Parts>::back), value)
         }
-    };
+    }
+}
+
+#[inline(always)]
+fn buffer<B>(
+    comm: &Comm,
+    came: Came,
+    bytes: Option<Bytes>,
+    element: usize,
+    back: fn(Bytes, usize) -> Option<B>,
+) -> Result<(B, Status), Failed<B>> {
     let buffer = bytes.and_then(|bytes| back(bytes, came.length as usize));
     match (comm.status(came, element), buffer) {
         (Ok(status), Some(buffer)) => Ok((buffer, status)),
