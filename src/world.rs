@@ -304,7 +304,7 @@ impl World {
     /// is what it begins with.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`], [`Error::Size`], [`Error::Mismatch`], [`Error::Fabric`]; see
+    /// [`Error::Value`], [`Error::Size`], [`Error::Mismatch`], [`Error::Collective`]; see
     /// [`windows::GlobalRwLock::new`](transom_windows::GlobalRwLock::new).
     ///
     /// # Examples
@@ -326,7 +326,7 @@ impl World {
     /// the memory of the rank `i % size`, which asks `value(i)` what it begins with.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if ranks name different lengths, [`Error::Size`] if there cannot be so many; [`Error::Fabric`]; see
+    /// [`Error::Mismatch`] if ranks name different lengths, [`Error::Size`] if there cannot be so many; [`Error::Collective`]; see
     /// [`windows::GlobalRwLock::many`](transom_windows::GlobalRwLock::many).
     ///
     /// # Examples

@@ -146,7 +146,8 @@ fn calls_cost_what_the_docs_say() {
 /// The lock says that its value is poisoned, names no rank as lost, and is released again.
 fn is_poisoned<G>(outcome: Result<G, Error>, home: usize) {
     let error = outcome.err().expect("a poisoned value is an error");
-    assert!(matches!(error, Error::Poisoned { rank, .. } if rank == home) && error.lost_rank().is_none(), "{error}");
+    let named = matches!(&error, Error::Poisoned { value } if (value.what, value.home) == ("rw_lock", home));
+    assert!(named && error.lost_rank().is_none(), "{error}");
 }
 
 #[test]
@@ -336,14 +337,12 @@ fn a_holder_that_dies_is_named_in_time() {
     });
 }
 
-fn already<G>(outcome: Result<G, Error>, home: usize) {
-    match outcome {
-        Err(Error::Lock { rank, source: locks::Error::AlreadyLocked { target }, .. }) => {
-            assert_eq!((rank, target), (home, home));
-        }
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("held twice"),
-    }
+/// The error names what the program made, and what its thread did.
+fn already<G>(outcome: Result<G, Error>, what: &str, id: u32, home: usize) {
+    let error = outcome.err().expect("held twice");
+    assert!(matches!(error, Error::Value { source: locks::Error::AlreadyLocked { .. }, .. }), "{error}");
+    let says = format!("{what} {id} at rank {home}: this thread has locked it already: drop that guard first");
+    assert!(error.to_string().starts_with(&says), "{error}");
 }
 
 #[test]
@@ -352,11 +351,11 @@ fn a_thread_that_asks_again_is_told() {
         let home = world.size() - 1;
         let (mutex, rw_lock) = (world.mutex(home, 0u8).unwrap(), world.rw_lock(home, 0u8).unwrap());
         let guard = mutex.lock().unwrap();
-        already(mutex.lock(), home);
+        already(mutex.lock(), "mutex", mutex.id(), home);
         drop(guard);
         let guard = rw_lock.read().unwrap();
-        already(rw_lock.read(), home);
-        already(rw_lock.write(), home);
+        already(rw_lock.read(), "rw_lock", rw_lock.id(), home);
+        already(rw_lock.write(), "rw_lock", rw_lock.id(), home);
         drop(guard);
         *rw_lock.write().unwrap() += 1;
         world.barrier().unwrap();
@@ -376,7 +375,7 @@ fn a_leaked_guard_keeps_the_lock_until_the_handle_is_dropped() {
         }
         world.barrier().unwrap();
         if world.rank() == last {
-            already(lock.lock(), 0);
+            already(lock.lock(), "mutex", lock.id(), 0);
             drop(lock);
         } else {
             assert_eq!(*lock.lock().unwrap(), 1, "what was never written back");
@@ -390,9 +389,10 @@ fn what_cannot_be_made_fails_at_all_ranks() {
     ranks::on_all_sizes("what_cannot_be_made_fails_at_all_ranks", |world| {
         let (me, n) = (world.rank(), world.size());
         let error = world.mutex(n, 0u8).unwrap_err();
-        assert!(matches!(error, Error::NoSuchRank { rank, size, .. } if (rank, size) == (n, n)), "{error}");
-        let error = world.mutex(0, ()).unwrap_err();
-        assert!(matches!(error, Error::Size { element: 0, .. }), "{error}");
+        let says = format!("mutex 0 at rank {n}: there is no rank {n}; ranks are 0 to {}", n - 1);
+        assert_eq!(error.to_string(), says);
+        let error = world.rw_lock(0, ()).unwrap_err();
+        assert!(matches!(error, Error::Size { what: "rw_lock", element: 0, .. }), "{error}");
         if n > 1 {
             assert!(world.mutex(me, 0u8).is_err(), "each names itself");
             assert!(world.rw_lock(if me == 0 { usize::MAX } else { 0 }, 0u8).is_err());

@@ -329,10 +329,10 @@ fn guards_of_values_may_be_leaked() {
             let (mutex, lock) = (world.mutex(owner, 5u64).unwrap(), world.rw_lock(owner, [1u8; 3]).unwrap());
             if mine(&world) {
                 leak(mutex.lock().unwrap());
-                assert!(matches!(mutex.lock(), Err(Error::Lock { .. })));
+                assert!(matches!(mutex.lock(), Err(Error::Value { .. })));
                 leak(lock.read().unwrap());
-                assert!(matches!(lock.read(), Err(Error::Lock { .. })));
-                assert!(matches!(lock.write(), Err(Error::Lock { .. })));
+                assert!(matches!(lock.read(), Err(Error::Value { .. })));
+                assert!(matches!(lock.write(), Err(Error::Value { .. })));
                 assert!(!mutex.is_poisoned().unwrap() && !lock.is_poisoned().unwrap());
             }
             world.barrier().unwrap();

@@ -53,7 +53,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             return Err(Error::NoSlot { window, rank, slots: core.attached.len() });
         };
         let bytes = len.checked_mul(element).filter(|&bytes| bytes <= isize::MAX as usize / 2);
-        let bytes = bytes.ok_or(Error::Size { window, len, element, why: "too many bytes" })?;
+        let bytes = bytes.ok_or(Error::Size { what: "window", window, len, element, why: "too many bytes" })?;
         let failed = |source| Error::Fabric { window, rank, source };
         // Atomics reach whole words.
         let (region, key) = core.data.fabric.allocate(bytes.next_multiple_of(8)).map_err(failed)?;

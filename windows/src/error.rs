@@ -1,7 +1,7 @@
 //! Errors of windows: which window, which rank, where.
 
 use crate::array_error::{ArrayError, LayoutError};
-use crate::{Assert, FabricError, Op};
+use crate::{Assert, FabricError, Op, ValueName};
 use std::panic::Location;
 use transom_locks::Rank;
 
@@ -70,9 +70,11 @@ pub enum Error {
         window: u32,
     },
     /// More memory than can be addressed, or none that can be divided into elements.
-    #[error("window {window} of {len} elements of {element} bytes cannot be made: {why}")]
+    #[error("{what} {window} of {len} elements of {element} bytes cannot be made: {why}")]
     Size {
-        /// The window.
+        /// What was to be made: a window, or a mutex.
+        what: &'static str,
+        /// Its number, or that of the first of an array.
         window: u32,
         /// Elements asked for.
         len: usize,
@@ -241,16 +243,21 @@ pub enum Error {
     /// An error of a layer above windows, such as starting a job; [`downcast_ref`](Self::downcast_ref) tells which.
     #[error(transparent)]
     Other(Other),
-    /// A holder of the lock around a value panicked while it could write to it. The lock was released;
+    /// A call on a mutex or rw_lock: of a thread that has it already, or that needs a rank which died; or the provider failed.
+    #[error("{value}: {}", crate::value_name::why(source))]
+    Value {
+        /// Which.
+        value: Box<ValueName>,
+        /// What was wrong.
+        #[source]
+        source: transom_locks::Error<FabricError>,
+    },
+    /// A holder of a mutex or rw_lock panicked while it could write to its value. The lock was released;
     /// [`GlobalMutex::lock_ignoring_poison`](crate::GlobalMutex::lock_ignoring_poison) takes it all the same.
-    #[error(
-        "window {window}, value at rank {rank}: poisoned, as a holder of its lock panicked; it may be half changed"
-    )]
+    #[error("{value} is poisoned, as who held it panicked: its value may be half changed")]
     Poisoned {
-        /// The number of the lock, which counts with the windows.
-        window: u32,
-        /// The rank in whose memory the value is.
-        rank: Rank,
+        /// Which.
+        value: Box<ValueName>,
     },
 }
 
@@ -303,6 +310,7 @@ impl Error {
             Error::Sync { source: transom_locks::Error::GivenUp { rank }, .. } => return Some(*rank),
             Error::Other(other) => return other.lost,
             Error::Lock { source: transom_locks::Error::Network(source), .. }
+            | Error::Value { source: transom_locks::Error::Network(source), .. }
             | Error::Sync { source: transom_locks::Error::Network(source), .. }
             | Error::Fabric { source, .. }
             | Error::Collective { source, .. }

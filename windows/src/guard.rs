@@ -4,12 +4,11 @@
 //! thread says so, everybody else waits, until the handle is dropped; of an array of locks, all that were made with it.
 
 use crate::value::{HeldLock, Value, ValueLock};
-use crate::{Error, Fabric};
+use crate::{Error, Fabric, ValueName};
 use bytemuck::Pod;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::thread::panicking;
-use transom_locks::Rank;
 
 /// The value, for this thread alone: derefs to a copy, which is written back at the unlock if it was borrowed mutably.
 /// Unlocks when dropped; if that is because of a panic, the value is poisoned ([`Error::Poisoned`]).
@@ -53,8 +52,8 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     /// Writes the value back, if it was borrowed mutably, and unlocks: whoever locks next has it.
     ///
     /// # Errors
-    /// [`Error::Fabric`] if the value could not be written; the lock is released all the same. [`Error::Lock`] if a rank
-    /// died that the unlock had to tell or hear from.
+    /// [`Error::Value`] if the value could not be written, and the lock is released all the same; or if a rank died that the unlock
+    /// had to tell or hear from.
     #[inline(always)]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.finish()
@@ -64,7 +63,7 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     fn finish(&mut self) -> Result<(), Error> {
         let poisoned = panicking() && !self.unwinding;
         if poisoned {
-            warn(self.lock.id, self.lock.home);
+            warn(&self.lock.name());
         }
         let stored = self.lock.store(self.changed.then_some(&*self.value), poisoned);
         let released = self.lock.release(&mut self.held);
@@ -139,7 +138,7 @@ impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     /// Unlocks.
     ///
     /// # Errors
-    /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for.
+    /// [`Error::Value`] if a rank died that the unlock had to notify, or to wait for.
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.lock.release(&mut self.held)
@@ -170,8 +169,8 @@ impl<T: Pod, F: Fabric> Drop for ReadGuard<'_, T, F> {
 }
 
 #[cold]
-fn warn(window: u32, home: Rank) {
-    tracing::warn!(window, home, "a panic poisons a value");
+fn warn(value: &ValueName) {
+    tracing::warn!(%value, "a panic poisons it");
 }
 
 fn told(unlocked: Result<(), Error>) {

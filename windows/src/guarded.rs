@@ -2,7 +2,7 @@
 //! and what it made of it is written back at the unlock.
 
 use crate::guard::{ReadGuard, WriteGuard};
-use crate::value::{ValueLock, Which};
+use crate::value::{Kind, ValueLock, Which};
 use crate::{Counters, Error, Fabric};
 use bytemuck::Pod;
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 /// things belong in a [`Window`](crate::Window).
 ///
 /// Threads of one rank may share a handle; they take turns, also those that read. A thread that asks for a lock it
-/// holds gets [`Error::Lock`], and does not hang.
+/// holds gets [`Error::Value`], and does not hang.
 ///
 /// **Poison.** A holder that panics while it could write poisons the value: it may be half changed. From then on
 /// [`write`](Self::write) and [`read`](Self::read) return [`Error::Poisoned`] and leave the lock released, until
@@ -66,7 +66,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// # Errors
     /// As [`GlobalRwLock::new`].
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
-        GlobalRwLock::new(fabric, id, home, value).map(GlobalMutex)
+        GlobalRwLock::made(fabric, id, Kind::Mutex, home, value).map(GlobalMutex)
     }
 
     /// Collective: an array of them in one piece of memory; as [`GlobalRwLock::many`].
@@ -84,7 +84,8 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn many(fabric: &F, id: u32, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
-        Ok(GlobalRwLock::many(fabric, id, len, value)?.into_iter().map(GlobalMutex).collect())
+        let made = ValueLock::make(fabric, id, Kind::Mutex, Which::Dealt(len), value)?;
+        Ok(made.into_iter().map(|value| GlobalMutex(GlobalRwLock(value))).collect())
     }
 
     /// Takes the lock and a copy of the value. As [`GlobalRwLock::write`], which has the cost.
@@ -173,7 +174,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// As [`GlobalRwLock::is_poisoned`].
     ///
     /// # Errors
-    /// [`Error::Fabric`].
+    /// [`Error::Value`].
     pub fn is_poisoned(&self) -> Result<bool, Error> {
         self.0.is_poisoned()
     }
@@ -181,7 +182,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// As [`GlobalRwLock::clear_poison`].
     ///
     /// # Errors
-    /// [`Error::Fabric`].
+    /// [`Error::Value`].
     pub fn clear_poison(&self) -> Result<(), Error> {
         self.0.clear_poison()
     }
@@ -207,11 +208,15 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// home rank's is what it begins with. `id` names it in errors.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`] if there is no such rank; [`Error::Size`] if `T` has no size; [`Error::Mismatch`] if
-    /// ranks name different homes; [`Error::Lock`] for more ranks than a lock can have; [`Error::Fabric`] if there is no memory, here or
-    /// elsewhere. If one rank fails, all do.
+    /// [`Error::Value`] if there is no such rank, or for more ranks than a lock can have; [`Error::Size`] if `T` has no size;
+    /// [`Error::Mismatch`] if ranks name different homes; [`Error::Collective`] if there is no memory, here or elsewhere. If one rank
+    /// fails, all do.
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
-        let mut made = ValueLock::make(fabric, id, Which::One(home), |_| value)?;
+        Self::made(fabric, id, Kind::RwLock, home, value)
+    }
+
+    fn made(fabric: &F, id: u32, kind: Kind, home: Rank, value: T) -> Result<Self, Error> {
+        let mut made = ValueLock::make(fabric, id, kind, Which::One(home), |_| value)?;
         Ok(GlobalRwLock(made.remove(0)))
     }
 
@@ -236,7 +241,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn many(fabric: &F, id: u32, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
-        let made = ValueLock::make(fabric, id, Which::Dealt(len), value)?;
+        let made = ValueLock::make(fabric, id, Kind::RwLock, Which::Dealt(len), value)?;
         Ok(made.into_iter().map(GlobalRwLock).collect())
     }
 
@@ -245,8 +250,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// unlock 1 write, if the guard was borrowed mutably, and 1 compare-and-swap.
     ///
     /// # Errors
-    /// [`Error::Poisoned`]; [`Error::Lock`] if this thread holds the lock, or leaked a guard, or a rank died that is
-    /// needed; [`Error::Fabric`]. The lock is then not held.
+    /// [`Error::Poisoned`]; [`Error::Value`] if this thread holds the lock, or leaked a guard, or a rank died that is
+    /// needed. The lock is then not held.
     #[inline]
     pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         let held = self.0.acquire(Mode::Exclusive)?;
@@ -345,7 +350,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// As [`write`](Self::write), whether the value is poisoned or not.
     ///
     /// # Errors
-    /// [`Error::Lock`], [`Error::Fabric`].
+    /// [`Error::Value`].
     ///
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
@@ -358,7 +363,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// As [`read`](Self::read), whether the value is poisoned or not.
     ///
     /// # Errors
-    /// [`Error::Lock`], [`Error::Fabric`].
+    /// [`Error::Value`].
     ///
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
@@ -372,7 +377,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// be otherwise right after.
     ///
     /// # Errors
-    /// [`Error::Fabric`].
+    /// [`Error::Value`].
     pub fn is_poisoned(&self) -> Result<bool, Error> {
         let mut mark = [0];
         self.0.get(size_of::<T>(), &mut mark)?;
@@ -383,7 +388,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// others see with it. 1 write and 1 flush.
     ///
     /// # Errors
-    /// [`Error::Fabric`].
+    /// [`Error::Value`].
     ///
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].

@@ -40,6 +40,7 @@ mod signals;
 mod target;
 mod user_memory;
 mod value;
+mod value_name;
 mod view;
 mod waiting;
 mod window;
@@ -72,5 +73,6 @@ pub use target::Target;
 /// Exclusive or shared: how a lock is taken.
 pub use transom_locks::Mode;
 pub use user_memory::{Owner, UserMemory};
+pub use value_name::ValueName;
 pub use waiting::{Look, Wait, Waiting};
 pub use window::Window;

@@ -139,7 +139,7 @@ impl SegmentError {
     /// The error of the window whose segment it was to be, of so many elements of so many bytes.
     pub fn of(self, window: u32, rank: Rank, len: usize, element: usize) -> Error {
         match self {
-            SegmentError::Size(why) => Error::Size { window, len, element, why },
+            SegmentError::Size(why) => Error::Size { what: "window", window, len, element, why },
             SegmentError::Mismatch { rank, why } => Error::Mismatch { rank, why },
             SegmentError::Fabric(source) | SegmentError::Late(source) => Error::Fabric { window, rank, source },
         }

@@ -2,7 +2,7 @@
 
 use crate::segment::{Segment, SegmentError, Size};
 use crate::words::{Purpose, Words, element};
-use crate::{Error, Fabric, FabricError};
+use crate::{Error, Fabric, FabricError, ValueName};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -26,6 +26,32 @@ pub(crate) struct ValueLock<T, F: Fabric> {
 struct Family<F: Fabric> {
     data: Arc<Segment<F>>,
     lock: PassiveLock<Arc<Segment<F>>>,
+    kind: Kind,
+    /// The number of the first of the array, if it is one.
+    first: Option<u32>,
+}
+
+/// What the program has made, as errors name it.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Mutex,
+    RwLock,
+}
+
+impl Kind {
+    fn one(self) -> &'static str {
+        match self {
+            Kind::Mutex => "mutex",
+            Kind::RwLock => "rw_lock",
+        }
+    }
+
+    fn many(self) -> &'static str {
+        match self {
+            Kind::Mutex => "mutexes",
+            Kind::RwLock => "rw_locks",
+        }
+    }
 }
 
 /// The lock of a value, as a thread holds it.
@@ -69,28 +95,44 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     const STRIDE: Option<usize> = (size_of::<T>() + 1).checked_next_multiple_of(64);
 
     /// Collective: values in one segment, numbered from `id` on. What each begins with, its home rank says.
-    pub fn make(fabric: &F, id: u32, which: Which, mut value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
+    pub fn make(
+        fabric: &F,
+        id: u32,
+        kind: Kind,
+        which: Which,
+        mut value: impl FnMut(usize) -> T,
+    ) -> Result<Vec<Self>, Error> {
         let (rank, ranks, size, len) = (fabric.rank(), fabric.size(), size_of::<T>(), which.len());
         let (words, families) = (Words::new(ranks).locks(), len.div_ceil(ranks));
+        let (what, first) = match which {
+            Which::One(_) => (kind.one(), None),
+            Which::Dealt(_) => (kind.many(), Some(id)),
+        };
+        let lost = |source| Error::Collective { call: what, source };
+        let wrong = |home, source| Error::Value { value: name(kind, id, first, home), source };
         let failed = |source| match (source, which) {
-            (SegmentError::Size(_), Which::One(home)) if home >= ranks => no_such_rank(id, home, ranks),
-            (source, _) => source.of(id, rank, len, size),
+            (SegmentError::Size(_), Which::One(home)) if home >= ranks => {
+                wrong(home, transom_locks::Error::NoSuchRank { rank: home, ranks })
+            }
+            (SegmentError::Size(why), _) => Error::Size { what, window: id, len, element: size, why },
+            (SegmentError::Mismatch { rank, why }, _) => Error::Mismatch { rank, why },
+            (SegmentError::Fabric(source) | SegmentError::Late(source), _) => lost(source),
         };
         let bytes = match which {
             Which::One(home) if home >= ranks => Err("it has no home rank"),
-            _ if size == 0 => Err("it has no size; for a lock alone, take a u8"),
+            _ if size == 0 => Err("a value needs a size; for a lock alone, take a u8"),
             _ => Self::STRIDE.and_then(|stride| stride.checked_mul(which.at(rank, ranks))).ok_or("too many bytes"),
         };
         let words_here = families.checked_mul(words).filter(|words| *words <= isize::MAX as usize / 16);
         let size_here =
             bytes.and_then(|bytes| words_here.map(|_| Size { bytes, ..Size::default() }).ok_or("too many locks"));
         // Ranks must make the same, of the same type, at the same home ranks.
-        let (purpose, what) = match which {
+        let (purpose, made) = match which {
             Which::One(home) => (Purpose::Value, [element::<T>(), home as u64]),
             Which::Dealt(len) => (Purpose::Values, [element::<T>(), len as u64]),
         };
         let all_words = words_here.unwrap_or_default();
-        let data = Segment::allocate(fabric, purpose, id, what, all_words, size_here, None).map_err(failed)?;
+        let data = Segment::allocate(fabric, purpose, id, made, all_words, size_here, None).map_err(failed)?;
         let (data, stride) = (Arc::new(data), Self::STRIDE.unwrap_or_default());
         let mut stored = Ok(());
         for index in (0..len).filter(|&index| which.home(index, ranks) == rank) {
@@ -99,18 +141,16 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
         // Nobody goes on before all home ranks have stored their values.
         let told = fabric.all_gather(&[u8::from(stored.is_err())]);
-        let error = |rank, source| Error::Fabric { window: id, rank, source };
-        stored.map_err(|source| error(rank, source))?;
-        let told = told.map_err(|source| error(rank, source))?;
-        if let Some(home) = told.iter().position(|failed| failed[..] != [0]) {
-            return Err(error(home, FabricError::GivenUp { rank: home }));
+        stored.map_err(lost)?;
+        if let Some(home) = told.map_err(lost)?.iter().position(|failed| failed[..] != [0]) {
+            return Err(lost(FabricError::GivenUp { rank: home }));
         }
         let mut all = Vec::with_capacity(len);
-        for first in (0..len).step_by(ranks) {
-            let lock = PassiveLock::new(data.clone(), first / ranks * words);
-            let lock = lock.map_err(|source| Error::Lock { window: id, rank: which.home(first, ranks), source })?;
-            let family = Arc::new(Family { data: data.clone(), lock });
-            all.extend((first..len.min(first + ranks)).map(|index| ValueLock {
+        for start in (0..len).step_by(ranks) {
+            let lock = PassiveLock::new(data.clone(), start / ranks * words);
+            let lock = lock.map_err(|source| wrong(which.home(start, ranks), source))?;
+            let family = Arc::new(Family { data: data.clone(), lock, kind, first });
+            all.extend((start..len.min(start + ranks)).map(|index| ValueLock {
                 id: id.wrapping_add(index as u32),
                 home: which.home(index, ranks),
                 at: index / ranks * stride,
@@ -118,13 +158,13 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
                 value: PhantomData,
             }));
         }
-        tracing::debug!(window = id, rank, len, bytes = size, "values behind locks allocated");
+        tracing::debug!(id, rank, len, bytes = size, "{what} made");
         Ok(all)
     }
 }
 
-fn no_such_rank(window: u32, rank: Rank, size: usize) -> Error {
-    Error::NoSuchRank { window, rank, size }
+fn name(kind: Kind, id: u32, first: Option<u32>, home: Rank) -> Box<ValueName> {
+    Box::new(ValueName { what: kind.one(), id, index: first.map(|first| id.wrapping_sub(first) as usize), home })
 }
 
 impl<T: Pod, F: Fabric> ValueLock<T, F> {
@@ -251,24 +291,29 @@ impl<T, F: Fabric> ValueLock<T, F> {
     /// Releases the lock of a value that is poisoned.
     #[cold]
     pub fn refused(&self, mut held: HeldLock<'_, F>) -> Error {
-        let poisoned = Error::Poisoned { window: self.id, rank: self.home };
+        let poisoned = Error::Poisoned { value: self.name() };
         self.release(&mut held).err().unwrap_or(poisoned)
     }
 
     #[cold]
     pub fn error(&self, source: FabricError) -> Error {
-        Error::Fabric { window: self.id, rank: self.home, source }
+        Error::Value { value: self.name(), source: source.into() }
     }
 
     #[cold]
     fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
-        Error::Lock { window: self.id, rank: self.home, source: self.data().cause(source) }
+        Error::Value { value: self.name(), source: self.data().cause(source) }
+    }
+
+    #[cold]
+    pub fn name(&self) -> Box<ValueName> {
+        name(self.family.kind, self.id, self.family.first, self.home)
     }
 }
 
 #[cold]
-fn waited(window: u32, mode: Mode, ahead: Ahead) {
-    tracing::trace!(window, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
+fn waited(id: u32, mode: Mode, ahead: Ahead) {
+    tracing::trace!(id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
 }
 
 impl<F: Fabric> Drop for Family<F> {

@@ -1,0 +1,51 @@
+//! How errors name a value behind a lock, and say what was wrong with a call on it.
+
+use crate::FabricError;
+use std::fmt;
+use transom_locks::{Error, Rank};
+
+/// A mutex or rw_lock, as errors name it.
+///
+/// # Examples
+/// ```
+/// use transom_windows::{Error, GlobalMutex};
+/// # let fabric = transom_shm_loopback::Loopback::alone().expect("one rank");
+/// let cells = GlobalMutex::many(&fabric, 5, 10, |_| 0_u64)?;
+/// let _guard = cells[2].lock()?;
+/// let Err(Error::Value { value, .. }) = cells[2].lock() else { panic!("locked twice") };
+/// assert_eq!((value.id, value.index, value.home), (7, Some(2), 0));
+/// assert_eq!(value.to_string(), "mutex 7 (number 2 of its array) at rank 0");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueName {
+    /// `mutex` or `rw_lock`.
+    pub what: &'static str,
+    /// Its number, which counts with the windows.
+    pub id: u32,
+    /// Which it is of those that were made together, if it was made so.
+    pub index: Option<usize>,
+    /// The rank in whose memory it is.
+    pub home: Rank,
+}
+
+impl fmt::Display for ValueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ValueName { what, id, index, home } = self;
+        match index {
+            Some(index) => write!(f, "{what} {id} (number {index} of its array) at rank {home}"),
+            None => write!(f, "{what} {id} at rank {home}"),
+        }
+    }
+}
+
+/// What a thread did that locks a value: the lock knows ranks alone.
+pub(crate) fn why(source: &Error<FabricError>) -> String {
+    match source {
+        Error::AlreadyLocked { .. } => {
+            "this thread has locked it already: drop that guard first (one that was leaked keeps it locked)".into()
+        }
+        Error::Broken { .. } => "an earlier call on it failed midway; this rank cannot use it again".into(),
+        source => source.to_string(),
+    }
+}
