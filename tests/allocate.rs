@@ -3,7 +3,9 @@
 mod ranks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
-use transom::{Error, Status, Window, World};
+use transom::bytemuck::Pod;
+use transom::collective::Placed;
+use transom::{Distribution, Error, Status, Window, World};
 
 /// All can go on.
 fn another_window_works(world: &World) {
@@ -46,6 +48,47 @@ fn ranks_that_make_different_windows_are_told() {
             error.starts_with("rank 0 makes window 1 (allocate) of u64, rank 1 makes window 1 (allocate) of f64"),
             "{error}"
         );
+        another_window_works(&world);
+    });
+}
+
+/// Types of one size, by their names; but not by where in a program they are.
+#[test]
+fn other_elements_of_the_same_size_are_told() {
+    mod ocean {
+        #[derive(Clone, Copy, transom::bytemuck::Pod, transom::bytemuck::Zeroable)]
+        #[bytemuck(crate = "transom::bytemuck")]
+        #[repr(C)]
+        pub struct Cell(pub [f64; 2]);
+    }
+    mod air {
+        #[derive(Clone, Copy, transom::bytemuck::Pod, transom::bytemuck::Zeroable)]
+        #[bytemuck(crate = "transom::bytemuck")]
+        #[repr(C)]
+        pub struct Cell(pub [f64; 2]);
+    }
+    fn made<T: Pod>(world: &World, how: u32) -> Result<(), Error> {
+        let value = T::zeroed;
+        match how {
+            0 => world.allocate::<T>(4).map(drop),
+            1 => world.array::<T, 1>([10], Distribution::Block).map(drop),
+            2 => world.mutex(0, value()).map(drop),
+            _ => world.rw_locks(10, |_| value()).map(drop),
+        }
+    }
+    ranks::on(&[2, 3, 4], "other_elements_of_the_same_size_are_told", |world| {
+        let first = world.rank() == 0;
+        for how in 0..4 {
+            let made = if first { made::<Placed<f64>>(&world, how) } else { made::<Placed<u64>>(&world, how) };
+            let error = made.unwrap_err().to_string();
+            assert!(error.contains("of Placed<f64> (16 B)") && error.contains("of Placed<u64> (16 B)"), "{error}");
+        }
+        let cells = match first {
+            true => world.mutex(0, ocean::Cell([1.0, 2.0])).map(|cell| cell.lock().map(|cell| cell.0)),
+            false => world.mutex(0, air::Cell([0.0, 0.0])).map(|cell| cell.lock().map(|cell| cell.0)),
+        };
+        assert_eq!(cells.unwrap().unwrap(), [1.0, 2.0]);
+        world.barrier().unwrap();
         another_window_works(&world);
     });
 }

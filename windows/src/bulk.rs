@@ -46,7 +46,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
         let (id, fabric, rank) = (self.core.id, &self.core.data.fabric, self.rank());
         // All must be here for the same. Nobody returns before all have come, with nothing under way.
-        let (what, words) = ([element::<T>(), 0], Words::new(self.ranks()).locks());
+        let (element, words) = (element::<T>(), Words::new(self.ranks()).locks());
+        let what = (&*element, 0);
         let words = Segment::allocate(fabric, Purpose::BulkAccumulates, id, what, words, Ok(Size::default()), None);
         let words = Arc::new(words.map_err(|source| source.of(id, rank, 0, size_of::<T>()))?);
         let lock = PassiveLock::new(words.clone(), 0).map_err(|source| self.core.lock_error_at(rank, source))?;

@@ -83,7 +83,8 @@ pub enum Error {
         /// What is wrong with that.
         why: &'static str,
     },
-    /// Ranks that make different windows, or values behind locks, in one collective call.
+    /// Ranks that make different windows, or values behind locks, in one collective call. Types of elements are compared by their size
+    /// and their name, without its paths.
     #[error("{why}: all ranks make the same windows and values, in the same order, of elements of the same type")]
     Mismatch {
         /// The first rank that makes another one than rank 0.

@@ -131,7 +131,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let (user, own) = mine.unzip();
         // Ranks must make the same window, of the same elements.
         let words = Words::new(ranks);
-        let what = [words::element::<T>(), kind];
+        let type_name = words::element::<T>();
+        let what = (&*type_name, kind);
         let data = match Segment::allocate(fabric, Purpose::Window, id, what, words.all(), size, own) {
             Ok(data) => Arc::new(data),
             Err(error) => {

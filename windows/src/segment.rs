@@ -93,7 +93,7 @@ impl Size {
 /// What a rank tells the others: what it makes, how much of it, and how to reach it.
 struct Record<'a> {
     /// The same at all ranks, or they do not make the same thing.
-    what: Made,
+    what: Made<'a>,
     size: Size,
     key: &'a [u8],
     /// Of memory of the program's own.
@@ -103,9 +103,11 @@ struct Record<'a> {
 impl<'a> Record<'a> {
     fn to_bytes(&self) -> Vec<u8> {
         let Size { bytes, own, signals, slots } = self.size;
-        let sizes = [bytes as u64, own.into(), signals as u64, slots as u64, self.key.len() as u64];
-        let numbers = self.what.0.into_iter().chain(sizes).flat_map(u64::to_le_bytes);
-        numbers.chain(self.key.iter().copied()).chain(self.own_key.iter().copied()).collect()
+        let element = self.what.element.as_bytes();
+        let sizes =
+            [bytes as u64, own.into(), signals as u64, slots as u64, element.len() as u64, self.key.len() as u64];
+        let numbers = self.what.numbers.into_iter().chain(sizes).flat_map(u64::to_le_bytes);
+        numbers.chain([element, self.key, self.own_key].concat()).collect()
     }
 
     fn from_bytes(mut bytes: &'a [u8]) -> Option<Self> {
@@ -114,10 +116,12 @@ impl<'a> Record<'a> {
             bytes = rest;
             Some(u64::from_le_bytes(*number))
         };
-        let what = Made([number()?, number()?, number()?, number()?]);
-        let [bytes_of, own, signals, slots, key] = [number()?, number()?, number()?, number()?, number()?];
-        let [bytes_of, signals, slots, key] = [bytes_of, signals, slots, key].map(|number| number as usize);
-        let (key, own_key) = bytes.split_at_checked(key)?;
+        let numbers = [number()?, number()?, number()?];
+        let [bytes_of, own, signals, slots, element, key] =
+            [number()?, number()?, number()?, number()?, number()?, number()?].map(|number| number as usize);
+        let (element, keys) = bytes.split_at_checked(element)?;
+        let (key, own_key) = keys.split_at_checked(key)?;
+        let what = Made { numbers, element: std::str::from_utf8(element).ok()? };
         Some(Record { what, size: Size { bytes: bytes_of, own: own != 0, signals, slots }, key, own_key })
     }
 }
@@ -154,13 +158,13 @@ impl From<FabricError> for SegmentError {
 
 impl<F: Fabric> Segment<F> {
     /// Collective: zeroed memory at this rank, with so many `words` of protocols; its bytes are memory of the `user`'s if
-    /// there is such. All ranks pass the same purpose, number and `what`. A rank that cannot make its part says so to the
+    /// there is such. All ranks pass the same purpose, number, elements and what else `Made` has. A rank that cannot make its part says so to the
     /// others; either all have the segment or none has, and nobody waits for one that failed.
     pub fn allocate(
         fabric: &F,
         purpose: Purpose,
         id: u32,
-        what: [u64; 2],
+        (element, rest): (&str, u64),
         words: usize,
         size: Result<Size, &'static str>,
         own: Option<UserMemory>,
@@ -172,7 +176,7 @@ impl<F: Fabric> Segment<F> {
             // SAFETY: the segment keeps the region to itself, and `Window::free` gives memory back after it has dropped it.
             let (own, own_key) = own.map(|memory| unsafe { fabric.register(&memory) }).transpose()?.unzip();
             let own_key = &own_key.unwrap_or_default();
-            let what = Made([purpose as u64, u64::from(id), what[0], what[1]]);
+            let what = Made { numbers: [purpose as u64, u64::from(id), rest], element };
             Ok((region, own, Record { what, size, key: &key, own_key }.to_bytes()))
         });
         let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, _, record)| record))?;

@@ -127,12 +127,14 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         let size_here =
             bytes.and_then(|bytes| words_here.map(|_| Size { bytes, ..Size::default() }).ok_or("too many locks"));
         // Ranks must make the same, of the same type, at the same home ranks.
-        let (purpose, made) = match which {
-            Which::One(home) => (Purpose::Value, [element::<T>(), home as u64]),
-            Which::Dealt(len) => (Purpose::Values, [element::<T>(), len as u64]),
+        let (purpose, rest) = match which {
+            Which::One(home) => (Purpose::Value, home as u64),
+            Which::Dealt(len) => (Purpose::Values, len as u64),
         };
+        let element = element::<T>();
         let all_words = words_here.unwrap_or_default();
-        let data = Segment::allocate(fabric, purpose, id, made, all_words, size_here, None).map_err(failed)?;
+        let data =
+            Segment::allocate(fabric, purpose, id, (&element, rest), all_words, size_here, None).map_err(failed)?;
         let (data, stride) = (Arc::new(data), Self::STRIDE.unwrap_or_default());
         let mut stored = Ok(());
         for index in (0..len).filter(|&index| which.home(index, ranks) == rank) {

@@ -1,6 +1,7 @@
 //! Where the words of the protocols lie in a region, and so what a rank does that waits for one of them.
 
 use crate::Number;
+use std::any::type_name;
 use std::fmt;
 use transom_locks::{At, Barrier, Field, LockLayout, Pscw, Rank};
 
@@ -53,38 +54,45 @@ pub(crate) enum Purpose {
     BulkAccumulates,
 }
 
-/// What a rank makes together with the others, as it tells them: the number of its [`Purpose`], its own number, what its elements
-/// are ([`element`]), and the flavour of a window, the home of a value, or the number of values.
+/// What a rank makes together with the others, as it tells them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Made(pub [u64; 4]);
-
-/// The bytes of an element and, in the highest two bits, what [`Number`] it is.
-pub(crate) fn element<T: 'static>() -> u64 {
-    size_of::<T>() as u64 | (Number::of::<T>() as u64) << NUMBER
+pub(crate) struct Made<'a> {
+    /// The number of its [`Purpose`], its own number, and the flavour of a window, the home of a value, or the number of values.
+    pub numbers: [u64; 3],
+    /// What its elements are: [`element`].
+    pub element: &'a str,
 }
 
-const NUMBER: u32 = 62;
+/// The type of elements, as ranks compare it: of numbers what they are, of others the name and the bytes. Without paths, since the
+/// programs of a job may have the type in modules of their own.
+pub(crate) fn element<T: 'static>() -> String {
+    let bytes = size_of::<T>();
+    Number::of::<T>().named(bytes as u64).unwrap_or_else(|| {
+        let words = type_name::<T>().split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+        let name: String =
+            words.filter_map(|word| word.rsplit("::").next()).flat_map(str::chars).take(LONGEST).collect();
+        format!("{name} ({bytes} B)")
+    })
+}
 
-impl fmt::Display for Made {
+/// Characters of a name that are compared.
+const LONGEST: usize = 100;
+
+impl fmt::Display for Made<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WINDOW: u64 = Purpose::Window as u64;
         const VALUE: u64 = Purpose::Value as u64;
         const VALUES: u64 = Purpose::Values as u64;
-        let Made([purpose, id, element, rest]) = *self;
-        let (number, bytes) = (element >> NUMBER, element & ((1 << NUMBER) - 1));
-        let number = Number::of_bits(number).named(bytes);
-        let bytes = if bytes == 1 { "1 byte".into() } else { format!("{bytes} bytes") };
-        let one = number.clone().unwrap_or_else(|| bytes.clone());
-        let many = number.unwrap_or_else(|| format!("elements of {bytes}"));
+        let Made { numbers: [purpose, id, rest], element } = *self;
         match purpose {
             WINDOW => {
                 let flavor =
                     ["allocate", "allocate_shared", "create", "dynamic"].get(rest as usize).unwrap_or(&"unknown");
-                write!(f, "window {id} ({flavor}) of {many}")
+                write!(f, "window {id} ({flavor}) of {element}")
             }
-            VALUE => write!(f, "value {id} (mutex or rw_lock) of {one} at rank {rest}"),
-            VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {one} from number {id} on"),
-            _ => write!(f, "bulk_accumulates of window {id} of {many}"),
+            VALUE => write!(f, "value {id} (mutex or rw_lock) of {element} at rank {rest}"),
+            VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {element} from number {id} on"),
+            _ => write!(f, "bulk_accumulates of window {id} of {element}"),
         }
     }
 }
@@ -144,10 +152,14 @@ mod tests {
 
     #[test]
     fn what_is_made_is_named() {
-        let made = |purpose, element, rest| Made([purpose as u64, 3, element, rest]).to_string();
+        let made =
+            |purpose, element: String, rest| Made { numbers: [purpose as u64, 3, rest], element: &element }.to_string();
         assert_eq!(made(Purpose::Window, element::<f64>(), 0), "window 3 (allocate) of f64");
-        assert_eq!(made(Purpose::Window, element::<[u8; 3]>(), 2), "window 3 (create) of elements of 3 bytes");
-        assert_eq!(made(Purpose::Value, element::<[u8; 1]>(), 7), "value 3 (mutex or rw_lock) of 1 byte at rank 7");
+        assert_eq!(made(Purpose::Window, element::<[u8; 3]>(), 2), "window 3 (create) of [u8; 3] (3 B)");
+        assert_eq!(
+            made(Purpose::Value, element::<Option<std::num::NonZeroU16>>(), 7),
+            "value 3 (mutex or rw_lock) of Option<NonZero<u16>> (2 B) at rank 7"
+        );
         assert_eq!(
             made(Purpose::Values, element::<i32>(), 9),
             "9 values (mutexes or rw_locks) of i32 from number 3 on"
