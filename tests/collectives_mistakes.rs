@@ -3,13 +3,23 @@
 mod ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
-use transom::collective::{Commuting, Grid, Ragged, Reduction};
+use transom::bytemuck::Pod;
+use transom::collective::{Commuting, Grid, MaxPlace, Placed, Ragged, Reduction};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Section, World};
 
-/// Each rank fails, and soon; and every later call.
 fn mismatch(
     name: &str,
+    one: impl Fn(&World) -> Result<(), Error> + Sync,
+    other: impl Fn(&World) -> Result<(), Error> + Sync,
+) {
+    mismatch_that_says(name, "", one, other);
+}
+
+/// Each rank fails, and soon; and every later call.
+fn mismatch_that_says(
+    name: &str,
+    says: &str,
     one: impl Fn(&World) -> Result<(), Error> + Sync,
     other: impl Fn(&World) -> Result<(), Error> + Sync,
 ) {
@@ -24,7 +34,7 @@ fn mismatch(
         let second = world.all_reduce_one(1, Op::Sum);
         let error = first.and(second.map(drop)).unwrap_err();
         let told = matches!(error, Error::Mismatch { .. }) || odd && matches!(error, Error::Misuse { .. });
-        assert!(told, "{error}");
+        assert!(told && error.to_string().contains(says), "{error}");
         assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
         let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
         assert!(matches!(again, Error::Mismatch { .. }), "{again}");
@@ -95,6 +105,16 @@ fn other_numbers_are_told() {
     mismatch("other_numbers_are_told", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
 }
 
+/// Of the same size, behind a place.
+#[test]
+fn other_values_by_place_are_told() {
+    fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
+        world.all_reduce_one(Placed::new(value, 1), MaxPlace).map(drop)
+    }
+    let says = "calls all_reduce of 1 element of 16 bytes, by MaxPlace of ";
+    mismatch_that_says("other_values_by_place_are_told", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
+}
+
 #[test]
 fn other_collectives_are_told() {
     mismatch("other_collectives_are_told", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));
@@ -109,7 +129,8 @@ fn a_barrier_is_a_collective_like_others() {
 fn other_grids_are_told() {
     let on_grid =
         |around| move |w: &World| w.neighbours(&Grid::new([w.size()], [around]).unwrap(), &[1, 2], &mut [0, 0]);
-    mismatch("other_grids_are_told", on_grid(true), on_grid(false));
+    let says = "calls neighbours of 1 i32, on another grid, as number";
+    mismatch_that_says("other_grids_are_told", says, on_grid(true), on_grid(false));
 }
 
 #[test]
@@ -129,57 +150,64 @@ fn sections_of_other_lengths_are_told() {
 #[test]
 fn elements_that_only_one_side_knows_of_are_told() {
     type Call = fn(&World, bool) -> Result<(), Error>;
-    let calls: [(&str, Call); 9] = [
-        ("all_to_all_v, of which one expects some", |w, odd| {
+    let calls: [(&str, &str, Call); 9] = [
+        ("all_to_all_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
             let n = w.size();
             let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
             w.all_to_all_v_into::<u8>(&[], &vec![0; n], &mut vec![0; taken.iter().sum()], &taken)
         }),
-        ("all_to_all_v, of which one expects none", |w, _| {
+        ("all_to_all_v, of which one expects none", "3, and rank 1 expects length 0", |w, _| {
             let n = w.size();
             let given: Vec<usize> = (0..n).map(|to| if w.rank() == 0 && to == n / 2 { 3 } else { 0 }).collect();
             w.all_to_all_v_into(&vec![1_u8; given.iter().sum()], &given, &mut [], &vec![0; n])
         }),
-        ("gather_v, of which the root expects some", |w, odd| {
+        ("gather_v, of which the root expects some", "0, and rank 1 expects length 1", |w, odd| {
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == 0)).collect();
             w.gather_v_into(w.size() / 2, &[0_u8; 0], &counts, &mut vec![0; usize::from(odd)])
         }),
-        ("gather_v, of which the root expects none", |w, odd| {
+        ("gather_v, of which the root expects none", "1, and rank 1 expects length 0", |w, odd| {
             w.gather_v_into(w.size() / 2, &vec![1_u8; usize::from(!odd)], &vec![0; w.size()], &mut [])
         }),
-        ("scatter_v, of which one expects some", |w, odd| {
+        ("scatter_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
             w.scatter_v_into(0, &[0_u8; 0], &vec![0; w.size()], &mut vec![0; usize::from(odd)])
         }),
-        ("scatter_v, of which one expects none", |w, _| {
+        ("scatter_v, of which one expects none", "1, and rank 1 expects length 0", |w, _| {
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == w.size() / 2)).collect();
             let data = vec![1_u8; usize::from(w.rank() == 0)];
             w.scatter_v_into(0, &data, &counts, &mut [])
         }),
-        ("all_gather_v", |w, odd| {
+        ("all_gather_v", "1, and rank ", |w, odd| {
             // As many elements at all.
             let whose = if odd { w.size() / 2 } else { 0 };
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
             w.all_gather_v_into(&vec![1_u8; counts[w.rank()]], &counts, &mut [0])
         }),
-        ("reduce_scatter_v", |w, odd| {
+        ("reduce_scatter_v", "0, and rank ", |w, odd| {
             let whose = if odd { w.size() / 2 } else { 0 };
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
             w.reduce_scatter_v(&[1_u8], &counts, &mut vec![0; counts[w.rank()]], Op::Sum)
         }),
-        ("iall_to_all_v", |w, odd| {
+        ("iall_to_all_v", "0, and rank 1 expects length 1", |w, odd| {
             let n = w.size();
             let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
             w.iall_to_all_v(Ragged::new(Vec::<u8>::new(), &vec![0; n]), &taken).wait().map(drop).map_err(Error::from)
         }),
     ];
     on(&[2, 3], "elements_that_only_one_side_knows_of_are_told", |world| {
-        for (name, call) in calls {
+        for (name, says, call) in calls {
             let begun = Instant::now();
             let team = world.split(Some(0), 0).unwrap().unwrap();
             // Who has nothing to wait for learns of it in the next.
             let called = call(&team, world.rank() == world.size() / 2);
             let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
-            assert!(matches!(error, Error::Mismatch { .. }), "{name}: {error}");
+            let call = name.split(',').next().unwrap();
+            let says =
+                [format!("in {call}, number 1 of their collectives, rank "), format!("a block of length {says}")];
+            let text = error.to_string();
+            assert!(
+                matches!(error, Error::Mismatch { .. }) && says.iter().all(|says| text.contains(says)),
+                "{name}: {text}"
+            );
             assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{name}: {:?}", begun.elapsed());
             // All have their error before one leaves.
             world.barrier().unwrap();

@@ -196,10 +196,12 @@ impl Group {
         let number = first.number.wrapping_add(1);
         Error::Mismatch {
             why: match first.call == second.call {
-                false => format!(
-                    "rank {a} calls {}, rank {b} calls {}, as number {number} of their collectives",
-                    first.call, second.call
-                ),
+                false => {
+                    let [one, other] = [first.call, second.call].map(|call| call.to_string());
+                    // What a call says of its grid is a hash.
+                    let other = if one == other { other.replace("on a grid", "on another grid") } else { other };
+                    format!("rank {a} calls {one}, rank {b} calls {other}, as number {number} of their collectives")
+                }
                 true if number == 1 => format!(
                     "ranks {a} and {b} choose algorithms by different rules (TRANSOM_COLLECTIVES, or what \
                      `World::collectives_by` was given)"
@@ -212,10 +214,19 @@ impl Group {
         }
     }
 
-    /// A message of another length than the call has.
-    pub fn odd(&self, from: Rank, bytes: u64, expected: usize) -> Error {
+    /// A message of another length than this rank expects, in elements of so many bytes: of a call whose blocks differ in length.
+    pub fn odd(&self, made: Made, from: Rank, bytes: u64, expected: usize, element: usize) -> Error {
+        let (me, number, name) = (self.comm.rank(), made.number.wrapping_add(1), made.call.name());
+        let (element, expected) = (element as u64, expected as u64);
+        let (given, taken, unit) = match bytes.checked_rem(element) {
+            Some(0) => (bytes / element, expected / element, ""),
+            _ => (bytes, expected, " bytes"),
+        };
         Error::Mismatch {
-            why: format!("rank {from} sent {bytes} bytes where rank {} expected {expected}", self.comm.rank()),
+            why: format!(
+                "in {name}, number {number} of their collectives, rank {from} gives rank {me} a block of length {given}{unit}, and rank {me} \
+                 expects length {taken}{unit}"
+            ),
         }
     }
 

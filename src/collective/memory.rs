@@ -11,7 +11,7 @@ pub(super) struct Memory {
     data: Bytes,
     scratch: Bytes,
     /// Bytes of an element.
-    element: usize,
+    pub element: usize,
 }
 
 /// As well aligned as any element.

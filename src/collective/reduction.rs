@@ -3,7 +3,7 @@
 use crate::messages::Error;
 use bytemuck::{Pod, Zeroable};
 use transom_collective::Order;
-use transom_windows::{Atomic, Op};
+use transom_windows::{Atomic, Number, Op};
 
 /// An operation of a reduction: an [`Op`], [`MinPlace`] and [`MaxPlace`], a function in [`Commuting`] or [`Ordered`], or one's own.
 ///
@@ -46,9 +46,9 @@ pub trait Reduction<T: Pod>: Send + Sync {
         }
     }
 
-    /// Tells operations apart, to find out that ranks name different ones. 0 to 15 are the library's.
+    /// Tells operations apart, to find out that ranks name different ones. 0 to 31 are the library's.
     fn number(&self) -> u8 {
-        16
+        32
     }
 
     /// That it means something for such elements.
@@ -89,7 +89,7 @@ impl<T: Atomic> Reduction<T> for Op {
     }
 
     fn number(&self) -> u8 {
-        Op::ALL.iter().position(|op| op == self).map_or(15, |number| number as u8)
+        Op::ALL.iter().position(|op| op == self).map_or(31, |number| number as u8)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -151,7 +151,7 @@ impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Ordered<F> {
     }
 
     fn number(&self) -> u8 {
-        17
+        33
     }
 }
 
@@ -208,6 +208,10 @@ pub struct MinPlace;
 #[derive(Clone, Copy, Debug)]
 pub struct MaxPlace;
 
+/// The numbers of these on values that are no numbers, and behind them on each kind of these: a `Placed` alone does not tell.
+pub(super) const MIN_PLACE: u8 = 12;
+pub(super) const MAX_PLACE: u8 = 16;
+
 /// The one that is `better`, the lower place where neither is; a number rather than a NaN.
 fn place<T: Pod + PartialOrd>(a: Placed<T>, b: Placed<T>, better: fn(&T, &T) -> bool) -> Placed<T> {
     let (x, y) = (a.value(), b.value());
@@ -232,7 +236,7 @@ impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MinPlace {
     }
 
     fn number(&self) -> u8 {
-        12
+        MIN_PLACE + Number::of::<T>() as u8
     }
 }
 
@@ -244,7 +248,7 @@ impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MaxPlace {
     }
 
     fn number(&self) -> u8 {
-        13
+        MAX_PLACE + Number::of::<T>() as u8
     }
 }
 

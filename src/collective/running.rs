@@ -116,15 +116,15 @@ impl<F: Fold> Running<F> {
     /// Looks which messages have ended.
     fn take(&mut self, core: &mut Core) {
         let mut wrong = None;
+        let (group, made, element) = (&self.group, self.made, self.memory.element);
+        let odd = |from, length, expected| Some(group.odd(made, from, length, expected, element));
         self.pending.retain(|(key, rank, receive)| {
             let Some((result, _)) = core.ended(*key) else { return true };
             let error = match (result, receive) {
-                (Ok(came), Some(len)) if came.length != *len as u64 => Some(self.group.odd(*rank, came.length, *len)),
+                (Ok(came), Some(len)) if came.length != *len as u64 => odd(*rank, came.length, *len),
                 (Ok(_), _) => None,
-                (Err(Fault::Message(Failure::Truncated { status, .. })), Some(len)) => {
-                    Some(self.group.odd(*rank, status.length, *len))
-                }
-                (Err(fault), _) => Some(self.group.comm.fault(fault, 1)),
+                (Err(Fault::Message(Failure::Truncated { status, .. })), Some(len)) => odd(*rank, status.length, *len),
+                (Err(fault), _) => Some(group.comm.fault(fault, 1)),
             };
             wrong = wrong.take().or(error);
             false

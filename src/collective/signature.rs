@@ -1,5 +1,6 @@
 //! What a call is, in a few bytes that ranks compare.
 
+use super::reduction::{MAX_PLACE, MIN_PLACE};
 use std::fmt;
 use transom_windows::Number;
 
@@ -72,6 +73,8 @@ const OPERATION: u32 = 8;
 const ELEMENT: u32 = 16;
 const NUMBER: u32 = 30;
 const ROOT: u32 = 32;
+
+const PLACES_END: u8 = MAX_PLACE + 4;
 
 impl Signature {
     pub const BYTES: usize = 16;
@@ -164,14 +167,19 @@ impl fmt::Display for Signature {
             }
         }
         match root.checked_sub(1) {
-            _ if kind == Kind::Neighbours as u8 => write!(f, ", on grid {root:08x}")?,
+            _ if kind == Kind::Neighbours as u8 => write!(f, ", on a grid")?,
             Some(root) => write!(f, ", root {root}")?,
             None => {}
         }
         match operation.checked_sub(1) {
             None => {}
-            Some(12) => write!(f, ", by MinPlace")?,
-            Some(13) => write!(f, ", by MaxPlace")?,
+            Some(number @ MIN_PLACE..PLACES_END) => {
+                write!(f, ", by {}", if number < MAX_PLACE { "MinPlace" } else { "MaxPlace" })?;
+                // Beside the place.
+                if let Some(value) = Number::of_bits(number.into()).named(element.saturating_sub(8)) {
+                    write!(f, " of {value}")?;
+                }
+            }
             Some(number) => match transom_windows::Op::ALL.get(usize::from(number)) {
                 Some(op) => write!(f, ", by {op:?}")?,
                 None => write!(f, ", by operation {number} of the program's own")?,
@@ -186,7 +194,7 @@ impl fmt::Display for Signature {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Signature};
+    use super::{Kind, MIN_PLACE, Signature};
 
     #[test]
     fn calls_are_told_apart() {
@@ -211,9 +219,13 @@ mod tests {
         assert_eq!(one.to_string(), "broadcast of 3 u64, root 2");
         assert_eq!(Signature::of::<f64>(Kind::AllReduce, 1).by(0, true).to_string(), "all_reduce of 1 f64, by Sum");
         assert_eq!(
-            Signature::of::<[f64; 2]>(Kind::Scan, 1).by(16, false).to_string(),
-            "scan of 1 element of 16 bytes, by operation 16 of the program's own, which does not commute"
+            Signature::of::<[f64; 2]>(Kind::Scan, 1).by(33, false).to_string(),
+            "scan of 1 element of 16 bytes, by operation 33 of the program's own, which does not commute"
         );
+        let placed = Signature::of::<[f64; 2]>(Kind::Scan, 1);
+        for (number, says) in [(MIN_PLACE, "MinPlace"), (15, "MinPlace of f64"), (17, "MaxPlace of u64")] {
+            assert_eq!(placed.by(number, true).to_string(), format!("scan of 1 element of 16 bytes, by {says}"));
+        }
         assert_eq!(Signature::of::<i8>(Kind::AllGather, 0).started().to_string(), "iall_gather of 0 i8");
         assert_eq!(Signature::of::<[u8; 16_385]>(Kind::Gather, 2).to_string(), "gather of 2 elements of 1 byte");
         assert_eq!(Signature::without(Kind::Barrier).to_string(), "barrier");
