@@ -13,6 +13,15 @@ use transom_locks::Rank;
 /// const HALO: Tag<f64> = Tag::new(1);
 /// assert_eq!(HALO.number(), 1);
 /// ```
+/// A message of elements of no bytes says that it was sent, and not how many they were:
+/// ```
+/// use transom::messages::Tag;
+/// const READY: Tag<()> = Tag::new(2);
+/// let world = transom::init()?;
+/// world.send(0, READY, &[(); 3])?;
+/// assert_eq!(world.recv(0, READY)?.1.len, 0);
+/// # Ok::<(), transom::Error>(())
+/// ```
 pub struct Tag<T>(u32, PhantomData<fn(T) -> T>);
 
 /// The tags that a receive takes: one, or any. Messages with any tag are taken for elements of its type.
@@ -159,7 +168,7 @@ pub struct Status {
     pub from: Rank,
     /// Its tag.
     pub tag: u32,
-    /// Its length in elements.
+    /// Its length in elements; of those of no bytes 0, however many were sent.
     pub len: usize,
 }
 
