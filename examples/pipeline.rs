@@ -90,12 +90,12 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
 /// Goes through the grid; the last rank returns the corner.
 fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<f64>, transom::Error> {
     let (me, ranks, rows, columns) = (world.rank(), world.size(), args.rows as usize, args.columns as usize);
-    let (first, end) = (columns * me / ranks, columns * (me + 1) / ranks);
+    let mine = world.share(columns);
     // One column more on the left: the neighbour's last.
-    let width = end - first + 1;
+    let width = mine.len() + 1;
     let mut grid = vec![0.0; rows * width];
     for (j, above) in grid[..width].iter_mut().enumerate() {
-        *above = (first + j) as f64 - 1.0;
+        *above = (mine.start + j) as f64 - 1.0;
     }
     if me == 0 {
         for (i, row) in grid.chunks_exact_mut(width).enumerate() {

@@ -4,6 +4,7 @@
 
 use clap::{Parser, ValueEnum};
 use std::error::Error;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
 use transom::array::Layout;
@@ -68,7 +69,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     if n < ranks {
         return Err(format!("{n} rows are not one for each of {ranks} ranks").into());
     }
-    let expected = Strip::new(n, 0, 1).diffused_alone(args.steps);
+    let expected = Strip::new(n, 0..n).diffused_alone(args.steps);
     let mut all_right = true;
     for by in args.by.map_or(vec![By::Array, By::Neighbours, By::Fence, By::Pscw, By::Signal], |by| vec![by]) {
         let (seconds, strip) = match by {
@@ -113,7 +114,7 @@ fn by_array(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom
 
 /// Rows side by side in any memory: first and last go out, and the neighbours' come in.
 fn by_neighbours(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom::Error> {
-    let mut strip = Strip::new(n, world.rank(), world.size());
+    let mut strip = Strip::new(n, world.share(n));
     let grid = Grid::of(world.size(), [false]).expect("there are ranks");
     let below = (strip.rows() + 1) * n;
     // What lies outside the plate stays.
@@ -133,7 +134,7 @@ fn by_neighbours(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), tr
 
 /// By window and by hand.
 fn by_window(world: &World, n: usize, steps: u32, by: By) -> Result<(f64, Strip), transom::Error> {
-    let mut strip = Strip::new(n, world.rank(), world.size());
+    let mut strip = Strip::new(n, world.share(n));
     let mut halo = Halo::new(world, n)?;
     world.barrier()?;
     let begun = Instant::now();
@@ -174,13 +175,12 @@ struct Strip {
 }
 
 impl Strip {
-    fn new(n: usize, rank: Rank, ranks: usize) -> Self {
-        let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
-        let mut points = vec![0.0; (end - first + 2) * n];
-        if first == 0 {
+    fn new(n: usize, rows: Range<usize>) -> Self {
+        let mut points = vec![0.0; (rows.len() + 2) * n];
+        if rows.start == 0 {
             points[..n].fill(HOT);
         }
-        Strip { n, first, next: points.clone(), points }
+        Strip { n, first: rows.start, next: points.clone(), points }
     }
 
     fn rows(&self) -> usize {

@@ -181,10 +181,10 @@ fn patches_are_there_when_they_are_waited_for() {
 #[test]
 fn patches_are_put_from_what_the_scope_has() {
     ranks::on_all_sizes("patches_are_put_from_what_the_scope_has", |world: World| {
-        let (me, n) = (world.rank(), world.size());
         for mut plane in planes(&world) {
             // Each rank has some rows, and puts them in two patches.
-            let rows = [SHAPE[0] * me / n, SHAPE[0] * (me + 1) / n];
+            let rows = world.share(SHAPE[0]);
+            let rows = [rows.start, rows.end];
             let patches = [[rows, [0, 10]], [rows, [10, SHAPE[1]]]];
             let value = |[row, column]: [usize; 2]| (1000 * row + column) as u64;
             let mut sources = patches.map(|patch| elements(patch).map(value).collect::<Vec<_>>());

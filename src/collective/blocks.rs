@@ -5,9 +5,28 @@ use super::described::total;
 use crate::messages::Error;
 use crate::world::World;
 use bytemuck::Pod;
-use transom_collective::Rank;
+use std::ops::Range;
+use transom_collective::{Rank, block};
 
 impl World {
+    /// This rank's share of so many things, of which each rank has some, side by side in the order of ranks: shares differ by one at
+    /// most. [`block`](super::block) tells that of any rank. (Blocks of a [global array](crate::GlobalArray) are cut otherwise: its
+    /// layout tells which.)
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     assert_eq!(world.share(10), [0..3, 3..6, 6..10][world.rank()]);
+    ///     let squares: Vec<usize> = world.share(10).map(|i| i * i).collect();
+    ///     assert_eq!(world.all_gather_v(&squares)?.into_elements(), [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn share(&self, len: usize) -> Range<usize> {
+        block(len, self.size(), self.rank())
+    }
+
     /// Collective: the elements of all ranks, of each as many, side by side at the root; none elsewhere.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ mod straight;
 
 pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
-pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError};
+pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError, block};
 
 use crate::lock::lock;
 use crate::messages::{Error, Space, hold};

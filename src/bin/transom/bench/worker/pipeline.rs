@@ -123,11 +123,11 @@ struct Part<'e, 'w> {
 impl<'e, 'w> Part<'e, 'w> {
     fn new(world: &World, n: usize, way: Way<'e, 'w>) -> Self {
         let (rank, ranks) = (world.rank(), world.size());
-        let (first, end) = (n * rank / ranks, n * (rank + 1) / ranks);
-        let width = end - first + 1;
+        let mine = world.share(n);
+        let width = mine.len() + 1;
         // The first row and the first column of all are their index.
         let grid = Buffer::new(n * width, |at| match (at / width, at % width) {
-            (0, column) => (first + column) as f64 - 1.0,
+            (0, column) => (mine.start + column) as f64 - 1.0,
             (row, 1) if rank == 0 => row as f64,
             _ => 0.0,
         });
