@@ -266,6 +266,22 @@ fn who_waits_for_its_sends_alone_is_told() {
     mismatch("who_waits_for_its_sends_alone_is_told", call, call);
 }
 
+/// Who waits for nobody is told by a barrier at the end: each is the root of its own broadcast.
+#[test]
+fn a_last_call_that_differed_is_told_by_a_barrier() {
+    on(&[2, 3], "a_last_call_that_differed_is_told_by_a_barrier", |world| {
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        team.barrier().unwrap();
+        let last = team.broadcast(team.rank(), &mut [1]);
+        let error = last.and_then(|()| team.barrier()).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        if ranks::share_memory(&world) {
+            assert!(error.to_string().contains("or has made another before: rank "), "{error}");
+        }
+        world.barrier().unwrap();
+    });
+}
+
 /// More calls than are remembered.
 #[test]
 fn a_call_that_differed_long_ago_is_told() {
