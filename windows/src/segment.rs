@@ -158,8 +158,8 @@ impl From<FabricError> for SegmentError {
 
 impl<F: Fabric> Segment<F> {
     /// Collective: zeroed memory at this rank, with so many `words` of protocols; its bytes are memory of the `user`'s if
-    /// there is such. All ranks pass the same purpose, number, elements and what else `Made` has. A rank that cannot make its part says so to the
-    /// others; either all have the segment or none has, and nobody waits for one that failed.
+    /// there is such. All ranks pass the same purpose, number, elements and what else `Made` has. A rank that cannot make its part
+    /// says so to the others; either all have the segment or none has, and nobody waits for one that failed.
     pub fn allocate(
         fabric: &F,
         purpose: Purpose,
