@@ -8,8 +8,43 @@ use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLo
 pub(crate) const TURN: u64 = 1 << 63;
 
 impl<const C: u32> TargetLock<C> {
+    /// Takes a place in the queue for an exclusive request of which one attempt has failed: by some more, or else at the gate. Returns
+    /// what the word held before, which is taken to be `seen`.
+    #[cold]
+    pub(crate) fn ask_again<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        seen: LockWord<C>,
+    ) -> Result<LockWord<C>, N> {
+        match self.attempts(network, layout, target, seen, LockWord::<C>::ATTEMPTS - 1)? {
+            (found, true) => Ok(found),
+            (found, false) => self.ask_at_gate(network, layout, target, found),
+        }
+    }
+
+    /// So many attempts at most: what the word held at the last, and whether that took.
+    fn attempts<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        mut seen: LockWord<C>,
+        most: usize,
+    ) -> Result<(LockWord<C>, bool), N> {
+        for _ in 0..most {
+            let found = self.attempt(network, layout, target, seen)?;
+            if found == seen {
+                return Ok((found, true));
+            }
+            seen = found;
+        }
+        Ok((seen, false))
+    }
+
     /// Takes a place in the queue for an exclusive request that others have kept out of it, or that saw that they keep another
-    /// out. Returns what the word held before, which is taken to be `seen`.
+    /// out. As [`ask_again`](Self::ask_again).
     #[cold]
     pub(crate) fn ask_at_gate<N: Network>(
         &mut self,
@@ -20,10 +55,11 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<LockWord<C>, N> {
         let ticket = Self::enter_gate(network, layout, target)?;
         // In this turn nobody else makes the word urgent.
-        let found = match self.attempt(network, layout, target, seen.without_urgency())? {
-            Ok(found) => found,
-            Err(_) => self.ask_urgently(network, layout, target)?,
-        };
+        let seen = seen.without_urgency();
+        let (mut found, took) = self.attempts(network, layout, target, seen, LockWord::<C>::ATTEMPTS)?;
+        if !took {
+            found = self.ask_urgently(network, layout, target)?;
+        }
         Self::leave_gate(network, layout, target, ticket)?;
         Ok(found)
     }
@@ -35,12 +71,12 @@ impl<const C: u32> TargetLock<C> {
         let mut seen = LockWord::<C>(network.add(home, LockWord::<C>::URGENT)? | LockWord::<C>::URGENT);
         loop {
             let new = seen.with_exclusive(network.rank()).without_urgency();
-            let found = network.cas(home, seen.0, new.0)?;
-            if found == seen.0 {
+            let found = LockWord(network.cas(home, seen.0, new.0)?);
+            if found == seen {
                 self.seen = new.0;
                 return Ok(seen);
             }
-            seen = LockWord(found);
+            seen = found;
         }
     }
 

@@ -165,10 +165,12 @@ impl<const C: u32> TargetLock<C> {
     pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         self.enter(network, layout, target)?;
         let seen = LockWord::<C>(self.seen);
-        let attempt = if seen.is_urgent() { Err(seen) } else { self.attempt(network, layout, target, seen)? };
-        let found = match attempt {
-            Ok(found) => found,
-            Err(seen) => self.ask_at_gate(network, layout, target, seen)?,
+        let found = match seen.is_urgent() {
+            true => self.ask_at_gate(network, layout, target, seen)?,
+            false => match self.attempt(network, layout, target, seen)? {
+                found if found == seen => found,
+                found => self.ask_again(network, layout, target, found)?,
+            },
         };
         Ok(match found.tail() {
             None => Ahead { exclusive: None, readers: found.readers() },
@@ -176,26 +178,21 @@ impl<const C: u32> TargetLock<C> {
         })
     }
 
-    /// Some attempts to make this rank's exclusive request the tail. What the word held before, first taken to be `seen`; or, if
-    /// others changed it between any two of them, what it held then.
+    /// An attempt to make this rank's exclusive request the tail: what the word held. It took if that is `seen`.
     #[inline(always)]
     pub(crate) fn attempt<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        mut seen: LockWord<C>,
-    ) -> Result<std::result::Result<LockWord<C>, LockWord<C>>, N> {
-        for _ in 0..LockWord::<C>::ATTEMPTS {
-            let new = seen.with_exclusive(network.rank());
-            let found = network.cas(layout.home(target), seen.0, new.0)?;
-            if found == seen.0 {
-                self.seen = new.0;
-                return Ok(Ok(seen));
-            }
-            seen = LockWord(found);
+        seen: LockWord<C>,
+    ) -> Result<LockWord<C>, N> {
+        let new = seen.with_exclusive(network.rank());
+        let found = LockWord(network.cas(layout.home(target), seen.0, new.0)?);
+        if found == seen {
+            self.seen = new.0;
         }
-        Ok(Err(seen))
+        Ok(found)
     }
 
     /// Takes the lock of `target` exclusively if nobody has it or waits for it; whether it did. Asks for no place in the queue,
