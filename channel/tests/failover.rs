@@ -8,7 +8,7 @@ use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
-use transom_channel::{Config, Room, Select, Wire};
+use transom_channel::{Config, Lost, Room, Select, Wire};
 
 /// Whether each rail is cut, and when that changes.
 struct Cuts {
@@ -268,4 +268,44 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
     lengths.into_iter().for_each(|length| receive(&mut sim, length));
     let meter = sim.engine(0).meter();
     assert!(meter.rerouted > 0 && meter.ring_packets > 3, "{meter:?}");
+}
+
+/// Where no rail of datagrams is left the peer is lost, whether something was under way by them or not.
+#[test]
+fn a_peer_that_no_rail_reaches_is_lost() {
+    for is_under_way in [true, false] {
+        let rail = Rail {
+            kind: RailKind::Datagram,
+            longest: 2048,
+            read: false,
+            write: false,
+            ..Conditions::default().rails[0]
+        };
+        let faults = Some(Faults { lost: 0, doubled: 0, late: 0, delay: 1..2, flipped: 0 });
+        let conditions = Conditions { rails: vec![rail; 2], faults, ..Conditions::default() };
+        let config = Config { rings: 0, spread: Spread::RoundRobin, ..Config::default() };
+        let settings = Settings { give_up: 1_000_000_000, ..Settings::default() };
+        let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, settings)).unwrap();
+        let send = |sim: &mut Sim<Delivery<SimWire>>| {
+            sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
+            sim.wake(0, 0);
+        };
+        send(&mut sim);
+        while sim.step().is_some() {}
+        assert!(sim.engine(0).completed().unwrap().result.is_ok());
+        if is_under_way {
+            send(&mut sim);
+        }
+        (0..2).for_each(|rail| sim.cut(rail, true));
+        let (cut, mut steps) = (sim.now(), 0);
+        while sim.step().is_some() {
+            steps += 1;
+        }
+        let after = (sim.now() - cut) / 1_000_000;
+        assert_eq!(
+            sim.engine(0).lost().map(|(rank, lost)| (rank, lost.clone())).collect::<Vec<_>>(),
+            [(1, Lost::Unreachable)]
+        );
+        assert!((1000..1200).contains(&after) && steps < 1000, "{after} ms and {steps} steps later");
+    }
 }

@@ -190,7 +190,9 @@ impl<P> Outgoing<P> {
         let kept = self.kept.get_mut(at)?.take()?;
         self.flying -= 1;
         let Sending { number: sending, when, rail } = kept.sent?;
-        self.missed[rail].0 = 0;
+        if sending <= newest {
+            self.missed[rail].0 = 0;
+        }
         if sending == newest {
             self.round.took(now.saturating_sub(when));
         } else if sending > newest {

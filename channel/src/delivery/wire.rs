@@ -43,6 +43,8 @@ pub(super) struct Link<M> {
     pub up: [bool; RAILS],
     /// A lane was cut: all others have been asked for since.
     fails_over: bool,
+    /// Since when all lanes are cut.
+    down: Option<u64>,
     /// The rail that the next datagram goes by.
     turn: usize,
     is_active: bool,
@@ -96,6 +98,7 @@ impl<W: Wire> Delivery<W> {
             writes: Writes::default(),
             up: [false; RAILS],
             fails_over: false,
+            down: None,
             turn: 0,
             is_active: false,
         })
@@ -214,14 +217,19 @@ impl<W: Wire> Delivery<W> {
         for left in self.wire.take_back(lane) {
             match left {
                 Left::Send(memory, _) | Left::Put(memory, _) => self.wire.give(memory),
-                Left::Moved(token) => self.gone(token),
+                // Ended below, as all of this lane.
+                Left::Moved(_) => {}
             }
         }
         if self.over.contains(&lane.peer) {
             return;
         }
+        let now = self.wire.now();
         let link = self.link(lane.peer);
         link.up[lane.rail] = false;
+        if !link.up.contains(&true) {
+            link.down = link.down.or(Some(now));
+        }
         let fails_over_first = !std::mem::replace(&mut link.fails_over, true);
         self.lost_lane(lane);
         if fails_over_first {
@@ -248,7 +256,8 @@ impl<W: Wire> Delivery<W> {
         let now = self.wire.now();
         for peer in std::mem::take(&mut self.active) {
             let Some(link) = self.links.get_mut(&peer) else { continue };
-            if link.outgoing.expire(now) == Expired::Unreachable {
+            let is_down = link.down.is_some_and(|since| now >= since + self.settings.give_up);
+            if is_down || link.outgoing.expire(now) == Expired::Unreachable {
                 let packets: Vec<_> = link.outgoing.drain().collect();
                 packets.into_iter().for_each(|packet| packet.give(&mut self.wire));
                 self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, Why::Unreachable));
@@ -288,6 +297,9 @@ impl<M> Link<M> {
 
     /// When something is; 0 if now.
     fn due(&self, settings: &Settings) -> Option<u64> {
+        if let Some(since) = self.down {
+            return Some(since + settings.give_up);
+        }
         let posts = self.writes.has_work(self.outgoing.kept()).then_some(0);
         [self.outgoing.due(), self.incoming.due(settings), posts].into_iter().flatten().min()
     }
@@ -421,7 +433,9 @@ impl<W: Wire> Wire for Delivery<W> {
                 }
                 Some(Event::Up(lane)) if self.is_datagrams(lane) => {
                     if !self.over.contains(&lane.peer) {
-                        self.link(lane.peer).up[lane.rail] = true;
+                        let link = self.link(lane.peer);
+                        (link.up[lane.rail], link.down) = (true, None);
+                        self.attend(lane.peer);
                         return Some(Event::Up(lane));
                     }
                 }

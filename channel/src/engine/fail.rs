@@ -90,15 +90,18 @@ impl<W: Wire> Engine<W> {
         (context <= *last).then_some(members)
     }
 
-    /// One of those who sent in a context, if all others are lost.
+    /// One of those who sent in a context, if all others are lost: of those that have left, if one has. (Deaths are told before.)
     fn deserted(&self, context: u32) -> Option<Rank> {
+        let one_of =
+            |others: &mut dyn Iterator<Item = Rank>| others.min_by_key(|rank| (self.lost[rank] != Lost::Left, *rank));
         match self.members(context) {
             Some(members) => {
-                let mut others = members.iter().filter(|rank| **rank != self.rank);
-                let one = others.next().filter(|one| self.lost.contains_key(one))?;
-                others.all(|rank| self.lost.contains_key(rank)).then_some(*one)
+                let mut others = members.iter().copied().filter(|rank| *rank != self.rank);
+                let all = others.clone().all(|rank| self.lost.contains_key(&rank));
+                all.then(|| one_of(&mut others)).flatten()
             }
-            None => self.lost.keys().next().filter(|_| self.lost.len() as u32 == self.ranks - 1).copied(),
+            None if self.lost.len() as u32 == self.ranks - 1 => one_of(&mut self.lost.keys().copied()),
+            None => None,
         }
     }
 }
