@@ -134,7 +134,8 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// [`acquire`](Self::acquire), unless the lock is not this thread's within `limit`: then nothing. It takes its place in the
     /// queue as `acquire` does. At the deadline an exclusive request leaves the queue; a shared one stays there, where who comes
     /// to it passes over it, and the next one of this rank goes on in its place ([`TargetLock::shared_until`]). Nobody waits
-    /// longer for either than for the verbs of this rank. `limit` 0 is [`try_acquire`](Self::try_acquire), and one that no clock
+    /// longer for either than for the verbs of this rank. The call itself may return later than the deadline, by verbs of this rank and
+    /// of those that ask at the same time. `limit` 0 is [`try_acquire`](Self::try_acquire), and one that no clock
     /// can show is `acquire`.
     ///
     /// # Errors

@@ -122,7 +122,7 @@ impl<const C: u32> Default for TargetLock<C> {
 }
 
 impl<const C: u32> TargetLock<C> {
-    /// Of a lock that nobody has touched.
+    /// Of a lock as this rank knows it at first. One that is made anew for each request does not know whom it keeps out of the queue.
     pub const fn new() -> Self {
         TargetLock { status: Status::Free, seen: 0 }
     }
@@ -341,7 +341,7 @@ impl<const C: u32> TargetLock<C> {
     }
 
     /// The request's atomic, not waited for: lock_all has all of them in flight at once. If it cannot be started,
-    /// nothing has happened.
+    /// nothing has happened, and the lock is not broken.
     #[inline(always)]
     pub(crate) fn start_shared<N: Network>(
         &mut self,

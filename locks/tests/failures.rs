@@ -13,19 +13,19 @@ use transom_locks::model::{Call, Delivery, Program, Replay, Sim, State, Step, Su
 use transom_locks::{At, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
 
 /// Rows of calls, where rank 0 has a network on which something fails.
-struct Rows {
+struct Rows<const C: u32> {
     rows: Vec<Vec<Call>>,
     plan: Plan,
 }
 
 /// What a rank keeps: its locks, and at rank 0 what has failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Kept {
-    locks: Vec<TargetLock>,
+struct Kept<const C: u32> {
+    locks: Vec<TargetLock<C>>,
     progress: Progress,
 }
 
-impl Rows {
+impl<const C: u32> Rows<C> {
     fn layout(&self) -> LockLayout {
         LockLayout::new(0, self.rows.len())
     }
@@ -35,10 +35,10 @@ impl Rows {
     }
 }
 
-impl Program for Rows {
-    type Local = Kept;
+impl<const C: u32> Program for Rows<C> {
+    type Local = Kept<C>;
 
-    fn start(&self, _: Rank) -> Kept {
+    fn start(&self, _: Rank) -> Kept<C> {
         Kept { locks: vec![TargetLock::new(); self.rows.len()], progress: Progress::default() }
     }
 
@@ -47,7 +47,7 @@ impl Program for Rows {
         self.rows[rank].len() + 1
     }
 
-    fn phase(&self, rank: Rank, phase: usize, kept: &mut Kept, network: &Replay) -> Result<(), Error<Suspended>> {
+    fn phase(&self, rank: Rank, phase: usize, kept: &mut Kept<C>, network: &Replay) -> Result<(), Error<Suspended>> {
         let Some(call) = self.rows[rank].get(phase) else {
             let word = LockLayout::words(self.rows.len());
             return Ok(network.notify(At { rank, word }, 1)?);
@@ -79,22 +79,23 @@ impl Program for Rows {
         self.rows[rank].get(phase).copied().filter(|_| rank > 0)
     }
 
-    fn check(&self, state: &State<Kept>) -> Result<(), String> {
+    fn check(&self, state: &State<Kept<C>>) -> Result<(), String> {
         if state.is_done() { self.check_end(state) } else { Ok(()) }
     }
 }
 
-impl Rows {
+impl<const C: u32> Rows<C> {
     /// Whether rank 0 holds nothing at the end, and what it did not break is as if it had never asked.
-    fn check_end(&self, state: &State<Kept>) -> Result<(), String> {
+    fn check_end(&self, state: &State<Kept<C>>) -> Result<(), String> {
         let kept = state.local(0);
-        if let Some(target) = kept.locks.iter().position(TargetLock::is_held) {
+        if let Some(target) = kept.locks.iter().position(TargetLock::<C>::is_held) {
             return Err(format!("rank 0 holds the lock of rank {target} at the end"));
         }
         for (at, value) in state.nonzero() {
             match self.layout().field(at) {
                 Some((target, _)) if kept.locks[target].is_broken() => {}
-                Some((_, Field::Word)) if LockWord::<16>(value).is_idle() => {}
+                Some((_, Field::Word)) if LockWord::<C>(value).is_idle() => {}
+                Some((_, Field::Tickets)) if value >> 32 == value & 0xffff_ffff => {}
                 Some((_, Field::Link)) | None => {}
                 Some((target, field)) => {
                     return Err(format!("{field:?} at rank {} of lock {target} holds {value:#x}", at.rank));
@@ -106,7 +107,7 @@ impl Rows {
 
     /// One verb that fails breaks its lock at most, and those below it at which rank 0 waits; one that did not start,
     /// none.
-    fn check_broken(&self, kept: &Kept) -> Result<(), String> {
+    fn check_broken(&self, kept: &Kept<C>) -> Result<(), String> {
         let broken: Vec<Rank> = (0..kept.locks.len()).filter(|&target| kept.locks[target].is_broken()).collect();
         let Some((kind, at)) = kept.progress.failed else {
             return if broken.is_empty() { Ok(()) } else { Err(format!("nothing failed, and {broken:?} are broken")) };
@@ -121,7 +122,7 @@ impl Rows {
 
     /// Whether nobody goes on because ranks wait at locks that rank 0 has broken: there the network must end their
     /// waits.
-    fn only_broken_hold_up(&self, deadlock: &str, kept: &Kept) -> bool {
+    fn only_broken_hold_up(&self, deadlock: &str, kept: &Kept<C>) -> bool {
         let mut at_locks = deadlock.split("lock of rank ").skip(1);
         !deadlock.contains("rank 0 waits")
             && at_locks.all(|rest| {
@@ -142,7 +143,7 @@ struct Seen {
 }
 
 /// Visits every state.
-fn explore(sim: &Sim<Rows>) -> Seen {
+fn explore<const C: u32>(sim: &Sim<Rows<C>>) -> Seen {
     let start = sim.start().unwrap();
     let (mut states, mut todo) = (HashSet::from([start.clone()]), vec![start]);
     let mut seen = Seen::default();
@@ -172,7 +173,7 @@ fn explore(sim: &Sim<Rows>) -> Seen {
 }
 
 /// Lets each verb of rank 0 fail, in every way, until there are no more.
-fn at_every_place(rows: &[Vec<Call>]) {
+fn at_every_place<const C: u32>(rows: &[Vec<Call>]) {
     let (mut states, mut places, mut held_up) = (0, 0, 0);
     // Among more than two, what is under way makes too many states.
     let busy = rows.iter().filter(|row| !row.is_empty()).count();
@@ -183,7 +184,7 @@ fn at_every_place(rows: &[Vec<Call>]) {
             for how in [How::Refused, How::Unheard, How::Lost] {
                 for for_good in [false, true] {
                     let plan = Plan { nth, how, for_good };
-                    let seen = explore(&Rows { rows: rows.to_vec(), plan }.sim(delivery));
+                    let seen = explore(&Rows::<C> { rows: rows.to_vec(), plan }.sim(delivery));
                     failed += seen.failed;
                     held_up += seen.held_up;
                     states += seen.states;
@@ -221,14 +222,14 @@ fn nobody_else() {
     for ranks in [1, 2, 3, 4] {
         let mut rows = vec![vec![]; ranks];
         rows[0] = all_and_each(ranks);
-        at_every_place(&rows);
+        at_every_place::<16>(&rows);
     }
 }
 
 #[test]
 fn one_other_rank() {
     for other in [exclusive(0), exclusive(1), shared(0), [exclusive(1), exclusive(0)].concat()] {
-        at_every_place(&[all_and_each(2), other]);
+        at_every_place::<16>(&[all_and_each(2), other]);
     }
 }
 
@@ -236,22 +237,31 @@ fn one_other_rank() {
 #[test]
 fn another_takes_two_in_order() {
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(1), Call::Release(0)];
-    at_every_place(&[all(), in_order.clone()]);
-    at_every_place(&[all(), [in_order, exclusive(0)].concat()]);
+    at_every_place::<16>(&[all(), in_order.clone()]);
+    at_every_place::<16>(&[all(), [in_order, exclusive(0)].concat()]);
 }
 
 #[test]
 fn two_other_ranks() {
-    at_every_place(&[all(), exclusive(0), exclusive(2)]);
-    at_every_place(&[all(), exclusive(1), exclusive(1)]);
-    at_every_place(&[all(), exclusive(2), shared(2)]);
+    at_every_place::<16>(&[all(), exclusive(0), exclusive(2)]);
+    at_every_place::<16>(&[all(), exclusive(1), exclusive(1)]);
+    at_every_place::<16>(&[all(), exclusive(2), shared(2)]);
 }
 
 #[test]
 fn single_requests() {
     for mine in [exclusive(0), shared(0)] {
-        at_every_place(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
-        at_every_place(&[mine.clone(), exclusive(0), shared(0)]);
-        at_every_place(&[mine, exclusive(0), exclusive(0)]);
+        at_every_place::<16>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
+        at_every_place::<16>(&[mine.clone(), exclusive(0), shared(0)]);
+        at_every_place::<16>(&[mine, exclusive(0), exclusive(0)]);
+    }
+}
+
+/// With narrow counts a request comes to the gate after one attempt.
+#[test]
+fn single_requests_at_the_gate() {
+    for mine in [exclusive(0), shared(0)] {
+        at_every_place::<3>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
+        at_every_place::<3>(&[mine, exclusive(0), exclusive(0)]);
     }
 }

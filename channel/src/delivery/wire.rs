@@ -15,7 +15,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// other's, as it is.
 ///
 /// These rails to a peer have one sequence: each time that a packet goes, it goes by the next of them that is up, so where one
-/// is cut the others go on. One that loses all, of which nobody tells, is tried now and then alone. A `Send` comes before or after whatever else was posted on its lane.
+/// is cut the others go on. One that loses all, of which nobody tells, is tried now and then alone. (The simulator has several such rails;
+/// the provider `verbs` one.) A `Send` comes before or after whatever else was posted on its lane.
 ///
 /// A `Write` goes by pieces to windows of the peer's, where the other wire has some: its datagram rails say so by [`Rail::write`]. With
 /// checksums there is none, as pieces have no room for them.

@@ -5,7 +5,8 @@ use crate::lock_word::Next;
 use crate::{At, Field, LockLayout, LockWord, Mode, Rank};
 use std::collections::BTreeSet;
 
-/// Changes of the lock word by one rank at most, from when it is urgent until that rank asks at the gate.
+/// Changes of the lock word for each rank at most, from when it is urgent until all ask at the gate: a release, a request, making
+/// room for that in the count, and its release.
 const CHANGES: usize = 4;
 
 /// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
@@ -149,7 +150,7 @@ struct OpenCall {
     grants: u32,
     /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
     failed: Option<(At, bool)>,
-    /// Compare-and-swaps of the lock word that failed, before one took.
+    /// Compare-and-swaps of the lock word that failed, before one took; from when it was made urgent, if it was.
     missed: u32,
     /// Verbs at the gate: entering it, making the word urgent, and leaving it.
     gate: u32,
@@ -200,7 +201,9 @@ impl Book {
         open.blocked = in_the_way;
         if is_at_gate(field, verb) {
             open.gate += 1;
-            open.urgent |= matches!(field, Some((_, Field::Word)));
+            if matches!(field, Some((_, Field::Word))) {
+                (open.urgent, open.missed) = (true, 0);
+            }
             return Ok(());
         }
         match verb {
@@ -215,7 +218,7 @@ impl Book {
                 open.failed = Some((at, false));
                 if open.asks_exclusively() && matches!(field, Some((_, Field::Word))) {
                     open.missed += 1;
-                    if open.missed > most_missed(ranks) {
+                    if open.missed > open.most_missed(ranks) {
                         return Err(format!(
                             "rank {rank} was kept out of the queue by {} changes of the word",
                             open.missed
@@ -417,17 +420,17 @@ fn is_at_gate(field: Option<(Rank, Field)>, verb: Verb) -> bool {
     }
 }
 
-/// How often an exclusive request may find that the word has changed before it is in the queue: in the attempts before the word is
-/// urgent, and then by what each rank does before it sees that.
-fn most_missed(ranks: usize) -> u32 {
-    (2 * <LockWord>::ATTEMPTS + CHANGES * ranks) as u32
-}
-
 impl OpenCall {
     fn new(call: Call) -> Self {
         let (begun, failed, blocked, left, urgent) = (false, None, false, false, false);
         let [cas, add, notify, grants, missed, gate] = [0; 6];
         OpenCall { call, begun, cas, add, notify, grants, failed, missed, gate, urgent, blocked, left }
+    }
+
+    /// How often it may find that the word has changed: in its attempts, and once it has made the word urgent by what each rank does
+    /// before it sees that.
+    fn most_missed(&self, ranks: usize) -> u32 {
+        (if self.urgent { CHANGES * ranks } else { 2 * <LockWord>::ATTEMPTS }) as u32
     }
 
     /// Whether it is an exclusive request that is not in the queue yet.
