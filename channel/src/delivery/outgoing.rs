@@ -62,6 +62,8 @@ struct Sending {
     number: u64,
     when: u64,
     rail: usize,
+    /// The rail of the one before it.
+    before: usize,
 }
 
 /// What a peer tells of what has come to it.
@@ -137,9 +139,11 @@ impl<P> Outgoing<P> {
         if self.since.is_none() {
             (self.since, self.heard) = (Some(now), now);
         }
-        let sending = Sending { number: self.sendings, when: now, rail };
+        let sendings = self.sendings;
         self.missed[rail].1 = now;
         let kept = self.at_mut(number).expect("it was next");
+        let before = kept.sent.map_or(rail, |sent| sent.rail);
+        let sending = Sending { number: sendings, when: now, rail, before };
         (kept.sent, kept.lost) = (Some(sending), false);
         if number < self.unsent {
             // With those before it that have come meanwhile.
@@ -189,10 +193,8 @@ impl<P> Outgoing<P> {
         let at = number.checked_sub(self.acked)? as usize;
         let kept = self.kept.get_mut(at)?.take()?;
         self.flying -= 1;
-        let Sending { number: sending, when, rail } = kept.sent?;
-        if sending <= newest {
-            self.missed[rail].0 = 0;
-        }
+        let Sending { number: sending, when, rail, before } = kept.sent?;
+        self.missed[if sending <= newest { rail } else { before }].0 = 0;
         if sending == newest {
             self.round.took(now.saturating_sub(when));
         } else if sending > newest {

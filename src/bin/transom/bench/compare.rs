@@ -36,7 +36,7 @@ pub struct Compare {
     /// What to compare; see `transom bench list` [default: everything]
     #[arg(value_name = "MEASUREMENT", value_parser = measurement)]
     measurements: Vec<&'static Measurement>,
-    /// With how many ranks, e.g. 4,8,16; targets are for as many as `transom bench list` says [default: as many, and some with 4]
+    /// With how many ranks, e.g. 4,8,16; targets are for as many as `transom bench list` says [default: as many, and some with 4 or 8 too]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
     /// Of which sizes, e.g. 8,4KiB,1MiB, where a measurement has one [default: those that have a target]
