@@ -8,7 +8,7 @@ mod alike;
 mod mutants;
 
 use alike::alike;
-use mutants::{Mutant, Mutated};
+use mutants::{Mutant, MutantMix, Mutated};
 use stateright::{Checker, Model, Property};
 use std::fmt;
 use std::time::Instant;
@@ -410,56 +410,11 @@ fn narrow_counts() {
     check_all::<3>("counts of 3 bits", Immediate, rows.into_iter());
 }
 
-/// A mix whose ranks run a mutant.
-struct MutantMix<const C: u32> {
-    mix: Mix<C>,
-    mutant: Mutant,
-    rows: Vec<Vec<Call>>,
-    /// Whether what the words hold at the end is checked too.
-    end: bool,
-}
-
-impl<const C: u32> Program for MutantMix<C> {
-    type Local = Vec<TargetLock<C>>;
-
-    fn start(&self, rank: Rank) -> Self::Local {
-        self.mix.start(rank)
-    }
-
-    fn phases(&self, rank: Rank) -> usize {
-        self.mix.phases(rank)
-    }
-
-    fn phase(
-        &self,
-        rank: Rank,
-        phase: usize,
-        locks: &mut Self::Local,
-        network: &Replay,
-    ) -> Result<(), Error<Suspended>> {
-        let layout = LockLayout::new(0, self.rows.len());
-        let network = Mutated::<_, C> { network, layout, mutant: Some(self.mutant) };
-        self.rows[rank][phase].run(locks, &network, 0)
-    }
-
-    fn locks(&self) -> Option<LockLayout> {
-        self.mix.locks()
-    }
-
-    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
-        self.mix.call(rank, phase)
-    }
-
-    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
-        if self.end { self.mix.check(state) } else { Ok(()) }
-    }
-}
-
 /// How a mutant fails on the first of these mixes on which it does; by what it does, if it can be.
 fn caught<const C: u32>(mutant: Mutant, delivery: Delivery, mixes: &[Vec<Vec<Call>>]) -> Option<String> {
     [false, true].into_iter().find_map(|end| {
         mixes.iter().find_map(|rows| {
-            let program = MutantMix::<C> { mix: Mix::new(rows.clone()), mutant, rows: rows.clone(), end };
+            let program = MutantMix::<C> { mutant: Some(mutant), end, ..MutantMix::new(rows.clone()) };
             let sim = Sim::new(rows.len(), LockLayout::words(rows.len()), program).with_delivery(delivery);
             check_in_turn(sim, alike(rows)).wrong
         })

@@ -3,69 +3,16 @@
 
 mod mutants;
 
-use mutants::{Mutant, Mutated};
+use mutants::{Mutant, MutantMix, TICKETS};
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
-use transom_locks::{At, Error, Field, LockLayout, LockWord, Rank, TargetLock};
+use transom_locks::model::{Call, Program, Sim, State, Step};
+use transom_locks::{At, Field, LockLayout, LockWord, Rank};
 
-/// Rows of calls on the lock of rank 0, with a mutant, and with so many tickets taken before.
-#[derive(Clone)]
-struct Rows<const C: u32> {
-    mix: Mix<C>,
-    rows: Vec<Vec<Call>>,
-    mutant: Option<Mutant>,
-    tickets: u32,
-}
-
-impl<const C: u32> Rows<C> {
-    fn sim(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, tickets: u32) -> Sim<Self> {
-        let ranks = rows.len();
-        Sim::new(ranks, LockLayout::words(ranks), Rows { mix: Mix::new(rows.clone()), rows, mutant, tickets })
-    }
-}
-
-impl<const C: u32> Program for Rows<C> {
-    type Local = Vec<TargetLock<C>>;
-
-    fn start(&self, rank: Rank) -> Self::Local {
-        self.mix.start(rank)
-    }
-
-    fn phases(&self, rank: Rank) -> usize {
-        self.mix.phases(rank)
-    }
-
-    fn phase(
-        &self,
-        rank: Rank,
-        phase: usize,
-        locks: &mut Self::Local,
-        network: &Replay,
-    ) -> Result<(), Error<Suspended>> {
-        let layout = LockLayout::new(0, self.rows.len());
-        let network = Mutated::<_, C> { network, layout, mutant: self.mutant };
-        self.rows[rank][phase].run(locks, &network, 0)
-    }
-
-    fn before(&self, write: &mut dyn FnMut(At, u64)) {
-        write(TICKETS, u64::from(self.tickets) << 32 | u64::from(self.tickets));
-    }
-
-    fn locks(&self) -> Option<LockLayout> {
-        self.mix.locks()
-    }
-
-    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
-        self.mix.call(rank, phase)
-    }
-
-    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
-        self.mix.check(state)
-    }
+fn sim<const C: u32>(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, tickets: u32) -> Sim<MutantMix<C>> {
+    Sim::new(rows.len(), LockLayout::words(rows.len()), MutantMix { mutant, tickets, ..MutantMix::new(rows) })
 }
 
 const WORD: At = At { rank: 0, word: 0 };
-const TICKETS: At = At { rank: 0, word: 1 };
 
 /// Xorshift64 (Marsaglia, 2003).
 struct Random(u64);
@@ -90,7 +37,7 @@ enum Choice {
 /// What rank 0's first call takes until it is in the queue, if it never takes a step before the others have changed the word, as long
 /// as they can: its verbs, and the steps of the others.
 fn kept_out(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, choice: Choice) -> Result<(usize, usize), String> {
-    let (net, ranks) = (Rows::<16>::sim(rows, mutant, 0), 1..);
+    let (net, ranks) = (sim::<16>(rows, mutant, 0), 1..);
     let mut state = net.start().map_err(|failure| failure.what)?;
     let others: Vec<Rank> = ranks.take_while(|&rank| rank < net.program().rows.len()).collect();
     let seed = if let Choice::Random(seed) = choice { seed } else { 0 };
@@ -200,7 +147,7 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
 fn numbers_of_tickets_wrap() {
     for tickets in [0, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
         for rows in mixes() {
-            let net = Rows::<3>::sim(rows, None, tickets);
+            let net = sim::<3>(rows, None, tickets);
             for seed in 0..3000 {
                 net.run_random(seed).unwrap_or_else(|failure| panic!("{tickets} tickets: {failure}"));
             }
@@ -212,7 +159,7 @@ fn numbers_of_tickets_wrap() {
 fn every_mutant_of_the_gate_is_caught() {
     for mutant in mutants::OF_GATE {
         let fails = |rows: &Vec<Vec<Call>>| {
-            let net = Rows::<3>::sim(rows.clone(), Some(mutant), 0);
+            let net = sim::<3>(rows.clone(), Some(mutant), 0);
             (0..20_000).find_map(|seed| net.run_random(seed).err())
         };
         let failure = mixes().iter().find_map(fails).unwrap_or_else(|| panic!("{mutant:?} is not caught"));

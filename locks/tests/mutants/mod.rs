@@ -3,7 +3,8 @@
 
 #![allow(dead_code)] // Each test binary uses some.
 
-use transom_locks::{At, Awaited, Field, LockLayout, LockWord, Network, Rank};
+use transom_locks::model::{Call, Mix, Program, Replay, State, Suspended};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
 
 /// What is wrong with the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -310,5 +311,65 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
             }
             _ => self.network.watch(at, on, until),
         }
+    }
+}
+
+/// The tickets of the gate of the lock of rank 0.
+pub const TICKETS: At = At { rank: 0, word: 1 };
+
+/// A mix with a mutant.
+pub struct MutantMix<const C: u32> {
+    pub mix: Mix<C>,
+    pub rows: Vec<Vec<Call>>,
+    pub mutant: Option<Mutant>,
+    /// Whether what the words hold at the end is checked too.
+    pub end: bool,
+    /// So many tickets were taken before, at the gate of the lock of rank 0.
+    pub tickets: u32,
+}
+
+impl<const C: u32> MutantMix<C> {
+    pub fn new(rows: Vec<Vec<Call>>) -> Self {
+        MutantMix { mix: Mix::new(rows.clone()), rows, mutant: None, end: true, tickets: 0 }
+    }
+}
+
+impl<const C: u32> Program for MutantMix<C> {
+    type Local = Vec<TargetLock<C>>;
+
+    fn start(&self, rank: Rank) -> Self::Local {
+        self.mix.start(rank)
+    }
+
+    fn phases(&self, rank: Rank) -> usize {
+        self.mix.phases(rank)
+    }
+
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        locks: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
+        let layout = LockLayout::new(0, self.rows.len());
+        let network = Mutated::<_, C> { network, layout, mutant: self.mutant };
+        self.rows[rank][phase].run(locks, &network, 0)
+    }
+
+    fn before(&self, write: &mut dyn FnMut(At, u64)) {
+        write(TICKETS, u64::from(self.tickets) << 32 | u64::from(self.tickets));
+    }
+
+    fn locks(&self) -> Option<LockLayout> {
+        self.mix.locks()
+    }
+
+    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
+        self.mix.call(rank, phase)
+    }
+
+    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
+        if self.end { self.mix.check(state) } else { Ok(()) }
     }
 }
