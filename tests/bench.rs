@@ -82,8 +82,8 @@ const SWEEPS: [Sweep; 8] = [
         &[
             "ring_after=1,rings=1",
             "ring_after=1,rings=4",
-            "ring_after=1,rings=16",
-            "ring_after=1,rings=16,order=recent",
+            "ring_after=1,rings=128",
+            "ring_after=1,rings=128,order=recent",
         ],
         &[8],
         17,

@@ -426,6 +426,49 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
     }
 }
 
+/// Bytes that each of `n` ranks registers for messages to all others, of which none finds many others waiting: for datagrams, for what
+/// comes to all peers' buffers (16 with the first queue pair, 64 with the first message, of 8 KiB and a header each, in whole pages),
+/// and for a ring of 32 slots, of such a message each, for every peer, up to 8.
+fn registered_for_messages(n: usize) -> usize {
+    128 * (256 + 64) + 135_168 + 536_576 + (n - 1).min(8) * 32 * 8320
+}
+
+#[test]
+fn messages_register_what_the_formula_says() {
+    if skipped("counting memory of messages") {
+        return;
+    }
+    let copy = std::env::var_os(ROLE).is_some();
+    if !copy {
+        println!("\n| ranks | registered bytes |\n|---|---|");
+    }
+    for n in [2, 4, 8, 16] {
+        on_verbs(n, "messages_register_what_the_formula_says", &[("TRANSOM_HYBRID", "off")], |world| {
+            let (me, n) = (world.rank(), world.size());
+            let tag = Tag::<u64>::new(1);
+            for round in 0..64 {
+                for away in 1..n {
+                    let (to, from) = ((me + away) % n, (me + n - away) % n);
+                    let mut got = [0];
+                    world.sendrecv(to, tag, &[round], from, tag, &mut got).unwrap();
+                    assert_eq!(got, [round]);
+                }
+            }
+            meet(&world).unwrap();
+            let bytes = verbs(&world).registered_bytes();
+            assert_eq!(bytes, registered_for_messages(n), "{n} ranks");
+            if me == 0 {
+                println!("\n| {n} | {bytes} |");
+            }
+            meet(&world).unwrap();
+        });
+        if copy {
+            return;
+        }
+    }
+    println!("| 1024, by the formula | {} |", registered_for_messages(1024));
+}
+
 /// What a rank has registered grows by its own window and the words of its neighbours', and not by their elements.
 #[test]
 fn neighbours_of_a_host_register_each_others_words_only() {

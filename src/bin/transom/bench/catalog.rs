@@ -196,8 +196,8 @@ pub const CATALOG: &[Measurement] = &[
             &[
                 "ring_after=1,rings=1",
                 "ring_after=1,rings=4",
-                "ring_after=1,rings=16",
-                "ring_after=1,rings=16,order=recent",
+                "ring_after=1,rings=128",
+                "ring_after=1,rings=128,order=recent",
             ],
             "8 bytes from any source, and a turn that finds nothing, beside rings of silent ranks",
         )
