@@ -17,7 +17,7 @@ use crate::verbs::settings::NotifyBy;
 use crate::verbs::sys::Access;
 use crate::verbs::wait::{NAPS, is_crowded};
 use crate::verbs::wr::Verb;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub struct VerbsWire {
     pub(super) waiter: Waiter,
     pub(super) register_from: usize,
     /// By rank, those that this one has anything to do with.
-    pub(super) peers: HashMap<Rank, Peer>,
+    pub(super) peers: BTreeMap<Rank, Peer>,
     /// Lanes that are asked for.
     pub(super) wanted: Vec<Lane>,
     /// Lanes by which memory moves.
@@ -146,7 +146,7 @@ impl VerbsWire {
             service: service.clone(),
             exchange: exchange.clone(),
             here: here.clone(),
-            peers: HashMap::new(),
+            peers: BTreeMap::new(),
             wanted: Vec::new(),
             moving: Vec::new(),
             registered: Default::default(),
