@@ -2,7 +2,8 @@
 //! writes a slot again only after the receiver has said that it is free.
 //!
 //! A message stands at the *end* of its slot, and behind it the mark: its length and a stamp that no earlier message in
-//! the slot has had. So the receiver looks at one fixed place, never writes, and the slots need no clearing.
+//! the slot has had. So the receiver looks at one fixed place, never writes, and the slots need no clearing. (The two flags of
+//! ICS 4.2, one before the message and one behind it, want the slots of both ends to be equal, and the receiver to clear the first.)
 
 use crate::sequence::Beyond;
 use crate::wire::{Key, Rail};
