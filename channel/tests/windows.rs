@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use transom_channel::delivery::{Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Stripe;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request, Why, Window};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request, Window};
 use transom_channel::{Config, Error, Id, Lost, Meter, Rank, Room, Select, Wire};
 
 type Job = Sim<Delivery<SimWire>>;
@@ -249,7 +249,7 @@ impl Wire for Ending {
     fn poll(&mut self) -> Option<Event<Memory>> {
         if !self.ended && self.now() >= self.at {
             self.ended = true;
-            return Some(Event::Failed(Lane { peer: self.peer, rail: 1 }, Why::Unreachable));
+            return Some(Event::Cut(Lane { peer: self.peer, rail: 1 }));
         }
         let event = self.wire.poll()?;
         let lost = match &event {

@@ -8,7 +8,6 @@ use crate::Meter;
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
 use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A [`Wire`] over one whose `Send`s by rails of [`RailKind::Datagram`] may be lost, come twice, late or spoiled. All else is the
@@ -441,16 +440,6 @@ impl<W: Wire> Wire for Delivery<W> {
                     }
                 }
                 Some(Event::Done(token, _)) if windows::is_token(token) => self.gone(token),
-                Some(Event::Failed(lane, why)) if self.is_datagrams(lane) => {
-                    if let Entry::Occupied(mut link) = self.links.entry(lane.peer) {
-                        link.get_mut().up[lane.rail] = false;
-                        if why == Why::Unreachable && link.get().up.contains(&true) {
-                            self.lost_lane(lane);
-                            continue;
-                        }
-                    }
-                    return Some(Event::Failed(lane, why));
-                }
                 Some(Event::Cut(lane)) if self.is_datagrams(lane) => self.cut(lane),
                 event => return event,
             }
