@@ -237,7 +237,8 @@ pub enum Event<M> {
     },
     /// A `Put` of the peer with this value has come whole.
     Immediate(Lane, u32),
-    /// The lane has ended, and so has all that was posted on it: neither adapter nor peer touches that memory any more.
+    /// The lane has ended, and with it the peer, whatever other lanes there are: all that was posted to it has ended, and neither adapter
+    /// nor peer touches that memory any more.
     Failed(Lane, Why),
     /// The lane passes nothing any more, and the peer may still be reached by others. The engine [takes
     /// back](Wire::take_back) what it posted there; once both ends have, and when it passes again, it is `Up`.
