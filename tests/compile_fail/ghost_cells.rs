@@ -27,9 +27,14 @@ fn cells_of_before(halo: &mut Halo<f64, 2>, array: &mut GlobalArray<f64, 2>) -> 
     Ok(first)
 }
 
-fn of_another_array(halo: &mut Halo<f64, 2>, array: &mut GlobalArray<f64, 2>) -> Result<(), Error> {
+fn of_other_elements(
+    halo: &mut Halo<f64, 2>,
+    array: &mut GlobalArray<f64, 2>,
+    narrow: &mut GlobalArray<f32, 2>,
+) -> Result<(), Error> {
+    narrow.fence()?;
     #[cfg(wrong)]
-    let array: &mut GlobalArray<f32, 2> = unreachable();
+    let array = narrow;
     halo.exchange(array) //~ E0308
 }
 
@@ -39,9 +44,4 @@ fn of_one_width(array: &GlobalArray<f64, 2>) -> Result<Halo<f64, 2>, Error> {
     #[cfg(not(wrong))]
     let width = [1, 1];
     array.halo(width) //~ E0308
-}
-
-#[cfg(wrong)]
-fn unreachable<T>() -> T {
-    unimplemented!()
 }
