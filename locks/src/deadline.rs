@@ -2,7 +2,7 @@
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
 use crate::target_lock::{Behind, HeldAs, Placed, Result, Status};
-use crate::{Ahead, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Ahead, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
 use std::time::Instant;
 
 /// What a wait for the turn came to.
@@ -256,7 +256,7 @@ impl<const C: u32> TargetLock<C> {
         let node = layout.node(me, target, Field::Go);
         let mut last = 0;
         let asked = |readers| Next { rank: me, readers, timed: true, watches: false }.pack();
-        network.notify(layout.node(tail, target, Field::Next), asked(readers))?;
+        Self::come_behind(network, layout.node(tail, target, Field::Next), asked(readers))?;
         loop {
             let go = match network.wait_until(node.word, Awaited::Behind(tail), deadline, |go| go != last)? {
                 Some(go) => go,
@@ -271,7 +271,7 @@ impl<const C: u32> TargetLock<C> {
                             return Ok(Awaiting::Left(status));
                         }
                     }
-                    // That request has taken this one's word, to pass its turn on or to leave: it says so in a moment.
+                    // That request passes its turn on, or leaves: it says so in a moment.
                     network.wait(node.word, Awaited::Behind(tail), |go| go != last)?
                 }
             };
@@ -285,6 +285,27 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
+    /// Says in `next` of the request before that it is `asked`. By an atomic, which keeps what that word says of who stands there.
+    fn come_behind<N: Network>(network: &N, next_of_tail: At, asked: u64) -> Result<(), N> {
+        let mut seen = 0;
+        loop {
+            let found = network.cas(next_of_tail, seen, asked | seen & Next::STAY)?;
+            if found == seen {
+                return Ok(());
+            }
+            seen = found;
+        }
+    }
+
+    /// Says in `next` of the request before, in place of that this rank leaves, who stands there; fails if that has said so itself.
+    fn leave_next<N: Network>(network: &N, next_of_tail: At, word: u64) -> Result<(), N> {
+        let leaves = Next::leaves(network.rank());
+        if network.cas(next_of_tail, leaves, word)? == leaves | Next::STAY {
+            network.cas(next_of_tail, leaves | Next::STAY, word | Next::STAY)?;
+        }
+        Ok(())
+    }
+
     /// Leaves the queue, now that `next` of rank `tail` says that this rank is about to: that rank passes on nothing before it is
     /// changed again. Those behind are put behind that rank.
     fn leave_from_behind<N: Network>(
@@ -296,13 +317,13 @@ impl<const C: u32> TargetLock<C> {
         readers: u64,
     ) -> Result<Status, N> {
         let me = network.rank();
-        let (next_of_tail, leaves) = (layout.node(tail, target, Field::Next), Next::leaves(me));
+        let next_of_tail = layout.node(tail, target, Field::Next);
         let mut seen = LockWord::<C>(self.seen);
         let (behind, status) = loop {
             let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.without_tail(tail, readers).0)?);
             if found == seen {
                 // Fails if somebody has come to stand there since, and said so.
-                network.cas(next_of_tail, leaves, Next::LOOK)?;
+                Self::leave_next(network, next_of_tail, Next::LOOK)?;
                 Self::clear_mark(network, layout, target)?;
                 break (seen.arrived(), Status::Free);
             }
@@ -323,7 +344,7 @@ impl<const C: u32> TargetLock<C> {
             }
             Self::forget_next(network, layout, target, next)?;
             let forwarded = Next { readers: moved.readers, watches: false, ..next };
-            network.cas(next_of_tail, leaves, forwarded.pack())?;
+            Self::leave_next(network, next_of_tail, forwarded.pack())?;
             if next.timed {
                 // Fails if that request has been told something else since.
                 network.cas(go, moved.pending(), moved.settled())?;
@@ -377,7 +398,7 @@ impl<const C: u32> TargetLock<C> {
         let inside =
             |word: LockWord<C>| readers.checked_sub(word.departed()).ok_or(Error::Corrupt { target, word: word.0 });
         // As it was when this rank became the head, if it was the tail then.
-        let first = LockWord::<C>(self.seen).with_head(me);
+        let first = LockWord::<C>(0).with_exclusive(me);
         let mut seen = first;
         let (departed, status) = loop {
             let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.reopened(inside(seen)?).0)?);
@@ -412,48 +433,38 @@ impl<const C: u32> TargetLock<C> {
         Ok(status)
     }
 
-    /// Has the open group's readers tell `rank` when they leave, and counts their departures anew; returns the word before, which is
-    /// taken to be `seen`.
+    /// Has the open group's readers tell `rank` when they leave, and counts their departures anew; returns the word before. Nobody else
+    /// changes the head, which is as in `seen`: this rank has the lock, or is the head.
     #[cold]
     pub(crate) fn make_head<N: Network>(
         network: &N,
         layout: LockLayout,
         target: Rank,
         rank: Rank,
-        mut seen: LockWord<C>,
+        seen: LockWord<C>,
     ) -> Result<LockWord<C>, N> {
-        loop {
-            let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.with_head(rank).0)?);
-            if found == seen {
-                return Ok(seen);
-            }
-            seen = found;
+        let home = layout.home(target);
+        let found = LockWord::<C>(network.add(home, seen.with_head(rank).0.wrapping_sub(seen.0))?);
+        if found.departed() > 0 {
+            network.add(home, found.departed().wrapping_neg().wrapping_mul(LockWord::<C>::DEPARTED))?;
         }
+        Ok(found)
     }
 
     /// Who stands behind this rank, where the word shows that somebody does or did; nobody, if it has left since, and the word
-    /// is to be looked at again. A timed request is taken out of `next`; an other is left there, to be cleared by the caller.
+    /// is to be looked at again. From now on whoever stands there stays. The caller clears `next`.
     #[cold]
     pub(crate) fn successor<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<Option<Next>, N> {
         let node = layout.node(network.rank(), target, Field::Next);
-        let mut told = network.wait(node.word, Awaited::Anyone, |told| told != 0)?;
-        loop {
-            if Next::is_leaving(told) {
-                let leaves = told;
-                told = network.wait(node.word, Awaited::Anyone, |told| told != leaves)?;
-                continue;
-            }
-            if !Next::is_special(told) {
-                return Self::checked_next(network, target, told).map(Some);
-            }
-            // Somebody may come to stand there, or leave, at the same time.
-            let found = network.cas(node, told, 0)?;
-            match told {
-                _ if found != told => told = found,
-                Next::LOOK => return Ok(None),
-                _ => return Self::checked_next(network, target, told).map(Some),
-            }
+        let looked = Next::LOOK | Next::STAY;
+        let mut told = network.wait(node.word, Awaited::Anyone, |told| told != 0 && told != looked)?;
+        if Next::is_special(told) && told & Next::STAY == 0 {
+            told = network.add(node, Next::STAY)? | Next::STAY;
         }
+        if Next::is_leaving(told) {
+            told = network.wait(node.word, Awaited::Anyone, |told| !Next::is_leaving(told))?;
+        }
+        if told == looked { Ok(None) } else { Self::checked_next(network, target, told).map(Some) }
     }
 
     /// What `next` says, if a rank can have said so.
@@ -470,7 +481,7 @@ impl<const C: u32> TargetLock<C> {
     pub(crate) fn clear_mark<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let node = layout.node(network.rank(), target, Field::Next);
         let told = network.wait(node.word, Awaited::Anyone, |told| !Next::is_leaving(told))?;
-        if told == Next::LOOK {
+        if told != 0 {
             network.notify(node, 0)?;
         }
         Ok(())

@@ -125,10 +125,9 @@ impl<const C: u32> LockWord<C> {
         self.then(Self::pack(0, inside + self.arrived(), 0, 0))
     }
 
-    /// After the request of `rank` has become the one that the open group's readers tell, all of them counted anew.
+    /// After the first request in the queue, of `rank`, has become the one that the open group's readers tell.
     pub(crate) fn with_head(self, rank: Rank) -> Self {
-        let word = Self::pack(0, self.arrived(), 0, rank as u64 + 1).0 | self.0 & (Self::MARKED | Self::RANK << 16);
-        self.then(LockWord(word))
+        LockWord(self.0 & !Self::RANK | (rank as u64 + 1))
     }
 
     /// Whether a reader that finds this must renormalise before it goes on: nobody is queued and the arrivals are
@@ -191,7 +190,7 @@ impl Tickets {
 pub(crate) struct Next {
     pub rank: Rank,
     pub readers: u64,
-    /// It asked with a deadline, and may take this word back to leave the queue; so it is taken by an atomic.
+    /// It asked with a deadline, and may take this word back to leave the queue, until this says that it [stays](Self::STAY).
     pub timed: bool,
     /// It watches this word, and is told here: [`TURN`](Self::TURN) or [`AT_GO`](Self::AT_GO). It clears that. Not with a deadline.
     pub watches: bool,
@@ -204,6 +203,8 @@ impl Next {
     pub const TURN: u64 = 1 << 59;
     /// To who watches: I have left the queue before my turn; you are told at your own `go`.
     pub const AT_GO: u64 = 1 << 58;
+    /// Added once I pass my turn on, or leave: whoever stands behind me, or comes to stand there, stays until I have.
+    pub const STAY: u64 = 1 << 57;
     const LEAVES: u64 = 1 << 62;
     const TIMED: u64 = 1 << 63;
     const WATCHES: u64 = 1 << 60;
@@ -217,7 +218,7 @@ impl Next {
     #[inline(always)]
     pub fn unpack(word: u64) -> Self {
         // Wrapping: a word that no protocol wrote names no rank, and the network says so.
-        let rank = ((word & !(Self::TIMED | Self::WATCHES)) >> 32) as Rank;
+        let rank = ((word & !(Self::TIMED | Self::WATCHES | Self::STAY)) >> 32) as Rank;
         let [timed, watches] = [Self::TIMED, Self::WATCHES].map(|flag| word & flag != 0);
         Next { rank: rank.wrapping_sub(1), readers: word & 0xffff_ffff, timed, watches }
     }
@@ -408,6 +409,10 @@ mod tests {
         assert_eq!([next, watches].map(|next| Next::unpack(next.pack())), [next, watches]);
         let words = [next.pack(), Next::leaves(0), Next::LOOK, Next { timed: false, ..next }.pack(), watches.pack()];
         assert_eq!(words.map(Next::is_special), [true, true, true, false, false]);
+        for (word, is_special) in words.map(|word| (word, Next::is_special(word))) {
+            assert_eq!(Next::unpack(word | Next::STAY), Next::unpack(word));
+            assert_eq!(Next::is_special(word | Next::STAY), is_special);
+        }
         assert_eq!(words.map(Next::is_leaving), [false, true, false, false, false]);
         let moved = Moved { by: 32_766, behind: 32_765, readers: 32_764 };
         assert_eq!([moved.pending(), moved.settled()].map(Moved::unpack), [Some(moved); 2]);
@@ -418,7 +423,7 @@ mod tests {
         let left = LockWord::<16>(word.0 + 3 * LockWord::<16>::ARRIVED + LockWord::<16>::DEPARTED).without_tail(5, 2);
         assert_eq!((left.tail(), left.head(), left.arrived(), left.departed()), (Some(5), Some(32_766), 5, 1));
         let [headed, reopened] = [left.with_head(9), left.reopened(4)];
-        assert_eq!((headed.tail(), headed.head(), headed.arrived(), headed.departed()), (Some(5), Some(9), 5, 0));
+        assert_eq!((headed.tail(), headed.head(), headed.arrived(), headed.departed()), (Some(5), Some(9), 5, 1));
         assert_eq!((reopened.tail(), reopened.head(), reopened.readers()), (None, None, 9));
         let unmarked = LockWord::<16>(LockWord::<16>::DEPARTED).with_exclusive(1);
         assert_ne!(left.with_exclusive(1).0 >> 31 & 1, 1, "a new tail is not marked");

@@ -49,7 +49,7 @@ impl<const C: u32> TargetLock<C> {
             return self.leave_to_others(network, layout, target, behind, Some(LockWord(found)));
         }
         let next = Self::checked_next(network, target, told)?;
-        Self::hand_over(network, layout, target, next, seen)?;
+        Self::hand_over(network, layout, target, next, None)?;
         // A guess: where ranks take turns, the one that this one followed has asked again by now.
         let seen = seen.with_exclusive(behind.rank().unwrap_or(next.rank));
         self.finish_exclusive(network, layout, target, behind, seen, next.status_of_left())
@@ -71,8 +71,8 @@ impl<const C: u32> TargetLock<C> {
                 Some(found) if found.tail() == mine.tail() => seen = found,
                 _ => {
                     if let Some(next) = Self::successor(network, layout, target)? {
+                        Self::hand_over(network, layout, target, next, found)?;
                         let seen = found.unwrap_or(mine.with_exclusive(next.rank));
-                        Self::hand_over(network, layout, target, next, seen)?;
                         return self.finish_exclusive(network, layout, target, behind, seen, next.status_of_left());
                     }
                     // Who stood behind has left. Only a word whose tail this rank is may be changed.
@@ -106,19 +106,21 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come. The word is taken to be `guess`.
+    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come. `seen` is the word as it was
+    /// found since this rank has the lock, if it was.
     #[cold]
     fn hand_over<N: Network>(
         network: &N,
         layout: LockLayout,
         target: Rank,
         next: Next,
-        guess: LockWord<C>,
+        seen: Option<LockWord<C>>,
     ) -> Result<(), N> {
         let mut grant = Grant::Before(next.rank as u32);
         if next.timed && next.readers > 0 {
             // Through the word, so that it can be put before another if it leaves the queue.
-            Self::make_head(network, layout, target, next.rank, guess)?;
+            let seen = seen.map_or_else(|| network.add(layout.home(target), 0).map(LockWord), Ok)?;
+            Self::make_head(network, layout, target, next.rank, seen)?;
             grant = Grant::Open;
         }
         if next.watches {
@@ -136,10 +138,7 @@ impl<const C: u32> TargetLock<C> {
     /// Has `next` be of no request any more, now that what it said has been told elsewhere, or will be.
     pub(crate) fn forget_next<N: Network>(network: &N, layout: LockLayout, target: Rank, next: Next) -> Result<(), N> {
         let word = if next.watches { Next::AT_GO } else { 0 };
-        if !next.timed {
-            network.notify(layout.node(network.rank(), target, Field::Next), word)?;
-        }
-        Ok(())
+        Ok(network.notify(layout.node(network.rank(), target, Field::Next), word)?)
     }
 
     /// Grants `readers` registered readers, awaiting those that are about to register.

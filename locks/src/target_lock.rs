@@ -282,7 +282,7 @@ impl<const C: u32> TargetLock<C> {
         asked: Next,
     ) -> Result<bool, N> {
         let (node, asked) = (layout.node(tail, target, Field::Next), asked.pack());
-        let told = network.watch(node, Awaited::Behind(tail), |told| told != asked)?;
+        let told = network.watch(node, Awaited::Behind(tail), |told| told & !Next::STAY != asked)?;
         if ![Next::TURN, Next::AT_GO].contains(&told) {
             return Err(Error::Corrupt { target, word: told });
         }
@@ -432,18 +432,18 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Makes room in `arrived`, or sees that another did.
+    /// Makes room in `arrived`, or sees that another did. While nobody has, each other rank leaves or arrives twice at most before it
+    /// tries that too: so after as many changes somebody did, though the count is past its half again.
     #[cold]
     fn renormalise<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let mut seen = LockWord::<C>(self.seen);
-        while seen.crowded() {
+        for _ in 0..2 * network.ranks() {
+            if !seen.crowded() {
+                break;
+            }
             let new = seen.renormalised();
             let found = network.cas(layout.home(target), seen.0, new.0)?;
-            if found == seen.0 {
-                seen = new;
-            } else {
-                seen = LockWord(found);
-            }
+            seen = if found == seen.0 { new } else { LockWord(found) };
         }
         self.seen = seen.0;
         Ok(())

@@ -52,8 +52,8 @@ fn mixes_with_deadlines() -> Vec<Vec<Vec<Call>>> {
 }
 
 /// Those of deadlines that only the exhaustive check sees: what tells nobody that it stands behind another now lets it wait for a
-/// holder, no more; and departures that are kept take more preemptions than 4.
-const UNSEEN: [Mutant; 3] = [Mutant::MovedUntold, Mutant::NotSettled, Mutant::DeparturesKept];
+/// holder, no more; and departures that are kept, and a third that need not stay, take more preemptions than 4.
+const UNSEEN: [Mutant; 4] = [Mutant::MovedUntold, Mutant::NotSettled, Mutant::DeparturesKept, Mutant::StayNotForwarded];
 
 /// How a mutant fails, and on which mix; nothing if it passes all.
 fn caught(setup: Setup, mutant: Option<Mutant>, mixes: Vec<Vec<Vec<Call>>>) -> Option<(usize, String)> {

@@ -9,6 +9,10 @@ use std::collections::BTreeSet;
 /// room for that in the count, and its release.
 const CHANGES: usize = 4;
 
+/// Of who leaves the queue: what it takes the word to hold at first, that again when who stood behind it has left, and what it finds when
+/// another comes after that.
+const GUESSES: usize = 3;
+
 /// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
 ///
 /// # Examples
@@ -150,7 +154,8 @@ struct OpenCall {
     grants: u32,
     /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
     failed: Option<(At, bool)>,
-    /// Compare-and-swaps of the lock word that failed, before one took; from when it was made urgent, if it was.
+    /// Compare-and-swaps of the lock word that failed: of an exclusive request before one took, from when it made the word urgent, if it
+    /// did; afterwards, of what leaves the queue.
     missed: u32,
     /// Verbs at the gate: entering it, making the word urgent, and leaving it.
     gate: u32,
@@ -188,7 +193,7 @@ impl Book {
     ///
     /// # Errors
     /// It begins the release of what is not held, a compare-and-swap failed again though nobody touched the word
-    /// since it failed before, or others have kept the request out of the queue too often.
+    /// since it failed before, or others have kept the request out of the queue, or in it, too often.
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
         self.begin(rank, false)?;
         let at = verb.at();
@@ -208,6 +213,9 @@ impl Book {
         }
         match verb {
             Verb::Cas { expected, .. } if expected == found => {
+                if open.asks_exclusively() {
+                    open.missed = 0;
+                }
                 open.cas += 1;
                 open.failed = None;
             }
@@ -216,17 +224,17 @@ impl Book {
                     return Err(format!("rank {rank} retries on a word that nobody changed, {at:?}"));
                 }
                 open.failed = Some((at, false));
-                if open.asks_exclusively() && matches!(field, Some((_, Field::Word))) {
+                let is_attempt = matches!(open.call, Call::TryAcquire(..));
+                if matches!(field, Some((_, Field::Word))) && !is_attempt {
                     open.missed += 1;
                     if open.missed > open.most_missed(ranks) {
-                        return Err(format!(
-                            "rank {rank} was kept out of the queue by {} changes of the word",
-                            open.missed
-                        ));
+                        let what = if open.asks_exclusively() { "was kept out of" } else { "does not leave" };
+                        return Err(format!("rank {rank} {what} the queue by {} changes of the word", open.missed));
                     }
                 }
             }
-            Verb::Add { .. } => open.add += 1,
+            // Who looks elsewhere may learn of a change that is older.
+            Verb::Add { .. } => (open.add, open.failed) = (open.add + 1, None),
             Verb::Notify { value, .. } if at.rank == rank => {
                 if let (Some((target, Field::Next)), Next::TURN | Next::AT_GO) = (field, value) {
                     self.shown.insert((rank, target));
@@ -288,11 +296,11 @@ impl Book {
                 }
                 true
             }
-            Verb::Cas { .. } if open.call == Call::AcquireUntil(target, Mode::Exclusive) => {
+            Verb::Cas { .. } | Verb::Add { .. } if open.call == Call::AcquireUntil(target, Mode::Exclusive) => {
                 // Its word is taken back from the one before it, or as the first it gives the lock word to others.
-                let leaves = place(rank).filter(|_| match field {
-                    Field::Next => at.rank != rank,
-                    field => field == Field::Word,
+                let leaves = place(rank).filter(|_| match verb {
+                    Verb::Cas { new, .. } if field == Field::Next => Next::is_leaving(new),
+                    _ => field == Field::Word,
                 });
                 if let Some(place) = leaves {
                     queue.remove(place);
@@ -428,9 +436,14 @@ impl OpenCall {
     }
 
     /// How often it may find that the word has changed: in its attempts, and once it has made the word urgent by what each rank does
-    /// before it sees that.
+    /// before it sees that; when it leaves, by guesses, and by readers of whom each departs or arrives but once until it has left.
     fn most_missed(&self, ranks: usize) -> u32 {
-        (if self.urgent { CHANGES * ranks } else { 2 * <LockWord>::ATTEMPTS }) as u32
+        let most = match self.asks_exclusively() {
+            true if self.urgent => CHANGES * ranks,
+            true => 2 * <LockWord>::ATTEMPTS,
+            false => 2 * ranks + GUESSES,
+        };
+        most as u32
     }
 
     /// Whether it is an exclusive request that is not in the queue yet.
@@ -445,12 +458,14 @@ impl OpenCall {
         let many = ranks as u32;
         let most = match self.call {
             Call::AcquireUntil(..) if self.left => [6 + many, 6 * many, 3, many],
-            Call::Release(_) | Call::ReleaseHeld(_) if timed => [4 * many, 4 * many, 1, many],
+            Call::Release(_) | Call::ReleaseHeld(_) if timed => [1, 4 + 3 * many, 1, many],
             Call::Settle(_) => [0; 4],
             // A reader compares-and-swaps either to register or to make room in the count.
             Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => [1, 1, 0, 0],
             // Where it watches it clears what it was shown.
-            Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive) => [1, 0, 2, 0],
+            Call::Acquire(_, Mode::Exclusive) => [1, 0, 2, 0],
+            // It says by an atomic that it stands behind another.
+            Call::AcquireUntil(_, Mode::Exclusive) => [2, 0, 0, 0],
             Call::TryAcquire(..) => [1, 0, 0, 0],
             // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.
             Call::AcquireAll => [ranks as u32 * ranks as u32, 3 * ranks as u32 * ranks as u32, 0, 0],

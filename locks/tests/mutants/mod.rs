@@ -39,8 +39,14 @@ pub enum Mutant {
     MovedUntold,
     /// Or not that this holds now.
     NotSettled,
-    /// A timed request is taken to stand there still when its turn has come.
-    StillThere,
+    /// Who passes its turn on, or leaves, has nobody behind it stay.
+    NotStaying,
+    /// Who leaves finds that who stands behind is to stay, and says no more.
+    StayUnseen,
+    /// Who comes to stand behind forgets that it is to stay.
+    StayForgotten,
+    /// Who is put in the place of one that leaves forgets that it is to stay.
+    StayNotForwarded,
     /// A tail that is one again is not marked.
     NotMarked,
     /// The readers before a tail that leaves are not counted as those behind the one before it.
@@ -49,6 +55,8 @@ pub enum Mutant {
     InsideForgotten,
     /// The departures told to one head are counted for the next.
     DeparturesKept,
+    /// Those inside tell the old head that they leave.
+    HeadKept,
     /// A reader gives up, though it was granted.
     GivenUpGranted,
     /// A reader goes on in a place that was passed over.
@@ -87,17 +95,20 @@ pub const OF_WATCHING: [Mutant; 4] =
 pub const OF_WATCHING_WHO_LEAVES: [Mutant; 3] = [Mutant::AtGoUntold, Mutant::TurnTold, Mutant::TurnTaken];
 
 /// Those of requests with deadlines, which three ranks show.
-pub const OF_DEADLINES: [Mutant; 13] = [
+pub const OF_DEADLINES: [Mutant; 16] = [
     Mutant::TakenBack,
     Mutant::NoLook,
     Mutant::NotForwarded,
     Mutant::MovedUntold,
     Mutant::NotSettled,
-    Mutant::StillThere,
+    Mutant::NotStaying,
+    Mutant::StayUnseen,
+    Mutant::StayNotForwarded,
     Mutant::NotMarked,
     Mutant::ReadersForgotten,
     Mutant::InsideForgotten,
     Mutant::DeparturesKept,
+    Mutant::HeadKept,
     Mutant::GivenUpGranted,
     Mutant::RevivedPassed,
     Mutant::AbandonedUnseen,
@@ -113,8 +124,8 @@ pub const OF_URGENCY: [Mutant; 2] = [Mutant::NotUrgent, Mutant::UrgencyUnseen];
 /// What tells words of deadlines apart, of the lock word and of a node.
 const MARKED: u64 = 1 << 31;
 const LOOK: u64 = 1 << 61;
+const STAY: u64 = 1 << 57;
 const LEAVES: u64 = 1 << 62;
-const TIMED: u64 = 1 << 63;
 const TURN: u64 = 1 << 59;
 const AT_GO: u64 = 1 << 58;
 const MOVED: u64 = 1 << 63;
@@ -163,23 +174,24 @@ impl<N: Network, const C: u32> Mutated<N, C> {
         let (before, after, me) = (LockWord::<C>(expected), LockWord::<C>(new), Some(self.rank()));
         let tail_leaves = before.tail() == me && after.tail() != me;
         let more = after.arrived().wrapping_sub(before.arrived()).wrapping_mul(LockWord::<C>::ARRIVED);
-        let is_head_moved = before.tail() == after.tail() && before.head() != after.head();
+        let leaves = LEAVES | (self.rank() as u64 + 1) << 32;
         let (left_out, believed) = (Some((new, true, true)), Some((new, false, true)));
         match (self.mutant?, field) {
             (Mutant::TakenBack, Field::Next) if new & LEAVES != 0 => believed,
-            (Mutant::NoLook, Field::Next) if new == LOOK => left_out,
-            (Mutant::NotForwarded, Field::Next) if !own && expected & LEAVES != 0 && new != LOOK => left_out,
+            (Mutant::NoLook, Field::Next) if new & LOOK != 0 => left_out,
+            (Mutant::NotForwarded, Field::Next) if expected == leaves && new != LOOK => left_out,
+            (Mutant::StayUnseen, Field::Next) if expected == leaves | STAY => left_out,
+            (Mutant::StayForgotten, Field::Next) if expected != leaves | STAY => Some((new & !STAY, false, false)),
+            (Mutant::StayNotForwarded, Field::Next) if expected == leaves | STAY && new & LOOK == 0 => {
+                Some((new & !STAY, false, false))
+            }
             (Mutant::NotSettled, Field::Go) => left_out,
-            (Mutant::StillThere, Field::Next) if own && expected & TIMED != 0 => believed,
             (Mutant::NotMarked, Field::Word) if tail_leaves => Some((new & !MARKED, false, false)),
             (Mutant::ReadersForgotten, Field::Word) if tail_leaves && after.tail().is_some() => {
                 Some((new.wrapping_sub(more), false, false))
             }
             (Mutant::InsideForgotten, Field::Word) if tail_leaves && after.tail().is_none() => {
                 Some((new.wrapping_sub(more), false, false))
-            }
-            (Mutant::DeparturesKept, Field::Word) if is_head_moved && after.tail().is_some() => {
-                Some((new + before.departed() * LockWord::<C>::DEPARTED, false, false))
             }
             (Mutant::GivenUpGranted, Field::Grant) if own && new == ABANDONED => believed,
             (Mutant::RevivedPassed, Field::Grant) if own && expected == ABANDONED => believed,
@@ -246,10 +258,20 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
     }
 
     fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, N::Error> {
-        if delta > 0 && self.is(at, Mutant::Untold) {
+        let field = self.layout.field(at).map(|(_, field)| field);
+        let is_told = delta > 0 && delta != STAY;
+        if is_told && self.is(at, Mutant::Untold) {
             return Ok(Pending(None, 0));
         }
-        let field = self.layout.field(at).map(|(_, field)| field);
+        let delta = match self.mutant {
+            Some(Mutant::NotStaying) if delta == STAY => 0,
+            // Of the head when others become it, the departures that it was told.
+            Some(Mutant::HeadKept) if field == Some(Field::Word) && (delta as i64).unsigned_abs() < URGENT => 0,
+            Some(Mutant::DeparturesKept) if field == Some(Field::Word) && delta > LockWord::<C>::DEPARTED => {
+                if delta.is_multiple_of(LockWord::<C>::DEPARTED) { 0 } else { delta }
+            }
+            _ => delta,
+        };
         let (is_grant, is_ticket) = (field == Some(Field::Grant), field == Some(Field::Tickets));
         let hidden = match self.mutant {
             Some(Mutant::GateOpen) if is_ticket => u64::MAX,
