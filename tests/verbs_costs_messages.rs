@@ -219,6 +219,10 @@ fn a_message_is_one_request() {
             let writes = [(ring, 0), (0, ring), (0, 2 * ring)];
             assert!(writes.contains(&(requests.told_writes, requests.writes)), "{what}: {requests:?}, {ring} by rings");
             assert_eq!((requests.reads, requests.compare_and_swaps, requests.fetch_and_adds), (0, 0, 0));
+            // One in 32, a quarter of what a queue pair takes; and what asks for one, when all is quiet.
+            let posted = requests.sends + requests.writes + requests.told_writes;
+            assert!(requests.signalled <= 1 + posted / 32 + requests.markers, "{what}: {requests:?}");
+            assert!(requests.markers <= 1, "{what}: {requests:?}");
             match what {
                 "before there are rings" => assert_eq!(ring, 0),
                 "by rings" | "copied" => assert!(ring >= rounds as u64 - 2, "{ring} of {rounds} by rings"),

@@ -66,6 +66,8 @@ counts! {
         fetch_and_adds,
         /// Writes of nothing, that tell when the requests before them are complete.
         markers,
+        /// Those of all these that tell when they are complete: so many completions are taken from the completion queue.
+        signalled,
     }
 }
 

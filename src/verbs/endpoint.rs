@@ -209,7 +209,7 @@ mod tests {
         for peer in [0, 1, 1, 2] {
             post(&endpoints, peer);
         }
-        let adds = |fetch_and_adds| WorkRequests { fetch_and_adds, ..Default::default() };
+        let adds = |fetch_and_adds| WorkRequests { fetch_and_adds, signalled: fetch_and_adds, ..Default::default() };
         assert_eq!(endpoints.counts(), [adds(3), adds(1)]);
     }
 }

@@ -249,7 +249,8 @@ impl Connector {
                 // The next has as long.
                 silence.1 = 0;
                 lane.break_off(Failure::known(Why::Ended));
-            } else if silent > 1 {
+            } else if silent > 0 {
+                // Of most messages nobody is told that they are complete.
                 let _ = lane.ask();
             }
             if let Some(generation) = lane.far_end_to_go() {

@@ -44,7 +44,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         assert!(bytes.len() <= self.inline(), "as many as a request can take along");
         let kept = Kept { movable: true, ..Kept::new(verb, to, Piece::inline(bytes), true) };
         // SAFETY: the adapter's driver reads them before this returns.
-        let posted = unsafe { self.post_with(kept, bytes, Signal::NowAndThen, None) };
+        let posted = unsafe { self.post_with(kept, bytes, Signal::Seldom, None) };
         posted.map_err(|(stop, _)| stop)
     }
 

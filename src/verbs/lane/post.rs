@@ -9,8 +9,10 @@ use std::io;
 pub(in crate::verbs) enum Signal {
     /// Its own completion is told.
     Always,
-    /// When it is worth it.
+    /// When it is worth it: nobody may have to ask for it, since somebody may soon wait.
     NowAndThen,
+    /// Once in many: nobody waits for it.
+    Seldom,
 }
 
 /// Why a request was not posted.
@@ -88,9 +90,14 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             let stop = self.ask_with(&mut sending).err().unwrap_or(Stop::Full);
             return Err((stop, lent));
         }
-        // Where none is under way, somebody may soon wait for this one, and need not ask for another then.
         let last = self.signalled.load(Relaxed);
-        let signalled = signal == Signal::Always || last <= completed || posted - last >= (self.depth / 4).max(1);
+        let signalled = match signal {
+            Signal::Always => true,
+            _ if posted - last >= (self.depth / 4).max(1) => true,
+            // Where none is under way, somebody may soon wait for this one, and need not ask for another then.
+            Signal::NowAndThen => last <= completed,
+            Signal::Seldom => false,
+        };
         // SAFETY: by the caller's word.
         match unsafe { self.post_into(&mut sending, kept, bytes, signalled) } {
             Ok(number) => {
@@ -119,6 +126,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             self.posted.store(number, Release);
             self.signalled.store(number, Release);
             sending.counts.count(kept.verb, kept.piece.bytes);
+            sending.counts.signalled += 1;
             let from = sending.held.unwrap_or(number);
             self.hold(sending, Some(from));
             self.go_on_with(sending);
@@ -131,6 +139,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.posted.store(number, Release);
         sending.counts.count(kept.verb, kept.piece.bytes);
         if signalled {
+            sending.counts.signalled += 1;
             self.signalled.store(number, Release);
         }
         Ok(number)

@@ -33,6 +33,27 @@ fn failure(why: Why) -> Failure {
 }
 
 #[test]
+fn of_messages_one_in_many_is_signalled() {
+    let (lane, queue) = lane(16);
+    let mut signalled = Vec::new();
+    for number in 1..=12 {
+        // SAFETY: the queue only pretends.
+        unsafe { lane.post_message(Verb::Send, TO, PIECE, Signal::Seldom, None) }.unwrap();
+        if queue.take()[0].signalled {
+            signalled.push(number);
+            done(&lane, number);
+        }
+    }
+    assert_eq!(signalled, [5, 10], "a quarter of the depth behind the last, also where nothing is under way");
+    assert_eq!((lane.counts().sends, lane.counts().signalled), (12, 2));
+    assert!(!lane.is_idle());
+    lane.ask().unwrap();
+    assert!(queue.take()[0].signalled);
+    done(&lane, 13);
+    assert!(lane.is_idle());
+}
+
+#[test]
 fn most_requests_are_not_signalled_and_a_full_lane_asks() {
     let (lane, queue) = lane(8);
     for number in 1..=6 {

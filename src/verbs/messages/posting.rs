@@ -98,7 +98,7 @@ impl VerbsWire {
                     // SAFETY: of the slot, which the lane has until the request is complete, or returned.
                     let posted = unsafe {
                         match moves {
-                            true => lane.post_message(verb, to, piece, Signal::NowAndThen, lent),
+                            true => lane.post_message(verb, to, piece, Signal::Seldom, lent),
                             false => lane.post(verb, to, piece, Signal::NowAndThen, lent),
                         }
                     };
