@@ -210,7 +210,7 @@ fn attempts() {
             if !mix.iter().flatten().any(|call| matches!(call, Call::TryAcquire(..))) {
                 return;
             }
-            let verdict = check(Mix::<16>::new(mix.clone()).sim().with_delivery(delivery));
+            let verdict = check_in_turn(Mix::<16>::new(mix.clone()).sim().with_delivery(delivery), alike(&mix));
             assert_eq!(verdict.wrong, None, "{mix:?}");
             (states, tried) = (states + verdict.states, tried + 1);
         };
@@ -249,7 +249,7 @@ fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
     for delivery in [Immediate, Deferred, Watched] {
         let (begun, mut states) = (Instant::now(), 0);
         for mix in mixes {
-            let verdict = check(Mix::<C>::new(mix.clone()).sim().with_delivery(delivery));
+            let verdict = check_in_turn(Mix::<C>::new(mix.clone()).sim().with_delivery(delivery), alike(mix));
             assert_eq!(verdict.wrong, None, "{mix:?}, {delivery:?}");
             states += verdict.states;
         }

@@ -77,7 +77,8 @@ impl<W: Wire> Engine<W> {
                     self.fail(lane.peer, why.into());
                 }
                 Event::Cut(lane) => self.cut(lane),
-                Event::Worked => break,
+                Event::Worked if self.answers.is_empty() => break,
+                Event::Worked => {}
             }
         }
         taken

@@ -1,8 +1,9 @@
 //! Ranks that do the same: schedules that differ but by their names are one.
 
-use super::{Seen, exclusive, mixes, shared};
+use super::{Seen, attempt, exclusive, mixes, shared, until};
 use stateright::{Checker, Model, Property};
 use std::collections::HashSet;
+use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::Rank;
 use transom_locks::model::Delivery::{Deferred, Immediate, Watched};
 use transom_locks::model::{Call, Mix, Program, Sim, Step};
@@ -33,6 +34,11 @@ fn ranks_are_alike() {
         for rows in mixes(3, 1).filter(|rows| alike(rows)[2] == Some(1)) {
             let pairs = renamed(&rows, vec![0, 2, 1]).checker().threads(1).spawn_bfs().join();
             assert_eq!(pairs.discovery("alike").map(|path| path.into_actions()), None, "{rows:?}, {delivery:?}");
+        }
+        for row in [until(Shared), until(Exclusive), attempt(Shared), attempt(Exclusive)] {
+            for rows in [shared(0), exclusive(0)].map(|first| vec![first, row.clone(), row.clone()]) {
+                renamed(&rows, vec![0, 2, 1]).run_random(300);
+            }
         }
         for rows in mixes(3, 2).filter(|rows| alike(rows)[2] == Some(1)) {
             renamed(&rows, vec![0, 2, 1]).run_random(200);

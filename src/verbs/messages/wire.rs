@@ -224,6 +224,10 @@ impl VerbsWire {
         for Gone { peer, why, .. } in self.gone.extract_if(.., |gone| gone.is_over()) {
             self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
         }
+        if taken > 0 {
+            // Whoever waits for what has come need not look for more before it goes on.
+            self.events.push_back(Event::Worked);
+        }
     }
 
     fn came(&mut self, rail: usize, came: Came) {
