@@ -40,7 +40,7 @@ pub(in crate::verbs) struct Leased {
 /// The least that is registered.
 const LEAST: usize = 64 << 10;
 
-/// As many bytes as are registered for so many: an eighth more at most, so that requests of about a size share.
+/// As many bytes as are registered for so many: a quarter more at most, so that requests of about a size share.
 fn size_for(bytes: usize) -> Option<usize> {
     let step = (bytes.checked_next_power_of_two()? / 8).max(LEAST);
     bytes.max(1).checked_next_multiple_of(step)
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eighth_more_at_most_is_registered() {
+    fn a_quarter_more_at_most_is_registered() {
         for bytes in [0, 1, 65_536, 65_537, 1 << 20, (1 << 20) + 1, 5_000_000, 1 << 33] {
             let size = size_for(bytes).unwrap();
             assert!(size >= bytes && size <= (bytes + bytes / 4).max(bytes + LEAST), "{bytes}: {size}");
