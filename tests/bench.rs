@@ -244,6 +244,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         .chain(all_of(&["overlap_collectives"], &["collective"], &[8, 4096], &[2]))
         .chain(all_of(&MESSAGES, &["messages"], &[8, 4096], &[2]))
         .chain(all_of(&["pingpong", "stream", "bidirectional"], &["buffers"], &[8, 4096], &[2]))
+        .chain(all_of(&["pingpong"], &["gaps"], &[8, 4096], &[2]))
         .chain(SWEEPS.iter().flat_map(|(name, configs, sizes, ranks)| in_each(name, configs, sizes, *ranks)))
         .chain(all_of(&["kernel"], &["none"], &[8], &[1]))
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))

@@ -30,7 +30,7 @@ const RUNS: [(&str, &[&str], usize); 35] = [
     ("scan", &["collective"], 3),
     ("all_gather", &["collective"], 3),
     ("all_to_all", &["collective"], 3),
-    ("pingpong", &["messages"], 3),
+    ("pingpong", &["messages", "gaps"], 3),
     ("stream", &["messages"], 2),
     ("bidirectional", &["messages"], 2),
     ("message_rate", &["messages"], 2),

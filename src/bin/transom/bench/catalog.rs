@@ -139,7 +139,14 @@ pub const CATALOG: &[Measurement] = &[
     collective("scan", "sums of doubles of the ranks up to each (osu_scan)"),
     collective("all_gather", "a block of each, at all ranks (osu_allgather)"),
     collective("all_to_all", "a block of each for each (osu_alltoall)"),
-    messages_in_buffers("pingpong", "a message, one way (osu_latency); buffers: from and to World::buffer"),
+    Measurement {
+        syncs: &["messages", "buffers", "gaps"],
+        ..messages(
+            "pingpong",
+            "a message, one way (osu_latency); buffers: from and to World::buffer; gaps: after random times, \
+             which do not count",
+        )
+    },
     Measurement {
         kind: Kind::Bandwidth,
         ..messages_in_buffers("stream", "64 messages in a row, then an answer (osu_bw, without requests)")
@@ -353,7 +360,7 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         "fence" | "pscw" | "barrier" if !alone => crossings(1.0),
         // In a row, who gives runs ahead of those who get.
         "collective" if !alone && !matches!(measured, "broadcast" | "reduce" | "scan") => crossings(1.0),
-        "messages" | "buffers" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
+        "messages" | "buffers" | "gaps" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
         _ => Cost::default(),
     };
     // In an epoch that has the target to itself nothing else need be atomic.
@@ -445,6 +452,7 @@ mod tests {
             ("broadcast", "collective", 8, 2, "memcpy"),
             ("all_to_all", "collective", 8, 1, "-"),
             ("pingpong", "messages", 8, 2, "crossing + memcpy"),
+            ("pingpong", "gaps", 8, 2, "crossing + memcpy"),
             ("stream", "messages", 4096, 2, "memcpy"),
             ("threshold", "messages", 8, 2, "crossing + memcpy"),
             ("pipe_chunk", "messages", 8, 2, "crossing + memcpy"),

@@ -35,6 +35,7 @@
 //! | `broadcast` `reduce` (both of rank 0) `all_reduce` `scan` `all_gather` `all_to_all` | `collective` | a call of all ranks, on doubles (sums), in place but for the last two, whose blocks have N bytes |
 //! | `pingpong` | `messages` | a message, one way: half of a round trip |
 //! | `pingpong`, `stream`, `bidirectional` | `buffers` | the same from and to memory of `World::buffer`; ours only |
+//! | `pingpong` | `gaps` | a message, one way, before which its sender computes for a random time; see below |
 //! | `stream` | `messages` | one of 64 blocking sends that an answer follows |
 //! | `bidirectional` | `messages` | a message each way, by sendrecv |
 //! | `message_rate` | `messages` | one of 64 messages (of more than 64 KiB, as many as 4 MiB have) under way from each rank of the lower half to the one so much higher, that an answer follows; the time of one pair, by the number of pairs |
@@ -61,6 +62,13 @@
 //! and checks what it got, until 1 ms before the end. Then rank 0 counts the operations that take half of the compute time
 //! while rank 1 is in the library, and medians of the time until both are done are taken of 3 times or more: `compute`,
 //! `communication` (so many operations), `both` (at once, for 0.4 M ms), in seconds.
+//!
+//! `pingpong` by `gaps`: without them the two may fall into a step in which each message comes at the same moment of the other's
+//! wait. Before each send a rank computes in turns of a loop, as many as take up to 400 ns, any number as often as any other,
+//! from a seed of its own. Of 32 round trips the time is taken by rank 0; then rank 0 computes as long as before its 32 sends,
+//! while rank 1 waits for a message, and rank 1 as long as before its own, while rank 0 waits. Each takes the time of its own by
+//! the machine's clock, both are taken off, and the rest is of 64 messages. The median of 11 such, or more, is a sample; if one
+//! is not above 0, the result is wrong.
 //!
 //! `overlap_messages`: ranks 0 and 1 each start a receive and a send of N bytes, compute, and wait for both. For M/3 ms each, in
 //! batches: without computing, `communication`; with as long a computation as that took, but no messages, `compute`; with

@@ -29,7 +29,7 @@ static const struct measurement measurements[] = {
     {"scan", IN(COLLECTIVE), 1, measure_scan},
     {"all_gather", IN(COLLECTIVE), 1, measure_all_gather},
     {"all_to_all", IN(COLLECTIVE), 1, measure_all_to_all},
-    {"pingpong", IN(MESSAGES), 2, measure_pingpong},
+    {"pingpong", IN(MESSAGES) | IN(GAPS), 2, measure_pingpong},
     {"stream", IN(MESSAGES), 2, measure_stream},
     {"bidirectional", IN(MESSAGES), 2, measure_bidirectional},
     {"message_rate", IN(MESSAGES), 2, measure_message_rate},
@@ -47,8 +47,8 @@ static const struct measurement measurements[] = {
 };
 
 static const char *const sync_names[SYNCS] = {"lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence",
-                                              "pscw", "barrier", "collective", "messages", "one_sided", "two_sided", "shared",
-                                              "none"};
+                                              "pscw", "barrier", "collective", "messages", "gaps", "one_sided", "two_sided",
+                                              "shared", "none"};
 
 static char wrong[400]; /* what is wrong with the arguments; every rank finds the same, and rank 0 says it */
 

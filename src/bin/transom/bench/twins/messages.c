@@ -105,8 +105,127 @@ static void measure(const struct task *task, rounds *run, long unit) {
     finish(&m);
 }
 
+/* Gaps: before each send a rank computes for a random time, which is then taken off; as the worker's gaps.rs does. */
+enum { TABLE = 4096, TRIPS = 32, BATCHES = 11, SPEED_TURNS = 20000, SPEEDS = 5 };
+static const double LONGEST_NS = 400;
+
+struct gaps {
+    struct messages *m;
+    uint32_t turns[TABLE]; /* what this rank computes before its sends */
+    long next;             /* where those of the next batch are */
+    double sample;         /* of the latest batches */
+};
+
+/* Each turn waits for what the one before it stored, and what follows the last for that, since nobody foresees which it is. */
+__attribute__((noinline)) static void compute(uint32_t turns) {
+    while (turns > 0) {
+        turns--;
+        __asm__ volatile("" : "+m"(turns));
+    }
+}
+
+static double turns_in_a_ns(void) {
+    double speeds[SPEEDS];
+    for (int at = 0; at < SPEEDS; at++) {
+        double begun = now_ns();
+        compute(SPEED_TURNS);
+        speeds[at] = SPEED_TURNS / (now_ns() - begun);
+    }
+    return median(speeds, SPEEDS);
+}
+
+static void choose_gaps(struct gaps *g) {
+    unsigned short seed[3] = {(unsigned short)(1 + g->m->task->rank)};
+    double turns = LONGEST_NS * turns_in_a_ns();
+    for (int at = 0; at < TABLE; at++) {
+        g->turns[at] = (uint32_t)(erand48(seed) * turns);
+    }
+}
+
+static void there_and_back_with_gaps(struct messages *m, uint32_t turns) {
+    if (m->task->rank == 0) {
+        compute(turns);
+        MPI_Send(m->source, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD);
+        MPI_Recv(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else if (m->task->rank == 1) {
+        MPI_Recv(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        compute(turns);
+        MPI_Send(m->into, m->bytes, MPI_BYTE, m->other, 1, MPI_COMM_WORLD);
+    }
+}
+
+static double time_of_mine(const uint32_t *turns) {
+    double begun = now_ns();
+    for (int at = 0; at < TRIPS; at++) {
+        compute(turns[at]);
+    }
+    return now_ns() - begun;
+}
+
+/* What these gaps take of both ranks' time, one after the other; as in round trips, one computes while the other waits for its
+   message, which slows it where the two share a core. For rank 0. */
+static double time_of_gaps(const struct messages *m, const uint32_t *turns) {
+    double mine = 0, others = 0;
+    if (m->task->rank == 0) {
+        mine = time_of_mine(turns);
+        MPI_Send(&mine, 1, MPI_DOUBLE, m->other, 2, MPI_COMM_WORLD);
+        MPI_Recv(&others, 1, MPI_DOUBLE, m->other, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else if (m->task->rank == 1) {
+        MPI_Recv(&others, 1, MPI_DOUBLE, m->other, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        mine = time_of_mine(turns);
+        MPI_Send(&mine, 1, MPI_DOUBLE, m->other, 2, MPI_COMM_WORLD);
+    }
+    return mine + others;
+}
+
+static double batch_with_gaps(struct gaps *g) {
+    const uint32_t *turns = g->turns + g->next;
+    g->next = (g->next + TRIPS) % TABLE;
+    double begun = now_ns();
+    for (int at = 0; at < TRIPS; at++) {
+        there_and_back_with_gaps(g->m, turns[at]);
+    }
+    double took = now_ns() - begun;
+    return (took - time_of_gaps(g->m, turns)) / (2 * TRIPS);
+}
+
+static void round_trips_with_gaps(void *what, long count) {
+    struct gaps *g = what;
+    long batches = count / (2 * TRIPS);
+    double *all = allocate(batches, sizeof *all);
+    for (long at = 0; at < batches; at++) {
+        all[at] = batch_with_gaps(g);
+    }
+    g->sample = median(all, batches);
+    free(all);
+}
+
+static void report_with_gaps(double ns, void *to) {
+    const struct gaps *g = to;
+    (void)ns; /* of all, gaps too */
+    if (g->sample > 0) {
+        report_sample(g->sample);
+    } else if (g->m->task->rank == 0) {
+        report_bad("gaps took as long as the round trips that they were in");
+    }
+}
+
+static void measure_with_gaps(const struct task *task) {
+    struct messages m = prepare(task, 1);
+    struct gaps *g = allocate(1, sizeof *g);
+    g->m = &m;
+    choose_gaps(g);
+    batches_to(task, round_trips_with_gaps, g, 2L * TRIPS * BATCHES, TOGETHER, report_with_gaps, g);
+    free(g);
+    finish(&m);
+}
+
 void measure_pingpong(const struct task *task) {
-    measure(task, round_trips, 2);
+    if (task->sync == GAPS) {
+        measure_with_gaps(task);
+    } else {
+        measure(task, round_trips, 2);
+    }
 }
 
 void measure_stream(const struct task *task) {

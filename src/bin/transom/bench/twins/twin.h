@@ -10,7 +10,8 @@ enum { MOST_CORES = 1024 };
 
 /* How operations are made complete, or in which variant something runs. */
 enum sync {
-    LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, COLLECTIVE, MESSAGES, ONE_SIDED, TWO_SIDED, SHARED, NONE,
+    LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, COLLECTIVE, MESSAGES, GAPS, ONE_SIDED, TWO_SIDED,
+    SHARED, NONE,
     SYNCS /* how many there are */
 };
 

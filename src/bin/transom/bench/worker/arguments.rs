@@ -102,6 +102,7 @@ pub enum Sync {
     Collective,
     Messages,
     Buffers,
+    Gaps,
     OneSided,
     TwoSided,
     Shared,

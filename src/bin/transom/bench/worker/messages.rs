@@ -17,11 +17,11 @@ const IN_A_ROW: usize = 64;
 /// Bytes under way at once, at most, if that is one message.
 const UNDER_WAY: usize = 4 << 20;
 
-struct Messages<'w> {
-    world: &'w World,
-    me: usize,
+pub struct Messages<'w> {
+    pub world: &'w World,
+    pub me: usize,
     /// Of ranks 0 and 1 the other.
-    other: usize,
+    pub other: usize,
     source: Elements,
     into: Elements,
 }
@@ -39,7 +39,7 @@ fn elements(worker: &Worker, world: &World, len: usize, element: fn(usize) -> u6
 }
 
 pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
-    let (len, me, n) = (worker.bytes / 8, world.rank(), world.size());
+    let (me, n) = (world.rank(), world.size());
     let in_a_row = match worker.measurement {
         Measurement::MessageRate => (UNDER_WAY / worker.bytes).clamp(1, IN_A_ROW),
         _ => IN_A_ROW,
@@ -48,8 +48,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let partner = if me < pairs { me + pairs } else { me - pairs };
     // What is under way at once has buffers of its own.
     let buffers = if worker.measurement == Measurement::MessageRate { in_a_row } else { 1 };
-    let (source, into) = (elements(worker, world, len, pattern)?, elements(worker, world, len * buffers, |_| 0)?);
-    let mut messages = Messages { world, me, other: 1 - me.min(1), source, into };
+    let mut messages = Messages::new(worker, world, buffers)?;
     let (unit, at_once) = match worker.measurement {
         Measurement::Pingpong => (2, 1),
         Measurement::Bidirectional => (1, 1),
@@ -64,33 +63,47 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
                 (0..count / unit).try_for_each(|_| messages.under_way(me < pairs, partner, in_a_row))?;
             }
             _ if me > 1 => {}
-            Measurement::Pingpong => (0..count / 2).try_for_each(|_| messages.there_and_back())?,
+            Measurement::Pingpong => (0..count / 2).try_for_each(|_| messages.there_and_back(|| {}))?,
             Measurement::Bidirectional => (0..count).try_for_each(|_| messages.both_ways())?,
             _ => (0..count / unit).try_for_each(|_| messages.in_a_row())?,
         }
         Ok(())
     })?;
     facts.samples(&samples.iter().map(|ns| ns / at_once as f64).collect::<Vec<_>>());
-    // At the end rank 0 sees what rank 1 got.
-    messages.into.fill(0);
-    messages.there_and_back()?;
-    facts
-        .check(me != 0 || messages.into[..len] == messages.source[..], || "the messages brought other elements".into());
-    Ok(())
+    messages.verify(facts)
 }
 
-impl Messages<'_> {
-    /// What is received goes back.
-    fn there_and_back(&mut self) -> Result<(), Error> {
+impl<'w> Messages<'w> {
+    /// With so many buffers to receive into.
+    pub fn new(worker: &Worker, world: &'w World, buffers: usize) -> Result<Self, transom::Error> {
+        let (len, me) = (worker.bytes / 8, world.rank());
+        let (source, into) = (elements(worker, world, len, pattern)?, elements(worker, world, len * buffers, |_| 0)?);
+        Ok(Messages { world, me, other: 1 - me.min(1), source, into })
+    }
+
+    /// What is received goes back; before each of the two is sent, its sender does something.
+    #[inline(always)]
+    pub fn there_and_back(&mut self, before: impl FnOnce()) -> Result<(), Error> {
         let Messages { world, me, other, source, into } = self;
         let into = &mut into[..source.len()];
         if *me == 0 {
+            before();
             world.send(*other, DATA, black_box(source))?;
             world.recv_into(*other, DATA, into)?;
         } else if *me == 1 {
             world.recv_into(*other, DATA, into)?;
+            before();
             world.send(*other, DATA, into)?;
         }
+        Ok(())
+    }
+
+    /// At the end rank 0 sees what rank 1 got.
+    pub fn verify(&mut self, facts: &mut Facts) -> Outcome {
+        self.into.fill(0);
+        self.there_and_back(|| {})?;
+        let right = self.me != 0 || self.into[..self.source.len()] == self.source[..];
+        facts.check(right, || "the messages brought other elements".into());
         Ok(())
     }
 

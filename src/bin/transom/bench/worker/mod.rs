@@ -8,6 +8,7 @@ mod collectives;
 mod crossing;
 mod elements;
 mod facts;
+mod gaps;
 mod kernel;
 mod locks;
 mod lu;
@@ -25,7 +26,7 @@ mod startup;
 
 use super::cores;
 pub use arguments::Worker;
-use arguments::{Element, From, Measurement};
+use arguments::{Element, From, Measurement, Sync};
 use facts::{Facts, Outcome, gather};
 use std::error::Error;
 use std::io::Write as _;
@@ -79,6 +80,7 @@ impl Worker {
             Contended => locks::contended(world, self.time(), facts),
             ReadersWriter => locks::readers_writer(world, self.time(), facts),
             Barrier => operations::barrier(world, self.time(), facts),
+            Pingpong if self.sync == Sync::Gaps => gaps::measure(self, world, facts),
             Pingpong | Stream | Bidirectional | MessageRate | PollingSet => messages::measure(self, world, facts),
             Overhead => calls::overhead(world, self.bytes, self.time(), facts),
             OverlapMessages => calls::overlap(world, self.bytes, self.time(), facts),
