@@ -425,6 +425,10 @@ impl<W: Wire> Wire for Delivery<W> {
                     self.turn();
                     return self.events.pop_front();
                 }
+                Some(Event::Worked) => {
+                    self.turn();
+                    return self.events.pop_front().or(Some(Event::Worked));
+                }
                 Some(Event::Arrived { lane, slot, at, length }) if self.is_datagrams(lane) => {
                     let event = self.arrived(lane, slot, at, length);
                     if event.is_some() {
