@@ -45,7 +45,7 @@ impl<const C: u32> TargetLock<C> {
         if !self.settles_by(network, layout, target, deadline)? {
             return Ok(None);
         }
-        let ahead = self.ask(network, layout, target)?;
+        let ahead = Ahead::of(self.ask(network, layout, target)?);
         if ahead != Ahead::default()
             && let Awaiting::Left(status) = self.wait_for_turn_until(network, layout, target, ahead, deadline)?
         {
@@ -285,11 +285,17 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Says in `next` of the request before that it is `asked`. By an atomic, which keeps what that word says of who stands there.
-    fn come_behind<N: Network>(network: &N, next_of_tail: At, asked: u64) -> Result<(), N> {
+    /// Says in `next` of the request before that it is `asked`, and keeps what that word says of who stands there.
+    pub(crate) fn come_behind<N: Network>(network: &N, next_of_tail: At, asked: u64) -> Result<(), N> {
+        Self::swap(network, next_of_tail, |held| asked | held & Next::STAY)
+    }
+
+    /// Makes another of what a word holds that somebody else may change by an atomic: a put might come between the two halves of an
+    /// adapter's, and be lost.
+    pub(crate) fn swap<N: Network>(network: &N, at: At, new: impl Fn(u64) -> u64) -> Result<(), N> {
         let mut seen = 0;
         loop {
-            let found = network.cas(next_of_tail, seen, asked | seen & Next::STAY)?;
+            let found = network.cas(at, seen, new(seen))?;
             if found == seen {
                 return Ok(());
             }
@@ -338,9 +344,7 @@ impl<const C: u32> TargetLock<C> {
             let moved = Moved { by: me, behind: tail, readers: readers + next.readers };
             let go = layout.node(next.rank, target, Field::Go);
             if next.timed {
-                network.notify(go, moved.pending())?;
-                // That has taken effect when this has: before whatever the request before it puts there.
-                network.add(go, 0)?;
+                Self::swap(network, go, |_| moved.pending())?;
             }
             Self::forget_next(network, layout, target, next)?;
             let forwarded = Next { readers: moved.readers, watches: false, ..next };
@@ -418,7 +422,7 @@ impl<const C: u32> TargetLock<C> {
                 continue;
             };
             let found = Self::make_head(network, layout, target, next.rank, found)?;
-            network.notify(layout.node(next.rank, target, Field::Go), inside(found)? + next.readers + 1)?;
+            Self::tell_turn(network, layout, target, next, inside(found)? + next.readers)?;
             Self::forget_next(network, layout, target, next)?;
             if next.readers > 0 {
                 Self::admit(network, layout, target, next.readers, Grant::Open)?;

@@ -78,6 +78,12 @@ impl<const C: u32> LockWord<C> {
         self.arrived().wrapping_sub(self.departed()) & Self::COUNT
     }
 
+    /// Whether requests have left the queue behind the tail.
+    #[inline]
+    pub(crate) fn is_marked(self) -> bool {
+        self.0 & Self::MARKED != 0
+    }
+
     /// Whether an exclusive request at the gate does not get into the queue, since others change the word again and again.
     #[inline]
     pub fn is_urgent(self) -> bool {

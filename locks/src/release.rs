@@ -126,13 +126,29 @@ impl<const C: u32> TargetLock<C> {
         if next.watches {
             network.notify(layout.node(network.rank(), target, Field::Next), Next::TURN)?;
         } else {
-            network.notify(layout.node(next.rank, target, Field::Go), next.readers + 1)?;
+            Self::tell_turn(network, layout, target, next, next.readers)?;
             Self::forget_next(network, layout, target, next)?;
         }
         if next.readers > 0 {
             Self::admit(network, layout, target, next.readers, grant)?;
         }
         Ok(())
+    }
+
+    /// Tells a request that it is the first, after so many departures. One with a deadline may be told at the same time behind whom it
+    /// stands.
+    pub(crate) fn tell_turn<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        next: Next,
+        readers: u64,
+    ) -> Result<(), N> {
+        let go = layout.node(next.rank, target, Field::Go);
+        match next.timed {
+            true => Self::swap(network, go, |_| readers + 1),
+            false => Ok(network.notify(go, readers + 1)?),
+        }
     }
 
     /// Has `next` be of no request any more, now that what it said has been told elsewhere, or will be.

@@ -20,6 +20,17 @@ pub struct Ahead {
     pub readers: u64,
 }
 
+impl Ahead {
+    /// Of an exclusive request that found the word so.
+    #[inline(always)]
+    pub(crate) fn of<const C: u32>(found: LockWord<C>) -> Self {
+        match found.tail() {
+            None => Ahead { exclusive: None, readers: found.readers() },
+            Some(tail) => Ahead { exclusive: Some(tail), readers: found.arrived() },
+        }
+    }
+}
+
 /// What this rank has of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Status {
@@ -151,31 +162,28 @@ impl<const C: u32> TargetLock<C> {
     /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
-        let ahead = self.ask(network, layout, target)?;
+        let found = self.ask(network, layout, target)?;
+        let ahead = Ahead::of(found);
         let behind = match ahead == Ahead::default() {
             true => Behind::NOBODY,
-            false => Self::wait_for_turn(network, layout, target, ahead)?,
+            false => Self::wait_for_turn(network, layout, target, ahead, found.is_marked())?,
         };
         self.status = Status::Held(HeldAs::Exclusive(behind));
         Ok(ahead)
     }
 
-    /// Takes a place in the queue for an exclusive request; returns who stands before it.
+    /// Takes a place in the queue for an exclusive request; returns what the word held before.
     #[inline(always)]
-    pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+    pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<LockWord<C>, N> {
         self.enter(network, layout, target)?;
         let seen = LockWord::<C>(self.seen);
-        let found = match seen.is_urgent() {
-            true => self.ask_at_gate(network, layout, target, seen)?,
+        match seen.is_urgent() {
+            true => self.ask_at_gate(network, layout, target, seen),
             false => match self.attempt(network, layout, target, seen)? {
-                found if found == seen => found,
-                found => self.ask_again(network, layout, target, found)?,
+                found if found == seen => Ok(found),
+                found => self.ask_again(network, layout, target, found),
             },
-        };
-        Ok(match found.tail() {
-            None => Ahead { exclusive: None, readers: found.readers() },
-            Some(tail) => Ahead { exclusive: Some(tail), readers: found.arrived() },
-        })
+        }
     }
 
     /// An attempt to make this rank's exclusive request the tail: what the word held. It took if that is `seen`.
@@ -247,14 +255,25 @@ impl<const C: u32> TargetLock<C> {
         Ok(false)
     }
 
+    /// Waits until nobody stands before an exclusive request. Others may have `left`, that stood where it does.
     #[cold]
-    fn wait_for_turn<N: Network>(network: &N, layout: LockLayout, target: Rank, ahead: Ahead) -> Result<Behind, N> {
+    fn wait_for_turn<N: Network>(
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        ahead: Ahead,
+        left: bool,
+    ) -> Result<Behind, N> {
         let me = network.rank();
         let (mut readers, mut behind) = (ahead.readers, Behind::NOBODY);
         Self::check_ahead(network, target, ahead)?;
         if let Some(tail) = ahead.exclusive {
             let next = Next { rank: me, readers, timed: false, watches: network.watches(tail) };
-            network.notify(layout.node(tail, target, Field::Next), next.pack())?;
+            let next_of_tail = layout.node(tail, target, Field::Next);
+            match left {
+                true => Self::come_behind(network, next_of_tail, next.pack())?,
+                false => network.notify(next_of_tail, next.pack())?,
+            }
             if next.watches && Self::watch_for_turn(network, layout, target, tail, next)? {
                 behind = Behind::watched(tail);
             } else {

@@ -241,7 +241,14 @@ impl Book {
                 }
             }
             Verb::Notify { .. } if matches!(field, Some((_, Field::Grant))) => open.grants += 1,
-            Verb::Notify { .. } => open.notify += 1,
+            Verb::Notify { value, .. } => {
+                open.notify += 1;
+                if value != 0 && found != 0 && matches!(field, Some((_, Field::Next | Field::Go))) {
+                    return Err(format!(
+                        "rank {rank} puts what others change by atomics, {at:?}, which held {found:#x}"
+                    ));
+                }
+            }
         }
         let done = !matches!(verb, Verb::Cas { expected, .. } if expected != found);
         if let (true, Some((target, field))) = (done, field)
@@ -458,13 +465,13 @@ impl OpenCall {
         let many = ranks as u32;
         let most = match self.call {
             Call::AcquireUntil(..) if self.left => [6 + many, 6 * many, 3, many],
-            Call::Release(_) | Call::ReleaseHeld(_) if timed => [1, 4 + 3 * many, 1, many],
+            Call::Release(_) | Call::ReleaseHeld(_) if timed => [2, 4 + 3 * many, 1, many],
             Call::Settle(_) => [0; 4],
             // A reader compares-and-swaps either to register or to make room in the count.
             Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => [1, 1, 0, 0],
             // Where it watches it clears what it was shown.
-            Call::Acquire(_, Mode::Exclusive) => [1, 0, 2, 0],
-            // It says by an atomic that it stands behind another.
+            Call::Acquire(_, Mode::Exclusive) => [if timed { 2 } else { 1 }, 0, 2, 0],
+            // It says by an atomic that it stands behind another, as all do where others have left.
             Call::AcquireUntil(_, Mode::Exclusive) => [2, 0, 0, 0],
             Call::TryAcquire(..) => [1, 0, 0, 0],
             // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.

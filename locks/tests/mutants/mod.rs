@@ -129,6 +129,7 @@ const LEAVES: u64 = 1 << 62;
 const TURN: u64 = 1 << 59;
 const AT_GO: u64 = 1 << 58;
 const MOVED: u64 = 1 << 63;
+const SETTLED: u64 = 3 << 62;
 const ABANDONED: u64 = 1 << 63;
 const URGENT: u64 = 1 << 15;
 /// In a slot of the gate, or at `go` of who waits there.
@@ -185,7 +186,9 @@ impl<N: Network, const C: u32> Mutated<N, C> {
             (Mutant::StayNotForwarded, Field::Next) if expected == leaves | STAY && new & LOOK == 0 => {
                 Some((new & !STAY, false, false))
             }
-            (Mutant::NotSettled, Field::Go) => left_out,
+            (Mutant::NotSettled, Field::Go) if new >> 62 == SETTLED >> 62 => left_out,
+            (Mutant::MovedUntold, Field::Go) if new >> 62 == MOVED >> 62 => left_out,
+            (Mutant::Untold(Field::Go), Field::Go) if new >> 62 == 0 => left_out,
             (Mutant::NotMarked, Field::Word) if tail_leaves => Some((new & !MARKED, false, false)),
             (Mutant::ReadersForgotten, Field::Word) if tail_leaves && after.tail().is_some() => {
                 Some((new.wrapping_sub(more), false, false))
@@ -292,9 +295,6 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
     fn notify(&self, at: At, value: u64) -> Result<(), N::Error> {
         let own = at.rank == self.rank();
         let is_go = matches!(self.layout.field(at), Some((_, Field::Go)));
-        if is_go && self.mutant == Some(Mutant::MovedUntold) && value & MOVED != 0 {
-            return Ok(());
-        }
         match self.mutant {
             Some(Mutant::AtGoUntold) if own && value == AT_GO => return Ok(()),
             Some(Mutant::GateUntold) if is_go && value == TURN_AT_GATE => return Ok(()),
