@@ -451,8 +451,8 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Makes room in `arrived`, or sees that another did. While nobody has, each other rank leaves or arrives twice at most before it
-    /// tries that too: so after as many changes somebody did, though the count is past its half again.
+    /// Makes room in `arrived`, or sees that another did. While nobody has, each other rank changes the word twice at most, as it departs
+    /// and arrives, before it tries that too. So after more changes somebody did, though the count is past its half again.
     #[cold]
     fn renormalise<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let mut seen = LockWord::<C>(self.seen);

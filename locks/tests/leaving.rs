@@ -1,15 +1,16 @@
 //! Leaving: however others come behind and leave again, a release, or a request that gives up, is done after a bounded number of verbs.
 #![cfg(not(feature = "loom"))]
 
+mod crowd;
 mod mutants;
 
+use crowd::{Net, Now, WORD, among, can};
 use mutants::{Mutant, MutantMix};
 use transom_locks::Mode::{self, Exclusive, Shared};
-use transom_locks::model::{Call, Program, Sim, State, Step};
+use transom_locks::model::{Call, Step};
 use transom_locks::{At, LockLayout, LockWord, Rank};
 
-/// The lock word, and `next` of rank 0.
-const WORD: At = At { rank: 0, word: 0 };
+/// `next` of rank 0.
 const NEXT: At = At { rank: 0, word: 8 };
 
 /// What tells a timed request in `next`.
@@ -38,26 +39,14 @@ fn timed(mode: Mode) -> Vec<Call> {
     vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)]
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11) as usize % n
-    }
-}
-
 /// How many verbs rank 0 takes to leave, if before each of them `crowd` goes on, as long as it can, until that verb sees something
 /// new, and nobody it could pass its turn on to.
 fn kept(leaves: Leaves, crowd: &[Vec<Call>], mutant: Option<Mutant>, seed: u64) -> Result<usize, String> {
     let before = leaves.rows();
     let others: Vec<Rank> = (before.len()..before.len() + crowd.len()).collect();
     let rows = [before.clone(), crowd.to_vec()].concat();
-    let net = Sim::new(rows.len(), LockLayout::words(rows.len()), MutantMix::<16> { mutant, ..MutantMix::new(rows) });
+    let net = Net::new(rows.len(), LockLayout::words(rows.len()), MutantMix { mutant, ..MutantMix::new(rows) });
     let mut state = net.start().map_err(|failure| failure.what)?;
-    let can = |state: &State<_>, rank| net.steps(state).any(|step| step == Step::Rank(rank));
     // Who has the lock, and then, behind another, rank 0.
     while state.phase(before.len() - 1) == 0 {
         state = net.step(&state, Step::Rank(before.len() - 1))?;
@@ -65,30 +54,16 @@ fn kept(leaves: Leaves, crowd: &[Vec<Call>], mutant: Option<Mutant>, seed: u64) 
     while LockWord::<16>(state.word(WORD)).tail() != Some(0) {
         state = net.step(&state, Step::Rank(0))?;
     }
-    let (mut random, mut verbs, left) = (Random(seed), 0, state.phase(0) + 1);
-    while state.phase(0) < left {
-        let seen = [WORD, NEXT].map(|at| state.word(at));
-        for _ in 0..1000 {
-            let now = [WORD, NEXT].map(|at| state.word(at));
-            if now != seen && now[1] & TIMED == 0 && can(&state, 0) {
-                break;
-            }
-            let ready: Vec<Rank> = others.iter().copied().filter(|&rank| can(&state, rank)).collect();
-            if ready.is_empty() {
-                break;
-            }
-            state = net.step(&state, Step::Rank(ready[random.below(ready.len())]))?;
-        }
-        if can(&state, 0) {
-            state = net.step(&state, Step::Rank(0))?;
-            verbs += 1;
-        } else if !others.iter().any(|&rank| can(&state, rank)) {
-            return Err("nobody can go on".into());
-        }
-        if others.iter().all(|&rank| state.phase(rank) == net.program().phases(rank)) {
-            return Err(format!("not left after {verbs} verbs, and others have done all they had to"));
-        }
-    }
+    let (mut random, leaves) = (fastrand::Rng::with_seed(seed), state.phase(0));
+    let is_new = |before: &Now, now: &Now| [WORD, NEXT].iter().any(|&at| before.word(at) != now.word(at));
+    let (verbs, _) = among(
+        &net,
+        state,
+        &others,
+        |_, ready| random.choice(ready).unwrap(),
+        |before, now| is_new(before, now) && now.word(NEXT) & TIMED == 0 && can(&net, now, 0),
+        |now| now.phase(0) == leaves,
+    )?;
     Ok(verbs)
 }
 

@@ -421,13 +421,9 @@ impl<W: Wire> Wire for Delivery<W> {
                 self.turn();
             }
             match self.wire.poll() {
-                None => {
+                none @ (None | Some(Event::Worked)) => {
                     self.turn();
-                    return self.events.pop_front();
-                }
-                Some(Event::Worked) => {
-                    self.turn();
-                    return self.events.pop_front().or(Some(Event::Worked));
+                    return self.events.pop_front().or(none);
                 }
                 Some(Event::Arrived { lane, slot, at, length }) if self.is_datagrams(lane) => {
                     let event = self.arrived(lane, slot, at, length);

@@ -23,8 +23,8 @@ pub(super) const HASTY: Lost = Lost::Broken("it said the next before it had an a
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
         let mut taken = 0;
-        // A cut is answered when the wire is empty. That it becomes within this loop: each peer sends a window at most, and nothing is
-        // acknowledged here.
+        // A cut is answered when the wire is empty, and not as soon as it has worked. Empty it becomes within this loop: each peer sends a
+        // window at most, and nothing is acknowledged here.
         while taken < self.config.batch || !self.answers.is_empty() {
             let Some(event) = self.wire.poll() else {
                 self.answer_cuts();

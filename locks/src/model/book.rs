@@ -193,7 +193,8 @@ impl Book {
     ///
     /// # Errors
     /// It begins the release of what is not held, a compare-and-swap failed again though nobody touched the word
-    /// since it failed before, or others have kept the request out of the queue, or in it, too often.
+    /// since it failed before, others have kept the request out of the queue, or in it, too often, or a put falls
+    /// where atomics of others may be under way.
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
         self.begin(rank, false)?;
         let at = verb.at();

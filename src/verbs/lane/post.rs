@@ -9,9 +9,9 @@ use std::io;
 pub(in crate::verbs) enum Signal {
     /// Its own completion is told.
     Always,
-    /// When it is worth it: nobody may have to ask for it, since somebody may soon wait.
+    /// Once in many, and where none is under way: whoever soon waits for that need not ask.
     NowAndThen,
-    /// Once in many: nobody waits for it.
+    /// Once in many.
     Seldom,
 }
 
@@ -94,7 +94,6 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         let signalled = match signal {
             Signal::Always => true,
             _ if posted - last >= (self.depth / 4).max(1) => true,
-            // Where none is under way, somebody may soon wait for this one, and need not ask for another then.
             Signal::NowAndThen => last <= completed,
             Signal::Seldom => false,
         };
