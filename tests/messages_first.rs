@@ -133,7 +133,7 @@ fn memory_is_by_formula_and_for_those_who_talk() {
         for _ in 0..40 {
             world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
         }
-        let mut expected = [&before[..], &[ring_bytes(32, 16_704) as u64]].concat();
+        let mut expected = [&before[..], &[ring_bytes(256, 16_704) as u64]].concat();
         expected.sort();
         assert_eq!(sizes(), expected, "and a ring for the other");
         window.fence().unwrap();

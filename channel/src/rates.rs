@@ -4,12 +4,22 @@
 
 use std::collections::VecDeque;
 
-/// Rows that try the two ways in turn: one that something disturbs decides nothing.
+/// Rows that try the two ways, one half each: one that something disturbs decides nothing. Not by turns, as what the one leaves in
+/// caches makes the other slow.
 const TRIALS: u32 = 8;
 /// After so many rows they are tried again.
 const AGAIN: u32 = 1024;
+/// The second time until so many bytes have come by each way at least: memory that packets go by is new to both processes the first
+/// time, and slow.
+const LAP: u64 = 8 << 20;
 /// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
 const CLASSES: usize = 4;
+
+/// The shortest message of a class, in bytes, of those that are announced by themselves.
+const fn shortest(class: usize) -> u64 {
+    1 << (15 + 2 * class)
+}
+
 /// Messages of a row.
 const MOST: u32 = 8;
 
@@ -49,16 +59,17 @@ struct Row {
 }
 
 impl Class {
-    /// How the next row comes, and whether that is a trial.
-    fn next(&mut self) -> (Way, bool) {
-        let at = self.rows % AGAIN;
+    /// How the next row comes, of messages of so many bytes at least, and whether that is a trial.
+    fn next(&mut self, shortest: u64) -> (Way, bool) {
+        let (time, at) = (self.rows / AGAIN, self.rows % AGAIN);
         self.rows = self.rows.wrapping_add(1);
         if at == 0 {
             self.least = [u64::MAX; 2];
         }
+        let trials = if time == 1 { TRIALS.max((2 * LAP / shortest) as u32) } else { TRIALS };
         let [sent, read] = self.least;
-        let reads = if at < TRIALS { at % 2 == 1 } else { read < sent };
-        (if reads { Way::Read } else { Way::Sent }, at < TRIALS)
+        let reads = if at < trials { at >= trials / 2 } else { read < sent };
+        (if reads { Way::Read } else { Way::Sent }, at < trials)
     }
 }
 
@@ -67,7 +78,7 @@ impl Rates {
     pub fn begin(&mut self, bytes: u64, now: impl FnOnce() -> u64) -> Way {
         let class = (bytes.max(1).ilog2().saturating_sub(15) as usize / 2).min(CLASSES - 1);
         if self.rows.back().is_none_or(|row| row.class != class || row.messages == MOST) {
-            let (way, trial) = self.classes[class].next();
+            let (way, trial) = self.classes[class].next(shortest(class));
             let since = if trial { now() } else { 0 };
             self.rows.push_back(Row { class, way, trial, since, bytes: 0, messages: 0, under_way: 0 });
         }
@@ -118,33 +129,61 @@ mod tests {
     #[test]
     fn both_ways_are_tried_and_the_faster_one_is_taken() {
         let mut rates = Rates::default();
-        assert_eq!(ways(&mut rates, 12, 1 << 16, 2, 5), "SRSRSRSRSSSS");
+        assert_eq!(ways(&mut rates, 12, 1 << 16, 2, 5), "SSSSRRRRSSSS");
         // Another length is another matter.
-        assert_eq!(ways(&mut rates, 12, 1 << 22, 5, 2), "SRSRSRSRRRRR");
+        assert_eq!(ways(&mut rates, 12, 1 << 22, 5, 2), "SSSSRRRRRRRR");
         assert_eq!(ways(&mut rates, 1012, 1 << 16, 5, 2), "S".repeat(1012), "not measured again so soon");
-        assert_eq!(ways(&mut rates, 10, 1 << 16, 5, 2), "SRSRSRSRRR");
-        assert_eq!(ways(&mut rates, 1014, 1 << 16, 2, 5), "R".repeat(1014));
-        assert_eq!(ways(&mut rates, 10, 1 << 16, 2, 5), "SRSRSRSRSS");
+        assert_eq!(ways(&mut rates, 514, 1 << 16, 5, 2), "S".repeat(256) + &"R".repeat(258), "16 MiB of the shortest");
+        assert_eq!(ways(&mut rates, 510, 1 << 16, 2, 5), "R".repeat(510));
+        assert_eq!(ways(&mut rates, 10, 1 << 16, 2, 5), "SSSSRRRRSS");
+        // Of 4 MiB eight are more than enough.
+        assert_eq!(ways(&mut rates, 1012, 1 << 22, 2, 5), "R".repeat(1012));
+        assert_eq!(ways(&mut rates, 10, 1 << 22, 2, 5), "SSSSRRRRSS");
+    }
+
+    /// What goes by memory for the first time: 256 slots of 16 KiB, of which a message of 64 KiB takes four.
+    #[test]
+    fn a_way_that_is_slow_at_first_is_found_in_the_end() {
+        let (mut rates, mut slots) = (Rates::default(), 0);
+        let mut one = || {
+            let way = rates.begin(1 << 16, || 0);
+            let took = if way == Way::Read {
+                6
+            } else if slots < 256 {
+                60
+            } else {
+                4
+            };
+            slots += if way == Way::Sent { 4 } else { 0 };
+            rates.end(|| took);
+            way
+        };
+        let ways: Vec<Way> = (0..3000).map(|_| one()).collect();
+        assert!(ways[8..1024].iter().all(|way| *way == Way::Read));
+        assert!(ways[1536..2048].iter().all(|way| *way == Way::Sent));
+        assert!(ways[2056..].iter().all(|way| *way == Way::Sent));
     }
 
     #[test]
     fn a_trial_that_was_disturbed_decides_nothing() {
         let mut rates = Rates::default();
         for sent in [1000, 1000, 2, 1000] {
-            assert_eq!(ways(&mut rates, 2, 1 << 16, sent, 5), "SR");
+            assert_eq!(ways(&mut rates, 1, 1 << 16, sent, 5), "S");
         }
-        assert_eq!(ways(&mut rates, 3, 1 << 16, 2, 5), "SSS");
+        assert_eq!(ways(&mut rates, 7, 1 << 16, 2, 5), "RRRRSSS");
     }
 
     #[test]
     fn messages_at_the_same_time_are_measured_together() {
         let mut rates = Rates::default();
+        // Sent: three of them in 6 us; read: one in 3 us.
         for _ in 0..4 {
-            // Sent: three of them in 6 us; read: one in 3 us.
             assert_eq!([0; 3].map(|now| rates.begin(1 << 16, || now)), [Way::Sent; 3]);
             for now in [2000, 4000, 6000] {
                 rates.end(|| now);
             }
+        }
+        for _ in 0..4 {
             assert_eq!(rates.begin(1 << 16, || 0), Way::Read);
             rates.end(|| 3000);
         }
@@ -160,13 +199,22 @@ mod tests {
     #[test]
     fn a_row_is_measured_from_when_the_one_before_it_has_come() {
         let (mut rates, mut now) = (Rates::default(), 0);
-        for _ in 0..TRIALS / 2 {
-            (0..MOST).for_each(|_| assert_eq!(rates.begin(1 << 16, || now), Way::Sent));
-            assert_eq!(rates.begin(1 << 16, || now), Way::Read);
+        let row = |rates: &mut Rates, way, now| (0..MOST).for_each(|_| assert_eq!(rates.begin(1 << 16, || now), way));
+        for _ in 0..3 {
+            row(&mut rates, Way::Sent, now);
             now += 80_000;
             (0..MOST).for_each(|_| rates.end(|| now));
-            now += 1000;
-            rates.end(|| now);
+        }
+        row(&mut rates, Way::Sent, now);
+        assert_eq!(rates.begin(1 << 16, || now), Way::Read);
+        now += 80_000;
+        (0..MOST).for_each(|_| rates.end(|| now));
+        now += 1000;
+        rates.end(|| now);
+        for _ in 0..3 {
+            row(&mut rates, Way::Read, now);
+            now += 90_000;
+            (0..MOST).for_each(|_| rates.end(|| now));
         }
         assert_eq!(rates.begin(1 << 16, || now), Way::Read, "1 us, not 81");
     }
@@ -187,7 +235,7 @@ mod tests {
                 rates.end(|| now);
             }
         }
-        assert_eq!(came, "SRSRSRSRRRRRR");
+        assert_eq!(came, "SSSSRRRRRRRRR");
         assert_eq!(rates.begin(1 << 22, || now), Way::Sent, "another length is not of that row");
     }
 }

@@ -30,9 +30,10 @@ const UNHEARD: (usize, usize) = (4 << 20, 64 << 10);
 pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let asked = variables::get::<Changes>("TRANSOM_MESSAGES");
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
-    // A slot for whatever goes at once, and for pieces of what does not; and for as many packets as may be under way: cells of
-    // the inbox are slower than waiting for a slot.
-    let ring = Shape { slots: 32, bytes: 16_704 };
+    // A slot for whatever goes at once, and for pieces of what does not, and more of them than packets may be under way: cells of the
+    // inbox are slower than waiting for a slot. Eight times as many, since a slot that the caches of both processors still have is slow
+    // to write: each of its lines is first to be taken from the other. From 4 MiB it has gone to the cache that they share.
+    let ring = Shape { slots: 256, bytes: 16_704 };
     let near = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {

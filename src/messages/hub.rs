@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
-use transom_shm_loopback::messages::{Bytes, Look, Turn, Waiter};
+use transom_shm_loopback::messages::{Attending, Bytes, Look, Turn, Waiter};
 use transom_shm_loopback::{Biased, Held};
 use transom_windows::Wait;
 
@@ -245,6 +245,11 @@ impl Hub {
             std::hint::spin_loop();
         }
         None
+    }
+
+    /// Says, until it is dropped, that this thread is about to wait.
+    pub fn attending(&self) -> Option<Attending<'_>> {
+        self.waiter.attending()
     }
 
     /// Waits until `look` finds what it looks for, after a turn of the engine.

@@ -223,6 +223,7 @@ impl World {
             return self.recv_into(from, tags, into);
         }
         // Announced first: the other rank may begin to read it while this one reads.
+        let _attending = comm.hub.attending();
         self.scope(|scope| {
             let going = scope.isend(to, tag, data);
             let coming = scope.irecv(from, tags, into);

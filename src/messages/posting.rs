@@ -26,6 +26,8 @@ pub(super) fn send_long(
     data: &[u8],
     sync: bool,
 ) -> Result<(), Error> {
+    // Before it is announced: the receiver chooses by this how it comes.
+    let _attending = comm.hub.attending();
     // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
     let bytes = unsafe { hold::lend(data) };
     let id = comm.hub.with(|core| Key::Message(core.engine.send(to, comm.context, tag, bytes, data.len(), sync)))?;

@@ -57,7 +57,7 @@ pub(super) const BESIDE: usize = 64;
 ///
 /// # Examples
 /// ```
-/// assert_eq!(transom_shm_loopback::messages::ring_bytes(32, 16_704), 128 + 32 * 16_704); // 522 KiB
+/// assert_eq!(transom_shm_loopback::messages::ring_bytes(256, 16_704), 128 + 256 * 16_704); // 4.08 MiB
 /// ```
 pub const fn ring_bytes(slots: usize, bytes: usize) -> usize {
     HEADER + (slots * bytes).next_multiple_of(BESIDE) + BESIDE
@@ -98,8 +98,8 @@ impl Own {
     }
 }
 
-/// See [`Inbox::attend`].
-pub(super) struct Attending<'i>(&'i AtomicU64);
+/// A thread of the owner takes what comes to an inbox, as long as this is kept.
+pub struct Attending<'i>(&'i AtomicU64);
 
 impl Drop for Attending<'_> {
     fn drop(&mut self) {
@@ -155,7 +155,7 @@ impl Inbox {
         self.word(PROBE).load(Relaxed)
     }
 
-    /// Says that a thread of the owner takes what comes here, as long as the guard is kept.
+    /// Says that a thread of the owner takes what comes here.
     pub fn attend(&self) -> Attending<'_> {
         let waiting = self.word(WAITING);
         waiting.fetch_add(1, Relaxed);

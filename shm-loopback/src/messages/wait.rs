@@ -1,6 +1,6 @@
 //! Waiting for messages.
 
-use super::inbox::Inbox;
+use super::inbox::{Attending, Inbox};
 use crate::bell::{Brief, nap, ring};
 use crate::words::LOOKS;
 use std::cell::Cell;
@@ -83,6 +83,11 @@ impl Waiter {
         }
     }
 
+    /// Says, until it is dropped, that a thread is about to wait: a peer may ask it for what else it would read.
+    pub fn attending(&self) -> Option<Attending<'_>> {
+        self.inbox.as_ref().map(Inbox::attend)
+    }
+
     /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
     #[inline(always)]
     pub fn wait<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
@@ -98,7 +103,7 @@ impl Waiter {
     #[cold]
     #[inline(never)]
     fn wait_long<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
-        let _attending = self.inbox.as_ref().map(Inbox::attend);
+        let _attending = self.attending();
         let busy = Cell::new(false);
         let found = || {
             let looked = look();
